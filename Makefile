@@ -61,7 +61,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(INSTALL) torch hatchling editables
 	@$(IMPORT) 'import torch' & $(INSTALL) --no-build-isolation --editable . --group reasoning && wait
 	$(INSTALL) --no-deps reasoning-gym
-	@$(IMPORT) 'import agentrl.training, agentrl.engine.local, agentrl.learn.trainer, agentrl_envs.code'
+	@$(IMPORT) 'import agentrl.run.train, agentrl.engine.local, agentrl.learn.trainer, agentrl_envs.code'
 	@touch $@
 
 $(DEV_STAMP): $(STAMP)

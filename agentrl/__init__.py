@@ -4,7 +4,7 @@
          -> new weights -> policy engine
 
 Three things to do with it: `register` a tool environment, `train` an agent from a config, and
-`evaluate` it on held-out tasks. `agentrl/training.py` is the map of how it works.
+`evaluate` it on held-out tasks. `agentrl/run/train.py` is the map of how it works.
 
 Importing this package is light: what needs torch or transformers is imported when it is used.
 """
@@ -13,18 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentrl import rewards
-from agentrl.distribution import __version__ as __version__
+from agentrl.authoring.sample_pairs import sample_pairs
 from agentrl.env import Action, Env, Observation, call, say
 from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image, Message, ToolCall
-from agentrl.pairs import sample_pairs
 from agentrl.registry import make, register, register_tool_env, registry, spec
+from agentrl.runtime.distribution import __version__ as __version__
 from agentrl.task import Split, Task
 from agentrl.tool import ToolContext, tool
 
 if TYPE_CHECKING:
-    from agentrl.evaluation.policy import evaluate
-    from agentrl.training import train
+    from agentrl.run.evaluate import evaluate
+    from agentrl.run.train import train
 
 __all__ = [
     "Action",
@@ -52,7 +52,7 @@ __all__ = [
     "train",
 ]
 
-_LAZY = {"evaluate": "agentrl.evaluation.policy", "train": "agentrl.training"}
+_LAZY = {"evaluate": "agentrl.run.evaluate", "train": "agentrl.run.train"}
 
 
 def __getattr__(name: str) -> Any:

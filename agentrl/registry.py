@@ -14,13 +14,13 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, cast
 
+from agentrl.authoring.env_id import EnvId
+from agentrl.authoring.tool_env import Reward, Tasks, ToolEnv
 from agentrl.env import Action, Env
-from agentrl.env_id import EnvId
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.message import Message
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
-from agentrl.tool_env import Reward, Tasks, ToolEnv
 
 Maker = Callable[..., Env]
 

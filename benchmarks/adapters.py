@@ -28,11 +28,11 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.chat.tokenizer import train_tokenizer
-from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote import ProcessEngine
 from agentrl.engine.remote.shared_weights import SharedWeights
+from agentrl.engine.spec import EngineSpec
 from agentrl.policy import Completion, GenerateRequest
-from agentrl.sync.adapters import Adapted, Adapter, Base
+from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
 from benchmarks.harness import Benchmark, Contender, Run, parser
 
 VOCABULARY = 8192
@@ -71,7 +71,7 @@ def policy(layers: int = LAYERS) -> PreTrainedModel:
     return Qwen3ForCausalLM(config).eval()
 
 
-def update(base: Base, number: int) -> Adapted:
+def update(base: BaseWeights, number: int) -> AdapterWeights:
     """Return the base with the adapters of an update."""
     made = torch.Generator().manual_seed(number)
 
@@ -79,10 +79,10 @@ def update(base: Base, number: int) -> Adapted:
         return 0.02 * torch.randn(*shape, generator=made)
 
     chosen = {n: v for n, v in base.weights.items() if n.endswith("_proj.weight")}
-    return Adapted(
+    return AdapterWeights(
         base,
         {
-            name: Adapter(noise(RANK, weight.shape[1]), noise(weight.shape[0], RANK), scale=2.0)
+            name: LoraAdapter(noise(RANK, weight.shape[1]), noise(weight.shape[0], RANK), scale=2.0)
             for name, weight in chosen.items()
         },
     )
@@ -90,7 +90,7 @@ def update(base: Base, number: int) -> Adapted:
 
 def engine(kind: Kind, folder: Path, python: str) -> ProcessEngine:
     """Return an engine that has not begun."""
-    recipe = EngineRecipe(
+    recipe = EngineSpec(
         kind="vllm" if kind.startswith("vLLM") else "local",
         folder=str(folder),
         slots=8,
@@ -100,7 +100,7 @@ def engine(kind: Kind, folder: Path, python: str) -> ProcessEngine:
     return ProcessEngine(recipe, python=python if recipe.kind == "vllm" else sys.executable)
 
 
-def given(kind: Kind, weights: Adapted) -> Mapping[str, Tensor]:
+def given(kind: Kind, weights: AdapterWeights) -> Mapping[str, Tensor]:
     """Return an update as an engine of a kind is given it."""
     return dict(weights) if kind.endswith("whole") else weights
 
@@ -121,7 +121,7 @@ def set_up(kind: Kind, folder: Path, python: str, *, layers: int, updates: int) 
     torch.set_num_threads(1)
     runner, served = asyncio.Runner(), engine(kind, folder, python)
     model = policy(layers)
-    base = Base({name: value.detach().clone() for name, value in model.state_dict().items()})
+    base = BaseWeights({name: value.detach().clone() for name, value in model.state_dict().items()})
     made = [update(base, number) for number in range(updates + 1)]
 
     async def take(number: int) -> Completion:
@@ -149,7 +149,7 @@ def gap_file(folder: Path, kind: Kind) -> Path:
 
 
 def gap_nats(
-    model: PreTrainedModel, weights: Adapted, asked: GenerateRequest, got: Completion
+    model: PreTrainedModel, weights: AdapterWeights, asked: GenerateRequest, got: Completion
 ) -> float:
     """Return how far the log-prob of a token is from a plain forward pass; changes `model`."""
     model.load_state_dict(dict(weights))
@@ -173,7 +173,9 @@ def main() -> None:
         bench.notes.append(f"{asked.vllm_python} has no vLLM: its rows are missing")
     layers = QUICK_LAYERS if bench.quick else LAYERS
     updates = QUICK_UPDATES if bench.quick else UPDATES
-    base = Base({name: value.detach() for name, value in policy(layers).state_dict().items()})
+    base = BaseWeights(
+        {name: value.detach() for name, value in policy(layers).state_dict().items()}
+    )
     for name in ("whole", "adapters"):
         shared = SharedWeights(given("local, " + name, update(base, 0)))  # pyright: ignore[reportArgumentType]
         bench.row(f"bytes of an update, {name}", shared.size_bytes / 1e6, unit="MB")

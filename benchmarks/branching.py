@@ -22,16 +22,16 @@ from typing import Any, Self, TypeVar
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Info, Observation, Step, call, say
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.rollout.branching.aepo import Aepo, Online, Static
-from agentrl.rollout.branching.balanced import Balanced
-from agentrl.rollout.branching.budget import Budget
+from agentrl.rollout.branching.aepo import AepoRule, OnlineRootSplit, StaticRootSplit
+from agentrl.rollout.branching.balanced import EntropyBalancedTopology
+from agentrl.rollout.branching.budget import BranchBudget
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.grow import Grower, Grown
+from agentrl.rollout.branching.fixed_topologies import FanOutTopology, TreeGrpoTopology, chains
+from agentrl.rollout.branching.grow import GrownTree, TreeGrower
 from agentrl.rollout.branching.topology import AnyTopology
-from agentrl.rollout.branching.tree import FanOut, TreeGrpo, chains
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.scope import run_scope
-from agentrl.seeds import derive
+from agentrl.runtime.scope import run_scope
+from agentrl.runtime.seeds import derive
 from agentrl_envs.code import CodeEnv
 from benchmarks.harness import Benchmark
 from benchmarks.letters import END, LetterChat, ids, said
@@ -40,20 +40,24 @@ T = TypeVar("T")
 
 LEAVES, TURNS, CELL_S = 16, 6, 0.05
 TURN = 1
-BUDGET = Budget(leaves=LEAVES)
+BUDGET = BranchBudget(leaves=LEAVES)
 SIGNAL = EntropySignal(vocabulary=1000)
 FAMILIES = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
 CELL = "import time; time.sleep({seconds}); marks = [*globals().get('marks', []), {mark}]; marks"
 
 TOPOLOGIES: dict[str, AnyTopology] = {
     "chains": chains(BUDGET),
-    "AEPO, roots online": Balanced(budget=BUDGET, signal=SIGNAL, split=Online()),
-    "AEPO, 8 roots": Balanced(budget=BUDGET, signal=SIGNAL, split=Static(roots=8)),
-    "AEPO, 2 roots": Balanced(
-        budget=BUDGET, signal=SIGNAL, rule=Aepo(base=0.3), split=Static(roots=2)
+    "AEPO, roots online": EntropyBalancedTopology(
+        budget=BUDGET, signal=SIGNAL, split=OnlineRootSplit()
     ),
-    "Tree-GRPO, 4 x (1 + 3)": TreeGrpo(trees=4, rounds=1, width=3),
-    "fan-out at turns 1 to 4": FanOut(budget=BUDGET, width=2, turns=(1, 2, 3, 4)),
+    "AEPO, 8 roots": EntropyBalancedTopology(
+        budget=BUDGET, signal=SIGNAL, split=StaticRootSplit(roots=8)
+    ),
+    "AEPO, 2 roots": EntropyBalancedTopology(
+        budget=BUDGET, signal=SIGNAL, rule=AepoRule(base=0.3), split=StaticRootSplit(roots=2)
+    ),
+    "Tree-GRPO, 4 x (1 + 3)": TreeGrpoTopology(trees=4, rounds=1, width=3),
+    "fan-out at turns 1 to 4": FanOutTopology(budget=BUDGET, width=2, turns=(1, 2, 3, 4)),
 }
 
 
@@ -143,7 +147,7 @@ class Cost:
     leaves: int
 
     @classmethod
-    def of(cls, grown: Grown, meter: Meter, wall_s: float) -> "Cost":
+    def of(cls, grown: GrownTree, meter: Meter, wall_s: float) -> "Cost":
         """Count a tree's tokens."""
         nodes = grown.tree.nodes
         return cls(
@@ -157,7 +161,7 @@ class Cost:
         )
 
 
-async def play(topology: AnyTopology, seed: int) -> tuple[Cost, Grown]:
+async def play(topology: AnyTopology, seed: int) -> tuple[Cost, GrownTree]:
     """Grow the tree of one task, four trajectories at a time."""
     meter, free = Meter(), asyncio.Semaphore(4)
 
@@ -165,7 +169,7 @@ async def play(topology: AnyTopology, seed: int) -> tuple[Cost, Grown]:
         return MeteredEnv(meter)
 
     (task,) = islice(metered().tasks("train", seed=seed), 1)
-    grower = Grower(
+    grower = TreeGrower(
         topology=topology,
         make_env=metered,
         engine=ScriptedEngine(speak, logprob=surprise),
@@ -191,9 +195,9 @@ async def compare(tasks: int) -> dict[str, list[Cost]]:
     return costs
 
 
-def taught(topology: AnyTopology, grown: Grown) -> AnyTopology:
+def taught(topology: AnyTopology, grown: GrownTree) -> AnyTopology:
     """Return the topology with what a tree has shown, where it learns from that."""
-    if not isinstance(topology, Balanced):
+    if not isinstance(topology, EntropyBalancedTopology):
         return topology
     return replace(topology, prior=topology.prior + grown.state.observed)
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentrl.metrics import read_metrics
+from agentrl.metrics.writer import read_metrics
 
 
 def draw(runs: list[Path], out: Path) -> None:

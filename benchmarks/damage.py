@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentrl.env import Observation
+from agentrl.events.kinds import EnvExchange
 from agentrl.message import Image, Message
-from agentrl.store.damage import DamagedStore, StoreError
-from agentrl.store.event import Exchange
+from agentrl.store.errors import DamagedStore, StoreError
 from agentrl.store.reader import StoreReader
-from agentrl.store.restored import RestoredState
+from agentrl.store.restored import RunState
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 
@@ -48,7 +48,7 @@ def make_store(folder: Path, *, prunes: bool) -> MadeStore:
     """Make a store with groups that are trained, complete and open, and images."""
     live = folder / "live"
     settings = StoreSettings(segment_bytes=2_000, keep="untrained" if prunes else "all")
-    store = Store.open(live, settings)
+    store = StoreWriter.open(live, settings)
     position = before = 0
     for order in range(GROUPS):
         group = _play(store, order)
@@ -63,7 +63,7 @@ def make_store(folder: Path, *, prunes: bool) -> MadeStore:
     return MadeStore(killed, settings, position, TRAINED, before)
 
 
-def _play(store: Store, order: int) -> int:
+def _play(store: StoreWriter, order: int) -> int:
     task = Task(prompt=f"p{order}", id=f"task-{order}", split="train")
     group = store.open_group(task, order=order, seed=1, size=2, step=order)
     tree = Tree(task)
@@ -80,7 +80,7 @@ def _play(store: Store, order: int) -> int:
     seen = Observation((Message("user", ("look", image)),), tools=())
     for sample in range(2):
         trajectory = store.begin(group, sample=sample, seed=sample)
-        store.turn(trajectory, tree, at, Exchange.resetting(seen))
+        store.turn(trajectory, tree, at, EnvExchange.resetting(seen))
         if order == GROUPS - 1 and sample == 1:
             return group  # left open
         sampled = Node(
@@ -102,7 +102,7 @@ def resume(made: MadeStore, *, cuts: bool = False, any_checkpoint: bool = False)
     checkpoints = [(made.position, made.step)]
     if any_checkpoint:
         checkpoints += [(made.before, made.step - CHECKPOINT_EVERY), (0, 0)]
-    with Store.open(made.folder, made.settings, resume=True, damaged=damaged) as store:
+    with StoreWriter.open(made.folder, made.settings, resume=True, damaged=damaged) as store:
         state = _restored(store, checkpoints)
         parts: list[object] = [state.task_position, state.reopened, state.ahead, store.counts()]
         for group in (*state.open, *state.complete):
@@ -115,7 +115,7 @@ def resume(made: MadeStore, *, cuts: bool = False, any_checkpoint: bool = False)
     return repr(parts)
 
 
-def _restored(store: Store, checkpoints: list[tuple[int, int]]) -> RestoredState:
+def _restored(store: StoreWriter, checkpoints: list[tuple[int, int]]) -> RunState:
     (position, step), *older = checkpoints
     try:
         return store.restore(position=position, step=step)

@@ -26,9 +26,9 @@ from importlib import import_module
 from pathlib import Path
 
 import agentrl
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.message import Message
 from agentrl.task import Split, split_of
-from agentrl.tool_env import ToolEnv
 
 CONFIG = """
 run: {{name: small, folder: {folder}, steps: 4, threads: 1, checkpoint_every: 1}}

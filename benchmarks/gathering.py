@@ -21,8 +21,8 @@ import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.engine.remote.shared_weights import shared
-from agentrl.first_policy import Policy
-from agentrl.learn.sharded.opening import leading_trainer
+from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.initial_policy import PolicyModel
 from benchmarks.adapters import policy
 from benchmarks.harness import Benchmark
 
@@ -103,7 +103,7 @@ def main() -> None:
     model_bytes = sum(parameter.nbytes for parameter in model.parameters())
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        first = Policy(Path(folder), model, cast(Any, None), cast(Any, None))
+        first = PolicyModel(Path(folder), model, cast(Any, None), cast(Any, None))
         trainer = leading_trainer(RunConfig.model_validate(CONFIG), first)
         held: Any = None
         seconds: list[float] = []

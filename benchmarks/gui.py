@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agentrl.env import call
 from agentrl_envs.gui import GuiEnv
-from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
+from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
 from agentrl_envs.gui.observation import KINDS
 from agentrl_envs.gui.tasks import template_pack
 from benchmarks.browsing.times import middle_ms, timed
@@ -87,7 +87,7 @@ async def started_and_cleared(count: int) -> tuple[list[float], list[float], int
     """Return the seconds of fresh desktops and of clearing used ones, and the PSS of one."""
     starts, clears, held = list[float](), list[float](), 0
     for _ in range(count):
-        seconds, desktop = await timed(Desktop.start(SETTINGS))
+        seconds, desktop = await timed(DesktopSession.start(SETTINGS))
         starts.append(seconds)
         held = pss_bytes(desktop)
         await desktop.program(["mousepad"])
@@ -129,7 +129,7 @@ async def crowd(count: int, each: int, *, ahead: bool) -> float:
     return count * each / seconds
 
 
-def pss_bytes(desktop: Desktop) -> int:
+def pss_bytes(desktop: DesktopSession) -> int:
     """Return what the processes of a desktop hold, a shared page in equal parts."""
     wave, total = [desktop.pid], 0
     while wave:

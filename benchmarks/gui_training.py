@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost, read_trace
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.simulate.engine import EngineSpeed
-from agentrl.simulate.study import Setting, compare
-from agentrl.simulate.trace import Trace, TrajectoryCost, read_trace
+from agentrl.simulate.study import StudySetting, compare
 from benchmarks.commands import CONFIGS, MADE, agentrl
 from benchmarks.harness import Benchmark, parser
 from benchmarks.metered import read_episodes, utilisation
@@ -151,7 +151,7 @@ def measured(run: Path) -> Measured:
     )
 
 
-def for_real(bench: Benchmark, folder: Path, policy: Path, *, steps: int) -> Trace:
+def for_real(bench: Benchmark, folder: Path, policy: Path, *, steps: int) -> LatencyTrace:
     """State the part that is real; return what the trajectories of `sync` cost."""
     found: dict[str, list[Measured]] = {mode: [] for mode in MODES}
     for number in range(bench.rounds):
@@ -179,7 +179,7 @@ def for_real(bench: Benchmark, folder: Path, policy: Path, *, steps: int) -> Tra
     return read_trace(folder / "sync-0" / "trace.jsonl", name="desktops")
 
 
-def large(trace: Trace) -> Trace:
+def large(trace: LatencyTrace) -> LatencyTrace:
     """Return the trace with the tokens of a large policy, and the latencies that were recorded."""
     per_turn = fmean(turn.tokens for cost in trace.trajectories for turn in cost.turns)
 
@@ -197,20 +197,20 @@ def large(trace: Trace) -> Trace:
     return replace(trace, trajectories=tuple(map(one, trace.trajectories)), failure_rate=0.0)
 
 
-def setting(trace: Trace, scale: Scale, *, steps: int) -> Setting:
+def setting(trace: LatencyTrace, scale: Scale, *, steps: int) -> StudySetting:
     """Return a run of a large policy on so many desktops, of which every one may be decoded for."""
     slots = scale.desktops
     engine = EngineSpeed(
         slots=slots, step_s=STEP_S / 2, slot_s=STEP_S / 2 / slots, prefill_tokens_per_step=2048
     )
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         groups_per_step=GROUPS,
         group_size=GROUP,
         concurrency=scale.desktops,
         max_staleness=scale.staleness,
     )
     decoding_s = GROUPS * GROUP * trace.tokens_mean / engine.tokens_per_s
-    return Setting(
+    return StudySetting(
         trace=trace,
         policy=policy,
         speed=engine,
@@ -220,7 +220,7 @@ def setting(trace: Trace, scale: Scale, *, steps: int) -> Setting:
     )
 
 
-def virtual(bench: Benchmark, trace: Trace, *, steps: int) -> None:
+def virtual(bench: Benchmark, trace: LatencyTrace, *, steps: int) -> None:
     """State the part that is not real."""
     made = large(trace)
     turns = [len(cost.turns) for cost in made.trajectories]

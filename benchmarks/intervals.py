@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from agentrl.evaluation.bootstrap import bootstrap_estimate, resampled_means
-from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
 
-Estimator = Callable[[Sequence[float], int], Estimate]
+Estimator = Callable[[Sequence[float], int], IntervalEstimate]
 """Makes an interval of one pass rate per task, each over so many samples."""
 
 ROWS = [
@@ -24,34 +24,34 @@ ROWS = [
 """Tasks, samples of each, agreement, rate."""
 
 
-def wilson(values: Sequence[float], samples: int) -> Estimate:
+def wilson(values: Sequence[float], samples: int) -> IntervalEstimate:
     """Return what an evaluation uses by default."""
     return rate_estimate(values, trials=[samples] * len(values))
 
 
-def student(values: Sequence[float], samples: int) -> Estimate:
+def student(values: Sequence[float], samples: int) -> IntervalEstimate:
     """Return Student's interval of the task means."""
     del samples
     return mean_estimate(values)
 
 
-def bootstrap(values: Sequence[float], samples: int) -> Estimate:
+def bootstrap(values: Sequence[float], samples: int) -> IntervalEstimate:
     """Return the BCa bootstrap over tasks, as `evaluate.interval: bootstrap` does."""
     if len({*values}) == 1:
         return wilson(values, samples)
     return bootstrap_estimate(values, resamples=1000)
 
 
-def percentile(values: Sequence[float], samples: int) -> Estimate:
+def percentile(values: Sequence[float], samples: int) -> IntervalEstimate:
     """Return the plain percentile bootstrap over tasks."""
     del samples
     low, high = np.quantile(resampled_means(values, resamples=1000, seed=0), [0.025, 0.975])
-    return Estimate(
+    return IntervalEstimate(
         mean=sum(values) / len(values), low=float(low), high=float(high), tasks=len(values)
     )
 
 
-def pooled(values: Sequence[float], samples: int) -> Estimate:
+def pooled(values: Sequence[float], samples: int) -> IntervalEstimate:
     """Return Wilson's interval over trajectories, as if all were independent."""
     each = [float(i < round(v * samples)) for v in values for i in range(samples)]
     return wilson(each, 1)

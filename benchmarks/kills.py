@@ -34,10 +34,10 @@ from typing import Any, Literal, cast
 import torch
 
 from agentrl.errors import AgentrlError
-from agentrl.store.event import KINDS, Resumed
-from agentrl.store.ledger import Ledger
+from agentrl.events.kinds import KINDS, RunResumed
+from agentrl.run.train import train
+from agentrl.store.index import StoreIndex
 from agentrl.store.segment import SegmentWriter, segment_file, segments
-from agentrl.training import train
 from benchmarks.seen import Seen, position_of
 
 STEPS = 4
@@ -182,7 +182,7 @@ class Trap:
             self._on_records()
 
     def _on_records(self) -> None:
-        append, enter = SegmentWriter.append, Ledger.enter
+        append, enter = SegmentWriter.append, StoreIndex.enter
         seen = 0
 
         def watched_append(log: SegmentWriter, kind: int, payload: bytes) -> Any:
@@ -200,13 +200,13 @@ class Trap:
                 die()
             return result
 
-        def watched_enter(ledger: Ledger, sequence: int, place: Any, event: Any) -> None:
+        def watched_enter(ledger: StoreIndex, sequence: int, place: Any, event: Any) -> None:
             enter(ledger, sequence, place, event)
             if seen == self.count and type(event).__name__ == self.kind:
                 die()
 
         setattr(SegmentWriter, "append", watched_append)  # noqa: B010 - a method of its own name
-        setattr(Ledger, "enter", watched_enter)  # noqa: B010
+        setattr(StoreIndex, "enter", watched_enter)  # noqa: B010
 
     def _on_audit(self) -> Callable[[str, tuple[Any, ...]], None]:
         seen = 0
@@ -414,7 +414,7 @@ def _drawn(draw: random.Random, spots: Counter[str], *, again: bool) -> Trap:
         return Trap("moment", draw.randrange(200, 4000))
     kind = draw.choice(sorted(spots))
     if again and draw.random() < 0.2:
-        kind = Resumed.__name__
+        kind = RunResumed.__name__
     # What was done before a kill is not done again: there are fewer of them in a second process.
     count = draw.randrange(1, max(2, spots[kind] // (1 + again) + 1))
     return Trap(kind, count, draw.choice(WHERE))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentrl.chat.renderer import TokenSegment
 from agentrl.env import Action, ToolSchema, say
 from agentrl.message import Message
-from agentrl.rollout.chat import TokenSegment
 
 END = 0
 """Ends a turn of the policy."""

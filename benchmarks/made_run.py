@@ -10,18 +10,23 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from agentrl.credit import CreditLog, TokenCredit
 from agentrl.env import Action, Observation
+from agentrl.events.kinds import EnvExchange
 from agentrl.message import Image, Message, ToolCall
-from agentrl.metrics import MetricsWriter
-from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Start
-from agentrl.rollout.branching.entropy import Probe
+from agentrl.metrics.writer import MetricsWriter
+from agentrl.rollout.branching.decision import (
+    BranchDecision,
+    BranchPoint,
+    BranchPointReached,
+    PlannedRollout,
+)
+from agentrl.rollout.branching.entropy import EntropyProbe
 from agentrl.rollout.branching.log import BranchLog
-from agentrl.rollout.branching.rule import Chance
-from agentrl.rollout.branching.shaped import Shaped
-from agentrl.store.event import Exchange
+from agentrl.rollout.branching.rule import BranchChance
+from agentrl.rollout.branching.summary import BranchingSummary
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.token_credit import TokenCredit, TokenCreditLog
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, Truncated, reward_of
 
@@ -84,10 +89,10 @@ class MadeRun:
         )
         (self.folder / "policy").mkdir(exist_ok=True)
         self._tokenizer.save(str(self.folder / "policy" / "tokenizer.json"))
-        credit = CreditLog(self.folder, limit_bytes=2**30)
+        credit = TokenCreditLog(self.folder, limit_bytes=2**30)
         log = BranchLog(self.folder)
         with (
-            Store.open(self.folder / "store", StoreSettings()) as store,
+            StoreWriter.open(self.folder / "store", StoreSettings()) as store,
             MetricsWriter(self.folder, tensorboard=False) as metrics,
         ):
             for step in range(1, steps + 1):
@@ -104,7 +109,7 @@ class MadeRun:
                 self._group(store, number, steps + 1, ends=False)
         return self.folder
 
-    def _group(self, store: Store, number: int, step: int, *, ends: bool = True) -> Tree:
+    def _group(self, store: StoreWriter, number: int, step: int, *, ends: bool = True) -> Tree:
         task = Task(
             prompt=f"What is {number} * 7?" + (f" The key is {self.secret}." * (number == 1)),
             answer=str(number * 7),
@@ -114,7 +119,7 @@ class MadeRun:
         tree = Tree(task)
         group = store.open_group(task, order=number, seed=0, size=self.size, step=step - 1)
         root = tree.add(Node(parent=None, source="prompt", token_ids=self._ids(task), turn=0))
-        reset = Exchange.resetting(Observation(task.messages, tools=({"name": "multiply"},)))
+        reset = EnvExchange.resetting(Observation(task.messages, tools=({"name": "multiply"},)))
         first = 0
         for sample in range(self.size):
             is_branch = sample == self.size - 1 and sample > 0
@@ -134,7 +139,14 @@ class MadeRun:
         return tree
 
     def _called(
-        self, store: Store, id: int, tree: Tree, root: int, number: int, sample: int, step: int
+        self,
+        store: StoreWriter,
+        id: int,
+        tree: Tree,
+        root: int,
+        number: int,
+        sample: int,
+        step: int,
     ) -> int:
         text = f"{self.said}multiply({number}, 7) #{sample}"
         at = tree.add(self._sampled(root, text, step, turn=0))
@@ -152,11 +164,11 @@ class MadeRun:
         action = Action(self.said, (ToolCall("c", "multiply", {"a": number, "b": 7}),))
         seen = Observation((Message("tool", shown, tool_call_id="c", name="multiply"),))
         answered = (seen, 0.0, False, False, {"tool_results": (None,)})
-        store.turn(id, tree, at, Exchange.stepping(action, answered, seconds=0.3))
+        store.turn(id, tree, at, EnvExchange.stepping(action, answered, seconds=0.3))
         return at
 
     def _answered(
-        self, store: Store, id: int, tree: Tree, at: int, number: int, sample: int, step: int
+        self, store: StoreWriter, id: int, tree: Tree, at: int, number: int, sample: int, step: int
     ) -> None:
         outcome: Outcome = Finished(float(sample % 2))
         if sample == 3 and number % 5 == 4:
@@ -176,7 +188,9 @@ class MadeRun:
         )
         tree.end(leaf)
         last = (Observation(()), reward_of(outcome) or 0.0, True, False, {})
-        store.finished(id, tree, leaf, Exchange.stepping(Action(text), last, seconds=leaf.seconds))
+        store.finished(
+            id, tree, leaf, EnvExchange.stepping(Action(text), last, seconds=leaf.seconds)
+        )
 
     def _ids(self, said: str | Task) -> tuple[int, ...]:
         text = said if isinstance(said, str) else str(said.prompt)
@@ -226,37 +240,37 @@ def _credits(owner: int, tree: Tree) -> list[TokenCredit]:
     return found
 
 
-def _shaped(number: int, tree: Tree, size: int) -> Shaped:
+def _shaped(number: int, tree: Tree, size: int) -> BranchingSummary:
     """Return the decisions of a group: its first trajectory branched, its second did not."""
     context = sum(len(tree.node(node).token_ids) for node in tree.path_ids(2))
     branched = _decision(tree, 0, context, reason="branched", draw=0.1, child=size - 1)
     stayed = _decision(tree, 1, context, reason="draw", draw=0.9, child=None)
     decisions = (branched, stayed) if size > 2 else ()
-    return Shaped(group=number, tree=tree, decisions=decisions, copies=(), observed=None)
+    return BranchingSummary(group=number, tree=tree, decisions=decisions, copies=(), observed=None)
 
 
 def _decision(
     tree: Tree, sample: int, context: int, *, reason: Any, draw: float, child: int | None
 ) -> BranchDecision:
-    origin = Origin(path=(sample,), turn=1)
-    start = Start(path=(sample, 1, 0), sample=child or 0, seed=0, origin=origin)
+    origin = BranchPoint(path=(sample,), turn=1)
+    start = PlannedRollout(path=(sample, 1, 0), sample=child or 0, seed=0, origin=origin)
     return BranchDecision(
         task_id=tree.task.id,
         topology="aepo",
         rule={"rule": "Aepo"},
         sample=sample,
-        boundary=Boundary(
+        boundary=BranchPointReached(
             path=(sample,),
             turn=1,
             node=2,
             context_tokens=context,
             tokens=20,
-            probe=Probe(value=0.3, lower=0.2, upper=0.4, tokens=20),
+            probe=EntropyProbe(value=0.3, lower=0.2, upper=0.4, tokens=20),
         ),
         reason=reason,
         first=0.2,
         rise=0.1,
-        chance=Chance(value=0.5),
+        chance=BranchChance(value=0.5),
         draws=(draw,),
         open=4,
         children=() if child is None else (start,),

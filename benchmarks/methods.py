@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
 
-from agentrl.evaluation.interval import Estimate, rate_estimate
+from agentrl.evaluation.interval import IntervalEstimate, rate_estimate
 from benchmarks.commands import CONFIGS, MADE, QUICK_WARMSTART, WARMSTART, agentrl
 from benchmarks.harness import Benchmark, parser, positive
 
@@ -176,7 +176,7 @@ def cost(
     )
 
 
-def pooled(found: Sequence[Found]) -> Estimate:
+def pooled(found: Sequence[Found]) -> IntervalEstimate:
     """Return the pass rate over the held-out tasks of several seeds, which are different tasks."""
     values = [
         value for one in found for value in [1.0] * one.passed + [0.0] * (one.tasks - one.passed)

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import agentrl
+from agentrl.authoring.tool_env import ToolEnv
+from agentrl.chat.renderer import TokenSegment
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
 from agentrl.message import Image, Message
 from agentrl.policy import Completion, GenerateRequest
-from agentrl.rollout.chat import TokenSegment
-from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.task import Split, Task
-from agentrl.tool_env import ToolEnv
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from benchmarks.harness import Benchmark, Contender, Run
 
@@ -166,9 +166,9 @@ class Rendered:
         return self.action
 
 
-def episode(turns: int, *, image: Image | None = None) -> Episode:
+def episode(turns: int, *, image: Image | None = None) -> EpisodeRunner:
     """Return an episode of so many turns, each of which shows `image`."""
-    return Episode(
+    return EpisodeRunner(
         env=Nothing(turns),
         engine=Instant(),
         chat=Rendered(image),

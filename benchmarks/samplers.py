@@ -15,8 +15,8 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.process import ProcessEngine
+from agentrl.engine.spec import EngineSpec
 from agentrl.policy import GenerateRequest
 
 SLOTS = 32
@@ -237,7 +237,7 @@ def sampler(kind: Kind, folder: Path, python: str) -> Sampler:
             return Static()
 
 
-def _recipe(kind: Literal["local", "vllm"], folder: Path) -> EngineRecipe:
-    return EngineRecipe(
+def _recipe(kind: Literal["local", "vllm"], folder: Path) -> EngineSpec:
+    return EngineSpec(
         kind=kind, folder=str(folder), slots=SLOTS, context_tokens=CONTEXT_TOKENS, threads=1
     )

@@ -26,24 +26,24 @@ import numpy as np
 import torch
 
 from agentrl.cluster.engines.host import EngineHost
-from agentrl.cluster.env import RemoteEnv
-from agentrl.cluster.fleet import Fleet
-from agentrl.cluster.host import Belongings, EnvHost
-from agentrl.cluster.ray_workers import ray_envs
+from agentrl.cluster.env_pool import EnvWorkerPool
+from agentrl.cluster.env_worker import EnvRunContext, EnvWorkerHost
+from agentrl.cluster.ray_env_workers import ray_envs
+from agentrl.cluster.remote_env import RemoteEnv
 from agentrl.config.cluster import ClusterSection
-from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote import EngineServer, connect
 from agentrl.engine.remote.client import to_safetensors
-from agentrl.engine.remote.frames import Frame, read_frame, write_frame
+from agentrl.engine.remote.frames import EngineFrame, read_frame, write_frame
 from agentrl.engine.remote.shared_weights import SharedWeights
-from agentrl.engine.remote.spreading import Spreader
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
 from agentrl.engine.remote.wire import completion_frame, request_frame
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.engine.spec import EngineSpec
 from agentrl.engine.weights import read_weights
 from agentrl.env import Env, say
 from agentrl.policy import Completion, GenerateRequest, Sampling
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.runner import RolloutRunner
 from agentrl.sandbox import sandbox_settings
 from agentrl.task import Task
 from benchmarks.chaos_world import Corridor
@@ -59,7 +59,7 @@ World = partial(Corridor, turns=TURNS, step_s=0.0)
 class HostWorker:
     """A worker in this process: all of a cluster but Ray."""
 
-    def __init__(self, host: EnvHost) -> None:
+    def __init__(self, host: EnvWorkerHost) -> None:
         self._host = host
 
     async def call(self, number: int, method: Any, *arguments: Any) -> Any:
@@ -80,11 +80,11 @@ async def hosted(actors: int) -> AsyncGenerator[Callable[[], Env]]:
     """Make worlds that are behind a fleet, in this process."""
 
     async def start() -> HostWorker:
-        host = EnvHost(World, Belongings(sandbox_settings(), "scale"))
+        host = EnvWorkerHost(World, EnvRunContext(sandbox_settings(), "scale"))
         await host.open()
         return HostWorker(host)
 
-    fleet = await Fleet(start, workers=actors, max_restarts=0, start_s=60).open()
+    fleet = await EnvWorkerPool(start, workers=actors, max_restarts=0, start_s=60).open()
     try:
         yield lambda: RemoteEnv(World(), fleet)
     finally:
@@ -93,7 +93,7 @@ async def hosted(actors: int) -> AsyncGenerator[Callable[[], Env]]:
 
 async def turns(make_env: Callable[[], Env], worlds: int) -> float:
     """Return microseconds of CPU per turn, with so many worlds at once."""
-    rollouts = Rollouts(
+    rollouts = RolloutRunner(
         make_env=make_env,
         engine=ScriptedEngine(lambda request: (*ids("go"), END)),
         chat=LetterChat(),
@@ -135,7 +135,7 @@ async def calls() -> list[Row]:
     import ray
 
     actor_class: Any = ray.remote(EngineHost)
-    recipe = EngineRecipe(kind="local", folder="/none")
+    recipe = EngineSpec(kind="local", folder="/none")
     actor = actor_class.options(num_cpus=0).remote(recipe, _nowhere, python=None, start_s=60)
     prompt = tuple(range(1000))
     engine = ScriptedEngine(lambda request: (END,))
@@ -223,7 +223,7 @@ async def weights(megabytes: int, folder: Path) -> list[Row]:
         port = server.sockets[0].getsockname()[1]
         async with server:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            write_frame(writer, Frame({}, to_safetensors(state)))
+            write_frame(writer, EngineFrame({}, to_safetensors(state)))
             await writer.drain()
             assert await got == len(state)
             writer.close()
@@ -232,7 +232,7 @@ async def weights(megabytes: int, folder: Path) -> list[Row]:
         import ray
 
         reference = ray.put(np.frombuffer(to_safetensors(state), dtype=np.uint8))
-        host = EngineHost(EngineRecipe(kind="local", folder="/"), _nowhere, python=None, start_s=1)
+        host = EngineHost(EngineSpec(kind="local", folder="/"), _nowhere, python=None, start_s=1)
         read_weights(host.keep(ray.get(reference)))
         await host.close()
 
@@ -242,7 +242,7 @@ async def weights(megabytes: int, folder: Path) -> list[Row]:
 
     import ray
 
-    spreader = Spreader(backend="gloo", bucket_bytes=64 * 2**20, deadline_s=600.0)
+    spreader = WeightBroadcaster(backend="gloo", bucket_bytes=64 * 2**20, deadline_s=600.0)
     taking = Taking(lambda request: (END,))
     server = EngineServer(taking, key=b"key")
     remote = await connect(f"127.0.0.1:{await server.listen('127.0.0.1', 0)}", key=b"key")

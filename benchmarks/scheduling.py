@@ -15,13 +15,13 @@ from itertools import cycle
 
 from rich.table import Table
 
-from agentrl.rollout.gate.ledger import Ledger
-from agentrl.rollout.gate.member import Member
-from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.metrics.latency_trace import LatencyTrace
+from agentrl.rollout.scheduler.member import QueuedRollout
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.simulate.engine import EngineSpeed
-from agentrl.simulate.study import Setting, Studied, compare
+from agentrl.simulate.study import StudyResult, StudySetting, compare
 from agentrl.simulate.synthetic import agentic, bimodal, lognormal
-from agentrl.simulate.trace import Trace
 from agentrl.trajectory import Failed, Finished, Leaf
 from benchmarks.harness import Benchmark, Contender, Run
 
@@ -36,11 +36,11 @@ def speed(slots: int) -> EngineSpeed:
     return EngineSpeed(slots=slots, step_s=TOKEN_S / 3, slot_s=TOKEN_S * 2 / 3 / slots)
 
 
-def setting(trace: Trace, environments: int, failures: float, *, steps: int) -> Setting:
+def setting(trace: LatencyTrace, environments: int, failures: float, *, steps: int) -> StudySetting:
     """Return a run on so many environments."""
     engine = speed(environments // 4)
     batch = environments // 2 // GROUP
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         groups_per_step=batch,
         group_size=GROUP,
         concurrency=environments,
@@ -49,7 +49,7 @@ def setting(trace: Trace, environments: int, failures: float, *, steps: int) -> 
         min_valid=1,
     )
     train_s = TRAIN_SHARE * batch * GROUP * trace.tokens_mean / engine.tokens_per_s
-    return Setting(
+    return StudySetting(
         trace=trace,
         policy=policy,
         speed=engine,
@@ -60,17 +60,17 @@ def setting(trace: Trace, environments: int, failures: float, *, steps: int) -> 
     )
 
 
-def aprils(trace: Trace, *, steps: int) -> Setting:
+def aprils(trace: LatencyTrace, *, steps: int) -> StudySetting:
     """Return APRIL's setting: 32 groups of 8, twice as many in flight, rollouts alone."""
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         groups_per_step=32, group_size=8, concurrency=512, over_provision=2.0, max_staleness=3
     )
-    return Setting(
+    return StudySetting(
         trace=trace, policy=policy, speed=speed(256), train_s=0.0, steps=steps, warm_steps=3
     )
 
 
-def settings(*, quick: bool) -> Iterator[tuple[str, Setting]]:
+def settings(*, quick: bool) -> Iterator[tuple[str, StudySetting]]:
     """Yield what is played, by name."""
     steps = 6 if quick else 14
     traces = [lognormal(), bimodal(), agentic()]
@@ -91,7 +91,7 @@ def settings(*, quick: bool) -> Iterator[tuple[str, Setting]]:
         )
 
 
-def table(rows: list[tuple[str, list[Studied]]]) -> Table:
+def table(rows: list[tuple[str, list[StudyResult]]]) -> Table:
     """Return every study as a line."""
     made = Table(title="in virtual time")
     for heading in ("setting", "mode", "traj/s", "x sync", "tokens/s, x sync", "of ideal"):
@@ -120,7 +120,7 @@ def table(rows: list[tuple[str, list[Studied]]]) -> Table:
 
 def decisions(count: int, environments: int) -> Run:
     """Return a run of `count` ends of trajectories in a full `async` ledger, all that follows."""
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="async",
         groups_per_step=environments // 2 // GROUP,
         group_size=GROUP,
@@ -131,8 +131,8 @@ def decisions(count: int, environments: int) -> Run:
         when_old="restart",
         min_valid=1,
     )
-    ledger = Ledger(policy)
-    live: list[Member] = []
+    ledger = RolloutQueue(policy)
+    live: list[QueuedRollout] = []
 
     def pump() -> None:
         while wanted := ledger.groups_to_open():
@@ -163,7 +163,7 @@ def decisions(count: int, environments: int) -> Run:
     return play
 
 
-def end_one(ledger: Ledger, member: Member, *, fails: bool) -> None:
+def end_one(ledger: RolloutQueue, member: QueuedRollout, *, fails: bool) -> None:
     """End a trajectory, and its group where that completes it."""
     ledger.sampled(member, member.born)
     outcome = Failed("env", "x") if fails else Finished(1.0)
@@ -177,7 +177,7 @@ def end_one(ledger: Ledger, member: Member, *, fails: bool) -> None:
 def main() -> None:
     """Play, measure, print and write."""
     bench = Benchmark.from_command_line("scheduling", __doc__)
-    rows: list[tuple[str, list[Studied]]] = []
+    rows: list[tuple[str, list[StudyResult]]] = []
     for name, one in settings(quick=bench.quick):
         rows.append((name, compare(one)))
         bench.console.print(f"played {name}", highlight=False)

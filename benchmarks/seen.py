@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.store.event import Abandoned, Event, Grown, Resumed, Trained
-from agentrl.store.lineage import Resumption, line_to
+from agentrl.events.kinds import Event, GroupsTrained, RolloutAbandoned, RunResumed, TurnCompleted
+from agentrl.store.lineage import ResumptionMark, line_to
 from agentrl.store.reader import StoreReader
 
 
@@ -25,7 +25,9 @@ class Seen:
     def turns(self) -> int:
         """Return how many complete turns were recorded."""
         return sum(
-            isinstance(event, Grown) and event.exchange is not None and bool(event.exchange.action)
+            isinstance(event, TurnCompleted)
+            and event.exchange is not None
+            and bool(event.exchange.action)
             for _, event in self.events
         )
 
@@ -34,7 +36,7 @@ class Seen:
         return Counter(
             event.trajectory
             for _, event in self.events
-            if isinstance(event, Grown) and event.exchange and event.exchange.action is None
+            if isinstance(event, TurnCompleted) and event.exchange and event.exchange.action is None
         )
 
     def reasons(self) -> Counter[str]:
@@ -42,7 +44,7 @@ class Seen:
         return Counter(
             event.reason.partition(":")[0]
             for _, event in self.events
-            if isinstance(event, Abandoned)
+            if isinstance(event, RolloutAbandoned)
         )
 
     def lost_turns(self, *reasons: str) -> int:
@@ -50,17 +52,19 @@ class Seen:
         return sum(
             event.turns
             for _, event in self.events
-            if isinstance(event, Abandoned) and event.reason.partition(":")[0] in reasons
+            if isinstance(event, RolloutAbandoned) and event.reason.partition(":")[0] in reasons
         )
 
     def trained_until(self, position: int) -> Counter[int]:
         """Return how often each group is marked as trained on the line of a checkpoint."""
-        resumed = [Resumption(n, e.position) for n, e in self.events if isinstance(e, Resumed)]
+        resumed = [
+            ResumptionMark(n, e.position) for n, e in self.events if isinstance(e, RunResumed)
+        ]
         line = line_to(position, resumed)
         return Counter(
             group
             for n, event in self.events
-            if isinstance(event, Trained) and any(n in stretch for stretch in line)
+            if isinstance(event, GroupsTrained) and any(n in stretch for stretch in line)
             for group in event.groups
         )
 

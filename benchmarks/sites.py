@@ -15,13 +15,13 @@ from itertools import islice
 from typing import Any
 
 from agentrl.message import Message
-from agentrl.scope import run_scope
+from agentrl.runtime.scope import run_scope
 from agentrl_envs.retrieval.wiki import corpus_of
 from agentrl_envs.web import WebEnv
+from agentrl_envs.web.episode_site import WebRequest
 from agentrl_envs.web.sites import shop_pack, wiki_pack
-from agentrl_envs.web.sites.asgi import AsgiWorld
-from agentrl_envs.web.sites.pack import SitePack
-from agentrl_envs.web.world import WebRequest
+from agentrl_envs.web.sites.asgi import AsgiSite
+from agentrl_envs.web.sites.pack import TemplateSitePack
 from agentrl_tools.search.index import index_of
 from benchmarks.harness import Benchmark, Contender, Run
 
@@ -30,12 +30,12 @@ FORK_AFTER = "Check out"
 """The page that has this link is the cart: five to seven actions are done."""
 
 
-def world_of(pack: SitePack[Any]) -> AsgiWorld[Any]:
+def world_of(pack: TemplateSitePack[Any]) -> AsgiSite[Any]:
     """Return the world of a pack's first task."""
     return pack.world(next(iter(pack.tasks("train", 0))))
 
 
-def answered(pack: Callable[[], SitePack[Any]], path: str, times: int) -> Run:
+def answered(pack: Callable[[], TemplateSitePack[Any]], path: str, times: int) -> Run:
     """Return a run that asks for one page again and again; its work is pages."""
     world = world_of(pack())
     request = WebRequest(method="GET", url=world.origins[0] + path, headers={})

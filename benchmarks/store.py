@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from agentrl.env import Action, Observation
+from agentrl.events.kinds import EnvExchange
 from agentrl.message import Message, ToolCall
-from agentrl.store.event import Exchange
+from agentrl.store.disk_sync import Durable
 from agentrl.store.reader import StoreReader
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
-from agentrl.store.syncer import Durable
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 
@@ -49,14 +49,14 @@ class Written:
     """Longest time that pruning took."""
 
 
-def exchange() -> Exchange:
+def exchange() -> EnvExchange:
     """Return a turn of a usual size: 600 characters of code, 300 of output."""
     action = Action("thinking " * 30, (ToolCall("call_0", "python", {"code": "print(1)\n" * 40}),))
     seen = Observation((Message("tool", "out" * 100, tool_call_id="call_0", name="python"),))
-    return Exchange.stepping(action, (seen, 0.0, False, False, {}))
+    return EnvExchange.stepping(action, (seen, 0.0, False, False, {}))
 
 
-def costs_us(store: Store, tokens: int) -> list[float]:
+def costs_us(store: StoreWriter, tokens: int) -> list[float]:
     """Return what each of `TURNS` turns took, and on `power` its way to the disk."""
     task = Task(prompt="q")
     tree = Tree(task)
@@ -86,7 +86,7 @@ def costs_us(store: Store, tokens: int) -> list[float]:
     return spent
 
 
-def play_group(store: Store, order: int) -> int:
+def play_group(store: StoreWriter, order: int) -> int:
     """Record a group of `GROUP_SIZE` trajectories of one turn, to its end; return its id."""
     task = Task(prompt=f"p{order}", id=f"task-{order}", split="train")
     step = order // STEP_GROUPS
@@ -94,7 +94,7 @@ def play_group(store: Store, order: int) -> int:
     tree = Tree(task)
     ids = [store.begin(group, sample=n, seed=n) for n in range(GROUP_SIZE)]
     root = tree.add(Node(parent=None, source="prompt", token_ids=tuple(range(100)), turn=0))
-    seen = Exchange.resetting(Observation((Message("user", "x" * 100),), tools=()))
+    seen = EnvExchange.resetting(Observation((Message("user", "x" * 100),), tools=()))
     for id in ids:
         store.turn(id, tree, root, seen)
     for sample, id in enumerate(ids):
@@ -128,13 +128,13 @@ def fill(folder: Path, trajectories: int, *, reads: bool) -> None:
     assert writer.exitcode == -signal.SIGKILL
     settings = StoreSettings(keep="untrained", segment_bytes=SEGMENT_BYTES)
     began = time.perf_counter()
-    with Store.open(folder, settings, resume=True) as store:
+    with StoreWriter.open(folder, settings, resume=True) as store:
         opened_s = time.perf_counter() - began
         counts = store.counts()
     ledger_bytes = (folder / "ledger.sqlite").stat().st_size
     (folder / "ledger.sqlite.check").unlink()
     began = time.perf_counter()
-    with Store.open(folder, settings, resume=True) as store:
+    with StoreWriter.open(folder, settings, resume=True) as store:
         remade_s = time.perf_counter() - began
         assert store.counts() == counts
     each_us = 1e6 * told.seconds / told.records
@@ -154,7 +154,7 @@ def write(folder: Path, trajectories: int, *, reads: bool, told: Connection) -> 
     logged = pruned = position = 0
     longest_s = 0.0
     began = time.perf_counter()
-    with Store.open(folder, settings) as store:
+    with StoreWriter.open(folder, settings) as store:
         reader = StoreReader(folder) if reads else None
         groups: list[int] = []
         for order in range(trajectories // GROUP_SIZE):
@@ -193,7 +193,7 @@ def main() -> None:
         for tokens in (64, 256, 2048):
             with (
                 tempfile.TemporaryDirectory(dir=folder) as place,
-                Store.open(Path(place) / "store", StoreSettings(durable=durable)) as store,
+                StoreWriter.open(Path(place) / "store", StoreSettings(durable=durable)) as store,
             ):
                 spent = costs_us(store, tokens)
             slow = quantiles(spent, n=100)[-1]

@@ -21,8 +21,8 @@ from numpy import ndarray
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.config.learning.layout import LayoutName
-from agentrl.learn.forward import score
 from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.token_logprobs import score
 from agentrl.message import ImageSpan
 from benchmarks.harness import Benchmark, Contender, Run
 from benchmarks.measure import measure

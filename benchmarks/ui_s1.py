@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from agentrl.evaluation.compare import paired_difference
-from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
 from agentrl.export.row import read_jsonl
 from agentrl.learn.checkpoint import latest
 from benchmarks.commands import CONFIGS, MADE, TIMEOUT_S, agentrl
@@ -94,19 +94,19 @@ def evaluated(policy: Path, keys: dict[str, str], folder: Path) -> Figures:
     }
 
 
-def estimate(figures: Figures, name: str) -> Estimate:
+def estimate(figures: Figures, name: str) -> IntervalEstimate:
     """Return the mean of a share over tasks; a trajectory passes, or has so much of its turns."""
     values = [found[name] for found in figures.values()]
     return rate_estimate(values, trials=[1] * len(values) if name in PASSES else None)
 
 
-def difference(a: Figures, b: Figures, name: str) -> Estimate:
+def difference(a: Figures, b: Figures, name: str) -> IntervalEstimate:
     """Return b less a, paired by task."""
     away = [b[task][name] - a[task][name] for task in sorted(a.keys() & b.keys())]
     return paired_difference(away, trials=1) if name in PASSES else mean_estimate(away)
 
 
-def shown(estimate: Estimate, sign: str = "") -> str:
+def shown(estimate: IntervalEstimate, sign: str = "") -> str:
     """Return a share as people read it."""
     low, high = f"{estimate.low:{sign}.3f}", f"{estimate.high:{sign}.3f}"
     return f"{estimate.mean:{sign}.3f} [{low}, {high}]"

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from agentrl.view.choice import Steps
 from agentrl.view.document import page
-from agentrl.view.source import RunSource
+from agentrl.view.group_choice import StepRange
+from agentrl.view.run_reader import RunReader
 from benchmarks.harness import Benchmark, Row, parser, positive
 from benchmarks.made_run import MadeRun
 
@@ -90,8 +90,8 @@ def main() -> None:
         ).make()
         file = Path(place) / "run.html"
         began = time.perf_counter()
-        with RunSource(run) as source:
-            file.write_text("".join(page(source, steps=Steps(), limit=count)), encoding="utf-8")
+        with RunReader(run) as source:
+            file.write_text("".join(page(source, steps=StepRange(), limit=count)), encoding="utf-8")
         bench.rows.append(
             Row(metric="making the file", value=time.perf_counter() - began, unit="s")
         )

@@ -5,7 +5,7 @@ them the same for all, and said `--said` tokens after each. `learn` is that of `
 layout, precision, adapters and micro-batches. The model is in `--path`, or a tiny new Qwen3-VL, and
 is on the GPU if there is one.
 
-- A run is one `Trainer.step`: credit, forward and backward passes, and the optimiser.
+- A run is one `PolicyTrainer.step`: credit, forward and backward passes, and the optimiser.
 - Work is tokens of the sequences, those of images among them, however many a layout computes.
 - Memory is that of torch's allocator on a GPU, and what the process holds on a CPU: before a step
   (weights, moments, adapters), and what the step adds at most.
@@ -26,12 +26,12 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.load import load_config
 from agentrl.config.run import MakePolicySection, MakeVisionSection
-from agentrl.learn.newpolicy import load_images, load_model, make_images, make_model
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Image
+from agentrl.models.folders import load_images, load_model, make_images, make_model
+from agentrl.models.vision.processor import ImageProcessor
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from agentrl.vision.processor import ImageProcessor
 from benchmarks.harness import Benchmark, Contender, Run, parser, positive
 from benchmarks.measure import measure
 from benchmarks.training import resident_kb
@@ -144,7 +144,7 @@ def ready(work: Work) -> tuple[Callable[[], float], PreTrainedModel]:
     """Return what takes a step and returns its tokens, after a first one, and the model."""
     torch.set_num_threads(1 if not torch.cuda.is_available() else torch.get_num_threads())
     model, images = work.policy()
-    trainer = Trainer(model, work.learn(), seed=0, images=images)
+    trainer = PolicyTrainer(model, work.learn(), seed=0, images=images)
 
     def step() -> float:
         tree = work.tree(model, images, trainer.version)

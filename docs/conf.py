@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 # Autodoc imports agentrl from the checkout the pages are of, wherever an editable install points.
 sys.path[:0] = [str(ROOT / place) for place in (".", "envs", "tools", "sandbox")]
 
-from agentrl.distribution import __version__ as release  # noqa: E402 it is found on that path
+from agentrl.runtime.distribution import __version__ as release  # noqa: E402 it is found on that path
 
 project = "agentrl"
 author = "the agentrl authors"

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from agentrl.machine import set_batch_invariance
+from agentrl.runtime.machine import set_batch_invariance
 from tests.support.processes import children, command_line
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def missing_desktop_image() -> str:
 def missing_image(kind: "Kind") -> str:
     """Return why no container of an image of ours can be started, or an empty string."""
     from agentrl.errors import AgentrlError
-    from agentrl_sandbox.launch.engine import Engine
+    from agentrl_sandbox.launch.engine import DockerEngine
     from agentrl_sandbox.recipe import RECIPES
 
     try:
-        with contextlib.closing(Engine()) as engine:
+        with contextlib.closing(DockerEngine()) as engine:
             engine.check_image(RECIPES[kind].image(RECIPES[kind].tag))
     except AgentrlError as error:
         return str(error)

@@ -5,8 +5,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agentrl.json_limits import JsonLimitError, JsonLimits, check_json, check_text_bytes, parse_json
 from agentrl.message import ToolCall
+from agentrl.runtime.json_limits import (
+    JsonLimitError,
+    JsonLimits,
+    check_json,
+    check_text_bytes,
+    parse_json,
+)
 
 CALL_LIMITS = JsonLimits(text_bytes=2**18, values=10_000, nul=False)
 """Limits of one call. Tools put its texts into paths and commands, which cannot hold NUL."""
@@ -20,7 +26,7 @@ _SPACE = re.compile(r"\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class CallText:
+class ToolCallText:
     """Result of reading a call. Exactly one of `call` and `error` says something.
 
     `end` is where the JSON value ended; None when there was none to speak of.
@@ -31,7 +37,7 @@ class CallText:
     error: str = ""
 
 
-def read_call(text: str, start: int, *, arguments_key: str, call_id: str) -> CallText:
+def read_call(text: str, start: int, *, arguments_key: str, call_id: str) -> ToolCallText:
     """Read the object `{"name": ..., arguments_key: {...}}` at `start`, whitespace skipped."""
     start = skip_space(text, start)
     end = None
@@ -40,8 +46,8 @@ def read_call(text: str, start: int, *, arguments_key: str, call_id: str) -> Cal
         check_text_bytes(text[start:end], CALL_LIMITS)
         check_json(value, CALL_LIMITS)
     except JsonLimitError as error:
-        return CallText(end, error=str(error))
-    return CallText(end, *call_of(value, arguments_key=arguments_key, call_id=call_id))
+        return ToolCallText(end, error=str(error))
+    return ToolCallText(end, *call_of(value, arguments_key=arguments_key, call_id=call_id))
 
 
 def write_call(call: ToolCall, *, arguments_key: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.format_checks import FORMAT_CHECKS
 from agentrl.chat.template import ChatTemplate
-from agentrl.chat.template_checks import TEMPLATE_CHECKS, Fault
+from agentrl.chat.template_checks import TEMPLATE_CHECKS, TemplateCheckError
 from agentrl.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ Subject = TypeVar("Subject", ChatTemplate, ChatFormat)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class TemplateCheck:
     """One row of a verdict."""
 
     name: str
@@ -27,11 +27,11 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConformanceVerdict:
     """Results of the checks."""
 
     subject: str
-    rows: tuple[Check, ...]
+    rows: tuple[TemplateCheck, ...]
 
     @property
     def ok(self) -> bool:
@@ -52,7 +52,7 @@ class Verdict:
 
 def check_template(
     tokenizer: "PreTrainedTokenizerBase", *, dialect: str = "auto", template: str | None = None
-) -> Verdict:
+) -> ConformanceVerdict:
     """Put a template and a tokenizer through every check; takes milliseconds.
 
     Raises `ConfigError` only when there is no template to check or no such dialect.
@@ -62,17 +62,17 @@ def check_template(
     try:
         chat = ChatFormat(tokenizer, dialect=dialect, template=template)
     except ConfigError as error:
-        rows.append(Check("incremental rendering", False, str(error)))
+        rows.append(TemplateCheck("incremental rendering", False, str(error)))
         why = "not checked: there is no incremental rendering"
-        rows += [Check(name, False, why) for name in FORMAT_CHECKS]
+        rows += [TemplateCheck(name, False, why) for name in FORMAT_CHECKS]
     else:
-        rows.append(Check("incremental rendering", True, f"dialect {chat.dialect.name}"))
+        rows.append(TemplateCheck("incremental rendering", True, f"dialect {chat.dialect.name}"))
         rows += [_run(name, check, chat) for name, check in FORMAT_CHECKS.items()]
-    return Verdict(bound.name, tuple(rows))
+    return ConformanceVerdict(bound.name, tuple(rows))
 
 
-def _run(name: str, check: Callable[[Subject], str], subject: Subject) -> Check:
+def _run(name: str, check: Callable[[Subject], str], subject: Subject) -> TemplateCheck:
     try:
-        return Check(name, True, check(subject))
-    except (Fault, ConfigError, EnvError) as fault:
-        return Check(name, False, str(fault))
+        return TemplateCheck(name, True, check(subject))
+    except (TemplateCheckError, ConfigError, EnvError) as fault:
+        return TemplateCheck(name, False, str(fault))

@@ -11,7 +11,7 @@ from agentrl.message import ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class ToolCallDialect:
     """One way to write tool calls, as data; `docs/chat.md` says how to add one."""
 
     name: str

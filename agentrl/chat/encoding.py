@@ -3,13 +3,13 @@
 import re
 from typing import TYPE_CHECKING
 
-from agentrl.chat.control import BREAK
+from agentrl.chat.control_tokens import BREAK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class Encoder:
+class TextTokenizer:
     """Tokenises rendered text.
 
     Tokens end at every `BREAK`, and before and after every generation prompt: the tokens of a turn

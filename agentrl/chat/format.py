@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from agentrl.chat.dialect import Dialect
+from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, installed_dialects
-from agentrl.chat.encoding import Encoder
+from agentrl.chat.encoding import TextTokenizer
 from agentrl.chat.images import ImageTokens, check_images, expanded, images_of
+from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.chat.thinking import OPEN as THINK
 from agentrl.chat.thinking import end_of_thinking
-from agentrl.chat.turns import CALL, SPOKEN, SPOKEN_NEXT, Turns
+from agentrl.chat.turn_renderer import CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Image, Message, ToolCall
-from agentrl.rollout.chat import TokenSegment
 from agentrl.rollout.image_window import ImageNote
 from agentrl.trajectory import Source
 
@@ -46,7 +46,7 @@ class ChatFormat:
     `docs/chat.md`.
     """
 
-    dialect: Dialect
+    dialect: ToolCallDialect
     stop_token_ids: frozenset[int]
     """Ids of the tokens that end an assistant turn."""
     begins_thinking: bool
@@ -63,11 +63,11 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._images = images
         self.template = ChatTemplate(tokenizer, template)
-        self.turns = Turns(self.template)
+        self.turns = TurnRenderer(self.template)
         self.dialect = (
             read_dialect(self.template, self.turns) if dialect == "auto" else find_dialect(dialect)
         )
-        self.encode = Encoder(tokenizer, generation_prompt=self.turns.generation_prompt)
+        self.encode = TextTokenizer(tokenizer, generation_prompt=self.turns.generation_prompt)
         self.begins_thinking = self.turns.generation_prompt.rstrip().endswith(THINK)
         self._closing = self.encode(self.turns.closing)
         self._glue = self.encode(self.turns.glue)
@@ -211,7 +211,7 @@ class ChatFormat:
         return frozenset(stops if own is None else stops | {own})
 
 
-def read_dialect(template: ChatTemplate, turns: Turns) -> Dialect:
+def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect:
     """Return the dialect that reads the calls which a template writes.
 
     A template that knows no tools, and so is used without, gets Hermes. Raises `ConfigError` for

@@ -1,4 +1,4 @@
-"""Checks of messages as tokens; each returns what it saw, or raises `Fault`."""
+"""Checks of messages as tokens; each returns what it saw, or raises `TemplateCheckError`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import cast
 
 from agentrl.chat.format import ChatFormat
+from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template_checks import THOUGHT, expect
-from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, TOOL, TOOL_NAME
+from agentrl.chat.turn_renderer import ANSWER, ASK, ASK_AGAIN, CALL, TOOL, TOOL_NAME
 from agentrl.env import Action, say
 from agentrl.message import Message, ToolCall
-from agentrl.rollout.chat import TokenSegment
 
 ACTIONS: tuple[Action, ...] = (
     say("Forty-two."),

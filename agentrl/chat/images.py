@@ -12,7 +12,7 @@ _PICTURE = Image(b"")
 
 
 class ImageTokens(Protocol):
-    """Token counts of images; `agentrl.vision.processor` implements it."""
+    """Token counts of images; `agentrl.models.vision.processor` implements it."""
 
     @property
     def token_id(self) -> int:

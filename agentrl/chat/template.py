@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import TemplateError
 
-from agentrl.chat.control import ControlTokens
+from agentrl.chat.control_tokens import ControlTokens
 from agentrl.chat.dialects import DIALECTS, find_dialect, installed_dialects
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError

@@ -1,23 +1,32 @@
-"""Checks of a chat template as text; each returns what it saw, or raises `Fault`."""
+"""Checks of a chat template as text; each returns what it saw, or raises `TemplateCheckError`."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from agentrl.chat.template import ChatTemplate
-from agentrl.chat.turns import ANSWER, ASK, ASK_AGAIN, CALL, SPOKEN, TOOL, TOOL_NAME, tools_way_out
+from agentrl.chat.turn_renderer import (
+    ANSWER,
+    ASK,
+    ASK_AGAIN,
+    CALL,
+    SPOKEN,
+    TOOL,
+    TOOL_NAME,
+    tools_way_out,
+)
 from agentrl.message import Message, ToolCall
 
 THOUGHT = "<think>\nfirst look\n</think>\n\n"
 
 
-class Fault(Exception):
+class TemplateCheckError(Exception):
     """A check failed; the text says what was seen."""
 
 
 def expect(holds: bool, otherwise: str) -> None:
-    """Raise `Fault` with the text unless it holds."""
+    """Raise `TemplateCheckError` with the text unless it holds."""
     if not holds:
-        raise Fault(otherwise)
+        raise TemplateCheckError(otherwise)
 
 
 def _shows_tools(template: ChatTemplate) -> str:
@@ -25,7 +34,7 @@ def _shows_tools(template: ChatTemplate) -> str:
     for wanted in (TOOL_NAME, "Where."):
         if wanted not in text:
             way = tools_way_out(template)
-            raise Fault(f"a tool's {wanted!r} is nowhere in the prompt; {way}")
+            raise TemplateCheckError(f"a tool's {wanted!r} is nowhere in the prompt; {way}")
     return "names and descriptions are in the prompt"
 
 
@@ -92,7 +101,7 @@ def _keeps(template: ChatTemplate, said: Message, then: tuple[Message, ...]) -> 
         if not after.startswith(before):
             at = next(i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
             near = slice(max(0, at - 10), at + 30)
-            raise Fault(
+            raise TemplateCheckError(
                 f"what was {before[near]!r} becomes {after[near]!r} once {len(more)} more "
                 "messages follow; agentrl keeps the tokens as they were sampled, so the policy "
                 "trains on contexts that this template would not render"

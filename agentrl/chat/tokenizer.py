@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from agentrl.chat.control import BREAK, ControlTokens
-from agentrl.chat.dialect import Dialect
+from agentrl.chat.control_tokens import BREAK, ControlTokens
+from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects import find_dialect
 from agentrl.chat.template import as_dict
 from agentrl.env import ToolSchema
@@ -78,7 +78,7 @@ def conversation_text(
     return _render(dialect, dicts, [control.neutral_in(tool) for tool in tools])
 
 
-def _train(texts: Iterable[str], dialect: Dialect, *, vocab_size: int) -> "Tokenizer":
+def _train(texts: Iterable[str], dialect: ToolCallDialect, *, vocab_size: int) -> "Tokenizer":
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -99,7 +99,7 @@ def _train(texts: Iterable[str], dialect: Dialect, *, vocab_size: int) -> "Token
     return tokenizer
 
 
-def _stretches(texts: Iterable[str], dialect: Dialect) -> Iterator[str]:
+def _stretches(texts: Iterable[str], dialect: ToolCallDialect) -> Iterator[str]:
     """Yield what lies between special tokens, and apart what a policy would have sampled.
 
     No token can span these boundaries when a conversation is tokenised, so none is learnt there.
@@ -115,7 +115,7 @@ def _stretches(texts: Iterable[str], dialect: Dialect) -> Iterator[str]:
 
 
 def _render(
-    dialect: Dialect,
+    dialect: ToolCallDialect,
     messages: list[dict[str, Any]],
     tools: list[ToolSchema],
     *,
@@ -132,12 +132,12 @@ def _render(
     return rendered[0]
 
 
-def _further(dialect: Dialect) -> list[str]:
+def _further(dialect: ToolCallDialect) -> list[str]:
     named = {dialect.pad, dialect.end_of_turn, dialect.begin_of_text}
     return [token for token in dialect.special_tokens if token not in named]
 
 
-def _shipped(template: str) -> Dialect:
+def _shipped(template: str) -> ToolCallDialect:
     dialect = find_dialect(template, key="policy.template")
     if not dialect.special_tokens:
         raise ConfigError(

@@ -35,8 +35,8 @@ from agentrl.cli import (
 )
 from agentrl.cli.console import out, show_error
 from agentrl.cli.reference import markdown
-from agentrl.distribution import __version__
 from agentrl.errors import AgentrlError, ConfigError
+from agentrl.runtime.distribution import __version__
 
 DEBUG = "--debug"
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from agentrl.errors import ConfigError
-from agentrl.json_limits import JsonLimitError, read_json
+from agentrl.runtime.json_limits import JsonLimitError, read_json
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file (YAML).")]
 Overrides = Annotated[

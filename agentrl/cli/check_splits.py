@@ -22,14 +22,14 @@ def check_splits(
     show: Annotated[int, typer.Option(help="How many pairs to list.")] = 10,
 ) -> None:
     """Look for held-out tasks among the train tasks, as they are or nearly so. Exits 2 for some."""
-    from agentrl import wiring
     from agentrl.config.load import load_config
-    from agentrl.split_guard import check_overlap
+    from agentrl.evaluation.split_guard import check_overlap
+    from agentrl.run import build
 
     loaded = load_config(config, overrides or ())
-    env = wiring.env_factory(loaded, plays=False)()
-    heldout = wiring.evaluation_tasks(loaded, env)
-    found = wiring.split_overlap(loaded, env, heldout, train_tasks=train_tasks)
+    env = build.build_env_factory(loaded, plays=False)()
+    heldout = build.build_evaluation_tasks(loaded, env)
+    found = build.find_split_overlap(loaded, env, heldout, train_tasks=train_tasks)
     looked = f"{found.heldout} held-out and {found.train} train tasks"
     out.print(f"{looked}: {len(found.exact)} the same, {len(found.near)} nearly the same")
     pairs = [*found.exact, *found.near][: max(show, 0)]

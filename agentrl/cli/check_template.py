@@ -32,12 +32,12 @@ def check_template(
 
 def _load(name: str) -> "PreTrainedTokenizerBase":
     from agentrl.models.place import policy_place
-    from agentrl.preflight import check_policy
+    from agentrl.run.preflight import check_policy
 
     try:
         if problem := check_policy(name):
             raise ConfigError(problem)
-        from agentrl.learn.newpolicy import load_tokenizer
+        from agentrl.models.folders import load_tokenizer
 
         return load_tokenizer(policy_place(name))
     except ConfigError as error:

@@ -10,7 +10,7 @@ import typer
 from agentrl.cli.console import out, show_table
 
 
-class Interval(StrEnum):
+class IntervalMethod(StrEnum):
     """Method for the intervals."""
 
     wilson = "wilson"
@@ -39,16 +39,18 @@ def compare(
         float | None,
         typer.Option(min=0.01, max=0.9999, help="Of every interval; A's own by default."),
     ] = None,
-    interval: Annotated[Interval, typer.Option(help="How intervals are made.")] = Interval.wilson,
+    interval: Annotated[
+        IntervalMethod, typer.Option(help="How intervals are made.")
+    ] = IntervalMethod.wilson,
     show: Annotated[int, typer.Option(help="How many flipped tasks to list each way.")] = 10,
     json: Annotated[
         Path | None, typer.Option("--json", help="Write the whole comparison here, too.")
     ] = None,
 ) -> None:
     """Compare two evaluations of the same tasks, paired by task and seed; B against A."""
-    from agentrl.atomic import write_json
     from agentrl.evaluation.report import HEADINGS
     from agentrl.evaluation.reports import compare_reports, read_report
+    from agentrl.runtime.atomic_files import write_json
 
     found = compare_reports(
         read_report(a, which_a or which),

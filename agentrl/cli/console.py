@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.user_code import error_place
+from agentrl.runtime.user_code import error_place
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)

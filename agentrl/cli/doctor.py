@@ -24,7 +24,7 @@ def doctor(
     if config_file is not None:
         _check(config_file, overrides or [])
         return
-    from agentrl.doctor import examine
+    from agentrl.runtime.doctor import examine
 
     table = Table(show_edge=False)
     for heading in ("part", "", "what was found", "to get it"):
@@ -42,11 +42,11 @@ def doctor(
 def _check(config_file: Path, overrides: list[str]) -> None:
     """Raise `ConfigError` for what the config needs and is not here, as `train` would at once."""
     from agentrl.config.load import load_config
-    from agentrl.preflight import check_training
+    from agentrl.run.preflight import check_training
 
     config = load_config(config_file, overrides)
     check_training(config)
-    from agentrl.wiring import env_factory  # not before: it takes a second
+    from agentrl.run.build import build_env_factory  # not before: it takes a second
 
-    env_factory(config)
+    build_env_factory(config)
     out.print(f"{config_file}: this machine has what it needs", markup=False, highlight=False)

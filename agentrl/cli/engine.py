@@ -39,13 +39,13 @@ def serve(
     """
     import asyncio
 
-    from agentrl import wiring
     from agentrl.config.load import load_config
-    from agentrl.engine.opening import recipe_of
     from agentrl.engine.remote.address import read_key
     from agentrl.engine.remote.serving import listening_place, serve_until_told
     from agentrl.errors import ConfigError
     from agentrl.models.place import policy_place
+    from agentrl.run import build
+    from agentrl.run.build_engine import recipe_of
 
     config = load_config(config_file, overrides or ())
     folder = policy or config.policy.path
@@ -56,7 +56,7 @@ def serve(
         )
     host, port = listening_place(listen)
     key = read_key(config.engine.key_file)
-    recipe = recipe_of(config, policy_place(folder), device=wiring.device_of(config.policy.device))
+    recipe = recipe_of(config, policy_place(folder), device=build.device_of(config.policy.device))
     asyncio.run(
         serve_until_told(
             recipe,

@@ -11,7 +11,7 @@ from agentrl.cli.progress import watch
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from agentrl.evaluation.endpoint import Endpoint
+    from agentrl.evaluation.endpoint import HttpEndpoint
 
 
 def evaluate(
@@ -52,8 +52,8 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a policy on held-out tasks."""
-    from agentrl.atomic import write_json
     from agentrl.config.load import load_config
+    from agentrl.runtime.atomic_files import write_json
 
     writable(json, "--json")
     asked = None if endpoint is None and model is None else endpoint_of(endpoint, model)
@@ -66,10 +66,10 @@ def evaluate(
     config = load_config(target, overrides or ())
     with watch(err) as progress:
         progress.say(f"{config.env.id}, {config.evaluate.tasks} held-out tasks")
-        from agentrl.evaluation import policy  # after the line: it takes seconds
         from agentrl.evaluation.report import HEADINGS
+        from agentrl.run import evaluate  # after the line: it takes seconds
 
-        report = policy.evaluate(
+        report = evaluate.evaluate(
             config,
             checkpoint=checkpoint,
             progress=progress,
@@ -90,11 +90,11 @@ def evaluate(
         write_json(json, report.to_json())
 
 
-def endpoint_of(url: str | None, model: str | None) -> "Endpoint":
+def endpoint_of(url: str | None, model: str | None) -> "HttpEndpoint":
     """Return the endpoint that two options name."""
-    from agentrl.evaluation.endpoint import Endpoint
+    from agentrl.evaluation.endpoint import HttpEndpoint
 
-    return Endpoint(url=url or "", model=model or "")
+    return HttpEndpoint(url=url or "", model=model or "")
 
 
 def checkpoint_of(run: Path, named: Path | None) -> Path:

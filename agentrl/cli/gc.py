@@ -20,7 +20,7 @@ def gc(
 
     Nothing of a live process is touched. Exits 1 when something could not be removed or looked at.
     """
-    from agentrl.leftovers import collect
+    from agentrl.runtime.leftovers import collect
 
     found = list(collect(dry_run=dry_run, unknown_too=everything))
     if not found:

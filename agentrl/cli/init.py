@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.console import out
-from agentrl.distribution import DISTRIBUTION
 from agentrl.errors import ConfigError
+from agentrl.runtime.distribution import DISTRIBUTION
 
 FILES = {
     "env.py.template": "{name}_env.py",

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from agentrl.progress import NOTHING, Phase, Progress
+from agentrl.runtime.progress import NOTHING, ProgressPhase, RunProgress
 
 SHOWN: Mapping[str, str] = {
     "reward/mean": "reward",
@@ -37,7 +37,7 @@ FIRST_SIGN_S = 10.0
 
 
 @contextmanager
-def watch(console: Console) -> Generator[Progress]:
+def watch(console: Console) -> Generator[RunProgress]:
     """Show progress on a console, as bars if it is a terminal; what is open ends with the block."""
     if not console.is_terminal:
         yield PlainProgress(lambda line: console.print(line, markup=False, highlight=False))
@@ -69,7 +69,7 @@ class RichProgress:
         self._bars.stop()
 
     @contextmanager
-    def phase(self, name: str, *, total: int, done: int = 0) -> Generator[Phase]:
+    def phase(self, name: str, *, total: int, done: int = 0) -> Generator[ProgressPhase]:
         """Add a line; it stays, as it was last, when the phase ends."""
         task = self._bars.add_task(name, total=total, completed=done, figures="")
         try:
@@ -107,7 +107,9 @@ class PlainProgress:
         self._clock = clock
         self._first_sign_s = first_sign_s
 
-    def phase(self, name: str, *, total: int, done: int = 0) -> AbstractContextManager[Phase]:
+    def phase(
+        self, name: str, *, total: int, done: int = 0
+    ) -> AbstractContextManager[ProgressPhase]:
         """Write that a phase begins, goes on and ends."""
         return _Lines(
             name,

@@ -39,7 +39,7 @@ def record(
     ] = False,
 ) -> None:
     """Record what an environment's gold player does, or what you do, to train on."""
-    from agentrl.env_contract import checked_tasks
+    from agentrl.authoring.env_contract import checked_tasks
     from agentrl.registry import make
 
     make_env = partial(make, id, **env_kwargs(kwargs))
@@ -61,7 +61,7 @@ async def _by_gold(
 ) -> int:
     from agentrl.learn.recording import recording_of, write_recordings
     from agentrl.rollout.demonstrations import demonstrate
-    from agentrl.scope import run_scope
+    from agentrl.runtime.scope import run_scope
 
     with watch(err) as progress, progress.phase("record", total=len(tasks)) as bar:
         async with run_scope():
@@ -82,26 +82,33 @@ async def _by_hand(
     env: "Env", tasks: "Sequence[Task]", file: Path, *, at: str, terminal: bool
 ) -> int:
     """Let the person at the terminal play, each episode kept as soon as it is over."""
+    from agentrl.authoring.gold import play
+    from agentrl.authoring.human_player import (
+        HumanPlayable,
+        PlayerLeft,
+        TaskSkipped,
+        TerminalPlayer,
+    )
     from agentrl.errors import EnvError
-    from agentrl.gold import play
     from agentrl.learn.recording import append_recording, recording_of
-    from agentrl.person import Left, Seated, Skipped, TerminalSeat
-    from agentrl.scope import run_scope
+    from agentrl.runtime.scope import run_scope
 
-    typed = TerminalSeat(partial(asyncio.to_thread, input, "> "), partial(out.print, markup=False))
+    typed = TerminalPlayer(
+        partial(asyncio.to_thread, input, "> "), partial(out.print, markup=False)
+    )
     count = 0
     async with run_scope():
         try:
-            seat = typed if terminal or not isinstance(env, Seated) else env.seat(at=at)
+            seat = typed if terminal or not isinstance(env, HumanPlayable) else env.seat(at=at)
             async with seat as place:
                 out.print(place.invitation, markup=False)
                 for task in tasks:
                     try:
                         episode = await play(env, task, place.act, wants_places=True)
-                    except (EnvError, Skipped) as why:
+                    except (EnvError, TaskSkipped) as why:
                         err.print(f"not kept: {why}", markup=False)
                         continue
-                    except Left:
+                    except PlayerLeft:
                         break
                     append_recording(file, recording_of(episode, player="human"))
                     count += 1

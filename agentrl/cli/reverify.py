@@ -12,10 +12,10 @@ from agentrl.cli.console import err, out, show_table
 from agentrl.cli.progress import watch
 
 if TYPE_CHECKING:
-    from agentrl.evaluation.rescore import Rescored
+    from agentrl.evaluation.rescore import RescoreResult
 
 
-class How(StrEnum):
+class RescoreMethod(StrEnum):
     """Method for scoring trajectories again."""
 
     auto = "auto"
@@ -23,7 +23,7 @@ class How(StrEnum):
     replay = "replay"
 
 
-class TasksOf(StrEnum):
+class TaskSourceChoice(StrEnum):
     """Whose answers and checker data count."""
 
     record = "record"
@@ -37,11 +37,11 @@ def reverify(
     overrides: Overrides = None,
     *,
     how: Annotated[
-        How, typer.Option(help="From the record, by replay, or as the environment says.")
-    ] = How.auto,
+        RescoreMethod, typer.Option(help="From the record, by replay, or as the environment says.")
+    ] = RescoreMethod.auto,
     tasks: Annotated[
-        TasksOf, typer.Option(help="Whose answers count: the record's or today's tasks'.")
-    ] = TasksOf.record,
+        TaskSourceChoice, typer.Option(help="Whose answers count: the record's or today's tasks'.")
+    ] = TaskSourceChoice.record,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Score the newest so many groups alone.")
     ] = None,
@@ -53,9 +53,9 @@ def reverify(
     ] = None,
 ) -> None:
     """Score stored trajectories again with today's checker, without running the policy."""
-    from agentrl.atomic import write_json
     from agentrl.evaluation.report import HEADINGS
-    from agentrl.evaluation.reverify import reverify as score_again
+    from agentrl.run.reverify import reverify as score_again
+    from agentrl.runtime.atomic_files import write_json
 
     with watch(err) as progress:
         found = score_again(
@@ -84,7 +84,7 @@ def reverify(
         write_json(json, found.to_json())
 
 
-def _row(one: "Rescored") -> tuple[str, ...]:
+def _row(one: "RescoreResult") -> tuple[str, ...]:
     is_now = one.verdict if one.after is None else f"{one.after:g}"
     was = "" if one.before is None else f"{one.before:g}"
     return one.recording.task.id, str(one.recording.sample), was, is_now, one.why

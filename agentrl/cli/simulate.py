@@ -11,8 +11,8 @@ from agentrl.cli.console import err, out, show_table
 from agentrl.cli.progress import watch
 
 if TYPE_CHECKING:
-    from agentrl.simulate.study import Setting, Studied
-    from agentrl.simulate.trace import Trace
+    from agentrl.metrics.latency_trace import LatencyTrace
+    from agentrl.simulate.study import StudyResult, StudySetting
 
 
 def simulate(
@@ -39,7 +39,7 @@ def simulate(
     ] = True,
 ) -> None:
     """Play a run's schedule in virtual time: sync, partial and async beside the ideal."""
-    from agentrl.atomic import write_text
+    from agentrl.runtime.atomic_files import write_text
     from agentrl.simulate import study, timeline
 
     setting = _setting(target, overrides or (), trace, steps, train_s, failures)
@@ -71,7 +71,7 @@ HEADINGS = (
 )
 
 
-def _row(one: "Studied", sync_per_s: float) -> tuple[str, ...]:
+def _row(one: "StudyResult", sync_per_s: float) -> tuple[str, ...]:
     return (
         one.setting.policy.mode,
         f"{one.per_s:.3f}",
@@ -86,11 +86,11 @@ def _row(one: "Studied", sync_per_s: float) -> tuple[str, ...]:
     )
 
 
-def _ideal(one: "Studied") -> tuple[str, ...]:
+def _ideal(one: "StudyResult") -> tuple[str, ...]:
     return ("ideal", f"{one.ideal_per_s:.3f}", "", "100%", "", "", "", "", "", "")
 
 
-def _title(setting: "Setting") -> str:
+def _title(setting: "StudySetting") -> str:
     policy, trace = setting.policy, setting.trace
     return (
         f"{trace.name}: {trace.tokens_mean:.0f} tokens and {trace.env_s_mean:.1f} environment-"
@@ -106,17 +106,17 @@ def _setting(
     steps: int,
     train_s: float,
     failures: float | None,
-) -> "Setting":
+) -> "StudySetting":
     from agentrl.config.load import load_config
-    from agentrl.rollout.gate.policy import GatePolicy
+    from agentrl.rollout.scheduler.policy import SchedulerPolicy
     from agentrl.simulate.engine import EngineSpeed
-    from agentrl.simulate.study import Setting
+    from agentrl.simulate.study import StudySetting
 
-    policy = GatePolicy(groups_per_step=16, group_size=8, concurrency=256, over_provision=2.0)
+    policy = SchedulerPolicy(groups_per_step=16, group_size=8, concurrency=256, over_provision=2.0)
     speed = EngineSpeed()
     if target.endswith((".yaml", ".yml")):
         config = load_config(Path(target), overrides)
-        policy = GatePolicy(
+        policy = SchedulerPolicy(
             groups_per_step=config.rollout.tasks_per_step,
             group_size=config.rollout.group_size,
             concurrency=config.rollout.concurrency,
@@ -125,7 +125,7 @@ def _setting(
         )
         speed = EngineSpeed(slots=config.engine.slots)
         target = trace or "agentic"
-    return Setting(
+    return StudySetting(
         trace=_trace(target),
         policy=policy,
         speed=speed,
@@ -136,14 +136,14 @@ def _setting(
     )
 
 
-def _trace(name: str) -> "Trace":
+def _trace(name: str) -> "LatencyTrace":
+    from agentrl.metrics.latency_trace import read_trace
     from agentrl.simulate.synthetic import TRACES, synthetic
-    from agentrl.simulate.trace import read_trace
 
     return synthetic(name) if name in TRACES else read_trace(Path(name))
 
 
-def _recommend(setting: "Setting") -> None:
+def _recommend(setting: "StudySetting") -> None:
     from agentrl.simulate import recommend
 
     grid = recommend.grid_around(setting)
@@ -168,7 +168,7 @@ def _recommend(setting: "Setting") -> None:
     )
 
 
-def _capacity(setting: "Setting") -> None:
+def _capacity(setting: "StudySetting") -> None:
     """Say how much it takes to keep the trainer busy, by the staleness that is allowed."""
     from agentrl.simulate.provision import HEADROOM, provided
 

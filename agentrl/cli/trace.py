@@ -19,7 +19,7 @@ def record(
     ] = None,
 ) -> None:
     """Make a trace file of what a run's trajectories cost."""
-    from agentrl.simulate.trace import FILE, read_trace, write_trace
+    from agentrl.metrics.latency_trace import FILE, read_trace, write_trace
 
     trace = read_trace(run / FILE, name=run.resolve().name)
     output = output or Path(f"{trace.name}.trace.jsonl")
@@ -32,8 +32,8 @@ def show(
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a made-up one.")],
 ) -> None:
     """Print what the trajectories of a trace are like."""
+    from agentrl.metrics.latency_trace import quantile, read_trace
     from agentrl.simulate.synthetic import TRACES, synthetic
-    from agentrl.simulate.trace import quantile, read_trace
 
     read = synthetic(trace) if trace in TRACES else read_trace(Path(trace))
     costs = read.trajectories

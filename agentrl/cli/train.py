@@ -14,10 +14,10 @@ import typer
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import err, out, show_table
 from agentrl.cli.progress import watch
-from agentrl.launch import Launch
+from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:
-    from agentrl.training import RunResult
+    from agentrl.run.train import TrainingResult
 
 
 def train(
@@ -40,9 +40,9 @@ def train(
     Ctrl-C stops cleanly with a checkpoint; --resume goes on from there.
     """
     from agentrl.config.load import load_config
-    from agentrl.preflight import check_training
+    from agentrl.run.preflight import check_training
 
-    launch = Launch.of()
+    launch = TorchrunLaunch.of()
     if launch is not None and not launch.leads:
         from agentrl.learn.sharded.torchrun import follow
 
@@ -54,11 +54,9 @@ def train(
         with _sigterm_as_ctrl_c(), watch(err) as progress:
             progress.say(f"{config.env.id}, {config.run.steps} steps, in {folder}")
             check_training(config, say=lambda _: None)  # `train` does so too, seconds later
-            from agentrl import training
+            from agentrl.run import train
 
-            result = training.train(
-                config, progress=progress, resume=resume, cut_damaged=cut_damaged
-            )
+            result = train.train(config, progress=progress, resume=resume, cut_damaged=cut_damaged)
     except KeyboardInterrupt:
         command = "the same command with --resume"
         if launch is None:
@@ -89,7 +87,7 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
         signal.signal(signal.SIGINT, of_ctrl_c)
 
 
-def show(result: "RunResult") -> None:
+def show(result: "TrainingResult") -> None:
     """Print what a run found, its curve of rewards, and the command that shows the rest."""
     rows = [(when, *_cells(found)) for when, found in _evaluations(result)]
     headings = ("", "pass@1", "interval", "tasks")
@@ -103,7 +101,7 @@ def show(result: "RunResult") -> None:
 
 def _reward_curve(folder: Path) -> str:
     """Return the mean rewards of a run's steps as one line of bars; empty for fewer than two."""
-    from agentrl.metrics import FILE, read_metrics
+    from agentrl.metrics.writer import FILE, read_metrics
     from agentrl.view.frame import CURVE_COLUMNS, bucket_means, curve
 
     lines = read_metrics(folder) if (folder / FILE).exists() else []
@@ -119,7 +117,7 @@ def program() -> str:
     return sys.argv[0] if sys.argv[0].endswith("/agentrl") else "agentrl"
 
 
-def _evaluations(result: "RunResult") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _evaluations(result: "TrainingResult") -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "before", result.before
     yield "after", result.after
 

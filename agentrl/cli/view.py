@@ -34,11 +34,11 @@ def view(
 ) -> None:
     """Make one HTML file of a run that opens from disk: groups, trees, trajectories, tokens."""
     from agentrl.errors import ConfigError
-    from agentrl.view.choice import Steps
     from agentrl.view.document import page
-    from agentrl.view.source import RunSource
+    from agentrl.view.group_choice import StepRange
+    from agentrl.view.run_reader import RunReader
 
-    steps = Steps.parse(step)
+    steps = StepRange.parse(step)
     if serve:
         if output is not None:
             raise ConfigError(f"--serve makes no file; leave --out {output} out")
@@ -47,7 +47,7 @@ def view(
         serve_run(run, steps=steps, port=port, announce=partial(_announce, opens=opens))
         return
     output = output or Path(f"{run.resolve().name}.html")
-    with RunSource(run) as source:
+    with RunReader(run) as source:
         unfinished = output.with_name(f".{output.name}.partial")
         try:
             with unfinished.open("w", encoding="utf-8", errors="replace") as file:

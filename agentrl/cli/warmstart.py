@@ -7,10 +7,10 @@ from agentrl.cli.progress import watch
 
 def warmstart(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Make the warm-started policy of a config, and no more."""
-    from agentrl import training
     from agentrl.config.load import load_config
+    from agentrl.run import train
 
     config = load_config(config_file, overrides or ())
     with watch(err) as progress:
-        folder = training.warmstart(config, progress=progress)
+        folder = train.warmstart(config, progress=progress)
     out.print(f"the policy is in {folder}; train from it with policy.path={folder}", markup=False)

@@ -21,11 +21,11 @@ def watch(
     from rich.live import Live
 
     from agentrl.view.frame import frame
-    from agentrl.view.source import RunSource
-    from agentrl.view.standing import Watch
+    from agentrl.view.run_reader import RunReader
+    from agentrl.view.run_status import RunMonitor
 
-    with RunSource(run) as source:
-        looking = Watch(source)
+    with RunReader(run) as source:
+        looking = RunMonitor(source)
         if once or not out.is_terminal:
             out.print(frame(looking.look(now_s=time.monotonic())))
             return

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
+from agentrl.runtime.distribution import install_command
 
 if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 TopologyName = Literal["none", "aepo", "arpo", "aepo_paper", "arpo_paper", "tree_grpo", "fan_out"]
 
 
-class BranchingSection(Section):
+class BranchingSection(ConfigSection):
     """Rules by which trajectories branch; see docs/branching.md."""
 
     topology: TopologyName = "none"

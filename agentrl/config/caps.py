@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
 
 
-class ScheduleSection(Section):
+class ScheduleSection(ConfigSection):
     """SIRI: turns and trajectories are cut short for a while and may be long again after, over and
     over. What is begun at a step keeps the limits of that step; evaluations have the full ones."""
 

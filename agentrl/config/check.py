@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from agentrl.config.caps import schedule_conflicts
 from agentrl.config.curating import curation_conflicts
-from agentrl.config.document import Problem
+from agentrl.config.document import ConfigProblem
 from agentrl.config.drafting import draft_conflicts
 from agentrl.config.endpoint import endpoint_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
@@ -13,10 +13,10 @@ from agentrl.config.section import peeking
 from agentrl.engine.vllm_release import TEMPERATURES
 
 
-def cross_check(config: RunConfig) -> list[Problem]:
+def cross_check(config: RunConfig) -> list[ConfigProblem]:
     """Return every broken rule between keys; counts as reading none of them."""
     with peeking():
-        return [Problem("", text) for rule in RULES for text in rule(config)]
+        return [ConfigProblem("", text) for rule in RULES for text in rule(config)]
 
 
 def _one_policy(config: RunConfig) -> Iterator[str]:

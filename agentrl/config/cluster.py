@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class ClusterSection(Section):
+class ClusterSection(ConfigSection):
     """Placement of environments, engines and trainer ranks: on this machine, or by Ray."""
 
     kind: Literal["local", "ray"] = "local"

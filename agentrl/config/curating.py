@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agentrl.config.schema import plain
-from agentrl.rollout.curation.rules import Surroundings, conflicts, curation_of
+from agentrl.rollout.curation.rules import CurationContext, conflicts, curation_of
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -15,10 +15,10 @@ def curation_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from conflicts(curation_of(plain(config.curation)), surroundings(config))
 
 
-def surroundings(config: "RunConfig", *, tasks: int | None = None) -> Surroundings:
+def surroundings(config: "RunConfig", *, tasks: int | None = None) -> CurationContext:
     """Return the surroundings of curation; `tasks` is the number of train tasks, if known."""
     rollout = config.rollout
-    return Surroundings(
+    return CurationContext(
         group_size=rollout.group_size,
         tasks_per_step=rollout.tasks_per_step,
         tasks=config.env.task_limit if tasks is None else tasks,

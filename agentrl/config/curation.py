@@ -4,22 +4,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class StreamSampler(Section):
+class StreamSampler(ConfigSection):
     """The environment's own order, then shuffled epochs."""
 
     name: Literal["stream"] = "stream"
 
 
-class UniformSampler(Section):
+class UniformSampler(ConfigSection):
     """Different tasks, all equally likely in every step."""
 
     name: Literal["uniform"] = "uniform"
 
 
-class CdasSampler(Section):
+class CdasSampler(ConfigSection):
     """CDAS: half from just below the policy's competence, half from just above."""
 
     name: Literal["cdas"] = "cdas"
@@ -29,7 +29,7 @@ class CdasSampler(Section):
     """Count the initial 0 as an observation, as the released code does."""
 
 
-class VadeSampler(Section):
+class VadeSampler(ConfigSection):
     """VADE: highest p (1 - p)^2 of a success rate p drawn from what is known of each task."""
 
     name: Literal["vade"] = "vade"
@@ -41,13 +41,13 @@ class VadeSampler(Section):
     """Most trajectories a task may count for; null sets no bound."""
 
 
-class FixedAllocation(Section):
+class FixedAllocation(ConfigSection):
     """`rollout.group_size` trajectories for every task."""
 
     name: Literal["fixed"] = "fixed"
 
 
-class DartAllocation(Section):
+class DartAllocation(ConfigSection):
     """DART: fewer trajectories for nearly solved tasks, and at most a bit longer than a success."""
 
     name: Literal["dart"] = "dart"
@@ -61,7 +61,7 @@ class DartAllocation(Section):
     """Turn cap over the longest success; 1.0 is the paper's, null leaves `rollout.max_turns`."""
 
 
-class DarsAllocation(Section):
+class DarsAllocation(ConfigSection):
     """DARS: a second phase of trajectories for tasks that succeed less than half of the time."""
 
     name: Literal["dars"] = "dars"
@@ -76,13 +76,13 @@ class DarsAllocation(Section):
     """Most seconds of trajectories that a second phase may add, by the first phase's mean."""
 
 
-class NoFilter(Section):
+class NoFilter(ConfigSection):
     """Every group trains."""
 
     name: Literal["none"] = "none"
 
 
-class DapoFilter(Section):
+class DapoFilter(ConfigSection):
     """DAPO's dynamic sampling: groups whose rewards differ train, others are replaced."""
 
     name: Literal["dapo"] = "dapo"
@@ -117,13 +117,13 @@ class DapoFilter(Section):
     """With fewer groups than wanted at the end: train on them, or stop the run."""
 
 
-class NoPool(Section):
+class NoPool(ConfigSection):
     """Nothing is lent."""
 
     name: Literal["none"] = "none"
 
 
-class SuccessPoolSection(Section):
+class SuccessPoolSection(ConfigSection):
     """DART's experience pool: an old success for a group that has none."""
 
     name: Literal["success"] = "success"
@@ -135,13 +135,13 @@ class SuccessPoolSection(Section):
     """Successes kept of each task."""
 
 
-class AllMembers(Section):
+class AllMembers(ConfigSection):
     """Every trajectory of a group trains."""
 
     name: Literal["all"] = "all"
 
 
-class BalancedMembers(Section):
+class BalancedMembers(ConfigSection):
     """DART's groups: some of the trajectories train, a success and a failure among them."""
 
     name: Literal["balanced"] = "balanced"
@@ -151,13 +151,13 @@ class BalancedMembers(Section):
     """A trajectory without success trains from so many policy messages on; 4 in DART's code."""
 
 
-class AllSteps(Section):
+class AllSteps(ConfigSection):
     """Every sampled token trains."""
 
     name: Literal["all"] = "all"
 
 
-class HighEntropySection(Section):
+class HighEntropySection(ConfigSection):
     """DART's high-entropy steps: of a group's turns, those the policy was least sure of."""
 
     name: Literal["high_entropy"] = "high_entropy"
@@ -181,7 +181,7 @@ Members = Annotated[AllMembers | BalancedMembers, Field(discriminator="name")]
 Steps = Annotated[AllSteps | HighEntropySection, Field(discriminator="name")]
 
 
-class CurationSection(Section):
+class CurationSection(ConfigSection):
     """Choice of tasks for a step, of the trajectories for each, and of the groups that train."""
 
     sampler: Sampler = StreamSampler()

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class DiagnosticsSection(Section):
+class DiagnosticsSection(ConfigSection):
     """Signs that a run goes wrong, each with advice; said once."""
 
     action: Literal["stop", "warn", "none"] = "warn"

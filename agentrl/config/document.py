@@ -15,7 +15,7 @@ KeyPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """One thing that is wrong with a config."""
 
     origin: str
@@ -24,12 +24,12 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ConfigDocument:
     """Content of a config file. Problems are collected, so that all are reported at once."""
 
     values: dict[str, Any]
     origins: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()
 
     def origin(self, path: KeyPath) -> str:
         """Return the origin of a key, else of one inside it, else of the section around it."""
@@ -162,7 +162,7 @@ def dump(values: Mapping[str, Any]) -> str:
     return yaml.dump(dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def read(path: Path) -> Document:
+def read(path: Path) -> ConfigDocument:
     """Read a config file; raise `ConfigError` for a missing file and for broken YAML."""
     text = _read_text(path)
     loader: _Loader | None = None
@@ -171,7 +171,7 @@ def read(path: Path) -> Document:
         loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
-            return Document({})
+            return ConfigDocument({})
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(
                 f"{path}: a config is a mapping of keys, got {_kind(node)} at the top"
@@ -193,7 +193,7 @@ def read(path: Path) -> Document:
     finally:
         if loader is not None:
             loader.dispose()
-    return Document(values, walk.origins, tuple(walk.problems))
+    return ConfigDocument(values, walk.origins, tuple(walk.problems))
 
 
 class _Walk:
@@ -202,7 +202,7 @@ class _Walk:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.origins: dict[KeyPath, str] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
         self._counts: dict[int, int] = {}
 
     def count_nodes(self, node: yaml.Node, above: tuple[int, ...]) -> int:
@@ -233,13 +233,13 @@ class _Walk:
             origin, path = f"{self.path}:{line}", (*above, str(key.value))
             if key.tag != "tag:yaml.org,2002:str":
                 text = f"the key {key.value} is {_kind(key)}, and keys are text; put it in quotes"
-                self.problems.append(Problem(origin, text))
+                self.problems.append(ConfigProblem(origin, text))
             if key.value in lines:
                 text = (
                     f"{'.'.join(path)} is set twice, first on line {lines[key.value]}; keep one of "
                     "the two"
                 )
-                self.problems.append(Problem(origin, text))
+                self.problems.append(ConfigProblem(origin, text))
             lines[key.value] = line
             self.origins[path] = origin
             self.any(value, path)

@@ -5,10 +5,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class DraftsSection(Section):
+class DraftsSection(ConfigSection):
     """Reuse of a task's last trajectories as drafts (SPEC-RL); see docs/scheduling.md.
     Tokens that pass the test are not sampled again."""
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
 
 
-class EndpointSection(Section):
+class EndpointSection(ConfigSection):
     """Servers that somebody else started (docs/engines.md), each with the policy as its base."""
 
     urls: list[str] = Field(min_length=1)

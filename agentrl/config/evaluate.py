@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class BudgetSection(Section):
+class BudgetSection(ConfigSection):
     """Upper bounds; null is none."""
 
     tokens: PositiveInt | None = None
@@ -22,7 +22,7 @@ class BudgetSection(Section):
     """Cost of the tokens at `evaluate.budget.prices`."""
 
 
-class PricesSection(Section):
+class PricesSection(ConfigSection):
     """Prices of tokens, in any currency."""
 
     prompt_per_million: float = Field(default=0.0, ge=0)
@@ -31,7 +31,7 @@ class PricesSection(Section):
     """Price of sampled tokens."""
 
 
-class BudgetsSection(Section):
+class BudgetsSection(ConfigSection):
     """Budgets of an evaluation; the report says what was spent."""
 
     each: BudgetSection = BudgetSection()
@@ -43,7 +43,7 @@ class BudgetsSection(Section):
     """Prices of tokens, for the budgets of `money`."""
 
 
-class UntilSection(Section):
+class UntilSection(ConfigSection):
     """Stop before the last task, as soon as pass@1 is known well enough."""
 
     half_width: float = Field(gt=0, lt=0.5)
@@ -54,7 +54,7 @@ class UntilSection(Section):
     """Tasks between two looks."""
 
 
-class ScalingSection(Section):
+class ScalingSection(ConfigSection):
     """Spend more than one attempt on each task of `agentrl eval`."""
 
     name: Literal["majority", "best_of", "rtv", "pdr", "sage"]
@@ -83,7 +83,7 @@ class ScalingSection(Section):
     """Most characters of an attempt that the writer of its note is shown; its middle goes first."""
 
 
-class EvaluateSection(Section):
+class EvaluateSection(ConfigSection):
     """Evaluation on held-out tasks."""
 
     tasks: PositiveInt = 200

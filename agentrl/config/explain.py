@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from agentrl.config.problem import unknown_key
 from agentrl.config.run import RunConfig
-from agentrl.config.schema import Key, keys, lookup, method_of, own_keys
-from agentrl.config.section import Section
+from agentrl.config.schema import ConfigKey, keys, lookup, method_of, own_keys
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _explained(key: Key) -> Iterator[str]:
+def _explained(key: ConfigKey) -> Iterator[str]:
     if key.doc:
         yield f"  {key.doc}"
     yield f"  wants    {key.wants}"
@@ -57,7 +57,7 @@ def _explained(key: Key) -> Iterator[str]:
             yield from _table(rows)
 
 
-def _table(rows: Iterable[Key]) -> Iterator[str]:
+def _table(rows: Iterable[ConfigKey]) -> Iterator[str]:
     cells = [("key", "wants", "default", "meaning")]
     cells += [(key.path, key.wants, key.default, key.doc) for key in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
@@ -66,7 +66,7 @@ def _table(rows: Iterable[Key]) -> Iterator[str]:
         yield "  ".join([*padded, row[3]]).rstrip()
 
 
-def _heading(key: Key, section: type[Section]) -> str:
+def _heading(key: ConfigKey, section: type[ConfigSection]) -> str:
     method = method_of(section)
     words = f"`{key.path}` with `name: {method}`" if method else f"`{key.path}`"
     if key.default == "null":
@@ -74,18 +74,18 @@ def _heading(key: Key, section: type[Section]) -> str:
     return f"{words}, the default" if method and method == key.default else words
 
 
-def _rows(section: type[Section], path: str) -> Iterator[Key]:
+def _rows(section: type[ConfigSection], path: str) -> Iterator[ConfigKey]:
     """Yield the keys of a section, without the `name` that chose it."""
     for key in own_keys(section, f"{path}."):
         if not (method_of(section) and key.name == "name"):
             yield key
 
 
-def _whole_doc(section: type[Section]) -> str:
+def _whole_doc(section: type[ConfigSection]) -> str:
     return " ".join((section.__doc__ or "").split())
 
 
-def _markdown_row(key: Key) -> str:
+def _markdown_row(key: ConfigKey) -> str:
     cells: Sequence[str] = (f"`{key.name}`", key.wants, f"`{key.default}`", key.doc)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -93,7 +93,7 @@ def _markdown_row(key: Key) -> str:
 def _unknown(path: str) -> str:
     """Name the part of a dotted key that does not exist."""
     parts = path.split(".")
-    sections: tuple[type[Section], ...] = (RunConfig,)
+    sections: tuple[type[ConfigSection], ...] = (RunConfig,)
     for depth in range(1, len(parts) + 1):
         found = lookup(RunConfig, ".".join(parts[:depth]))
         if not found:

@@ -19,10 +19,10 @@ from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.learning.rejection import AnyRejection
 from agentrl.config.learning.selection import AnySelection
 from agentrl.config.learning.shaping import AnyShaping
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class LearnSection(Section):
+class LearnSection(ConfigSection):
     """Training on a batch of groups: credit, loss and optimiser."""
 
     reward_shaping: tuple[AnyShaping, ...] = ()

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from agentrl.atomic import write_text
 from agentrl.config.check import cross_check
-from agentrl.config.document import Document, KeyPath, dump, read
+from agentrl.config.document import ConfigDocument, KeyPath, dump, read
 from agentrl.config.override import Overrides, apply, merge
 from agentrl.config.problem import config_error, problems_of
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import keys, method_of, plain
 from agentrl.errors import ConfigError
+from agentrl.runtime.atomic_files import write_text
 
 
 def load_config(path: Path | str, overrides: Overrides = ()) -> RunConfig:
@@ -27,7 +27,7 @@ def load_config(path: Path | str, overrides: Overrides = ()) -> RunConfig:
     return parse_config(apply(_with_base(path, ()), overrides, RunConfig), str(path))
 
 
-def parse_config(document: Document, source: str) -> RunConfig:
+def parse_config(document: ConfigDocument, source: str) -> RunConfig:
     """Return the config in a document; `source` names it in errors."""
     problems = list(document.problems)
     values = _with_default_methods(document.values)
@@ -50,7 +50,7 @@ def save_resolved(config: RunConfig, path: Path) -> None:
     write_text(path, dump(plain(config)))
 
 
-def _with_base(path: Path, above: tuple[Path, ...]) -> Document:
+def _with_base(path: Path, above: tuple[Path, ...]) -> ConfigDocument:
     if path.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, path.resolve()))
         raise ConfigError(f"{path} is its own base ({chain}); take one `base:` out")

@@ -5,15 +5,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from agentrl.config.document import Document, KeyPath, Problem, parse_value
-from agentrl.config.schema import Key, lookup, plain, takes
-from agentrl.config.section import Section
+from agentrl.config.document import ConfigDocument, ConfigProblem, KeyPath, parse_value
+from agentrl.config.schema import ConfigKey, lookup, plain, takes
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
 Overrides = Sequence[str] | Mapping[str, Any]
 
 
-def merge(base: Document, top: Document, root: type[Section]) -> Document:
+def merge(base: ConfigDocument, top: ConfigDocument, root: type[ConfigSection]) -> ConfigDocument:
     """Lay one document over another: mappings key by key, anything else as a whole.
 
     A section that names another method than the one below it replaces it, so that no key of the
@@ -21,17 +21,19 @@ def merge(base: Document, top: Document, root: type[Section]) -> Document:
     """
     values = copy.deepcopy(base.values)
     _merge_into(values, top.values, (), root)
-    return Document(values, {**base.origins, **top.origins}, (*base.problems, *top.problems))
+    return ConfigDocument(values, {**base.origins, **top.origins}, (*base.problems, *top.problems))
 
 
-def apply(document: Document, overrides: Overrides, root: type[Section]) -> Document:
+def apply(
+    document: ConfigDocument, overrides: Overrides, root: type[ConfigSection]
+) -> ConfigDocument:
     """Lay overrides over a document in their order; the last one wins."""
     values, origins = copy.deepcopy(document.values), dict(document.origins)
     problems = list(document.problems)
     for key, value, origin in _pairs(overrides, root):
         path = tuple(key.split("."))
         if not all(path):
-            problems.append(Problem(origin, f"{key!r} has an empty part; write a.b=c"))
+            problems.append(ConfigProblem(origin, f"{key!r} has an empty part; write a.b=c"))
             continue
         section = values
         for depth, part in enumerate(path[:-1]):
@@ -41,7 +43,7 @@ def apply(document: Document, overrides: Overrides, root: type[Section]) -> Docu
         section[path[-1]] = value
         origins = {known: o for known, o in origins.items() if known[: len(path)] != path}
         origins[path] = origin
-    return Document(values, origins, tuple(problems))
+    return ConfigDocument(values, origins, tuple(problems))
 
 
 def _enter(
@@ -58,7 +60,7 @@ def _enter(
     return cast(dict[str, Any], inner)
 
 
-def _pairs(overrides: Overrides, root: type[Section]) -> list[tuple[str, Any, str]]:
+def _pairs(overrides: Overrides, root: type[ConfigSection]) -> list[tuple[str, Any, str]]:
     if isinstance(overrides, Mapping):
         return [(key, _checked(key, value), f"override {key}") for key, value in overrides.items()]
     if isinstance(overrides, str):
@@ -66,7 +68,7 @@ def _pairs(overrides: Overrides, root: type[Section]) -> list[tuple[str, Any, st
     return [_split(text, root) for text in overrides]
 
 
-def _split(text: str, root: type[Section]) -> tuple[str, Any, str]:
+def _split(text: str, root: type[ConfigSection]) -> tuple[str, Any, str]:
     key, equals, raw = text.partition("=")
     if not equals:
         raise ConfigError(
@@ -79,7 +81,7 @@ def _split(text: str, root: type[Section]) -> tuple[str, Any, str]:
         raise ConfigError(f"override {text}: {error}") from error
 
 
-def _value(raw: str, keys: Sequence[Key]) -> Any:
+def _value(raw: str, keys: Sequence[ConfigKey]) -> Any:
     """Parse an override's value; where text is wanted, `1e3` and `no: really` are text."""
     annotations = [key.field.annotation for key in keys]
     wants_text = any(takes(annotation, str) for annotation in annotations)
@@ -105,13 +107,13 @@ def _checked(key: str, value: object) -> Any:
     return data
 
 
-def _is_choice(path: KeyPath, root: type[Section]) -> bool:
+def _is_choice(path: KeyPath, root: type[ConfigSection]) -> bool:
     """Whether the section at `path` is one method of several, chosen by `name`."""
     return any(len(key.sections) > 1 for key in lookup(root, ".".join(path)))
 
 
 def _merge_into(
-    values: dict[str, Any], top: Mapping[str, Any], path: KeyPath, root: type[Section]
+    values: dict[str, Any], top: Mapping[str, Any], path: KeyPath, root: type[ConfigSection]
 ) -> None:
     if path and "name" in top and values.get("name") != top["name"] and _is_choice(path, root):
         values.clear()

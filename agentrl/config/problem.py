@@ -8,10 +8,10 @@ from typing import Any, cast
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from agentrl.config.document import Document, Problem
+from agentrl.config.document import ConfigDocument, ConfigProblem
 from agentrl.config.field_names import FIELD_NAMES
 from agentrl.config.schema import (
-    Key,
+    ConfigKey,
     element_of,
     keys,
     method_of,
@@ -21,11 +21,11 @@ from agentrl.config.schema import (
     takes,
     wanted,
 )
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
 
-def config_error(source: str, problems: Sequence[Problem]) -> ConfigError:
+def config_error(source: str, problems: Sequence[ConfigProblem]) -> ConfigError:
     """Return one error that lists every problem with the place it stands at."""
     lines = [f"{p.origin}: {p.text}" if p.origin else p.text for p in problems]
     if len(lines) == 1:
@@ -33,7 +33,9 @@ def config_error(source: str, problems: Sequence[Problem]) -> ConfigError:
     return ConfigError("\n".join([f"{source}: {len(lines)} problems", *(f"  {x}" for x in lines)]))
 
 
-def unknown_key(path: str, sections: Sequence[type[Section]], root: type[Section]) -> str:
+def unknown_key(
+    path: str, sections: Sequence[type[ConfigSection]], root: type[ConfigSection]
+) -> str:
     """Say that `path` is no key, what it may have meant, and what its section knows."""
     above, _, name = path.rpartition(".")
     known = sorted({key.name for section in sections for key in own_keys(section)})
@@ -48,9 +50,11 @@ def unknown_key(path: str, sections: Sequence[type[Section]], root: type[Section
     return f"{path} is not a key; {hint}{where}: {', '.join(known)}"
 
 
-def problems_of(error: ValidationError, document: Document, root: type[Section]) -> list[Problem]:
+def problems_of(
+    error: ValidationError, document: ConfigDocument, root: type[ConfigSection]
+) -> list[ConfigProblem]:
     """Return every problem pydantic found, each key once, in the order of the keys."""
-    found: dict[tuple[str, ...], Problem] = {}
+    found: dict[tuple[str, ...], ConfigProblem] = {}
     for details in error.errors(include_url=False):
         loc = details["loc"]
         place = _place(loc, root)
@@ -61,19 +65,19 @@ def problems_of(error: ValidationError, document: Document, root: type[Section])
         else:
             text = _text(details, place, root)
         tag = ("name",) if details["type"].startswith("union_tag") else ()
-        found.setdefault(place.path, Problem(document.origin((*place.path, *tag)), text))
+        found.setdefault(place.path, ConfigProblem(document.origin((*place.path, *tag)), text))
     return list(found.values())
 
 
 class _Place:
     """Place of an error in the schema."""
 
-    def __init__(self, root: type[Section]) -> None:
+    def __init__(self, root: type[ConfigSection]) -> None:
         self.path: tuple[str, ...] = ()
-        self.sections: tuple[type[Section], ...] = (root,)
+        self.sections: tuple[type[ConfigSection], ...] = (root,)
         """The sections whose key is meant; the methods to choose from at a choice."""
-        self.parents: tuple[type[Section], ...] = ()
-        self.key: Key | None = None
+        self.parents: tuple[type[ConfigSection], ...] = ()
+        self.key: ConfigKey | None = None
         self.annotation: object = root
         self.metadata: Sequence[object] = ()
 
@@ -88,7 +92,7 @@ class _Place:
         return ".".join(self.path)
 
 
-def _place(loc: Sequence[int | str], root: type[Section]) -> _Place:
+def _place(loc: Sequence[int | str], root: type[ConfigSection]) -> _Place:
     """Follow pydantic's location down the schema, leaving out the names of union members."""
     place = _Place(root)
     for part in loc:
@@ -113,7 +117,7 @@ def _enter(place: _Place, annotation: object) -> None:
     place.sections = sections_of(annotation)
 
 
-def _text(details: ErrorDetails, place: _Place, root: type[Section]) -> str:
+def _text(details: ErrorDetails, place: _Place, root: type[ConfigSection]) -> str:
     kind, value = details["type"], details["input"]
     match kind:
         case "extra_forbidden":
@@ -184,7 +188,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _elsewhere(name: str, root: type[Section], *, cutoff: float) -> list[str]:
+def _elsewhere(name: str, root: type[ConfigSection], *, cutoff: float) -> list[str]:
     """Return the key of another section with this name, or at least so like it."""
     by_name: dict[str, str] = {}
     for key in keys(root):

@@ -16,7 +16,7 @@ from agentrl.config.endpoint import EndpointSection
 from agentrl.config.evaluate import EvaluateSection
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.layout import LayoutName
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.config.split_guard import SplitGuardSection
 from agentrl.config.store import StoreSection
 from agentrl.config.view import ViewSection
@@ -26,7 +26,7 @@ NAME_BYTES = 255
 """Of a file's name, which Linux and its file systems take at most."""
 
 
-class RunSection(Section):
+class RunSection(ConfigSection):
     """Folder and length of the run."""
 
     name: str = Field(default="run", pattern=r"^[\w.-]*[\w-][\w.-]*$")
@@ -54,7 +54,7 @@ class RunSection(Section):
         return name
 
 
-class EnvSection(Section):
+class EnvSection(ConfigSection):
     """Environment the policy acts in."""
 
     id: str
@@ -65,7 +65,7 @@ class EnvSection(Section):
     """Train on the first so many train tasks only; all of them by default."""
 
 
-class MakeVisionSection(Section):
+class MakeVisionSection(ConfigSection):
     """The eyes of a new policy, which is then a Qwen3-VL. A token is two by two patches."""
 
     hidden_size: PositiveInt = 64
@@ -82,7 +82,7 @@ class MakeVisionSection(Section):
     """Larger images are made so small."""
 
 
-class MakePolicySection(Section):
+class MakePolicySection(ConfigSection):
     """A new Qwen3 model with random weights and a tokenizer trained on the environment's texts."""
 
     hidden_size: PositiveInt = 128
@@ -109,7 +109,7 @@ class MakePolicySection(Section):
     """Eyes, for environments that show images."""
 
 
-class PolicySection(Section):
+class PolicySection(ConfigSection):
     """The policy: a Hugging Face model folder, or a new small model."""
 
     path: str | None = None
@@ -126,7 +126,7 @@ class PolicySection(Section):
     """`cpu`, `cuda`, or the best there is."""
 
 
-class VllmSection(Section):
+class VllmSection(ConfigSection):
     """Resources and options of vLLM."""
 
     memory_fraction: float = Field(default=0.45, gt=0, lt=1)
@@ -148,7 +148,7 @@ class VllmSection(Section):
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 
 
-class ProbeSection(Section):
+class ProbeSection(ConfigSection):
     """Engines show after every load that they compute what the trainer does."""
 
     tokens: PositiveInt = 16
@@ -160,7 +160,7 @@ class ProbeSection(Section):
     """Deadline for the weights to be loaded, and again for the tokens to be scored."""
 
 
-class BroadcastSection(Section):
+class BroadcastSection(ConfigSection):
     """New weights go to all engines at once, over a process group of torch."""
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
@@ -172,7 +172,7 @@ class BroadcastSection(Section):
     """Deadline for all engines to join, and again for each bucket to arrive."""
 
 
-class EngineSection(Section):
+class EngineSection(ConfigSection):
     """The policy engine that samples turns."""
 
     kind: Literal["local", "vllm", "endpoint"] = "local"
@@ -215,7 +215,7 @@ class EngineSection(Section):
         return self.kind == "local" or (self.kind == "vllm" and self.vllm.sampler == "agentrl")
 
 
-class SamplingSection(Section):
+class SamplingSection(ConfigSection):
     """The distribution tokens are drawn from."""
 
     temperature: float = Field(default=1.0, ge=0)
@@ -228,7 +228,7 @@ class SamplingSection(Section):
     """Most tokens of one turn."""
 
 
-class SegmentSection(Section):
+class SegmentSection(ConfigSection):
     """Budget of a trajectory before it waits for the next version of the weights."""
 
     tokens: PositiveInt = 4096
@@ -239,7 +239,7 @@ class SegmentSection(Section):
     """Segments of one trajectory; after the last one it is truncated."""
 
 
-class AlarmsSection(Section):
+class AlarmsSection(ConfigSection):
     """Failures that stop a run, whatever a single step tolerates."""
 
     window: PositiveInt = 500
@@ -251,7 +251,7 @@ class AlarmsSection(Section):
     `engine`."""
 
 
-class RolloutSection(Section):
+class RolloutSection(ConfigSection):
     """Collection of trajectories, and the limits that stop one."""
 
     mode: Literal["sync", "partial", "async"] = "sync"
@@ -318,7 +318,7 @@ UNTIL_STEPS = 10
 """`warmstart.until_loss` is compared with a mean over so many steps: that of one is mostly luck."""
 
 
-class WarmstartSection(Section):
+class WarmstartSection(ConfigSection):
     """Supervised training on demonstrations before reinforcement learning; `warmstart: null`
     leaves it out."""
 
@@ -351,7 +351,7 @@ class WarmstartSection(Section):
     """A longer gradient is shortened to this."""
 
 
-class LimitsSection(Section):
+class LimitsSection(ConfigSection):
     """Limits of one sandbox session."""
 
     wall_s: PositiveFloat = 10.0
@@ -374,7 +374,7 @@ class LimitsSection(Section):
     """Size of stdout and of stderr each; head and tail are kept."""
 
 
-class PressureSection(Section):
+class PressureSection(ConfigSection):
     """Load that one pool of sessions may put on the machine."""
 
     sessions: PositiveInt = 1024
@@ -391,7 +391,7 @@ class PressureSection(Section):
     """Longest wait for a place before the trajectory fails."""
 
 
-class SandboxSection(Section):
+class SandboxSection(ConfigSection):
     """Sandbox in which model-written code runs."""
 
     backend: Literal["namespaces", "bubblewrap", "docker", "process"] = "namespaces"
@@ -414,7 +414,7 @@ class SandboxSection(Section):
     """Load that all sessions together may put on the machine."""
 
 
-class WandbSection(Section):
+class WandbSection(ConfigSection):
     """Numbers go to Weights & Biases, too; needs the extra `wandb`."""
 
     project: str = "agentrl"
@@ -429,7 +429,7 @@ class WandbSection(Section):
     """Tags of the W&B run."""
 
 
-class MetricsSection(Section):
+class MetricsSection(ConfigSection):
     """Destinations of the metrics besides `metrics.jsonl`."""
 
     tensorboard: bool = True
@@ -440,7 +440,7 @@ class MetricsSection(Section):
     """Send steps and trajectories as OpenTelemetry spans; needs the extra `otel`."""
 
 
-class RunConfig(Section):
+class RunConfig(ConfigSection):
     """Everything a run needs to know."""
 
     run: RunSection = RunSection()

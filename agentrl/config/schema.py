@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from agentrl.config.section import Section, is_tag, peeking
+from agentrl.config.section import ConfigSection, is_tag, peeking
 
 BOUNDS: Mapping[type, tuple[str, str]] = {
     Ge: ("ge", "at least"),
@@ -35,7 +35,7 @@ WORDS: Mapping[object, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """One key of the schema."""
 
     path: str
@@ -56,7 +56,7 @@ class Key:
         return " ".join((self.field.description or (first_line(only) if only else "")).split())
 
     @property
-    def sections(self) -> tuple[type[Section], ...]:
+    def sections(self) -> tuple[type[ConfigSection], ...]:
         """Return the section this key holds, one per method; empty for a plain value."""
         return sections_of(self.field.annotation)
 
@@ -76,12 +76,12 @@ class Key:
         if self.required:
             return "required"
         value = self.field.get_default(call_default_factory=True)
-        if isinstance(value, Section):
+        if isinstance(value, ConfigSection):
             return method_of(type(value)) or "a section"
         return shown(value)
 
 
-def keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
+def keys(section: type[ConfigSection], prefix: str = "") -> Iterator[ConfigKey]:
     """Yield every key below `section`, each section before what is in it."""
     for key in own_keys(section, prefix):
         yield key
@@ -89,17 +89,17 @@ def keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
             yield from keys(inner, f"{key.path}.")
 
 
-def own_keys(section: type[Section], prefix: str = "") -> Iterator[Key]:
+def own_keys(section: type[ConfigSection], prefix: str = "") -> Iterator[ConfigKey]:
     """Yield the keys of `section` itself."""
     method = method_of(section)
     for name, field in section.model_fields.items():
-        yield Key(prefix + name, field, method)
+        yield ConfigKey(prefix + name, field, method)
 
 
-def lookup(root: type[Section], path: str) -> tuple[Key, ...]:
+def lookup(root: type[ConfigSection], path: str) -> tuple[ConfigKey, ...]:
     """Return the keys that `path` can mean: several when two methods share a key, or none."""
-    found: tuple[Key, ...] = ()
-    sections: tuple[type[Section], ...] = (root,)
+    found: tuple[ConfigKey, ...] = ()
+    sections: tuple[type[ConfigSection], ...] = (root,)
     prefix = ""
     for part in path.split("."):
         every = [key for section in sections for key in own_keys(section, prefix)]
@@ -109,9 +109,9 @@ def lookup(root: type[Section], path: str) -> tuple[Key, ...]:
     return found
 
 
-def sections_of(annotation: object) -> tuple[type[Section], ...]:
+def sections_of(annotation: object) -> tuple[type[ConfigSection], ...]:
     """Return the section classes a value of this type may be."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and issubclass(annotation, ConfigSection):
         return (annotation,)
     if get_origin(annotation) is Annotated:
         return sections_of(get_args(annotation)[0])
@@ -120,7 +120,7 @@ def sections_of(annotation: object) -> tuple[type[Section], ...]:
     return ()
 
 
-def method_of(section: type[Section]) -> str:
+def method_of(section: type[ConfigSection]) -> str:
     """Return the `name` that chooses this section among others, or nothing."""
     for name, field in section.model_fields.items():
         if is_tag(name, field):
@@ -169,7 +169,7 @@ def wanted(annotation: object, metadata: Sequence[object] = ()) -> str:
     return ", ".join([WORDS.get(annotation, str(annotation)), *_constraints(metadata)])
 
 
-def _wanted_sections(annotation: object, sections: Sequence[type[Section]]) -> str:
+def _wanted_sections(annotation: object, sections: Sequence[type[ConfigSection]]) -> str:
     methods = [method for section in sections if (method := method_of(section))]
     words = f"a section, name one of {', '.join(methods)}" if methods else "a section"
     return f"{words}, or null" if takes(annotation, NoneType) else words
@@ -190,7 +190,7 @@ def _constraints(metadata: Sequence[object]) -> Iterator[str]:
             yield f"that matches {pattern}"
 
 
-def first_line(section: type[Section]) -> str:
+def first_line(section: type[ConfigSection]) -> str:
     """Return the first line of a section's docstring."""
     return (section.__doc__ or "").strip().partition("\n")[0]
 
@@ -198,7 +198,7 @@ def first_line(section: type[Section]) -> str:
 def plain(value: object) -> Any:
     """Return a config, or a part of it, as mappings, lists, text and numbers; reads no key."""
     match value:
-        case Section():
+        case ConfigSection():
             with peeking():
                 return {name: plain(getattr(value, name)) for name in type(value).model_fields}
         case Path():

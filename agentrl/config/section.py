@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 _peeking: ContextVar[bool] = ContextVar("agentrl_config_peeking", default=False)
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A closed, frozen group of keys. Reading a key is remembered, see `unread`.
 
     Attribute access and `model_dump` count as reading; comparison, `repr` and whatever happens
@@ -36,7 +36,7 @@ class Section(BaseModel):
 
     def __eq__(self, other: object) -> bool:
         # Pydantic's compares private attributes too, and who has read what is no part of a value.
-        if not isinstance(other, Section) or type(self) is not type(other):
+        if not isinstance(other, ConfigSection) or type(self) is not type(other):
             return NotImplemented
         with peeking():
             return self.__dict__ == other.__dict__
@@ -68,7 +68,7 @@ def is_tag(name: str, field: FieldInfo) -> bool:
     return name == "name" and get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
-def unread(section: Section, prefix: str = "") -> list[str]:
+def unread(section: ConfigSection, prefix: str = "") -> list[str]:
     """Return the dotted names of keys that differ from their default and were read by nobody.
 
     A key that repeats its default is left out: without it the run would be the same. So a saved
@@ -78,7 +78,7 @@ def unread(section: Section, prefix: str = "") -> list[str]:
         return [prefix + key for key in _unread(section)]
 
 
-def check_all_read(section: Section) -> None:
+def check_all_read(section: ConfigSection) -> None:
     """Raise `ConfigError` if a key was set and the run never looked at it."""
     if names := unread(section):
         is_are = "is" if len(names) == 1 else "are"
@@ -89,7 +89,7 @@ def check_all_read(section: Section) -> None:
         )
 
 
-def _unread(section: Section) -> Iterator[str]:
+def _unread(section: ConfigSection) -> Iterator[str]:
     read = cast(set[str], object.__getattribute__(section, "__pydantic_private__")["_read"])
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
@@ -106,7 +106,7 @@ def _unread(section: Section) -> Iterator[str]:
 def _inside(value: object) -> Iterator[str]:
     """Yield the unread keys of the sections in `value`, as they follow its own name."""
     match value:
-        case Section():
+        case ConfigSection():
             yield from (f".{key}" for key in _unread(value))
         case Mapping():
             for name, item in cast(Mapping[str, object], value).items():
@@ -118,9 +118,9 @@ def _inside(value: object) -> Iterator[str]:
             return
 
 
-def _sections_in(value: object) -> Iterator[Section]:
+def _sections_in(value: object) -> Iterator[ConfigSection]:
     match value:
-        case Section():
+        case ConfigSection():
             yield value
             with peeking():
                 inner = [getattr(value, name) for name in type(value).model_fields]

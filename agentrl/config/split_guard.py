@@ -2,10 +2,10 @@
 
 from pydantic import Field, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class SplitGuardSection(Section):
+class SplitGuardSection(ConfigSection):
     """Guard against held-out tasks that train, as they are or nearly so."""
 
     allow: bool = False

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class StoreSection(Section):
+class StoreSection(ConfigSection):
     """The record of everything that happens, from which `--resume` goes on after a crash."""
 
     durable: Literal["process", "interval", "power"] = "process"

@@ -4,10 +4,10 @@ import re
 
 from pydantic import Field, field_validator
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class ViewSection(Section):
+class ViewSection(ConfigSection):
     """Data that a run records for `agentrl view`."""
 
     record: bool = True

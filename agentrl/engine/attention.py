@@ -66,7 +66,7 @@ def key_lengths(head: int, device_type: str, dtype: torch.dtype) -> KeyLengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class AttentionSpan:
     """Query rows that one attention call answers: one row of each of several neighbouring slots, or
     several rows of one slot."""
 
@@ -80,13 +80,13 @@ class Span:
 
 def decode_spans(
     slots: Sequence[int], lengths: Sequence[int], key_bytes: int, padding: KeyLengths
-) -> list[Span]:
+) -> list[AttentionSpan]:
     """Group one-token rows, ascending in slot, into calls.
 
     Neighbours share a call unless the shorter ones would read more padding than a call costs.
     `lengths` counts each row's keys, its own included.
     """
-    spans: list[Span] = []
+    spans: list[AttentionSpan] = []
     waste = CALL_BYTES // key_bytes
     for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
         keys = padding.padded(length)
@@ -96,19 +96,21 @@ def decode_spans(
             padded = (longest - last.keys) * last.slots + (longest - keys)
             if last.slot + last.slots == slot and padded <= waste:
                 count = last.slots + 1
-                spans[-1] = Span(last.row, count, last.slot, count, longest)
+                spans[-1] = AttentionSpan(last.row, count, last.slot, count, longest)
                 continue
-        spans.append(Span(row, 1, slot, 1, keys))
+        spans.append(AttentionSpan(row, 1, slot, 1, keys))
     return spans
 
 
-def prefill_spans(row: int, slot: int, start: int, count: int, padding: KeyLengths) -> list[Span]:
+def prefill_spans(
+    row: int, slot: int, start: int, count: int, padding: KeyLengths
+) -> list[AttentionSpan]:
     """Cut consecutive rows of one slot where the padded key length would grow."""
-    spans: list[Span] = []
+    spans: list[AttentionSpan] = []
     at, end = start, start + count
     while at < end:
         until = min(rounded(at + 1, KEY_STEP), end)
-        spans.append(Span(row + at - start, until - at, slot, 1, padding.padded(until)))
+        spans.append(AttentionSpan(row + at - start, until - at, slot, 1, padding.padded(until)))
         at = until
     return spans
 

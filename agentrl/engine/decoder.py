@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.engine.eyes import Eyes, Sight
+from agentrl.engine.image_encoder import ImageEncoder, PromptImages
 from agentrl.engine.weights import Weights
-from agentrl.vision.model import sees
-from agentrl.vision.processor import ImageProcessor
+from agentrl.models.vision.model import sees
+from agentrl.models.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class DecodeSegment:
     """Consecutive tokens of one slot to be computed now."""
 
     slot: int
@@ -28,19 +28,19 @@ class Segment:
     tokens: Sequence[int]
     wanted: int
     """Number of its last tokens after which the logits are asked for."""
-    sight: Sight | None = None
+    sight: PromptImages | None = None
     """Images of its context."""
 
 
 @runtime_checkable
-class Decoder(Protocol):
+class ModelDecoder(Protocol):
     """Computes logits of segments, with a cache per slot."""
 
     vocabulary: int
-    eyes: Eyes | None
+    eyes: ImageEncoder | None
     """None where it takes no images."""
 
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
+    def forward(self, segments: Sequence[DecodeSegment]) -> Tensor:
         """Return float32 logits (wanted tokens, vocabulary), in the order of segments and tokens.
 
         Segments of one call are of different slots. Keys at and after a segment's start are
@@ -61,7 +61,7 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class DecoderCapacity:
     """Slots and tokens that a decoder must hold at once."""
 
     slots: int
@@ -72,12 +72,12 @@ class Capacity:
 
 def open_decoder(
     model: PreTrainedModel,
-    capacity: Capacity,
+    capacity: DecoderCapacity,
     *,
     device: torch.device,
     dtype: torch.dtype,
     images: ImageProcessor | None = None,
-) -> Decoder:
+) -> ModelDecoder:
     """Return the fast decoder for architectures it knows, or one that calls the model itself.
 
     Only the fast one takes images, of a model that sees and with a processor.
@@ -91,5 +91,5 @@ def open_decoder(
         return FallbackDecoder(model, capacity, device=device, dtype=dtype)
     eyes = None
     if images is not None and sees(model):
-        eyes = Eyes(model, images, device=device, dtype=dtype)
+        eyes = ImageEncoder(model, images, device=device, dtype=dtype)
     return LlamaDecoder(model, shape, capacity, device=device, dtype=dtype, eyes=eyes)

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from agentrl.engine.decoder import Capacity, Segment
-from agentrl.engine.eyes import Eyes
+from agentrl.engine.decoder import DecoderCapacity, DecodeSegment
+from agentrl.engine.image_encoder import ImageEncoder
 from agentrl.engine.weights import Weights, read_weights, take
 from agentrl.errors import ConfigError
 
@@ -23,12 +23,12 @@ from agentrl.errors import ConfigError
 class FallbackDecoder:
     """Owns a copy of the model and one `DynamicCache` per slot. It takes no images."""
 
-    eyes: Eyes | None = None
+    eyes: ImageEncoder | None = None
 
     def __init__(
         self,
         model: PreTrainedModel,
-        capacity: Capacity,
+        capacity: DecoderCapacity,
         *,
         device: torch.device,
         dtype: torch.dtype,
@@ -47,7 +47,7 @@ class FallbackDecoder:
         self._caches = [self._empty() for _ in range(capacity.slots)]
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
+    def forward(self, segments: Sequence[DecodeSegment]) -> Tensor:
         """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         rows = [self._advance(segment) for segment in segments]
         wanted = [row for row, s in zip(rows, segments, strict=True) if s.wanted]
@@ -92,7 +92,7 @@ class FallbackDecoder:
                 tensor.copy_(new[name])
         self._caches = [self._empty() for _ in self._caches]
 
-    def _advance(self, segment: Segment) -> Tensor:
+    def _advance(self, segment: DecodeSegment) -> Tensor:
         """Compute one segment and return the logits after its wanted tokens."""
         ids = torch.tensor([list(segment.tokens)], device=self._device)
         if segment.start == 0:

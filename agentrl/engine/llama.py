@@ -18,26 +18,26 @@ from transformers import PreTrainedModel
 from agentrl.engine.attention import (
     KEY_STEP,
     ROW_STEP,
+    AttentionSpan,
     CausalMasks,
-    Span,
     decode_spans,
     key_lengths,
     prefill_spans,
     rounded,
 )
-from agentrl.engine.decoder import Capacity, Segment
-from agentrl.engine.eyes import Eyes
-from agentrl.engine.llama_shape import Shape
-from agentrl.engine.llama_weights import Layer, arrange
+from agentrl.engine.decoder import DecoderCapacity, DecodeSegment
+from agentrl.engine.image_encoder import ImageEncoder
+from agentrl.engine.llama_shape import LlamaShape
+from agentrl.engine.llama_weights import LlamaLayer, arrange
 from agentrl.engine.weights import Weights, read_weights
-from agentrl.vision.model import Features
+from agentrl.models.vision.model import ImageFeatures
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """One attention call and its mask: (slots, 1, 1, keys) or (1, 1, rows * group, keys)."""
 
-    span: Span
+    span: AttentionSpan
     mask: Tensor
 
 
@@ -46,7 +46,7 @@ class _Shown:
     """Rows that are tokens of an image."""
 
     rows: slice
-    features: Features
+    features: ImageFeatures
     """Features of the image."""
     tokens: slice
     """Range of the image's tokens."""
@@ -73,12 +73,12 @@ class LlamaDecoder:
     def __init__(
         self,
         model: PreTrainedModel,
-        shape: Shape,
-        capacity: Capacity,
+        shape: LlamaShape,
+        capacity: DecoderCapacity,
         *,
         device: torch.device,
         dtype: torch.dtype,
-        eyes: Eyes | None = None,
+        eyes: ImageEncoder | None = None,
     ) -> None:
         self.vocabulary = shape.vocabulary
         self.eyes = eyes
@@ -127,7 +127,7 @@ class LlamaDecoder:
         return tokens
 
     @torch.inference_mode()
-    def forward(self, segments: Sequence[Segment]) -> Tensor:
+    def forward(self, segments: Sequence[DecodeSegment]) -> Tensor:
         """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         ordered = sorted(segments, key=lambda s: (len(s.tokens) > 1, s.slot))
         step = self._plan(ordered)
@@ -153,7 +153,7 @@ class LlamaDecoder:
             return logits[: len(order)]
         return logits[self._tensor(order)]
 
-    def _block(self, layer: Layer, x: Tensor, cache: Tensor, step: _Step) -> Tensor:
+    def _block(self, layer: LlamaLayer, x: Tensor, cache: Tensor, step: _Step) -> Tensor:
         shape, rows = self._shape, x.shape[0]
         mixed = layer.qkv(self._norm(x, layer.input_norm))
         narrow = shape.heads * shape.head
@@ -206,7 +206,7 @@ class LlamaDecoder:
         joined = torch.cat(parts) if len(parts) > 1 else parts[0]
         return joined.reshape(rows, -1)
 
-    def _queries(self, span: Span) -> Tensor:
+    def _queries(self, span: AttentionSpan) -> Tensor:
         """Return (slots, heads, query rows, head), the rows padded with what follows to four."""
         shape, buffer = self._shape, self._heads
         if span.slots == span.rows:
@@ -220,7 +220,7 @@ class LlamaDecoder:
         rows = buffer[span.row : until, : shape.group * shape.heads]
         return rows.reshape(1, -1, shape.heads, shape.head).transpose(1, 2)
 
-    def _plan(self, segments: Sequence[Segment]) -> _Step:
+    def _plan(self, segments: Sequence[DecodeSegment]) -> _Step:
         shape = self._shape
         tokens = list(chain.from_iterable(s.tokens for s in segments))
         slots = [s.slot for s in segments for _ in s.tokens]
@@ -241,7 +241,7 @@ class LlamaDecoder:
             shown=tuple(self._shown(segments)),
         )
 
-    def _shown(self, segments: Sequence[Segment]) -> Iterator[_Shown]:
+    def _shown(self, segments: Sequence[DecodeSegment]) -> Iterator[_Shown]:
         """Yield the images that rows are tokens of."""
         row = 0
         for segment in segments:
@@ -258,7 +258,7 @@ class LlamaDecoder:
                 )
             row += len(segment.tokens)
 
-    def _rotated(self, segments: Sequence[Segment], positions: Tensor) -> Tensor:
+    def _rotated(self, segments: Sequence[DecodeSegment], positions: Tensor) -> Tensor:
         """Return the rotations (rows, head / 2) of rows at `positions`, which count tokens.
 
         Where a context shows images, positions have three dimensions, and each frequency turns
@@ -277,7 +277,7 @@ class LlamaDecoder:
         own = deep[self._axes].t().contiguous()
         return self._rope[own, torch.arange(own.shape[1], device=own.device)]
 
-    def _calls(self, segments: Sequence[Segment], key_bytes: int) -> tuple[_Call, ...]:
+    def _calls(self, segments: Sequence[DecodeSegment], key_bytes: int) -> tuple[_Call, ...]:
         singles = [s for s in segments if len(s.tokens) == 1]
         spans = decode_spans(
             [s.slot for s in singles], [s.start + 1 for s in singles], key_bytes, self._padding
@@ -298,7 +298,7 @@ class LlamaDecoder:
             row += count
         return tuple(calls)
 
-    def _prefill_call(self, span: Span, start: int) -> _Call:
+    def _prefill_call(self, span: AttentionSpan, start: int) -> _Call:
         if span.rows == 1:
             return _Call(span, self._masks.rows(self._tensor([start]), span.keys)[:, None, None])
         group = self._shape.group
@@ -311,7 +311,7 @@ class LlamaDecoder:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
 
-def _axes(model: PreTrainedModel, shape: Shape) -> Tensor:
+def _axes(model: PreTrainedModel, shape: LlamaShape) -> Tensor:
     """Return the position dimension that each of the (head / 2) frequencies turns with. The three
     dimensions are turned one after the other to find out."""
     rotary = model.get_submodule(f"{shape.root}.rotary_emb")
@@ -321,7 +321,7 @@ def _axes(model: PreTrainedModel, shape: Shape) -> Tensor:
     return torch.stack([sine[0, 0, : shape.head // 2] for sine in sines]).abs().argmax(0)
 
 
-def _rotations(model: PreTrainedModel, shape: Shape, context: int) -> Tensor:
+def _rotations(model: PreTrainedModel, shape: LlamaShape, context: int) -> Tensor:
     """Return (context, head / 2) complex numbers, from the model's own rotary embedding.
 
     Scaled kinds of RoPE come out right because cosine and sine are the model's, scale included.

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from agentrl.vision.model import sees
+from agentrl.models.vision.model import sees
 
 KNOWN = ("llama", "mistral", "qwen2", "qwen3")
 ROOT, ROOT_THAT_SEES = "model", "model.language_model"
@@ -14,7 +14,7 @@ FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class LlamaShape:
     """Sizes of a Llama-like decoder: pre-norm, rotary positions, grouped heads, gated SiLU."""
 
     vocabulary: int
@@ -35,7 +35,7 @@ class Shape:
     """Prefix of its modules' names."""
 
 
-def shape_of(model: PreTrainedModel) -> Shape | None:
+def shape_of(model: PreTrainedModel) -> LlamaShape | None:
     """Return the sizes, or None where the architecture does anything the decoder does not."""
     is_known = model.config.model_type in KNOWN and type(model).__name__.endswith("ForCausalLM")
     if not is_known and not sees(model):
@@ -52,7 +52,7 @@ def shape_of(model: PreTrainedModel) -> Shape | None:
     )
     if not plain:
         return None
-    return Shape(
+    return LlamaShape(
         vocabulary=config.vocab_size,
         hidden=config.hidden_size,
         inner=config.intermediate_size,

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from agentrl.engine.linear import Linear, fixed_linear
-from agentrl.engine.llama_shape import ROOT, Shape
+from agentrl.engine.llama_shape import ROOT, LlamaShape
 from agentrl.engine.weights import take
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LlamaLayer:
     """One block."""
 
     input_norm: Tensor
@@ -36,13 +36,13 @@ class LlamaWeights:
     """A whole model. Owns its tensors: nothing is shared with what it was made from."""
 
     embedding: Tensor
-    layers: tuple[Layer, ...]
+    layers: tuple[LlamaLayer, ...]
     norm: Tensor
     head: Linear
 
 
 def arrange(
-    state: Mapping[str, Tensor], shape: Shape, *, device: torch.device, dtype: torch.dtype
+    state: Mapping[str, Tensor], shape: LlamaShape, *, device: torch.device, dtype: torch.dtype
 ) -> LlamaWeights:
     """Copy a state dict into the decoder's layout; `ValueError` if it is of another model."""
 
@@ -53,7 +53,7 @@ def arrange(
     def get(name: str, *size: int) -> Tensor:
         return take(state, name, size).detach().to(device, dtype, copy=True)
 
-    def layer(index: int) -> Layer:
+    def layer(index: int) -> LlamaLayer:
         return _layer(_Source(state, f"{root}.layers.{index}", device, dtype), shape)
 
     embedding = get(f"{root}.embed_tokens.weight", shape.vocabulary, shape.hidden)
@@ -86,14 +86,14 @@ class _Source:
         return f"{self.root}.{name}"
 
 
-def _layer(source: _Source, shape: Shape) -> Layer:
+def _layer(source: _Source, shape: LlamaShape) -> LlamaLayer:
     hidden, inner, wide = shape.hidden, shape.inner, shape.heads * shape.group * shape.head
     gate = source.get("mlp.gate_proj.weight", inner, hidden)
     up = source.get("mlp.up_proj.weight", inner, hidden)
     gate_bias = source.maybe("mlp.gate_proj.bias", inner)
     up_bias = source.maybe("mlp.up_proj.bias", inner)
     out = source.get("self_attn.o_proj.weight", hidden, wide)
-    return Layer(
+    return LlamaLayer(
         input_norm=source.get("input_layernorm.weight", hidden),
         qkv=_qkv(source, shape),
         head_norms=_head_norms(source, shape),
@@ -109,7 +109,7 @@ def _layer(source: _Source, shape: Shape) -> Layer:
     )
 
 
-def _qkv(source: _Source, shape: Shape) -> Linear:
+def _qkv(source: _Source, shape: LlamaShape) -> Linear:
     narrow = shape.heads * shape.head
     wide = narrow * shape.group
     query = source.get("self_attn.q_proj.weight", wide, shape.hidden)
@@ -126,7 +126,7 @@ def _qkv(source: _Source, shape: Shape) -> Linear:
     return fixed_linear(torch.cat((query, _paired(key, shape), value)), _joined(*biases))
 
 
-def _head_norms(source: _Source, shape: Shape) -> Tensor | None:
+def _head_norms(source: _Source, shape: LlamaShape) -> Tensor | None:
     query = source.maybe("self_attn.q_norm.weight", shape.head)
     key = source.maybe("self_attn.k_norm.weight", shape.head)
     if query is None or key is None:
@@ -135,13 +135,13 @@ def _head_norms(source: _Source, shape: Shape) -> Tensor | None:
     return torch.stack(rows + [_paired(key, shape)] * shape.heads)
 
 
-def _grouped(weight: Tensor, shape: Shape) -> Tensor:
+def _grouped(weight: Tensor, shape: LlamaShape) -> Tensor:
     """Reorder the query heads along dimension 0, from (key head, member) to (member, key head)."""
     rows = weight.reshape(shape.heads, shape.group, shape.head, *weight.shape[1:])
     return rows.transpose(0, 1).reshape(weight.shape)
 
 
-def _paired(weight: Tensor, shape: Shape) -> Tensor:
+def _paired(weight: Tensor, shape: LlamaShape) -> Tensor:
     """Interleave the two halves of every head along dimension 0."""
     rows = weight.reshape(-1, 2, shape.head // 2, *weight.shape[1:])
     return rows.transpose(1, 2).reshape(weight.shape)

@@ -17,24 +17,24 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from agentrl.closing import Closing
-from agentrl.engine.asked import check_request, check_score
-from agentrl.engine.decoder import Capacity, Segment, open_decoder
-from agentrl.engine.eyes import Sight
-from agentrl.engine.flight import Flight
+from agentrl.engine.cache_slots import CacheSlot, place
+from agentrl.engine.decoder import DecoderCapacity, DecodeSegment, open_decoder
+from agentrl.engine.image_encoder import PromptImages
+from agentrl.engine.inflight import InflightRequest
+from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.noise import uniforms
 from agentrl.engine.out_of_memory import explain_out_of_memory
+from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.sampling import sample
-from agentrl.engine.scoring import ScoreFlight
-from agentrl.engine.slots import Slot, place
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
-from agentrl.machine import set_batch_invariance
+from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
-from agentrl.vision.processor import ImageProcessor
+from agentrl.runtime.closing import ClosingResource
+from agentrl.runtime.machine import set_batch_invariance
 
-AnyFlight = Flight | ScoreFlight
+AnyFlight = InflightRequest | InflightScoreRequest
 
 TURNS = 4
 """Turns of the event loop between two steps. A tool's answer takes a few to get from its pipe to
@@ -58,7 +58,7 @@ class EngineStatistics:
     """Spent in steps, on the wall clock."""
 
 
-class LocalEngine(Closing):
+class LocalEngine(ClosingResource):
     """Samples many turns at once from a model in this process.
 
     Llama, Mistral, Qwen2, Qwen3 and the Qwen-VL models run in a decode loop of our own; every other
@@ -97,7 +97,7 @@ class LocalEngine(Closing):
         set_batch_invariance()
         if threads is not None:
             torch.set_num_threads(threads)
-        capacity = Capacity(
+        capacity = DecoderCapacity(
             slots=slots, context_tokens=context_tokens, prefill_tokens=prefill_tokens
         )
         subject = f"the local engine of {slots} slots with {context_tokens} tokens each"
@@ -114,7 +114,7 @@ class LocalEngine(Closing):
         self._capacity = capacity
         self._decode = decode
         self._version = version
-        self._slots = [Slot(index) for index in range(slots)]
+        self._slots = [CacheSlot(index) for index in range(slots)]
         self._flights: dict[str, AnyFlight] = {}
         self._waiting: deque[AnyFlight] = deque()
         self._loop: asyncio.Task[None] | None = None
@@ -150,7 +150,7 @@ class LocalEngine(Closing):
             reads_text=self._decode is not None,
             takes_images=self._decoder.eyes is not None,
         )
-        flight = Flight(
+        flight = InflightRequest(
             request,
             asyncio.get_running_loop().create_future(),
             self._requests,
@@ -178,7 +178,7 @@ class LocalEngine(Closing):
             in_flight=self._flights,
             takes_images=self._decoder.eyes is not None,
         )
-        flight = ScoreFlight(
+        flight = InflightScoreRequest(
             request,
             asyncio.get_running_loop().create_future(),
             self._requests,
@@ -283,14 +283,14 @@ class LocalEngine(Closing):
         self._seat()
         segments = self._segments()
         logits = self._decoder.forward(segments)
-        due: list[Flight] = []
+        due: list[InflightRequest] = []
         rows: list[int] = []
         row = 0
         for segment in segments:
             slot = self._slots[segment.slot]
             slot.held.extend(segment.tokens)
             flight = slot.flight if segment.wanted else None
-            if isinstance(flight, ScoreFlight):
+            if isinstance(flight, InflightScoreRequest):
                 self._score(flight, logits[row : row + segment.wanted])
             elif flight is not None:
                 due.append(flight)
@@ -318,10 +318,10 @@ class LocalEngine(Closing):
             if flight.cached_tokens is None:
                 flight.cached_tokens = kept
 
-    def _segments(self) -> list[Segment]:
+    def _segments(self) -> list[DecodeSegment]:
         """Return the segments to compute now: a token per request in a slot, pieces of prompts."""
-        segments: list[Segment] = []
-        behind: list[tuple[Slot, AnyFlight]] = []
+        segments: list[DecodeSegment] = []
+        behind: list[tuple[CacheSlot, AnyFlight]] = []
         for slot in self._slots:
             if (flight := slot.flight) is None:
                 continue
@@ -329,7 +329,7 @@ class LocalEngine(Closing):
                 start = len(slot.held)
                 wanted = flight.wanted(start, 1)
                 segments.append(
-                    Segment(slot.index, start, flight.context[-1:], wanted, flight.sight)
+                    DecodeSegment(slot.index, start, flight.context[-1:], wanted, flight.sight)
                 )
             else:
                 behind.append((slot, flight))
@@ -338,10 +338,12 @@ class LocalEngine(Closing):
             tokens = flight.context[start : start + count]
             self._computed += count
             wanted = flight.wanted(start, count)
-            segments.append(Segment(slot.index, start, tokens, wanted, flight.sight))
+            segments.append(DecodeSegment(slot.index, start, tokens, wanted, flight.sight))
         return segments
 
-    def _shares(self, behind: list[tuple[Slot, AnyFlight]]) -> list[tuple[Slot, AnyFlight, int]]:
+    def _shares(
+        self, behind: list[tuple[CacheSlot, AnyFlight]]
+    ) -> list[tuple[CacheSlot, AnyFlight, int]]:
         """Divide the step's prefill between those who have not caught up with their prompts.
 
         Who came first gets at least half, so that it moves on; the others share what is left,
@@ -357,7 +359,7 @@ class LocalEngine(Closing):
             index = first[0].index
             missing[index] = min(missing[index], max(-(-budget // 2), budget - others))
             queue.insert(0, first)
-        shares: list[tuple[Slot, AnyFlight, int]] = []
+        shares: list[tuple[CacheSlot, AnyFlight, int]] = []
         for slot, flight in queue:
             count = min(missing[slot.index], budget)
             budget -= count
@@ -365,7 +367,7 @@ class LocalEngine(Closing):
                 shares.append((slot, flight, count))
         return shares
 
-    def _sample(self, due: list[Flight], logits: torch.Tensor) -> None:
+    def _sample(self, due: list[InflightRequest], logits: torch.Tensor) -> None:
         picks = sample(
             logits,
             [flight.request.sampling for flight in due],
@@ -379,7 +381,7 @@ class LocalEngine(Closing):
             if (finish := flight.finish(self._decode)) is not None:
                 self._end(flight, finish)
 
-    def _score(self, flight: ScoreFlight, logits: torch.Tensor) -> None:
+    def _score(self, flight: InflightScoreRequest, logits: torch.Tensor) -> None:
         flight.take(logits, version=self._version)
         self._scored += len(logits)
         if flight.is_done:
@@ -435,7 +437,7 @@ class LocalEngine(Closing):
         finally:
             self._preparing.discard(request.id)
 
-    def _sight(self, request: GenerateRequest | ScoreRequest) -> Sight | None:
+    def _sight(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         """Return the images of a request; `ValueError` for images that are not where it says."""
         if self._decoder.eyes is None or not request.images:
             return None

@@ -22,7 +22,7 @@ one cumulative sum over the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class SampledToken:
     """One drawn token."""
 
     token: int
@@ -40,7 +40,7 @@ def sample(
     top: Sequence[int],
     *,
     entropies: bool = False,
-) -> list[Pick]:
+) -> list[SampledToken]:
     """Draw one token per row of `logits`, float32 of shape (rows, vocabulary).
 
     Raises `EngineError` when a row is not finite.
@@ -52,7 +52,7 @@ def sample(
     tokens: list[int] = drawn.tolist()
     tops = most_likely(logprobs, top)
     found = entropy(logprobs).tolist() if entropies else [0.0] * len(tokens)
-    return [Pick(*row) for row in zip(tokens, chosen, tops, found, strict=True)]
+    return [SampledToken(*row) for row in zip(tokens, chosen, tops, found, strict=True)]
 
 
 def check_logprobs(logprobs: Sequence[float]) -> None:

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from agentrl.sync.adapters import adapted_in
+from agentrl.weight_sync.adapters import adapted_in
 
 Weights = Mapping[str, Tensor] | str | PathLike[str]
 """A state dict with the Hugging Face parameter names, or a folder (or file) of safetensors."""

@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from agentrl.evaluation.interval import Estimate
+from agentrl.evaluation.interval import IntervalEstimate
 
 RESAMPLES = 4000
 """An end of a 95 % interval then has a Monte Carlo error of 0.25 % of the distribution."""
@@ -20,7 +20,7 @@ _NORMAL = NormalDist()
 
 def bootstrap_estimate(
     values: Sequence[float], *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> Estimate:
+) -> IntervalEstimate:
     """Return the mean of one value per task with the BCa interval of the bootstrap over tasks.
 
     BCa is the percentile interval with its two corrections, for bias and for a spread that changes
@@ -32,12 +32,12 @@ def bootstrap_estimate(
         raise ValueError("no task has a value, and no values have no mean; check before asking")
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
-        return Estimate(mean=mean, low=-math.inf, high=math.inf, tasks=1)
+        return IntervalEstimate(mean=mean, low=-math.inf, high=math.inf, tasks=1)
     found = np.sort(resampled_means(values, resamples=resamples, seed=seed))
     low, high = (
         float(np.quantile(found, share)) for share in _corrected(values, mean, found, confidence)
     )
-    return Estimate(mean=mean, low=min(low, mean), high=max(high, mean), tasks=len(values))
+    return IntervalEstimate(mean=mean, low=min(low, mean), high=max(high, mean), tasks=len(values))
 
 
 def resampled_means(values: Sequence[float], *, resamples: int, seed: int) -> "np.ndarray":

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.policy import Completion, GenerateRequest
+from agentrl.rollout.env_wrapper import EnvWrapper
 from agentrl.rollout.episode import StoppedTrajectory
-from agentrl.rollout.gate.seat import Sampler
-from agentrl.rollout.wrapped_env import WrappedEnv
+from agentrl.rollout.scheduler.slot import TurnSampler
 from agentrl.trajectory import Leaf, Limit, Tree
 
 What = Literal["tokens", "turns", "tool_calls", "env_s", "money"]
@@ -30,7 +30,7 @@ _LIMITS: Mapping[What, Limit] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class TokenPrices:
     """Prices of tokens per million, in any currency."""
 
     prompt_per_million: float = 0.0
@@ -44,7 +44,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class EvaluationBudget:
     """Upper bounds; None is none."""
 
     tokens: int | None = None
@@ -55,7 +55,7 @@ class Budget:
     """Seconds in the environment's `reset` and `step`, its tools included."""
     money: float | None = None
 
-    def spent_up(self, spent: "Spent") -> What | None:
+    def spent_up(self, spent: "BudgetUsage") -> What | None:
         """Return the first that is spent."""
         for what in _LIMITS:
             most = getattr(self, what)
@@ -70,7 +70,7 @@ class Budget:
 
 
 @dataclass(slots=True, kw_only=True)
-class Spent:
+class BudgetUsage:
     """Amounts spent so far."""
 
     tokens: int = 0
@@ -85,14 +85,14 @@ class Spent:
 
 
 @dataclass(slots=True, eq=False)
-class Meter:
+class BudgetMeter:
     """Counts what an evaluation spends, tries that broke among it."""
 
-    each: Budget = field(default_factory=Budget)
+    each: EvaluationBudget = field(default_factory=EvaluationBudget)
     """Of one trajectory."""
-    total: Budget = field(default_factory=Budget)
-    prices: Prices = field(default_factory=Prices)
-    spent: Spent = field(default_factory=Spent)
+    total: EvaluationBudget = field(default_factory=EvaluationBudget)
+    prices: TokenPrices = field(default_factory=TokenPrices)
+    spent: BudgetUsage = field(default_factory=BudgetUsage)
 
     @property
     def spent_up(self) -> What | None:
@@ -113,8 +113,8 @@ class Meter:
         """Count what was spent."""
         setattr(self.spent, name, getattr(self.spent, name) + amount)
 
-    def _until(self, tree: Tree, at: int | None, tool_calls: int) -> Spent:
-        spent, turns, context = Spent(tool_calls=tool_calls), dict[int, float](), 0
+    def _until(self, tree: Tree, at: int | None, tool_calls: int) -> BudgetUsage:
+        spent, turns, context = BudgetUsage(tool_calls=tool_calls), dict[int, float](), 0
         for node in () if at is None else tree.path(at):
             if node.source == "sampled":
                 sampled = len(node.token_ids)
@@ -133,8 +133,8 @@ class Meter:
 class TrajectoryMeter:
     """Counts what one trajectory spends."""
 
-    meter: Meter
-    spent: Spent
+    meter: BudgetMeter
+    spent: BudgetUsage
 
     def add(self, name: str, amount: float) -> None:
         """Count what was spent, here and for all."""
@@ -154,7 +154,7 @@ class TrajectoryMeter:
 class MeteredSampler:
     """Samples the turns of one trajectory, as far as its budget goes."""
 
-    inner: Sampler
+    inner: TurnSampler
     meter: TrajectoryMeter
 
     async def generate(self, request: GenerateRequest) -> Completion:
@@ -176,7 +176,7 @@ class MeteredSampler:
         return completion
 
 
-class MeteredEnv(WrappedEnv):
+class MeteredEnv(EnvWrapper):
     """An environment whose time and tool calls are counted."""
 
     def __init__(self, inner: Env, meter: TrajectoryMeter) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from agentrl.errors import ConfigError
 from agentrl.evaluation.bootstrap import bootstrap_estimate, resampled_means
-from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
-from agentrl.evaluation.sample import Sample
-from agentrl.evaluation.scores import Rules
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
+from agentrl.evaluation.sample import EvaluationSample
+from agentrl.evaluation.scores import ScoringRules
 from agentrl.evaluation.student import two_sided_t
 
 P_RESAMPLES = 20_000
@@ -26,7 +26,7 @@ Test = Literal["McNemar", "bootstrap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flip:
+class TaskFlip:
     """A task that one policy passes more often than the other."""
 
     task: str
@@ -38,18 +38,18 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PolicyComparison:
     """B against A; every difference is B's figure less A's."""
 
-    rules: Rules
-    a: Estimate
+    rules: ScoringRules
+    a: IntervalEstimate
     """Share of passes on the tasks compared."""
-    b: Estimate
-    difference: Estimate
+    b: IntervalEstimate
+    difference: IntervalEstimate
     """Paired by task."""
-    unpaired: Estimate
+    unpaired: IntervalEstimate
     """The same without pairing: what the two reports alone could tell."""
-    reward: Estimate
+    reward: IntervalEstimate
     """Difference of the mean rewards, paired by task."""
     p: float
     """The p-value: chance of so large a difference if the policies are equally good."""
@@ -60,9 +60,9 @@ class Comparison:
     """Pairs left out because one of the two broke."""
     unmatched: int
     """Trajectories left out because the other evaluation has none like it."""
-    gained: tuple[Flip, ...]
+    gained: tuple[TaskFlip, ...]
     """Tasks that B passes more often, the largest differences first."""
-    lost: tuple[Flip, ...]
+    lost: tuple[TaskFlip, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON; an unbounded end of an interval is null."""
@@ -89,8 +89,12 @@ class Comparison:
 
 
 def compare(
-    a: Sequence[Sample], b: Sequence[Sample], *, rules: Rules, common: bool = False
-) -> Comparison:
+    a: Sequence[EvaluationSample],
+    b: Sequence[EvaluationSample],
+    *,
+    rules: ScoringRules,
+    common: bool = False,
+) -> PolicyComparison:
     """Compare two evaluations, paired by task and sample; the caller vouches for equal seeds.
 
     Raises `ConfigError`, saying which, where one has trajectories that the other has not; with
@@ -121,18 +125,18 @@ def compare(
 def _compared(
     groups: Mapping[str, Sequence[tuple[float, float]]],
     names: Mapping[str, tuple[str, str]],
-    rules: Rules,
+    rules: ScoringRules,
     *,
     failed: int,
     unmatched: int,
     pairs: int,
-) -> Comparison:
+) -> PolicyComparison:
     passed = {
         task: [(x >= rules.threshold, y >= rules.threshold) for x, y in own]
         for task, own in groups.items()
     }
     shares = [
-        Flip(
+        TaskFlip(
             task=names[task][0],
             a=fmean(x for x, _ in own),
             b=fmean(y for _, y in own),
@@ -145,7 +149,7 @@ def _compared(
     of_b = rate_estimate([f.b for f in shares], trials=trials, confidence=rules.confidence)
     away = [f.b - f.a for f in shares]
     once = max(trials) == 1
-    return Comparison(
+    return PolicyComparison(
         rules=rules,
         a=of_a,
         b=of_b,
@@ -166,7 +170,7 @@ def _compared(
 
 def paired_difference(
     away: Sequence[float], *, trials: float, confidence: float = 0.95
-) -> Estimate:
+) -> IntervalEstimate:
     """Return the mean of one difference of pass shares per task, within [-1, 1], with its interval.
 
     Agresti and Min 2005 ("Simple improved confidence intervals for comparing matched proportions"):
@@ -180,7 +184,7 @@ def paired_difference(
     squares = math.fsum(value**2 for value in away) + 1 / trials
     half = two_sided_t(confidence, tasks) * math.sqrt((squares / weight - centre**2) / weight)
     mean = math.fsum(away) / tasks
-    return Estimate(
+    return IntervalEstimate(
         mean=mean,
         low=min(max(centre - half, -1.0), mean),
         high=max(min(centre + half, 1.0), mean),
@@ -188,10 +192,10 @@ def paired_difference(
     )
 
 
-def unpaired_difference(a: Estimate, b: Estimate) -> Estimate:
+def unpaired_difference(a: IntervalEstimate, b: IntervalEstimate) -> IntervalEstimate:
     """Return b less a from their two intervals alone (Newcombe 1998, method 10)."""
     mean = b.mean - a.mean
-    return Estimate(
+    return IntervalEstimate(
         mean=mean,
         low=mean - math.hypot(b.mean - b.low, a.high - a.mean),
         high=mean + math.hypot(b.high - b.mean, a.mean - a.low),
@@ -220,7 +224,9 @@ def bootstrap_p(away: Sequence[float], *, seed: int = 0) -> float:
     return (extreme + 1) / (P_RESAMPLES + 1)
 
 
-def _difference(away: Sequence[float], rules: Rules, *, trials: float | None = None) -> Estimate:
+def _difference(
+    away: Sequence[float], rules: ScoringRules, *, trials: float | None = None
+) -> IntervalEstimate:
     """Return the mean difference; `trials` per task for shares of passes, None for rewards."""
     if rules.interval == "bootstrap" and len({*away}) > 1:
         return bootstrap_estimate(away, confidence=rules.confidence)
@@ -229,7 +235,9 @@ def _difference(away: Sequence[float], rules: Rules, *, trials: float | None = N
     return mean_estimate(away, confidence=rules.confidence)
 
 
-def _by_key(samples: Sequence[Sample], whose: str) -> dict[tuple[str, int], Sample]:
+def _by_key(
+    samples: Sequence[EvaluationSample], whose: str
+) -> dict[tuple[str, int], EvaluationSample]:
     found = {(one.fingerprint, one.sample): one for one in samples}
     if len(found) < len(samples):
         raise ConfigError(
@@ -239,7 +247,9 @@ def _by_key(samples: Sequence[Sample], whose: str) -> dict[tuple[str, int], Samp
     return found
 
 
-def _unpaired(a: Mapping[tuple[str, int], Sample], b: Mapping[tuple[str, int], Sample]) -> str:
+def _unpaired(
+    a: Mapping[tuple[str, int], EvaluationSample], b: Mapping[tuple[str, int], EvaluationSample]
+) -> str:
     """Return why two evaluations cannot be paired as a whole."""
     tasks_a, tasks_b = {key[0] for key in a}, {key[0] for key in b}
     if not tasks_a & tasks_b:
@@ -259,7 +269,7 @@ def _unpaired(a: Mapping[tuple[str, int], Sample], b: Mapping[tuple[str, int], S
     )
 
 
-def _cells(estimate: Estimate, sign: str) -> tuple[str, str, str]:
+def _cells(estimate: IntervalEstimate, sign: str) -> tuple[str, str, str]:
     value = f"{estimate.mean:{sign}.3f}"
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return value, "needs two tasks", str(estimate.tasks)

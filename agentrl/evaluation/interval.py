@@ -18,7 +18,7 @@ the coverage table in docs/evaluation.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class IntervalEstimate:
     """A mean over tasks, and the interval that covers the true one as often as was asked for."""
 
     mean: float
@@ -28,7 +28,7 @@ class Estimate:
     """Number of tasks it rests on."""
 
 
-def mean_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+def mean_estimate(values: Sequence[float], *, confidence: float = 0.95) -> IntervalEstimate:
     """Return the mean of one value per task with Student's interval; unbounded for one task.
 
     This is the cluster-robust interval with the task as the cluster. For rates, `rate_estimate`
@@ -38,12 +38,12 @@ def mean_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estim
     half = math.inf
     if len(values) > 1:
         half = two_sided_t(confidence, len(values) - 1) * math.sqrt(_squared_error(values))
-    return Estimate(mean=mean, low=mean - half, high=mean + half, tasks=len(values))
+    return IntervalEstimate(mean=mean, low=mean - half, high=mean + half, tasks=len(values))
 
 
 def rate_estimate(
     values: Sequence[float], *, trials: Sequence[float] | None, confidence: float = 0.95
-) -> Estimate:
+) -> IntervalEstimate:
     """Return the mean of one value within [0, 1] per task with Wilson's interval.
 
     Wilson's interval of a plain proportion is sane at 0 and 1 and never leaves [0, 1]. Clustered
@@ -57,14 +57,14 @@ def rate_estimate(
     if min(values) < 0 or max(values) > 1:
         raise ValueError(f"a rate is within [0, 1], got {min(values)} to {max(values)}")
     if len(values) == 1:
-        return Estimate(mean=mean, low=0.0, high=1.0, tasks=1)
+        return IntervalEstimate(mean=mean, low=0.0, high=1.0, tasks=1)
     number = _effective_number(values, mean, trials)
     if math.isinf(number):
-        return Estimate(mean=mean, low=mean, high=mean, tasks=len(values))
+        return IntervalEstimate(mean=mean, low=mean, high=mean, tasks=len(values))
     weight = two_sided_t(confidence, len(values) - 1) ** 2 / number
     centre = (mean + weight / 2) / (1 + weight)
     half = math.sqrt(weight * mean * (1 - mean) + weight**2 / 4) / (1 + weight)
-    return Estimate(
+    return IntervalEstimate(
         mean=mean,
         # The ends of the interval around 0 and 1 are 0 and 1; rounding must not move them.
         low=min(max(centre - half, 0.0), mean),

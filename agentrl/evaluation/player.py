@@ -8,25 +8,25 @@ from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
-from agentrl import wiring
+from agentrl.authoring.gold import Act, gold_action, play
 from agentrl.config.run import RolloutSection, RunConfig
 from agentrl.env import Action, Env, GoldPlayer, Observation, ToolSchema, call, say
 from agentrl.errors import ConfigError, EnvError, RolloutError, blame, first_error
-from agentrl.evaluation.report import Report
-from agentrl.gold import Act, gold_action, play
-from agentrl.heap import frozen_heap
+from agentrl.evaluation.report import EvaluationReport
 from agentrl.message import Message
-from agentrl.progress import Progress
 from agentrl.registry import load
-from agentrl.rollout.replay import close_world
+from agentrl.rollout.env_replay import close_world
+from agentrl.rollout.scheduler.topology import check_scored
+from agentrl.run import build
+from agentrl.runtime.heap import frozen_heap
+from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.scope import run_scope
+from agentrl.runtime.seeds import derive
+from agentrl.runtime.threads import call_either
+from agentrl.runtime.user_code import with_place
 from agentrl.sandbox import using_sandbox
-from agentrl.scheduler import check_scored
-from agentrl.scope import run_scope
-from agentrl.seeds import derive
 from agentrl.task import Task
-from agentrl.thread import call_either
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, Truncated
-from agentrl.user_code import with_place
 
 Player = Callable[[Env, Task, Sequence[ToolSchema], tuple[Message, ...]], Awaitable[Action]]
 """Return the next action, of the tools that can be called now and all messages so far."""
@@ -52,28 +52,28 @@ def find_player(name: str, *, seed: int) -> Player:
     return _ScriptedPlayer(name, cast("Callable[..., Any]", load(name)))
 
 
-async def evaluate_player(config: RunConfig, name: str, progress: Progress) -> Report:
+async def evaluate_player(config: RunConfig, name: str, progress: RunProgress) -> EvaluationReport:
     """Play every held-out task of a config, and report as for a policy.
 
     A player that breaks fails the trajectory it plays, never as a reward. Raises `TooManyFailures`
     where every trajectory failed.
     """
     player = find_player(name, seed=derive(config.run.seed, "random player"))
-    make_env = wiring.env_factory(config)
-    tasks = wiring.evaluation_tasks(config, make_env(), progress.say)
-    evaluation = wiring.evaluation(config, tasks)
+    make_env = build.build_env_factory(config)
+    tasks = build.build_evaluation_tasks(config, make_env(), progress.say)
+    evaluation = build.build_evaluation(config, tasks)
     evaluation = replace(evaluation, about={**evaluation.about, "policy": name})
     free = asyncio.Semaphore(config.rollout.concurrency)
     sample_count = config.evaluate.samples_per_task
     with (
-        using_sandbox(wiring.sandbox_settings(config.sandbox)),
+        using_sandbox(build.build_sandbox_settings(config.sandbox)),
         progress.phase("evaluate", total=len(tasks) * sample_count) as bar,
         first_error(),
         frozen_heap(),
     ):
         async with (
             run_scope(),
-            wiring.worlds(config, make_env) as make_world,
+            build.open_env_workers(config, make_env) as make_world,
             asyncio.TaskGroup() as group,
         ):
 

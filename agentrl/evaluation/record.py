@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from agentrl.rollout.recorder import KeptGroup, KeptMember, Recorder
+from agentrl.rollout.recorder import KeptGroup, KeptMember, RunRecorder
 from agentrl.store.recorder import StoreRecorder
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.trajectory import Failed
 
 
@@ -46,7 +46,7 @@ class EvaluationRecord:
 
         Raises `ConfigError` if there is one and `resume` is off, or another process writes it.
         """
-        store = Store.open(folder, settings, resume=resume)
+        store = StoreWriter.open(folder, settings, resume=resume)
         try:
             broken = set[int]()
             recorder = _Unbroken(store, lambda: store.next_group + 1, seed, broken=broken)
@@ -58,7 +58,7 @@ class EvaluationRecord:
             raise
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> RunRecorder:
         """Recorder of what is played."""
         return self.run.recorder
 

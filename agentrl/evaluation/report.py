@@ -6,26 +6,26 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.interval import Estimate
+from agentrl.evaluation.interval import IntervalEstimate
 from agentrl.evaluation.passk import pass_at_k
-from agentrl.evaluation.sample import Sample, samples_of
-from agentrl.evaluation.scaling.figures import Scaled
-from agentrl.evaluation.scores import Interval, Rules, Scores, score
+from agentrl.evaluation.sample import EvaluationSample, samples_of
+from agentrl.evaluation.scaling.figures import ScalingReport
+from agentrl.evaluation.scores import EvaluationScores, Interval, ScoringRules, score
 from agentrl.trajectory import Trajectory
 
 HEADINGS = ("figure", "value", "interval", "tasks")
-"""Of the columns of `Report.rows`."""
+"""Of the columns of `EvaluationReport.rows`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class EvaluationReport:
     """The figures of one evaluation, over all tasks and per tag."""
 
-    rules: Rules
-    overall: Scores
-    tags: Mapping[str, Scores]
+    rules: ScoringRules
+    overall: EvaluationScores
+    tags: Mapping[str, EvaluationScores]
     """Of the tasks with each tag; a task with two tags is in both."""
-    samples: tuple[Sample, ...]
+    samples: tuple[EvaluationSample, ...]
     """Outcome of every trajectory."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Conditions of the evaluation: two reports are comparable where this is equal."""
@@ -33,7 +33,7 @@ class Report:
     """Of the budgets, tries that broke among it; None where there are none."""
     stopped: Mapping[str, Any] | None = None
     """Reason for a stop before the last task; None where there was none."""
-    scaled: Scaled | None = None
+    scaled: ScalingReport | None = None
     """Cost and gain of scaling a task; None where each sample is one trajectory."""
 
     @classmethod
@@ -56,7 +56,7 @@ class Report:
         groups = _by_task(trajectories)
         if not groups:
             raise ConfigError("no trajectories, no report; give the evaluation at least one task")
-        rules = Rules(
+        rules = ScoringRules(
             k=tuple(sorted({1, *k})), threshold=threshold, confidence=confidence, interval=interval
         )
         samples = max(map(len, groups))
@@ -159,7 +159,7 @@ def _by_task(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
 
 
 def _estimate_rows(
-    estimates: Mapping[str, Estimate], prefix: str
+    estimates: Mapping[str, IntervalEstimate], prefix: str
 ) -> Iterable[tuple[str, str, str, str]]:
     for name, e in estimates.items():
         known = math.isfinite(e.low) and math.isfinite(e.high)

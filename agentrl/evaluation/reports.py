@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentrl.atomic import write_json
 from agentrl.errors import ConfigError
-from agentrl.evaluation.compare import Comparison, compare
-from agentrl.evaluation.report import Report
-from agentrl.evaluation.sample import Sample
-from agentrl.evaluation.scores import Interval, Rules
+from agentrl.evaluation.compare import PolicyComparison, compare
+from agentrl.evaluation.report import EvaluationReport
+from agentrl.evaluation.sample import EvaluationSample
+from agentrl.evaluation.scores import Interval, ScoringRules
+from agentrl.runtime.atomic_files import write_json
 
 FOLDER = "evaluations"
 """Of a run: one report per evaluation, such as `after.json`."""
@@ -30,10 +30,10 @@ class StoredReport:
     about: Mapping[str, Any]
     threshold: float
     confidence: float
-    samples: tuple[Sample, ...]
+    samples: tuple[EvaluationSample, ...]
 
 
-def save_report(report: Report, run: Path, which: Which) -> None:
+def save_report(report: EvaluationReport, run: Path, which: Which) -> None:
     """Write a report into a run's folder."""
     (run / FOLDER).mkdir(exist_ok=True)
     write_json(run / FOLDER / f"{which}.json", report.to_json())
@@ -52,7 +52,7 @@ def read_report(path: Path, which: Which = "after") -> StoredReport:
             about=dict(found["about"]),
             threshold=float(found["threshold"]),
             confidence=float(found["confidence"]),
-            samples=tuple(map(Sample.of_json, found["samples"])),
+            samples=tuple(map(EvaluationSample.of_json, found["samples"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
@@ -69,7 +69,7 @@ def compare_reports(
     threshold: float | None = None,
     confidence: float | None = None,
     interval: Interval = "wilson",
-) -> Comparison:
+) -> PolicyComparison:
     """Compare two reports, paired by task and seed.
 
     Raises `ConfigError`, naming the difference, for evaluations of different environments, seeds,
@@ -87,7 +87,7 @@ def compare_reports(
             f"{a.path} and {b.path} cannot be paired: {'; '.join(different)}. Evaluate one again "
             "as the other was, such as agentrl eval RUN run.seed=0"
         )
-    rules = Rules(
+    rules = ScoringRules(
         k=(1,),
         threshold=a.threshold if threshold is None else threshold,
         confidence=confidence or a.confidence,

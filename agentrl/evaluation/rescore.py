@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentrl.authoring.env_contract import checked_opening, checked_step, reward_fault
 from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
-from agentrl.env_contract import checked_opening, checked_step, reward_fault
 from agentrl.errors import EnvError, RolloutError, blame
+from agentrl.events.kinds import EnvExchange
 from agentrl.message import Message
+from agentrl.rollout.env_replay import close_world, fingerprint
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.replay import close_world, fingerprint
-from agentrl.store.event import Exchange
 from agentrl.task import Task
 from agentrl.trajectory import (
     Failed,
@@ -41,7 +41,7 @@ CLOSE_ENOUGH = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class RecordedTrajectory:
     """A trajectory as it was played."""
 
     task: Task
@@ -51,16 +51,16 @@ class Recording:
     """That its world was reset with; another one's for a branch."""
     seed: int
     """Of its world."""
-    exchanges: Sequence[Exchange]
+    exchanges: Sequence[EnvExchange]
     """The reset and every complete turn."""
     leaf: Leaf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescored:
+class RescoreResult:
     """Result of scoring a trajectory with today's checker."""
 
-    recording: Recording
+    recording: RecordedTrajectory
     verdict: Verdict
     outcome: Outcome | None = None
     """Today's; None where there is none."""
@@ -80,7 +80,7 @@ class Rescored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rescorer:
+class TrajectoryRescorer:
     """Scores recordings again, each in an environment of its own."""
 
     make_env: Callable[[], Env]
@@ -90,7 +90,9 @@ class Rescorer:
     by: RescoreBy | None = None
     """Method for scoring again; None as the environment declares."""
 
-    async def rescore(self, recording: Recording, *, task: Task | None = None) -> Rescored:
+    async def rescore(
+        self, recording: RecordedTrajectory, *, task: Task | None = None
+    ) -> RescoreResult:
         """Score a trajectory with today's checker; `task` takes the place of its own.
 
         Failures of the infrastructure are data: verdict `broke`. Raises `ConfigError` as the
@@ -98,10 +100,10 @@ class Rescorer:
         """
         if isinstance(recording.leaf.outcome, Failed):
             why = recording.leaf.outcome.error
-            return Rescored(recording=recording, verdict="broke_then", why=why)
+            return RescoreResult(recording=recording, verdict="broke_then", why=why)
         if not recording.exchanges:
             why = "neither its reset nor a turn is recorded"
-            return Rescored(recording=recording, verdict="no_record", why=why)
+            return RescoreResult(recording=recording, verdict="no_record", why=why)
         left = self.retries
         while True:
             try:
@@ -109,12 +111,12 @@ class Rescorer:
             except RolloutError as error:
                 if left == 0:
                     outcome = Failed(error.kind, str(error))
-                    return Rescored(
+                    return RescoreResult(
                         recording=recording, verdict="broke", outcome=outcome, why=str(error)
                     )
                 left -= 1
 
-    async def _once(self, recording: Recording, task: Task) -> Rescored:
+    async def _once(self, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         env = self.make_env()
         try:
             by = self.by or rescored_by(env)
@@ -125,7 +127,9 @@ class Rescorer:
         finally:
             await close_world(env)
 
-    async def _from_record(self, env: RecordScorer, recording: Recording, task: Task) -> Rescored:
+    async def _from_record(
+        self, env: RecordScorer, recording: RecordedTrajectory, task: Task
+    ) -> RescoreResult:
         """Ask the checker alone; nothing runs but what it runs itself."""
         *_, last = recording.exchanges
         rewards = [exchange.reward for exchange in recording.exchanges]
@@ -137,7 +141,7 @@ class Rescorer:
             components |= info.get("reward_components", {})
         return _scored(recording, sum(rewards), components, last.terminated)
 
-    async def _replayed(self, env: Env, recording: Recording, task: Task) -> Rescored:
+    async def _replayed(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         opening, *turns = recording.exchanges
         options = {"task": task, "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
@@ -164,7 +168,7 @@ class Rescorer:
         return _scored(recording, sum(rewards), components, terminated=False)
 
 
-def conversation(exchanges: Sequence[Exchange]) -> tuple[Message, ...]:
+def conversation(exchanges: Sequence[EnvExchange]) -> tuple[Message, ...]:
     """Return all messages from the reset on, the agent's among them."""
     messages: list[Message] = []
     for exchange in exchanges:
@@ -175,13 +179,13 @@ def conversation(exchanges: Sequence[Exchange]) -> tuple[Message, ...]:
 
 
 def _scored(
-    recording: Recording,
+    recording: RecordedTrajectory,
     reward: float,
     components: dict[str, float],
     terminated: bool,
     *,
     why: str = "",
-) -> Rescored:
+) -> RescoreResult:
     """Return a score; an episode that does not end by itself ends for the recorded reason."""
     was = recording.leaf.outcome
     limit = was.limit if isinstance(was, Truncated) else "turns"
@@ -189,7 +193,7 @@ def _scored(
     before = reward_of(was)
     assert before is not None
     same = abs(reward - before) < CLOSE_ENOUGH and outcome_name(outcome) == outcome_name(was)
-    return Rescored(
+    return RescoreResult(
         recording=recording,
         verdict="same" if same else "changed",
         outcome=outcome,
@@ -198,8 +202,8 @@ def _scored(
     )
 
 
-def _without(recording: Recording, verdict: Verdict, why: str) -> Rescored:
-    return Rescored(recording=recording, verdict=verdict, why=why)
+def _without(recording: RecordedTrajectory, verdict: Verdict, why: str) -> RescoreResult:
+    return RescoreResult(recording=recording, verdict=verdict, why=why)
 
 
 def _finite(answer: Step, task: Task) -> float:

@@ -11,7 +11,7 @@ PROMPT_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class EvaluationSample:
     """Outcome of one attempt at one task."""
 
     task: str
@@ -63,6 +63,6 @@ def first_words(task: Task) -> str:
     return " ".join(" ".join(parts).split())[:PROMPT_CHARACTERS]
 
 
-def samples_of(trajectories: Iterable[Trajectory]) -> tuple[Sample, ...]:
+def samples_of(trajectories: Iterable[Trajectory]) -> tuple[EvaluationSample, ...]:
     """Return the samples of trajectories, in their order."""
-    return tuple(map(Sample.of, trajectories))
+    return tuple(map(EvaluationSample.of, trajectories))

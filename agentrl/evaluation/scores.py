@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from agentrl.evaluation.bootstrap import bootstrap_estimate
-from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
 from agentrl.evaluation.passk import all_pass_k, pass_at_k
-from agentrl.rollout.figures import component_means
+from agentrl.metrics.rollout_metrics import component_means
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
 
 Interval = Literal["wilson", "bootstrap"]
@@ -18,7 +18,7 @@ Interval = Literal["wilson", "bootstrap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ScoringRules:
     """Threshold of a pass, and the estimates and intervals to compute."""
 
     k: tuple[int, ...]
@@ -29,7 +29,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class EvaluationScores:
     """The figures of some tasks.
 
     Scores are over trajectories with a reward, and each task counts once. A failed trajectory has
@@ -42,11 +42,11 @@ class Scores:
     """All of them, failures too."""
     outcomes: Mapping[str, int]
     """Number of trajectories by outcome: `finished`, `truncated_turns`, `failed_tool`, ..."""
-    pass_at: Mapping[int, Estimate]
+    pass_at: Mapping[int, IntervalEstimate]
     """pass@k by k; a k that no task has enough rewards for is missing."""
-    all_pass: Mapping[int, Estimate]
+    all_pass: Mapping[int, IntervalEstimate]
     """pass^k by k > 1; for k = 1 it is pass@1."""
-    reward: Estimate | None
+    reward: IntervalEstimate | None
     """None when no trajectory has a reward; so are the means below."""
     turns: float | None
     sampled_tokens: float | None
@@ -73,7 +73,7 @@ class Scores:
         }
 
     @property
-    def estimates(self) -> dict[str, Estimate]:
+    def estimates(self) -> dict[str, IntervalEstimate]:
         """Estimates with an interval, by name."""
         named = {f"pass@{k}": estimate for k, estimate in self.pass_at.items()}
         named |= {f"pass^{k}": estimate for k, estimate in self.all_pass.items()}
@@ -93,14 +93,14 @@ class Scores:
         }
 
 
-def score(groups: Sequence[Sequence[Trajectory]], rules: Rules) -> Scores:
+def score(groups: Sequence[Sequence[Trajectory]], rules: ScoringRules) -> EvaluationScores:
     """Return the figures of `groups`, which hold the trajectories of one task each."""
     every = [trajectory for group in groups for trajectory in group]
     scored = [trajectory for trajectory in every if reward_of(trajectory.outcome) is not None]
     rewards = [own for own in map(_rewards, groups) if own]
     pass_at = {k: passes(rewards, rules, k=k) for k in rules.k}
     all_pass = {k: passes(rewards, rules, k=k, figure=all_pass_k) for k in rules.k if k > 1}
-    return Scores(
+    return EvaluationScores(
         tasks=len(groups),
         trajectories=len(every),
         outcomes=dict(sorted(Counter(outcome_name(one.outcome) for one in every).items())),
@@ -137,8 +137,12 @@ class _OfPasses(Protocol):
 
 
 def passes(
-    rewards: Sequence[Sequence[float]], rules: Rules, *, k: int = 1, figure: _OfPasses = pass_at_k
-) -> Estimate | None:
+    rewards: Sequence[Sequence[float]],
+    rules: ScoringRules,
+    *,
+    k: int = 1,
+    figure: _OfPasses = pass_at_k,
+) -> IntervalEstimate | None:
     """Return pass@k, or another figure of passes, from the rewards of each task; None where no task
     has k of them."""
     enough = [own for own in rewards if len(own) >= k]
@@ -153,14 +157,16 @@ def passes(
     )
 
 
-def _rate(values: Sequence[float], trials: Sequence[float] | None, rules: Rules) -> Estimate:
+def _rate(
+    values: Sequence[float], trials: Sequence[float] | None, rules: ScoringRules
+) -> IntervalEstimate:
     # Where all tasks agree the bootstrap sees no spread, and would claim to know for sure.
     if rules.interval == "bootstrap" and len({*values}) > 1:
         return bootstrap_estimate(values, confidence=rules.confidence)
     return rate_estimate(values, trials=trials, confidence=rules.confidence)
 
 
-def _mean_reward(rewards: Sequence[Sequence[float]], rules: Rules) -> Estimate:
+def _mean_reward(rewards: Sequence[Sequence[float]], rules: ScoringRules) -> IntervalEstimate:
     values = [statistics.fmean(own) for own in rewards]
     seen = {reward for own in rewards for reward in own}
     if seen <= {0, 1}:
@@ -178,7 +184,7 @@ def _mean_of(
     return statistics.fmean(map(what, trajectories)) if trajectories else None
 
 
-def estimate_json(estimate: Estimate) -> dict[str, Any]:
+def estimate_json(estimate: IntervalEstimate) -> dict[str, Any]:
     """Return an estimate as JSON; an unbounded end of its interval is null."""
     ends = {end: value for end, value in asdict(estimate).items() if end in ("low", "high")}
     return asdict(estimate) | {

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentrl.evaluation.scores import Rules, passes
+from agentrl.evaluation.scores import ScoringRules, passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HalfWidth:
+class IntervalStopRule:
     """Stop at the first look at which half the interval of pass@1 is at most so wide.
 
     The rule of Chow and Robbins (1965) for intervals of fixed width: whether to stop depends on how
@@ -20,7 +20,7 @@ class HalfWidth:
     every: int = 10
     """Tasks between two looks."""
 
-    def enough(self, rewards: Sequence[Sequence[float]], rules: Rules) -> bool:
+    def enough(self, rewards: Sequence[Sequence[float]], rules: ScoringRules) -> bool:
         """Return whether to stop after these tasks, which are the first ones in their order."""
         tasks = len(rewards)
         if tasks < self.min_tasks or (tasks - self.min_tasks) % self.every:
@@ -30,7 +30,7 @@ class HalfWidth:
 
 
 @dataclass(slots=True, eq=False)
-class FirstTasks:
+class OrderedStopTracker:
     """The tasks as they end, looked at in the order they were asked for.
 
     Short trajectories end first: a look at what has ended would see the quick ones only. So it is
@@ -38,8 +38,8 @@ class FirstTasks:
     their rewards alone, however the timing falls.
     """
 
-    rule: HalfWidth | None
-    rules: Rules
+    rule: IntervalStopRule | None
+    rules: ScoringRules
     samples: int
     """Trajectories per task."""
     stopped_at: int | None = None

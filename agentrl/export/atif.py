@@ -5,17 +5,17 @@ Source: harbor's RFC 0001, "Agent Trajectory Interchange Format".
 
 from typing import Any
 
-from agentrl.distribution import __version__
-from agentrl.export.episode import Episode, Tokens, Turn
-from agentrl.export.images import ENDINGS, ImageFiles
+from agentrl.export.episode import ExportedTrajectory, ExportedTurn, TrajectoryTokens
 from agentrl.export.row import Row
 from agentrl.message import Content, Image, Message
+from agentrl.runtime.distribution import __version__
+from agentrl.runtime.image_files import ENDINGS, ImageFiles
 from agentrl.trajectory import context_runs
 
 VERSION = "ATIF-v1.7"
 
 
-def atif_of(episode: Episode, images: ImageFiles, *, model: str = "") -> Row | None:
+def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "") -> Row | None:
     """Return an episode as an ATIF document, or None for one in which nothing was said.
 
     A turn is one `agent` step, with the tools' answers as its observation; what else was said is a
@@ -52,7 +52,7 @@ def atif_of(episode: Episode, images: ImageFiles, *, model: str = "") -> Row | N
 
 
 def _turn_steps(
-    number: int, turn: Turn, tokens: Tokens | None, images: ImageFiles
+    number: int, turn: ExportedTurn, tokens: TrajectoryTokens | None, images: ImageFiles
 ) -> list[dict[str, Any]]:
     said: Row = {"source": "agent", "message": _content(turn.said.content, images)}
     said["llm_call_count"] = 1
@@ -104,7 +104,7 @@ def _part(part: str | Image, images: ImageFiles) -> Row:
     return {"type": "image", "source": source}
 
 
-def _metrics(turn: int, tokens: Tokens) -> Row:
+def _metrics(turn: int, tokens: TrajectoryTokens) -> Row:
     """Return the sampling of one turn, from the tokens of the whole trajectory."""
     own = [
         i
@@ -122,7 +122,7 @@ def _metrics(turn: int, tokens: Tokens) -> Row:
     }
 
 
-def _totals(episode: Episode, steps: int) -> Row:
+def _totals(episode: ExportedTrajectory, steps: int) -> Row:
     totals: Row = {"total_steps": steps, "extra": {"seconds": episode.seconds}}
     if episode.tokens is not None:
         totals["total_completion_tokens"] = episode.tokens.sources.count("sampled")

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 from agentrl.errors import ConfigError
-from agentrl.export.episode import Episode
+from agentrl.export.episode import ExportedTrajectory
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -18,7 +18,7 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_NUMBERS: Mapping[str, Callable[[Episode], float | None]] = {
+_NUMBERS: Mapping[str, Callable[[ExportedTrajectory], float | None]] = {
     "group": lambda e: e.group,
     "reward": lambda e: e.reward,
     "sample": lambda e: e.sample,
@@ -27,7 +27,7 @@ _NUMBERS: Mapping[str, Callable[[Episode], float | None]] = {
     "tool_calls": lambda e: e.tool_calls,
     "turns": lambda e: len(e.turns),
 }
-_TEXTS: Mapping[str, Callable[[Episode], tuple[str, ...]]] = {
+_TEXTS: Mapping[str, Callable[[ExportedTrajectory], tuple[str, ...]]] = {
     "group_state": lambda e: (e.group_state,),
     "outcome": lambda e: (e.outcome_name, e.outcome_name.partition("_")[0]),
     "split": lambda e: (e.task.split,),
@@ -38,7 +38,7 @@ _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|!=|=|>|<)\s*(.*?)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class ExportCondition:
     """One condition."""
 
     name: str
@@ -69,7 +69,7 @@ class Condition:
             raise ConfigError(f"--filter {text!r}: {name} is a text; compare it by = or !=")
         return cls(name, comparison, value)
 
-    def holds(self, episode: Episode) -> bool:
+    def holds(self, episode: ExportedTrajectory) -> bool:
         """Return whether it holds. A failure has no reward, so nothing holds of that."""
         if self.name in _TEXTS:
             return (self.value in _TEXTS[self.name](episode)) == (self.comparison == "=")
@@ -77,6 +77,6 @@ class Condition:
         return number is not None and _COMPARE[self.comparison](number, self.value)
 
 
-def hold(conditions: Sequence[Condition], episode: Episode) -> bool:
+def hold(conditions: Sequence[ExportCondition], episode: ExportedTrajectory) -> bool:
     """Return whether all conditions hold."""
     return all(condition.holds(episode) for condition in conditions)

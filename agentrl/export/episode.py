@@ -7,16 +7,16 @@ from pathlib import Path
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.store.ledger import GroupState, Ledger
+from agentrl.store.index import GroupState, StoreIndex
 from agentrl.store.opening import LEDGER
 from agentrl.store.reader import StoreReader
-from agentrl.store.restored import RestoredGroup, RestoredTrajectory
+from agentrl.store.restored import RestoredGroup, RolloutState
 from agentrl.task import Task
 from agentrl.trajectory import Outcome, Source, Trajectory, outcome_name, reward_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class TrajectoryTokens:
     """A trajectory's tokens in the order they were said; all tuples have one length."""
 
     ids: tuple[int, ...]
@@ -30,7 +30,7 @@ class Tokens:
     """As in `Trajectory`: places whose token follows another one than the one before it."""
 
     @classmethod
-    def of(cls, path: Trajectory) -> "Tokens":
+    def of(cls, path: Trajectory) -> "TrajectoryTokens":
         """Return the tokens of a path."""
         return cls(
             ids=path.token_ids,
@@ -43,7 +43,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ExportedTurn:
     """Message of the agent, and the answers to it."""
 
     said: Message
@@ -58,7 +58,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class ExportedTrajectory:
     """One trajectory that ended."""
 
     run: str
@@ -74,13 +74,13 @@ class Episode:
     opening: tuple[Message, ...]
     tools: tuple[ToolSchema, ...]
     """Tools that could be called from the beginning."""
-    turns: tuple[Turn, ...]
+    turns: tuple[ExportedTurn, ...]
     components: dict[str, float]
     seconds: float
     tool_calls: int
     forked_from: int | None
     """The trajectory it left, which shares its beginning."""
-    tokens: Tokens | None
+    tokens: TrajectoryTokens | None
 
     @property
     def reward(self) -> float | None:
@@ -94,13 +94,13 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PrunedGroup:
     """A group whose records are gone."""
 
     group: int
 
 
-def episodes_of(run: Path, *, tokens: bool) -> Iterator[Episode | Pruned]:
+def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | PrunedGroup]:
     """Yield every trajectory of a run that ended, group by group, and groups that were pruned.
 
     A live run is read as far as it is. Raises `ConfigError` where there is no run, and
@@ -113,13 +113,13 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[Episode | Pruned]:
             "of a run, such as runs/quickstart"
         )
     name = run.resolve().name
-    ledger = Ledger(folder / LEDGER, readonly=True)
+    ledger = StoreIndex(folder / LEDGER, readonly=True)
     try:
         with StoreReader(folder) as reader:
             gone = ledger.pruned().keys()
             for group in reader.groups():
                 if any(place.segment in gone for _, place in ledger.places(group)):
-                    yield Pruned(group)
+                    yield PrunedGroup(group)
                     continue
                 restored, state = reader.group(group), reader.state(group)
                 assert state is not None
@@ -134,14 +134,14 @@ def _episode(
     run: str,
     group: RestoredGroup,
     state: GroupState,
-    trajectory: RestoredTrajectory,
+    trajectory: RolloutState,
     *,
     tokens: bool,
-) -> Episode:
+) -> ExportedTrajectory:
     leaf = trajectory.leaf
     assert leaf is not None
     reset = next((e.observation for e in trajectory.exchanges if e.action is None), None)
-    return Episode(
+    return ExportedTrajectory(
         run=run,
         group=group.id,
         group_state=state,
@@ -153,7 +153,7 @@ def _episode(
         opening=() if reset is None else reset.messages,
         tools=() if reset is None else reset.tools or (),
         turns=tuple(
-            Turn(
+            ExportedTurn(
                 said=exchange.action.message
                 if exchange.observation.anew
                 else _as_answered(exchange.action.message, exchange.observation.messages),
@@ -170,7 +170,7 @@ def _episode(
         seconds=leaf.seconds,
         tool_calls=leaf.tool_calls,
         forked_from=None if trajectory.fork is None else trajectory.fork.parent,
-        tokens=Tokens.of(group.tree.trajectory(leaf)) if tokens else None,
+        tokens=TrajectoryTokens.of(group.tree.trajectory(leaf)) if tokens else None,
     )
 
 

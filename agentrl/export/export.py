@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from agentrl.atomic import write_json
 from agentrl.errors import ConfigError
 from agentrl.export.atif import atif_of
-from agentrl.export.choice import Condition, hold
-from agentrl.export.episode import Episode, Pruned, episodes_of
-from agentrl.export.images import ImageFiles
+from agentrl.export.choice import ExportCondition, hold
+from agentrl.export.episode import ExportedTrajectory, PrunedGroup, episodes_of
 from agentrl.export.parquet import ParquetFiles
 from agentrl.export.row import FILE, line_of, row_of
+from agentrl.runtime.atomic_files import write_json
+from agentrl.runtime.image_files import ImageFiles
 from agentrl.task import Split
 
 Format = Literal["jsonl", "hf", "atif"]
@@ -24,7 +24,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportSummary:
     """Counts of the trajectories that were written and of those that were not."""
 
     written: int
@@ -42,15 +42,15 @@ def export(
     split: Split | None = None,
     filters: Sequence[str] = (),
     tokens: bool = False,
-) -> Exported:
+) -> ExportSummary:
     """Write a run's ended trajectories into the new folder `output`.
 
     Raises `ConfigError` where there is no run, `output` is there already, a filter is none, or the
     format needs a package that is missing.
     """
-    conditions = [Condition.parse(text) for text in filters]
+    conditions = [ExportCondition.parse(text) for text in filters]
     if split is not None:
-        conditions.append(Condition("split", "=", split))
+        conditions.append(ExportCondition("split", "=", split))
     if output.exists():
         raise ConfigError(f"{output} is there already; give another --output, or remove it")
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
@@ -60,7 +60,7 @@ def export(
         with ExitStack() as stack:
             write = _writer(to, partial, stack, tokens=tokens)
             for episode in episodes_of(run, tokens=tokens):
-                if isinstance(episode, Pruned):
+                if isinstance(episode, PrunedGroup):
                     counts["pruned"] += 1
                 elif hold(conditions, episode) and write(episode):
                     counts["written"] += 1
@@ -70,14 +70,14 @@ def export(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Exported(
+    return ExportSummary(
         written=counts["written"], left_out=counts["left out"], pruned_groups=counts["pruned"]
     )
 
 
 def _writer(
     to: Format, folder: Path, stack: ExitStack, *, tokens: bool
-) -> Callable[[Episode], bool]:
+) -> Callable[[ExportedTrajectory], bool]:
     """Return a function that writes an episode and returns whether it did."""
     images = ImageFiles(folder)
     match to:
@@ -87,14 +87,14 @@ def _writer(
         case "hf":
             table = stack.enter_context(ParquetFiles(folder, tokens=tokens))
 
-            def add(episode: Episode) -> bool:
+            def add(episode: ExportedTrajectory) -> bool:
                 table.add(row_of(episode, images))
                 return True
 
             return add
         case "atif":
 
-            def write(episode: Episode) -> bool:
+            def write(episode: ExportedTrajectory) -> bool:
                 document = atif_of(episode, images)
                 if document is not None:
                     write_json(folder / f"{episode.trajectory:06d}.json", document)

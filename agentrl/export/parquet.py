@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.export.row import Row
+from agentrl.runtime.distribution import install_command
 
 BATCH = 256
 """Rows that are held in memory, per split."""

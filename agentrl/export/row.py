@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentrl.errors import ConfigError
-from agentrl.export.episode import Episode, Tokens, Turn
-from agentrl.export.images import ImageFiles
+from agentrl.export.episode import ExportedTrajectory, ExportedTurn, TrajectoryTokens
 from agentrl.message import Content, Message, ToolCall
+from agentrl.runtime.image_files import ImageFiles
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Outcome, Truncated, outcome_name
 
@@ -17,7 +17,7 @@ FORMAT = 2
 Row = dict[str, Any]
 
 
-def row_of(episode: Episode, images: ImageFiles) -> Row:
+def row_of(episode: ExportedTrajectory, images: ImageFiles) -> Row:
     """Return an episode as a JSON-able object; its images are written beside it."""
     row: Row = {
         "format": FORMAT,
@@ -44,7 +44,7 @@ def row_of(episode: Episode, images: ImageFiles) -> Row:
     return row
 
 
-def episode_of(row: Mapping[str, Any], images: ImageFiles) -> Episode:
+def episode_of(row: Mapping[str, Any], images: ImageFiles) -> ExportedTrajectory:
     """Return the episode that `row_of` was given."""
     if row.get("format") != FORMAT:
         raise ConfigError(
@@ -52,7 +52,7 @@ def episode_of(row: Mapping[str, Any], images: ImageFiles) -> Episode:
             "the run again"
         )
     opening, turns = _told(row["messages"], row["turn_rewards"], images)
-    return Episode(
+    return ExportedTrajectory(
         run=row["run"],
         group=row["group"],
         group_state=row["group_state"],
@@ -77,7 +77,7 @@ def line_of(row: Row) -> str:
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def read_jsonl(folder: Path) -> Iterator[Episode]:
+def read_jsonl(folder: Path) -> Iterator[ExportedTrajectory]:
     """Yield what was exported into a folder as JSON lines, one at a time."""
     images = ImageFiles(folder)
     with (folder / FILE).open(encoding="utf-8") as lines:
@@ -85,7 +85,7 @@ def read_jsonl(folder: Path) -> Iterator[Episode]:
             yield episode_of(json.loads(line), images)
 
 
-def message_rows(episode: Episode, images: ImageFiles) -> list[Row]:
+def message_rows(episode: ExportedTrajectory, images: ImageFiles) -> list[Row]:
     """Return the whole conversation as messages."""
     rows = [_message_row(message, images) for message in episode.opening]
     for number, turn in enumerate(episode.turns):
@@ -149,12 +149,12 @@ def _content(row: str | Sequence[Mapping[str, Any]], images: ImageFiles) -> Cont
 
 def _told(
     rows: Sequence[Mapping[str, Any]], rewards: Sequence[float], images: ImageFiles
-) -> tuple[tuple[Message, ...], tuple[Turn, ...]]:
+) -> tuple[tuple[Message, ...], tuple[ExportedTurn, ...]]:
     """Return the opening, and the turns: a turn begins with a message that has its number."""
     starts = [i for i, row in enumerate(rows) if "turn" in row]
     messages = [_message(row, images) for row in rows]
     turns = [
-        Turn(
+        ExportedTurn(
             said=messages[start],
             malformed=tuple(rows[start].get("malformed", ())),
             answers=tuple(messages[start + 1 : end]),
@@ -187,7 +187,7 @@ def _task(row: Mapping[str, Any], images: ImageFiles) -> Task:
     return Task(prompt=prompt, tags=tuple(row["tags"]), **kept)
 
 
-def _token_row(tokens: Tokens) -> Row:
+def _token_row(tokens: TrajectoryTokens) -> Row:
     mask = [source == "sampled" for source in tokens.sources]
     return {
         "ids": list(tokens.ids),
@@ -200,8 +200,8 @@ def _token_row(tokens: Tokens) -> Row:
     }
 
 
-def _tokens(row: Mapping[str, Any]) -> Tokens:
-    return Tokens(
+def _tokens(row: Mapping[str, Any]) -> TrajectoryTokens:
+    return TrajectoryTokens(
         ids=tuple(row["ids"]),
         sources=tuple(row["sources"]),
         turns=tuple(row["turns"]),

@@ -5,8 +5,8 @@ the bodies of its requests into it and back, purely. `desk.py` is where a questi
 answer, `server.py` the endpoint. What asks is an episode of `agentrl_envs.blackbox`.
 """
 
-from agentrl.gateway.desk import Desk, Question
-from agentrl.gateway.dialogue import Asked, BadRequest
-from agentrl.gateway.server import Gateway
+from agentrl.gateway.dialect import BadRequest, ChatRequest
+from agentrl.gateway.server import GatewayServer
+from agentrl.gateway.session import GatewayRequest, GatewaySession
 
-__all__ = ["Asked", "BadRequest", "Desk", "Gateway", "Question"]
+__all__ = ["BadRequest", "ChatRequest", "GatewayRequest", "GatewayServer", "GatewaySession"]

@@ -12,7 +12,7 @@ AnswerFinish = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class GatewayAnswer:
     """A message of the policy's, why it ended, and what it cost."""
 
     id: str
@@ -30,7 +30,7 @@ class Answer:
         return Message("assistant", self.text, tool_calls=self.tool_calls)
 
 
-def build_answer(action: Action, request: TurnRequest, *, id: str) -> Answer:
+def build_answer(action: Action, request: TurnRequest, *, id: str) -> GatewayAnswer:
     """Return an action as the answer to a request.
 
     Its calls get ids that no other turn has, since programs keep tables by them. A turn with a
@@ -46,7 +46,7 @@ def build_answer(action: Action, request: TurnRequest, *, id: str) -> Answer:
     finish: AnswerFinish = "tool_calls" if calls else "stop"
     if usage.finish == "length" and stop is None:
         finish = "length"
-    return Answer(
+    return GatewayAnswer(
         id=id,
         text=text[:place],
         tool_calls=tuple(

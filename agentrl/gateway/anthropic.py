@@ -5,12 +5,12 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.env import CallRule, ToolSchema
-from agentrl.gateway.answer import Answer
-from agentrl.gateway.dialogue import (
-    Asked,
+from agentrl.gateway.answer import GatewayAnswer
+from agentrl.gateway.dialect import (
     BadRequest,
     Body,
-    Event,
+    ChatRequest,
+    StreamEvent,
     ToolChoice,
     check_fields,
     content_of,
@@ -25,7 +25,7 @@ from agentrl.gateway.dialogue import (
     tool_schema,
     turn_request,
 )
-from agentrl.gateway.pictures import from_base64
+from agentrl.gateway.images import from_base64
 from agentrl.message import Image, Message, ToolCall
 
 _HEARD = frozenset(
@@ -52,10 +52,10 @@ _TYPES = {
 }
 
 
-class Messages:
+class AnthropicDialect:
     """The protocol of `client.messages.create`."""
 
-    def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
+    def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
         """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         told = items(field(body, "messages", list, of="the request"), of="'messages'")
@@ -64,7 +64,7 @@ class Messages:
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         system = _text(body.get("system"))
         first = (Message("system", system),) if system else ()
-        return Asked(
+        return ChatRequest(
             messages=first + tuple(message for one in told for message in _messages(one)),
             tools=tools,
             model=str(body.get("model", "")),
@@ -76,15 +76,15 @@ class Messages:
             ),
         )
 
-    def answer(self, asked: Asked, answer: Answer) -> Body:
+    def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
         """Return the message."""
         return {**_head(asked, answer), "content": _blocks(answer), **_ending(answer)}
 
-    def events(self, asked: Asked, answer: Answer) -> Iterator[Event]:
+    def events(self, asked: ChatRequest, answer: GatewayAnswer) -> Iterator[StreamEvent]:
         """Yield the message, a block after another, each in one piece."""
 
-        def event(kind: str, **fields: Any) -> Event:
-            return Event(kind, json.dumps({"type": kind, **fields}))
+        def event(kind: str, **fields: Any) -> StreamEvent:
+            return StreamEvent(kind, json.dumps({"type": kind, **fields}))
 
         head = _head(asked, answer)
         begun = {**head, "content": [], "stop_reason": None, "stop_sequence": None}
@@ -117,7 +117,7 @@ def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
     return tool_choice(told, rule=_RULES.get(kind), name=name, tools=tools)
 
 
-def _head(asked: Asked, answer: Answer) -> dict[str, Any]:
+def _head(asked: ChatRequest, answer: GatewayAnswer) -> dict[str, Any]:
     usage = answer.usage
     return {
         "id": f"msg_{answer.id}",
@@ -133,14 +133,14 @@ def _head(asked: Asked, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _ending(answer: Answer) -> dict[str, str | None]:
+def _ending(answer: GatewayAnswer) -> dict[str, str | None]:
     reason = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}[answer.finish]
     if answer.stop is not None and not answer.tool_calls:
         reason = "stop_sequence"
     return {"stop_reason": reason, "stop_sequence": answer.stop}
 
 
-def _blocks(answer: Answer) -> list[dict[str, Any]]:
+def _blocks(answer: GatewayAnswer) -> list[dict[str, Any]]:
     said = [{"type": "text", "text": answer.text}] if answer.text else []
     calls = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}

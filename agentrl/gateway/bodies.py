@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from agentrl.gateway.dialogue import BODY_LIMITS, LARGEST_BYTES, BadRequest, Body
-from agentrl.json_limits import JsonLimitError, read_json
-from agentrl.thread import in_thread
+from agentrl.gateway.dialect import BODY_LIMITS, LARGEST_BYTES, BadRequest, Body
+from agentrl.runtime.json_limits import JsonLimitError, read_json
+from agentrl.runtime.threads import in_thread
 
 T = TypeVar("T")
 

@@ -5,14 +5,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.env import ToolSchema
-from agentrl.gateway.answer import Answer
-from agentrl.gateway.dialogue import (
+from agentrl.gateway.answer import GatewayAnswer
+from agentrl.gateway.dialect import (
     ROLES,
     RULES,
-    Asked,
     BadRequest,
     Body,
-    Event,
+    ChatRequest,
+    StreamEvent,
     ToolChoice,
     check_fields,
     check_function,
@@ -28,7 +28,7 @@ from agentrl.gateway.dialogue import (
     tool_schema,
     turn_request,
 )
-from agentrl.gateway.pictures import from_url
+from agentrl.gateway.images import from_url
 from agentrl.message import Image, Message, ToolCall
 
 _LIMITS = ("max_tokens", "max_completion_tokens")
@@ -57,10 +57,10 @@ _ONLY: dict[str, list[Any]] = {
 }
 
 
-class Chat:
+class ChatCompletionsDialect:
     """The protocol of `client.chat.completions.create`."""
 
-    def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
+    def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
         """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         messages = items(field(body, "messages", list, of="the request"), of="'messages'")
@@ -68,7 +68,7 @@ class Chat:
             raise BadRequest("'messages' is empty; ask something")
         options = body.get("stream_options")
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
-        return Asked(
+        return ChatRequest(
             messages=tuple(_message(message, ignored) for message in messages),
             tools=tools,
             model=str(body.get("model", "")),
@@ -81,7 +81,7 @@ class Chat:
             ),
         )
 
-    def answer(self, asked: Asked, answer: Answer) -> Body:
+    def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
         """Return the completion."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.tool_calls:
@@ -96,14 +96,14 @@ class Chat:
         head = _head(asked, answer, "chat.completion")
         return {**head, "choices": [choice], "usage": _usage(answer)}
 
-    def events(self, asked: Asked, answer: Answer) -> Iterator[Event]:
+    def events(self, asked: ChatRequest, answer: GatewayAnswer) -> Iterator[StreamEvent]:
         """Yield the completion in chunks, each call in one."""
         head = _head(asked, answer, "chat.completion.chunk")
         usage = {"usage": None} if asked.stream_usage else {}
 
-        def chunk(delta: Body, finish: str | None = None) -> Event:
+        def chunk(delta: Body, finish: str | None = None) -> StreamEvent:
             choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-            return Event("", json.dumps({**head, "choices": [choice], **usage}))
+            return StreamEvent("", json.dumps({**head, "choices": [choice], **usage}))
 
         yield chunk({"role": "assistant", "content": ""})
         if answer.text:
@@ -112,8 +112,8 @@ class Chat:
             yield chunk({"tool_calls": [{"index": index, **written_call(call)}]})
         yield chunk({}, answer.finish)
         if asked.stream_usage:
-            yield Event("", json.dumps({**head, "choices": [], "usage": _usage(answer)}))
-        yield Event("", "[DONE]")
+            yield StreamEvent("", json.dumps({**head, "choices": [], "usage": _usage(answer)}))
+        yield StreamEvent("", "[DONE]")
 
     def error(self, status: int, text: str) -> Body:
         """Return an error as the official client reads it."""
@@ -133,11 +133,11 @@ def written_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _head(asked: Asked, answer: Answer, kind: str) -> dict[str, Any]:
+def _head(asked: ChatRequest, answer: GatewayAnswer, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": 0, "model": asked.model}
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: GatewayAnswer) -> dict[str, Any]:
     usage = answer.usage
     return {
         "prompt_tokens": usage.prompt_tokens,

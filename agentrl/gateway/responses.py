@@ -5,14 +5,14 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl.env import ToolSchema, TurnRequest
-from agentrl.gateway.answer import Answer
+from agentrl.gateway.answer import GatewayAnswer
 from agentrl.gateway.chat import openai_error
-from agentrl.gateway.dialogue import (
+from agentrl.gateway.dialect import (
     RULES,
-    Asked,
     BadRequest,
     Body,
-    Event,
+    ChatRequest,
+    StreamEvent,
     ToolChoice,
     check_fields,
     check_function,
@@ -27,7 +27,7 @@ from agentrl.gateway.dialogue import (
     tool_schema,
     turn_request,
 )
-from agentrl.gateway.pictures import from_url
+from agentrl.gateway.images import from_url
 from agentrl.message import Content, Image, Message, ToolCall
 
 _ROLES = ("system", "developer", "user", "assistant")
@@ -57,10 +57,10 @@ _ONLY: dict[str, list[Any]] = {
 }
 
 
-class Responses:
+class ResponsesDialect:
     """The protocol of `client.responses.create`."""
 
-    def read(self, body: Body, ignored: Container[str] = ()) -> Asked:
+    def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
         """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         told = body.get("input")
@@ -71,7 +71,7 @@ class Responses:
         if not isinstance(instructions, str):
             raise BadRequest("'instructions' must be a text")
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
-        return Asked(
+        return ChatRequest(
             messages=tuple(asked),
             instructions=instructions,
             tools=tools,
@@ -84,18 +84,20 @@ class Responses:
             ),
         )
 
-    def answer(self, asked: Asked, answer: Answer) -> Body:
+    def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
         """Return the finished response."""
         return _response(asked, answer, _output(answer), _status(answer))
 
-    def events(self, asked: Asked, answer: Answer) -> Iterator[Event]:
+    def events(self, asked: ChatRequest, answer: GatewayAnswer) -> Iterator[StreamEvent]:
         """Yield the response, an item after another, each in one piece."""
         number = 0
 
-        def event(kind: str, **fields: Any) -> Event:
+        def event(kind: str, **fields: Any) -> StreamEvent:
             nonlocal number
             number += 1
-            return Event(kind, json.dumps({"type": kind, "sequence_number": number - 1, **fields}))
+            return StreamEvent(
+                kind, json.dumps({"type": kind, "sequence_number": number - 1, **fields})
+            )
 
         output = _output(answer)
         yield event("response.created", response=_response(asked, answer, [], "in_progress"))
@@ -129,12 +131,12 @@ class Responses:
         return openai_error(status, text)
 
 
-def _status(answer: Answer) -> str:
+def _status(answer: GatewayAnswer) -> str:
     return "incomplete" if answer.finish == "length" else "completed"
 
 
 def _response(
-    asked: Asked, answer: Answer, output: list[dict[str, Any]], status: str
+    asked: ChatRequest, answer: GatewayAnswer, output: list[dict[str, Any]], status: str
 ) -> dict[str, Any]:
     cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
     return {
@@ -169,7 +171,7 @@ def _told_choice(request: TurnRequest) -> str | dict[str, str]:
     return {"type": "function", "name": request.tool} if request.tool else request.calls
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: GatewayAnswer) -> dict[str, Any]:
     usage = answer.usage
     return {
         "input_tokens": usage.prompt_tokens,
@@ -180,7 +182,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _output(answer: Answer) -> list[dict[str, Any]]:
+def _output(answer: GatewayAnswer) -> list[dict[str, Any]]:
     output: list[dict[str, Any]] = []
     if answer.text or not answer.tool_calls:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}

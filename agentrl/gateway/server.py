@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
-from agentrl.gateway.answer import Answer
-from agentrl.gateway.anthropic import Messages
+from agentrl.gateway.answer import GatewayAnswer
+from agentrl.gateway.anthropic import AnthropicDialect
 from agentrl.gateway.bodies import BodyReader
-from agentrl.gateway.chat import Chat
+from agentrl.gateway.chat import ChatCompletionsDialect
 from agentrl.gateway.conversations import MessageKeys, message_keys
-from agentrl.gateway.desk import Desk, DeskClosed, Question
-from agentrl.gateway.dialogue import Asked, BadRequest, Body, Dialect, check_texts
-from agentrl.gateway.responses import Responses
+from agentrl.gateway.dialect import ApiDialect, BadRequest, Body, ChatRequest, check_texts
+from agentrl.gateway.responses import ResponsesDialect
+from agentrl.gateway.session import GatewayRequest, GatewaySession, GatewaySessionClosed
+from agentrl.runtime.distribution import install_command
 
 if TYPE_CHECKING:
     import uvicorn
@@ -31,32 +31,32 @@ END_S = 10.0
 MODEL = "policy"
 """The name under which the policy is listed; every name is answered."""
 
-_PROTOCOLS: dict[str, Dialect] = {
-    "chat/completions": Chat(),
-    "responses": Responses(),
-    "messages": Messages(),
+_PROTOCOLS: dict[str, ApiDialect] = {
+    "chat/completions": ChatCompletionsDialect(),
+    "responses": ResponsesDialect(),
+    "messages": AnthropicDialect(),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GatewayAddress:
     """Address and keys with which an episode's program sends requests."""
 
     url: str
     """Base URL for clients of Anthropic's protocol; OpenAI's want `/v1` behind it."""
     key: str
     """Also good as API key, at the gateway's own address."""
-    desk: Desk
+    desk: GatewaySession
 
 
-class Gateway:
+class GatewayServer:
     """One endpoint for all episodes of a process. `open` starts it, `close` ends it."""
 
     def __init__(self, server: "uvicorn.Server", serving: "asyncio.Task[None]", url: str) -> None:
         self._server = server
         self._serving = serving
         self.url = url
-        self._desks: dict[str, Desk] = {}
+        self._desks: dict[str, GatewaySession] = {}
 
     @classmethod
     async def open(cls) -> Self:
@@ -82,16 +82,16 @@ class Gateway:
             raise
         return made
 
-    def place(self, ignored: Iterable[str] = ()) -> Place:
+    def place(self, ignored: Iterable[str] = ()) -> GatewayAddress:
         """Return a place for a new episode; `free` ends it.
 
         `ignored` are names of fields that its requests may have and nobody looks at.
         """
         key = secrets.token_hex(16)
-        self._desks[key] = Desk(ignored)
-        return Place(f"{self.url}/episode/{key}", key, self._desks[key])
+        self._desks[key] = GatewaySession(ignored)
+        return GatewayAddress(f"{self.url}/episode/{key}", key, self._desks[key])
 
-    def free(self, place: Place) -> None:
+    def free(self, place: GatewayAddress) -> None:
         """End an episode: who still asks is told so. Idempotent."""
         self._desks.pop(place.key, None)
         place.desk.close("this episode is over")
@@ -111,7 +111,7 @@ class Gateway:
 
 
 def _server(
-    find: Callable[[str], Desk | None], listening: socket.socket
+    find: Callable[[str], GatewaySession | None], listening: socket.socket
 ) -> tuple["uvicorn.Server", Callable[[], Coroutine[Any, Any, None]]]:
     try:
         import uvicorn
@@ -150,14 +150,14 @@ def _server(
     return server, run
 
 
-def _app(find: Callable[[str], Desk | None]) -> "Starlette":
+def _app(find: Callable[[str], GatewaySession | None]) -> "Starlette":
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
     async def models(request: "Request") -> "Response":
         if find(_key(request)) is None:
-            return JSONResponse(Chat().error(401, "no episode has this key"), 401)
+            return JSONResponse(ChatCompletionsDialect().error(401, "no episode has this key"), 401)
         listed = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentrl"}
         return JSONResponse({"object": "list", "data": [listed]})
 
@@ -172,7 +172,7 @@ def _app(find: Callable[[str], Desk | None]) -> "Starlette":
 
 
 def _handler(
-    find: Callable[[str], Desk | None], bodies: BodyReader, protocol: Dialect
+    find: Callable[[str], GatewaySession | None], bodies: BodyReader, protocol: ApiDialect
 ) -> Callable[["Request"], Awaitable["Response"]]:
     from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
@@ -188,7 +188,7 @@ def _handler(
             return refused(401, "no running episode has this key; its program outlived it")
         ignored = desk.ignored
 
-        def read(body: Body) -> tuple[Asked, Sequence[MessageKeys]]:
+        def read(body: Body) -> tuple[ChatRequest, Sequence[MessageKeys]]:
             asked = protocol.read(body, ignored)
             check_texts(asked)
             return asked, [*map(message_keys, asked.messages)]
@@ -204,7 +204,7 @@ def _handler(
             answer = await _unless_gone(request, desk.ask(asked, keys))
         except BadRequest as error:
             return refused(400, str(error))
-        except DeskClosed as error:
+        except GatewaySessionClosed as error:
             return refused(410, str(error))
         except ClientDisconnect:
             return refused(499, "the client has gone")
@@ -215,7 +215,7 @@ def _handler(
     return handle
 
 
-def _answer(protocol: Dialect, asked: Asked, answer: Answer) -> "Response":
+def _answer(protocol: ApiDialect, asked: ChatRequest, answer: GatewayAnswer) -> "Response":
     from starlette.responses import JSONResponse, StreamingResponse
 
     if not asked.stream:
@@ -236,8 +236,8 @@ def _key(request: "Request") -> str:
 
 
 async def _unless_gone(
-    request: "Request", asking: Awaitable[tuple[Question, Answer]]
-) -> Answer | None:
+    request: "Request", asking: Awaitable[tuple[GatewayRequest, GatewayAnswer]]
+) -> GatewayAnswer | None:
     """Return the answer; None when the client went away before there was one."""
     answer = asyncio.ensure_future(asking)
     gone = asyncio.ensure_future(_disconnected(request))

@@ -11,19 +11,19 @@ wanted never enters them, so there is nothing to read, forge, patch or skip: the
 code can do for its grade is to return the right value. docs/grading.md says what was tried.
 """
 
-from agentrl.grading.artefacts import Artefact, ArtefactLimits, Artefacts, collect
+from agentrl.grading.artefacts import ArtefactFile, ArtefactLimits, ArtefactSet, collect
 from agentrl.grading.calls import CallTest, OpenSession, grade_calls
 from agentrl.grading.equality import same
-from agentrl.grading.grade import Grade, TestResult
-from agentrl.grading.judge import Checker, judge_with
+from agentrl.grading.grade import GradeReport, TestResult
+from agentrl.grading.judge import ArtefactChecker, judge_with
 
 __all__ = [
-    "Artefact",
+    "ArtefactChecker",
+    "ArtefactFile",
     "ArtefactLimits",
-    "Artefacts",
+    "ArtefactSet",
     "CallTest",
-    "Checker",
-    "Grade",
+    "GradeReport",
     "OpenSession",
     "TestResult",
     "collect",

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self, cast
 
-from agentrl.atomic import write_text
 from agentrl.errors import ConfigError
+from agentrl.runtime.atomic_files import write_text
 from agentrl.sandbox import FileEntry, Sandbox
 
 _WILD = frozenset("*?[")
@@ -33,7 +33,7 @@ class ArtefactLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Artefact:
+class ArtefactFile:
     """One file, as bytes."""
 
     path: str
@@ -46,10 +46,10 @@ class Artefact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artefacts:
+class ArtefactSet:
     """Files that an episode left behind, in the order of the paths."""
 
-    files: tuple[Artefact, ...] = ()
+    files: tuple[ArtefactFile, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """Declared paths that were not taken, and why."""
 
@@ -89,7 +89,9 @@ class Artefacts:
         """Load what `store` kept; raise `ValueError` when an object does not match its name."""
         record = json.loads(manifest.read_text(encoding="utf-8"))
         files = tuple(
-            Artefact(entry["path"], (manifest.parent / "objects" / entry["sha256"]).read_bytes())
+            ArtefactFile(
+                entry["path"], (manifest.parent / "objects" / entry["sha256"]).read_bytes()
+            )
             for entry in record["files"]
         )
         loaded = cls(files=files, refused=record["refused"])
@@ -103,7 +105,7 @@ class Artefacts:
 
 async def collect(
     session: Sandbox, declared: Sequence[str], *, limits: ArtefactLimits | None = None
-) -> Artefacts:
+) -> ArtefactSet:
     """Take the declared files out of a session.
 
     A declaration is a relative path, or a pattern: `*`, `?` and `[...]` match within one component,
@@ -121,7 +123,7 @@ async def collect(
         else:
             await taking.take("/".join(parts))
     files = sorted(taking.files.items())
-    return Artefacts(files=tuple(Artefact(*file) for file in files), refused=taking.refused)
+    return ArtefactSet(files=tuple(ArtefactFile(*file) for file in files), refused=taking.refused)
 
 
 @dataclass(slots=True)

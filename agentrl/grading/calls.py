@@ -8,9 +8,9 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.grading import harness
-from agentrl.grading.artefacts import Artefacts
+from agentrl.grading.artefacts import ArtefactSet
 from agentrl.grading.equality import TOLERANCE, check_json, read_json, same
-from agentrl.grading.grade import Grade, TestResult
+from agentrl.grading.grade import GradeReport, TestResult
 from agentrl.sandbox import Sandbox
 
 OpenSession = Callable[[], Awaitable[Sandbox]]
@@ -36,7 +36,7 @@ class CallTest:
 
 
 async def grade_calls(
-    artefacts: Artefacts,
+    artefacts: ArtefactSet,
     tests: Sequence[CallTest],
     *,
     open_session: OpenSession,
@@ -45,7 +45,7 @@ async def grade_calls(
     timeout_s: float = 10.0,
     tolerance: float = TOLERANCE,
     timeouts_max: int = 2,
-) -> Grade:
+) -> GradeReport:
     """Call `function` of the artefact `entry` once per test, each time in a session of its own.
 
     A session gets the artefacts and one test's arguments. What comes back is a JSON value, compared
@@ -74,7 +74,7 @@ async def grade_calls(
             finally:
                 await session.close()
             late += results[-1].status in _OUT_OF_TIME
-    return Grade(tests=tuple(results), artefacts=artefacts.manifest())
+    return GradeReport(tests=tuple(results), artefacts=artefacts.manifest())
 
 
 def _code(entry: str, function: str, test: CallTest) -> str:
@@ -86,7 +86,7 @@ def _code(entry: str, function: str, test: CallTest) -> str:
 
 async def _grade_one(
     session: Sandbox,
-    artefacts: Artefacts,
+    artefacts: ArtefactSet,
     test: CallTest,
     code: str,
     timeout_s: float,

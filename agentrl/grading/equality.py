@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from agentrl import json_limits
-from agentrl.json_limits import JsonLimits
+from agentrl.runtime import json_limits
+from agentrl.runtime.json_limits import JsonLimits
 
 TOLERANCE = 1e-9
 """Of floats, relative and absolute."""

@@ -36,12 +36,12 @@ class TestResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grade:
+class GradeReport:
     """The tests of one set of artefacts. No clock enters the score."""
 
     tests: tuple[TestResult, ...]
     artefacts: Mapping[str, Any]
-    """The manifest of what was graded; see `Artefacts.manifest`."""
+    """The manifest of what was graded; see `ArtefactSet.manifest`."""
 
     def __post_init__(self) -> None:
         names = [test.id for test in self.tests]

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from agentrl.errors import EnvError
-from agentrl.grading.artefacts import Artefacts
+from agentrl.grading.artefacts import ArtefactSet
 from agentrl.grading.calls import OpenSession
 from agentrl.grading.equality import read_json
-from agentrl.grading.grade import Grade, TestResult
+from agentrl.grading.grade import GradeReport, TestResult
 from agentrl.sandbox import Sandbox
 
 VERDICT = "verdict.json"
@@ -22,7 +22,7 @@ _VERDICT_BYTES = 256 * 2**10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checker:
+class ArtefactChecker:
     """A trusted program that judges artefacts by reading them."""
 
     program: str
@@ -35,7 +35,9 @@ class Checker:
     timeout_s: float = 30.0
 
 
-async def judge_with(checker: Checker, artefacts: Artefacts, *, open_session: OpenSession) -> Grade:
+async def judge_with(
+    checker: ArtefactChecker, artefacts: ArtefactSet, *, open_session: OpenSession
+) -> GradeReport:
     """Run a checker's program over artefacts and return what it found.
 
     Only a whole verdict counts: a program that ends in any other way than by writing one, `exit(0)`
@@ -59,10 +61,10 @@ async def judge_with(checker: Checker, artefacts: Artefacts, *, open_session: Op
         TestResult(id=name, status="wrong" if verdict[name] else "ok", error=verdict[name])
         for name in checker.tests
     )
-    return Grade(tests=results, artefacts=artefacts.manifest())
+    return GradeReport(tests=results, artefacts=artefacts.manifest())
 
 
-async def _place(session: Sandbox, checker: Checker, artefacts: Artefacts) -> None:
+async def _place(session: Sandbox, checker: ArtefactChecker, artefacts: ArtefactSet) -> None:
     for path, data in checker.files.items():
         await session.write(f"checker/{path}", data)
     for file in artefacts.files:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from agentrl.scope import outside_scope
+from agentrl.runtime.scope import outside_scope
 
 T = TypeVar("T")
 _STOP_S = 10.0

@@ -14,18 +14,18 @@ from typing import Any, Self, cast
 
 import gymnasium
 
+from agentrl.authoring.seed_tasks import seed_tasks
+from agentrl.authoring.task_choice import choose_task
+from agentrl.authoring.tool_env import checked_reward
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.errors import ConfigError, ForkUnsupported
 from agentrl.gym.space_words import action_words, check_words, read_action, state_words
-from agentrl.gym.toy_text import WORDINGS, Wording
+from agentrl.gym.toy_text import WORDINGS, ToyTextWording
 from agentrl.message import Message
 from agentrl.registry import import_named, load
 from agentrl.rewards import answers
-from agentrl.seed_tasks import seed_tasks
+from agentrl.runtime.threads import CallThread
 from agentrl.task import Split, Task
-from agentrl.task_choice import choose_task
-from agentrl.thread import CallThread
-from agentrl.tool_env import checked_reward
 
 GymEnv = gymnasium.Env[Any, Any]
 Describe = Callable[[Any, Any], str]
@@ -161,7 +161,7 @@ class GymnasiumTextEnv:
         finally:
             env.close()
 
-    def _wording(self, env: GymEnv) -> Wording | None:
+    def _wording(self, env: GymEnv) -> ToyTextWording | None:
         return WORDINGS.get(type(env.unwrapped).__name__)
 
     def _names(self, env: GymEnv) -> tuple[str, ...]:

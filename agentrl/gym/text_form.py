@@ -16,8 +16,8 @@ from gymnasium import Space
 
 from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.env import Action, Observation
-from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.message import Content, Image, Message, ToolCall
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 
 OBSERVATION_LIMITS = JsonLimits(text_bytes=2**26)
 """Of what an environment shows; images are in it."""

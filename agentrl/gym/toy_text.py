@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
+class ToyTextWording:
     """Texts that describe one environment to a reader."""
 
     rules: str
@@ -54,9 +54,9 @@ def _blackjack(env: Any, state: Any) -> str:
     )
 
 
-WORDINGS: Mapping[str, Wording] = MappingProxyType(
+WORDINGS: Mapping[str, ToyTextWording] = MappingProxyType(
     {
-        "FrozenLakeEnv": Wording(
+        "FrozenLakeEnv": ToyTextWording(
             rules=(
                 "Walk over a frozen lake from S to the goal G. F is frozen and safe, H is a hole "
                 "that ends the walk, @ is where you are. The ice may be slippery."
@@ -64,7 +64,7 @@ WORDINGS: Mapping[str, Wording] = MappingProxyType(
             actions=("left", "down", "right", "up"),
             describe=_frozen_lake,
         ),
-        "CliffWalkingEnv": Wording(
+        "CliffWalkingEnv": ToyTextWording(
             rules=(
                 "Walk from the bottom left corner of a grid to the bottom right corner. The cells "
                 "between them, in the bottom row, are a cliff: it costs 100 and takes you back to "
@@ -73,7 +73,7 @@ WORDINGS: Mapping[str, Wording] = MappingProxyType(
             actions=("up", "right", "down", "left"),
             describe=_cliff_walking,
         ),
-        "TaxiEnv": Wording(
+        "TaxiEnv": ToyTextWording(
             rules=(
                 "Drive the taxi to the passenger, pick the passenger up, drive to the destination "
                 "and drop the passenger off there. Walls are drawn as |, ways through as : and row "
@@ -82,7 +82,7 @@ WORDINGS: Mapping[str, Wording] = MappingProxyType(
             actions=("south", "north", "east", "west", "pickup", "dropoff"),
             describe=_taxi,
         ),
-        "BlackjackEnv": Wording(
+        "BlackjackEnv": ToyTextWording(
             rules=(
                 "Play blackjack: come closer to 21 than the dealer without going over. "
                 "hit takes a card, stick ends your turn."

@@ -6,12 +6,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from agentrl.learn.sample import Group
+from agentrl.learn.sample import TrainingGroup
 
 TokenAdvantages = list[Float[ndarray, " tokens"]]
 """One array per sample, in the order of the groups and of the samples within them."""
 
-AdvantageFunction = Callable[[Sequence[Group]], TokenAdvantages]
+AdvantageFunction = Callable[[Sequence[TrainingGroup]], TokenAdvantages]
 """The advantage slot: credit of every token of every sample of a batch. A whole batch goes in
 because some methods normalise over it; values off the mask are never read."""
 
@@ -22,7 +22,7 @@ def per_trajectory(credit: Callable[[Sequence[float]], Sequence[float]]) -> Adva
     `credit` turns the rewards of a group into one number each.
     """
 
-    def advantages(groups: Sequence[Group]) -> TokenAdvantages:
+    def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
         return [
             np.full(len(sample.token_ids), value)
             for group in groups

@@ -11,7 +11,7 @@ from agentrl.config.learning.aggregation import Aggregation
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class LossDenominators:
     """Denominators of an optimiser step: sampled tokens, and sequences that have any.
 
     Counted over all its micro-batches and before anything is rejected: dividing by the survivors
@@ -22,7 +22,7 @@ class Counts:
     sequences: int
 
     @classmethod
-    def of(cls, sampled_tokens: Iterable[int]) -> "Counts":
+    def of(cls, sampled_tokens: Iterable[int]) -> "LossDenominators":
         """Return the counts of sequences with so many sampled tokens each."""
         kept = [n for n in sampled_tokens if n]
         return cls(sum(kept), len(kept))
@@ -33,7 +33,7 @@ def aggregate(
     mask: Bool[Tensor, "rows width"],
     *,
     how: Aggregation,
-    counts: Counts,
+    counts: LossDenominators,
     horizon_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
     """Return this micro-batch's share of the loss; the shares of a step add up to its loss.

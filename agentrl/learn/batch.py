@@ -1,115 +1,43 @@
-"""Step 6 of the flow: samples with their credit become micro-batches."""
+"""Step 6 of the flow: what the trainer is given of a batch; other processes can read it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from jaxtyping import Bool, Float, Int
-from numpy import ndarray
-from torch import Tensor
-
-from agentrl.learn.layouts.padded import forward_tokens, pad
-from agentrl.learn.sample import Sample
-from agentrl.learn.tokens import Layout, Tokens
-from agentrl.message import ImageSpan
+from agentrl.learn.sample import Trainable, TrainingGroup, TurnWeights, groups_of, sampled
+from agentrl.trajectory import Tree, reward_of
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A sample with the credit of its tokens, ready to train."""
+class TrainingBatch:
+    """The groups of a batch that have a reward, and how much there was besides."""
 
-    sample: Sample
-    advantages: Float[ndarray, " tokens"]
+    groups: tuple[TrainingGroup, ...]
+    owners: tuple[int, ...]
+    """The place in the batch of each group's tree."""
+    trees: int
+    trajectories: int
+    """All that ended, failed ones too."""
 
-    @property
-    def token_ids(self) -> Int[ndarray, " tokens"]:
-        """Return the sample's whole context."""
-        return self.sample.token_ids
-
-    @property
-    def mask(self) -> Bool[ndarray, " tokens"]:
-        """True on the tokens that train."""
-        return self.sample.mask
-
-    @property
-    def images(self) -> tuple[ImageSpan, ...]:
-        """Images in the context."""
-        return self.sample.images
-
-    @property
-    def is_idle(self) -> bool:
-        """True when no token has an advantage and a weight: loss and gradient are zero too."""
-        weights = self.sample.weights
-        credit = self.advantages if weights is None else self.advantages * weights
-        return not credit[self.sample.mask].any()
+    @classmethod
+    def of(
+        cls,
+        trees: Sequence[Tree],
+        trainable: Trainable = sampled,
+        weights: Sequence[TurnWeights] | None = None,
+    ) -> "TrainingBatch":
+        """Return a batch of trees; see `groups_of`, whose errors it raises."""
+        return cls(
+            groups=groups_of(trees, trainable, weights),
+            owners=tuple(at for at, tree in enumerate(trees) if _has_reward(tree)),
+            trees=len(trees),
+            trajectories=sum(len(tree.leaves) for tree in trees),
+        )
 
     @property
-    def forward_tokens(self) -> int:
-        """Number of tokens of a forward pass: all before the last sampled one."""
-        return forward_tokens(self.sample.mask)
+    def failed(self) -> int:
+        """Number of trajectories without a reward."""
+        return self.trajectories - sum(len(group.samples) for group in self.groups)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MicroBatch:
-    """Input of one forward and backward pass. Everything but `tokens` is `rows` x `width`, one row
-    per sequence, shifted like the mask, and 0 off the mask."""
-
-    tokens: Tokens
-    advantages: Float[Tensor, "rows width"]
-    behaviour: Float[Tensor, "rows width"]
-    versions: Int[Tensor, "rows width"]
-    turns: Int[Tensor, "rows width"]
-    proximal: Float[Tensor, "rows width"] | None = None
-    reference: Float[Tensor, "rows width"] | None = None
-    values: Float[Tensor, "rows width"] | None = None
-    returns: Float[Tensor, "rows width"] | None = None
-    weights: Float[Tensor, "rows width"] | None = None
-    """Factor on the loss of each token; None is 1 for all."""
-
-    @property
-    def mask(self) -> Bool[Tensor, "rows width"]:
-        """True on predictions of sampled tokens."""
-        return self.tokens.mask
-
-
-def micro_batch(rows: Sequence[Row], *, layout: Layout, device: torch.device) -> MicroBatch:
-    """Return rows as one block. What is optional in a sample is there in all of them or in none."""
-    samples = [row.sample for row in rows]
-    tokens = layout.tokens(samples, device=device)
-
-    def aligned(values: Sequence[ndarray], dtype: torch.dtype = torch.float32) -> Tensor:
-        cut = [x[1 : row.forward_tokens + 1] for row, x in zip(rows, values, strict=True)]
-        block = torch.from_numpy(pad(cut)).to(device=device, dtype=dtype)
-        return torch.where(tokens.mask, block, torch.zeros((), dtype=dtype, device=device))
-
-    def optional(values: Sequence[ndarray | None]) -> Tensor | None:
-        there = [x for x in values if x is not None]
-        return aligned(there) if there else None
-
-    return MicroBatch(
-        tokens=tokens,
-        advantages=aligned([row.advantages for row in rows]),
-        behaviour=aligned([s.behaviour for s in samples]),
-        versions=aligned([s.versions for s in samples], torch.int64),
-        turns=aligned([s.turns for s in samples], torch.int64),
-        proximal=optional([s.proximal for s in samples]),
-        reference=optional([s.reference for s in samples]),
-        values=optional([s.values for s in samples]),
-        returns=optional([s.returns for s in samples]),
-        weights=optional([s.weights for s in samples]),
-    )
-
-
-def micro_batches(rows: Sequence[Row], *, layout: Layout, device: torch.device) -> list[MicroBatch]:
-    """Return the rows as the micro-batches of a layout."""
-    chosen = layout.plan([row.sample for row in rows])
-    return [micro_batch([rows[i] for i in c], layout=layout, device=device) for c in chosen]
-
-
-def unshifted(values: Float[Tensor, " width"], sample: Sample) -> Float[ndarray, " tokens"]:
-    """Return a row of a micro-batch at the places of the sample's tokens, 0 where none stood."""
-    placed = np.zeros(len(sample.token_ids))
-    width = min(len(values), len(placed) - 1)
-    placed[1 : width + 1] = values[:width].double().cpu().numpy()
-    return placed
+def _has_reward(tree: Tree) -> bool:
+    return any(reward_of(leaf.outcome) is not None for leaf in tree.leaves)

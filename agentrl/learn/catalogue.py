@@ -8,8 +8,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.schema import Key, method_of, own_keys, shown
-from agentrl.config.section import Section
+from agentrl.config.schema import ConfigKey, method_of, own_keys, shown
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 from agentrl.learn import (
     advantages,
@@ -20,38 +20,38 @@ from agentrl.learn import (
     selections,
     shapings,
 )
-from agentrl.learn.method import Method, Need
+from agentrl.learn.method import LearnMethod, Need
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class MethodSlot:
     """A place in the `learn` section that takes a method, or a list of them."""
 
     key: str
-    methods: Sequence[Method[Any]]
+    methods: Sequence[LearnMethod[Any]]
 
     @property
     def default(self) -> str:
         """Return the name of the method that is taken where none is named; empty for a list."""
         value = LearnSection.model_fields[self.key].default
-        return method_of(type(value)) if isinstance(value, Section) else ""
+        return method_of(type(value)) if isinstance(value, ConfigSection) else ""
 
 
 SLOTS = (
-    Slot("reward_shaping", shapings.METHODS),
-    Slot("advantage", advantages.METHODS),
-    Slot("loss", losses.METHODS),
-    Slot("proximal", proximals.METHODS),
-    Slot("correction", corrections.METHODS),
-    Slot("rejection", rejections.METHODS),
-    Slot("selection", selections.METHODS),
+    MethodSlot("reward_shaping", shapings.METHODS),
+    MethodSlot("advantage", advantages.METHODS),
+    MethodSlot("loss", losses.METHODS),
+    MethodSlot("proximal", proximals.METHODS),
+    MethodSlot("correction", corrections.METHODS),
+    MethodSlot("rejection", rejections.METHODS),
+    MethodSlot("selection", selections.METHODS),
 )
 """All slots, in the order in which `docs/methods.md` explains them."""
 
 HEADINGS = ("name", "what it is", "knobs", "needs", "source")
 
 
-def slots(key: str = "") -> tuple[Slot, ...]:
+def slots(key: str = "") -> tuple[MethodSlot, ...]:
     """Return the slot of that name, or all of them. Raises `ConfigError` for another name."""
     if not key:
         return SLOTS
@@ -61,7 +61,7 @@ def slots(key: str = "") -> tuple[Slot, ...]:
     return found
 
 
-def rows(slot: Slot, *, mark: str = "") -> list[tuple[str, ...]]:
+def rows(slot: MethodSlot, *, mark: str = "") -> list[tuple[str, ...]]:
     """Return a row per method, as in `HEADINGS`; `mark` stands on both sides of what is typed."""
     return [
         (
@@ -76,12 +76,12 @@ def rows(slot: Slot, *, mark: str = "") -> list[tuple[str, ...]]:
     ]
 
 
-def knobs(section: type[Section]) -> list[Key]:
+def knobs(section: type[ConfigSection]) -> list[ConfigKey]:
     """Return the keys of a method, without the `name` that chose it."""
     return [key for key in own_keys(section) if key.name != "name"]
 
 
-def variants(section: type[Section]) -> Iterator[tuple[str, Section]]:
+def variants(section: type[ConfigSection]) -> Iterator[tuple[str, ConfigSection]]:
     """Yield the section with each value of each of its choices, and that choice in words.
 
     A choice is a knob with a few allowed values; a value that another knob would have to go with is
@@ -104,7 +104,7 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-def _needs(method: Method[Any], mark: str) -> Iterator[str]:
+def _needs(method: LearnMethod[Any], mark: str) -> Iterator[str]:
     """Yield what a method needs with its defaults, and what choices add to that."""
     always: frozenset[Need] = method.needs(method.section())
     yield from sorted(always)

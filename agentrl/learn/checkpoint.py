@@ -30,11 +30,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from agentrl.atomic import disk_advice, load_json, sync_folder, sync_path
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.runtime.atomic_files import disk_advice, load_json, sync_folder, sync_path
 
 FORMAT = 1
 """Format version of the folder; raised when an older reader would misread it."""
@@ -52,7 +52,7 @@ class PretrainedFiles(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class CheckpointState:
     """Parts of a checkpoint that `load` does not put into the trainer."""
 
     step: int
@@ -60,7 +60,7 @@ class Checkpoint:
 
 
 @dataclass(slots=True, kw_only=True)
-class Checkpoints:
+class CheckpointManager:
     """The checkpoints of one run. Only the run writes into `folder`."""
 
     folder: Path
@@ -70,7 +70,7 @@ class Checkpoints:
     """The image processor of a policy that sees."""
 
     def save(
-        self, trainer: Trainer, *, samplers: Mapping[str, Any], files: Mapping[str, bytes]
+        self, trainer: PolicyTrainer, *, samplers: Mapping[str, Any], files: Mapping[str, bytes]
     ) -> Path:
         """Write a checkpoint of the trainer, what samplers remember (JSON), and files by name."""
         return save(
@@ -84,7 +84,7 @@ class Checkpoints:
             keep=self.keep,
         )
 
-    def restore(self, trainer: Trainer) -> Mapping[str, Any]:
+    def restore(self, trainer: PolicyTrainer) -> Mapping[str, Any]:
         """Load the newest checkpoint, if there is one; return what samplers remembered."""
         newest = latest(self.folder)
         return {} if newest is None else load(newest, trainer).samplers
@@ -105,7 +105,7 @@ def save(
     folder: Path,
     *,
     step: int,
-    trainer: Trainer,
+    trainer: PolicyTrainer,
     samplers: Mapping[str, Any],
     tokenizer: PretrainedFiles | None,
     keep: int,
@@ -152,7 +152,7 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
+def load(checkpoint: Path, trainer: PolicyTrainer) -> CheckpointState:
     """Put a checkpoint into a trainer and into the process's random states; return the rest.
 
     Everything is read and checked first, so a failure leaves the trainer as it was. Raises
@@ -164,7 +164,7 @@ def load(checkpoint: Path, trainer: Trainer) -> Checkpoint:
     _check_model(checkpoint, manifest["model"], trainer.identity)
     state = _read_json(checkpoint / "state.json")
     trainer.read_state(checkpoint)
-    return Checkpoint(step=state["step"], samplers=state["samplers"])
+    return CheckpointState(step=state["step"], samplers=state["samplers"])
 
 
 def _save_policy(

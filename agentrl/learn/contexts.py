@@ -12,23 +12,23 @@ import numpy as np
 from jaxtyping import Int
 from numpy import ndarray
 
-from agentrl.learn.batch import Row
-from agentrl.learn.sample import Sample
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.sample import TrainingSample
 from agentrl.message import ImageSpan
 from agentrl.trajectory import context_runs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Context:
+class SampleContext:
     """One context of a sample."""
 
-    sample: Sample
+    sample: TrainingSample
     """The context as a sample; its mask has the tokens that train in it and in no other."""
     places: Int[ndarray, " _"]
     """Positions of its tokens in the sample."""
 
 
-def contexts(sample: Sample) -> tuple[Context, ...]:
+def contexts(sample: TrainingSample) -> tuple[SampleContext, ...]:
     """Return the contexts whose masks add up to the sample's, those that train nothing left out.
 
     The first is the one at the end; the sample itself, where there is no other. What several hold
@@ -36,10 +36,10 @@ def contexts(sample: Sample) -> tuple[Context, ...]:
     """
     count = len(sample.token_ids)
     if not sample.jumps:
-        return (Context(sample, np.arange(count)),)
+        return (SampleContext(sample, np.arange(count)),)
     followed = {before for _, before in sample.jumps}
     ends = [count - 1, *(start - 1 for start, _ in reversed(sample.jumps))]
-    found: list[Context] = []
+    found: list[SampleContext] = []
     is_free = np.ones(count, dtype=bool)
     for end in ends:
         if end in followed:
@@ -53,16 +53,17 @@ def contexts(sample: Sample) -> tuple[Context, ...]:
     return tuple(one for one in (first, *reversed(others)) if one.sample.mask.any()) or (first,)
 
 
-def rows_of(row: Row) -> list[Row]:
+def rows_of(row: CreditedSample) -> list[CreditedSample]:
     """Return a credited sample as one row per context."""
     if not row.sample.jumps:
         return [row]
-    return [Row(one.sample, row.advantages[one.places]) for one in contexts(row.sample)]
+    return [CreditedSample(one.sample, row.advantages[one.places]) for one in contexts(row.sample)]
 
 
 def by_context(
-    samples: Sequence[Sample], score: Callable[[Sequence[Sample]], Sequence[Sample]]
-) -> list[Sample]:
+    samples: Sequence[TrainingSample],
+    score: Callable[[Sequence[TrainingSample]], Sequence[TrainingSample]],
+) -> list[TrainingSample]:
     """Return the samples with what `score` finds when it is given their contexts instead."""
     parts = [contexts(sample) for sample in samples]
     scored = iter(score([one.sample for own in parts for one in own]))
@@ -72,7 +73,7 @@ def by_context(
     ]
 
 
-def _joined(sample: Sample, scored: Sequence[Context]) -> Sample:
+def _joined(sample: TrainingSample, scored: Sequence[SampleContext]) -> TrainingSample:
     if not sample.jumps:
         return scored[0].sample
     return replace(
@@ -85,7 +86,7 @@ def _joined(sample: Sample, scored: Sequence[Context]) -> Sample:
     )
 
 
-def _context(sample: Sample, places: Int[ndarray, " _"], trains: ndarray) -> Context:
+def _context(sample: TrainingSample, places: Int[ndarray, " _"], trains: ndarray) -> SampleContext:
     def there(values: ndarray | None) -> ndarray | None:
         return None if values is None else values[places]
 
@@ -107,10 +108,10 @@ def _context(sample: Sample, places: Int[ndarray, " _"], trains: ndarray) -> Con
         jumps=(),
         images=tuple(_images(sample, places)),
     )
-    return Context(cut, places)
+    return SampleContext(cut, places)
 
 
-def _images(sample: Sample, places: Int[ndarray, " _"]) -> Iterator[ImageSpan]:
+def _images(sample: TrainingSample, places: Int[ndarray, " _"]) -> Iterator[ImageSpan]:
     """Yield the images of the chosen tokens; a context has all of an image's tokens or none."""
     for image in sample.images:
         at = int(np.searchsorted(places, image.start))
@@ -118,7 +119,9 @@ def _images(sample: Sample, places: Int[ndarray, " _"]) -> Iterator[ImageSpan]:
             yield image.moved(at - image.start)
 
 
-def _placed(sample: Sample, parts: Sequence[tuple[Context, ndarray | None]]) -> ndarray | None:
+def _placed(
+    sample: TrainingSample, parts: Sequence[tuple[SampleContext, ndarray | None]]
+) -> ndarray | None:
     if all(values is None for _, values in parts):
         return None
     whole = np.zeros(len(sample.token_ids))

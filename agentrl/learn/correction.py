@@ -17,7 +17,7 @@ from agentrl.learn.loss import LOG_RATIO_LIMIT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mismatch:
+class PolicyMismatch:
     """Inputs of corrections and rejections, one row per sequence. Nothing has gradient, and
     everything is 0 off the mask."""
 
@@ -33,7 +33,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Weights:
+class CorrectionWeights:
     """Factors on the loss of each token; 0 off the mask."""
 
     applied: Float[Tensor, "rows width"]
@@ -43,7 +43,7 @@ class Weights:
     """Largest weight that is not truncated."""
 
 
-CorrectionFunction = Callable[[Mismatch], Weights]
+CorrectionFunction = Callable[[PolicyMismatch], CorrectionWeights]
 """The correction slot."""
 
 
@@ -54,12 +54,12 @@ class PlannedCorrection:
     `plan` gets them in one block and returns the correction for its micro-batches.
     """
 
-    plan: Callable[[Mismatch], CorrectionFunction]
+    plan: Callable[[PolicyMismatch], CorrectionFunction]
 
 
 AnyCorrectionFunction = CorrectionFunction | PlannedCorrection
 
-RejectionFunction = Callable[[Mismatch], Bool[Tensor, "rows width"]]
+RejectionFunction = Callable[[PolicyMismatch], Bool[Tensor, "rows width"]]
 """The rejection slot: which tokens of the mask are kept. What is rejected has a loss of 0 and stays
 in every denominator."""
 
@@ -83,7 +83,7 @@ def known(
     return torch.where(behaviour.isfinite(), behaviour, instead)
 
 
-def token_ratio(tokens: Mismatch) -> Float[Tensor, "rows width"]:
+def token_ratio(tokens: PolicyMismatch) -> Float[Tensor, "rows width"]:
     """Return proximal / behaviour of each token, the logarithm cut to +-20; 0 off the mask."""
     cut = tokens.gaps.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return torch.where(tokens.mask, cut.exp(), 0.0)

@@ -18,22 +18,22 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.advantages.gae import ReturnsFunction, returns_of
-from agentrl.learn.aggregate import Counts, aggregate
-from agentrl.learn.batch import MicroBatch, unshifted
+from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.contexts import by_context
-from agentrl.learn.forward import decoder, hidden_states
 from agentrl.learn.method import needed
+from agentrl.learn.micro_batch import MicroBatch, unshifted
 from agentrl.learn.optimizer import AdamW
-from agentrl.learn.ranks import ALONE, Ranks
-from agentrl.learn.sample import Group, Sample
-from agentrl.learn.tally import Tally
-from agentrl.learn.tokens import Layout, Tokens
+from agentrl.learn.ranks import ALONE, TrainerRanks
+from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
+from agentrl.learn.token_logprobs import decoder, hidden_states
 from agentrl.message import ImageSpan
+from agentrl.metrics.accumulator import MetricAccumulator
 
 
 def critic_of(
-    model: PreTrainedModel, config: LearnSection, *, seed: int, ranks: Ranks | None = None
-) -> "Critic | None":
+    model: PreTrainedModel, config: LearnSection, *, seed: int, ranks: TrainerRanks | None = None
+) -> "ValueHead | None":
     """Return the critic of a config, if it has one.
 
     Raises `ConfigError` if the advantage is made of values and there is none, or the reverse.
@@ -52,12 +52,12 @@ def critic_of(
             f"learn.critic is set, and learn.advantage {name} reads no values; take learn.critic "
             "out, or choose gae"
         )
-    return Critic(
+    return ValueHead(
         model, config.critic, returns=returns_of(config.advantage), seed=seed, ranks=ranks
     )
 
 
-class Critic:
+class ValueHead:
     """Owns the head's weights and their optimiser. At first every context is worth 0."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Critic:
         *,
         returns: ReturnsFunction,
         seed: int,
-        ranks: Ranks | None = None,
+        ranks: TrainerRanks | None = None,
     ) -> None:
         size = model.config.get_text_config().hidden_size
         self._head = _head(size, section.hidden_size, seed=seed).to(model.device)
@@ -82,7 +82,7 @@ class Critic:
         )
 
     def values(
-        self, hidden: Float[Tensor, "lines length width"], tokens: Tokens
+        self, hidden: Float[Tensor, "lines length width"], tokens: ModelInputs
     ) -> Float[Tensor, "rows width2"]:
         """Return the value of the context before every token of the mask, 0 off it."""
         if self._coefficient is None:
@@ -97,8 +97,8 @@ class Critic:
         hidden: Float[Tensor, "lines length width"],
         batch: MicroBatch,
         *,
-        counts: Counts,
-        tally: Tally,
+        counts: LossDenominators,
+        tally: MetricAccumulator,
     ) -> Float[Tensor, ""]:
         """Return this micro-batch's share of the value loss, a mean over tokens.
 
@@ -114,8 +114,8 @@ class Critic:
         return loss if self._coefficient is None else self._coefficient * loss
 
     def valued(
-        self, groups: Sequence[Group], layout: Layout, *, limit_tokens: int
-    ) -> tuple[Group, ...]:
+        self, groups: Sequence[TrainingGroup], layout: SequenceLayout, *, limit_tokens: int
+    ) -> tuple[TrainingGroup, ...]:
         """Return the groups, each sample with its values and with what they should have been.
 
         Values stand on the mask, and at the end of what a limit of ours ended. One forward pass
@@ -131,8 +131,8 @@ class Critic:
         return _regrouped(groups, [replace(s, returns=returns) for s, returns in pairs])
 
     def _of_contexts(
-        self, samples: Sequence[Sample], layout: Layout, *, limit_tokens: int
-    ) -> list[Sample]:
+        self, samples: Sequence[TrainingSample], layout: SequenceLayout, *, limit_tokens: int
+    ) -> list[TrainingSample]:
         found = list(samples)
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
         asked = [_Asked.of(samples[i], limit_tokens) for i in live]
@@ -174,7 +174,7 @@ class Critic:
 
 
 @contextmanager
-def watching(critic: Critic | None) -> Generator[list[Tensor]]:
+def watching(critic: ValueHead | None) -> Generator[list[Tensor]]:
     """Collect the last hidden states of the policy's forward passes in the block, for a critic."""
     if critic is None:
         yield []
@@ -209,7 +209,7 @@ def value_loss(
     return torch.maximum(plain, (cut - returns) ** 2) / 2
 
 
-def explained_variance(groups: Sequence[Group]) -> float:
+def explained_variance(groups: Sequence[TrainingGroup]) -> float:
     """Return 1 - var(returns - values) / var(returns) over all tokens that train.
 
     1 is a perfect critic, 0 no better than a constant; 0 too where all returns are equal.
@@ -239,7 +239,7 @@ class _Asked:
     images: tuple[ImageSpan, ...] = ()
 
     @classmethod
-    def of(cls, sample: Sample, limit_tokens: int) -> "_Asked":
+    def of(cls, sample: TrainingSample, limit_tokens: int) -> "_Asked":
         if not sample.truncated:
             return cls(sample.token_ids, sample.mask, 0, sample.images)
         n = min(len(sample.token_ids), limit_tokens)
@@ -266,6 +266,8 @@ def _shapes(state: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(value.shape) for name, value in sorted(state.items())}
 
 
-def _regrouped(groups: Sequence[Group], samples: Sequence[Sample]) -> tuple[Group, ...]:
+def _regrouped(
+    groups: Sequence[TrainingGroup], samples: Sequence[TrainingSample]
+) -> tuple[TrainingGroup, ...]:
     rest = iter(samples)
     return tuple(replace(g, samples=tuple(next(rest) for _ in g.samples)) for g in groups)

@@ -4,23 +4,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from agentrl.authoring.gold import GoldEpisode
+from agentrl.chat.patch import ChatWriter
+from agentrl.chat.renderer import ChatRenderer, TokenSegment
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError
-from agentrl.gold import GoldEpisode
-from agentrl.learn.recording import AssistantSaid, Recording
-from agentrl.learn.warmstart import Demonstration
+from agentrl.learn.recording import ConversationRecording, RecordedAction
+from agentrl.learn.warmstart import TokenizedDemonstration
 from agentrl.message import ImageSpan, Message
-from agentrl.rollout.chat import Chat, TokenSegment
-from agentrl.rollout.patch import Writer
 
 
 @runtime_checkable
-class WritingChat(Chat, Writer, Protocol):
+class WritingChat(ChatRenderer, ChatWriter, Protocol):
     """A chat format that can also write what the policy would have sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class DemonstrationTurns:
     """A conversation by turns: what the agent did, and what it was answered each time."""
 
     name: str
@@ -34,7 +34,7 @@ class Conversation:
     """Tools callable from the answer of a turn on, by turn counted from 0, where they changed."""
 
     @classmethod
-    def of_gold(cls, episode: GoldEpisode) -> "Conversation":
+    def of_gold(cls, episode: GoldEpisode) -> "DemonstrationTurns":
         """Return a gold player's conversation. It may have been stopped before the last answer."""
         answers = [reply.messages for reply in episode.replies]
         answers += [()] * (len(episode.actions) - len(answers))
@@ -48,13 +48,13 @@ class Conversation:
         )
 
     @classmethod
-    def of_recording(cls, recording: Recording, name: str) -> "Conversation":
+    def of_recording(cls, recording: ConversationRecording, name: str) -> "DemonstrationTurns":
         """Return a recorded conversation; what comes before the first action is the opening."""
         opening: list[Message] = []
         turns: list[tuple[Action, tuple[Message, ...]]] = []
         for said in recording.messages:
             message = said.message
-            if isinstance(said, AssistantSaid):
+            if isinstance(said, RecordedAction):
                 turns.append((Action(message.text, message.tool_calls), ()))
             elif turns:
                 action, answers = turns[-1]
@@ -67,8 +67,8 @@ class Conversation:
 
 
 def demonstrations(
-    conversations: Iterable[Conversation], chat: WritingChat, *, context_tokens: int
-) -> list[Demonstration]:
+    conversations: Iterable[DemonstrationTurns], chat: WritingChat, *, context_tokens: int
+) -> list[TokenizedDemonstration]:
     """Return one demonstration per conversation: the actions are learnt, the rest is read.
 
     What follows the last action is left out. Raises `ConfigError` for a conversation that does not
@@ -78,8 +78,8 @@ def demonstrations(
 
 
 def _demonstration(
-    conversation: Conversation, chat: WritingChat, *, context_tokens: int
-) -> Demonstration:
+    conversation: DemonstrationTurns, chat: WritingChat, *, context_tokens: int
+) -> TokenizedDemonstration:
     token_ids: list[int] = []
     mask: list[bool] = []
     images: list[ImageSpan] = []
@@ -107,4 +107,4 @@ def _demonstration(
             f"{conversation.name} is {len(token_ids)} tokens long, and "
             f"engine.context_tokens={context_tokens} allows fewer; raise it or leave this one out"
         )
-    return Demonstration(tuple(token_ids), tuple(mask), tuple(images))
+    return TokenizedDemonstration(tuple(token_ids), tuple(mask), tuple(images))

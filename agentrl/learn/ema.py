@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Ema:
+class WeightEma:
     """Owns the average of what an optimiser moves, in float32. It begins at the first weights.
 
     Source: Polyak and Juditsky 1992, in its exponential form:

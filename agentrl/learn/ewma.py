@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from agentrl.learn.anchor import Anchor
-from agentrl.learn.batch import Row
-from agentrl.learn.evidence import Evidence
+from agentrl.learn.logprob_scorer import LogprobScorer
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.proximal_weights import ProximalWeights
 from agentrl.learn.swap import swapped, trained
 
 
 @dataclass(slots=True, eq=False)
-class Average:
+class EwmaAverage:
     """Sum of beta^age x weights over the sum of beta^age: bias-corrected, so that the first weights
     count no more than they should.
 
@@ -27,7 +27,7 @@ class Average:
     """The sum of beta^age."""
 
     @classmethod
-    def of(cls, model: Module, *, on_cpu: bool = False) -> "Average":
+    def of(cls, model: Module, *, on_cpu: bool = False) -> "EwmaAverage":
         """Return the average that begins with a model's weights."""
         return cls(
             {
@@ -51,17 +51,17 @@ class Average:
                 mean.mul_(beta * before / self.total).add_(new, alpha=1 / self.total)
 
 
-class _Averaged(Anchor):
+class _Averaged(ProximalWeights):
     """Base of both methods: the average, its scores, its state in a checkpoint."""
 
     name = "ewma"
 
-    def __init__(self, evidence: Evidence, *, on_cpu: bool) -> None:
+    def __init__(self, evidence: LogprobScorer, *, on_cpu: bool) -> None:
         self._evidence = evidence
         self._on_cpu = on_cpu
-        self.average = Average.of(evidence.model, on_cpu=on_cpu)
+        self.average = EwmaAverage.of(evidence.model, on_cpu=on_cpu)
 
-    def scored(self, rows: Sequence[Row]) -> list[Row]:
+    def scored(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         with swapped(self._evidence.model, self.average.weights):
             samples = self._evidence.as_proximal([row.sample for row in rows])
         return [replace(row, sample=s) for row, s in zip(rows, samples, strict=True)]
@@ -75,7 +75,7 @@ class _Averaged(Anchor):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over an average; begin one with the model's weights where there is none."""
         if not state:
-            self.average = Average.of(self._evidence.model, on_cpu=self._on_cpu)
+            self.average = EwmaAverage.of(self._evidence.model, on_cpu=self._on_cpu)
             return
         self.average.total = state["total"].item()
         for name, value in self.average.weights.items():
@@ -85,11 +85,11 @@ class _Averaged(Anchor):
 class StepAverage(_Averaged):
     """PPO-EWMA: over optimiser steps, each of which is scored with the average before it."""
 
-    def __init__(self, evidence: Evidence, *, beta: float, on_cpu: bool = False) -> None:
+    def __init__(self, evidence: LogprobScorer, *, beta: float, on_cpu: bool = False) -> None:
         super().__init__(evidence, on_cpu=on_cpu)
         self._beta = beta
 
-    def of_update(self, rows: Sequence[Row]) -> list[Row]:
+    def of_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         """Return the rows with log-probs of the average."""
         return self.scored(rows)
 
@@ -107,7 +107,7 @@ class VersionAverage(_Averaged):
 
     def __init__(
         self,
-        evidence: Evidence,
+        evidence: LogprobScorer,
         *,
         window_versions: int,
         reset_below: float,
@@ -117,7 +117,7 @@ class VersionAverage(_Averaged):
         self._beta = beta_of(window_versions)
         self._reset_below = reset_below
 
-    def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
+    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
         """Return the rows with log-probs of the average."""
         return self.scored(rows)
 

@@ -27,7 +27,7 @@ FLOOR = -1e4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Predicted:
+class TokenPredictions:
     """Outputs of the head for each prediction, in nats and float32, with gradient."""
 
     logprobs: Float[Tensor, " chosen"]
@@ -43,7 +43,7 @@ def predict(
     *,
     temperature: float,
     chunk_tokens: int,
-) -> Predicted:
+) -> TokenPredictions:
     """Return the targets' log-probs and the entropies under `softmax(head(hidden) / temperature)`.
 
     No more than `chunk_tokens` x vocabulary logits exist at once, or `PLAIN_LOGITS` where that is
@@ -54,11 +54,11 @@ def predict(
         return plain(head(hidden), targets, temperature=temperature)
     if type(head) is nn.Linear:
         found = _Chunked.apply(hidden, head.weight, head.bias, targets, temperature, chunk_tokens)
-        return Predicted(*found)
+        return TokenPredictions(*found)
     pairs = zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
     parts = [_recomputed(head, *pair, temperature) for pair in pairs]
     logprobs, entropies = zip(*parts, strict=True)
-    return Predicted(torch.cat(logprobs), torch.cat(entropies))
+    return TokenPredictions(torch.cat(logprobs), torch.cat(entropies))
 
 
 def plain(
@@ -66,10 +66,10 @@ def plain(
     targets: Int[Tensor, " chosen"],
     *,
     temperature: float,
-) -> Predicted:
+) -> TokenPredictions:
     """Return the same from logits that are there anyway."""
     logs = (logits.float() / temperature).log_softmax(dim=-1)
-    return Predicted(_at(logs, targets), _entropies(logs))
+    return TokenPredictions(_at(logs, targets), _entropies(logs))
 
 
 def _entropies(logs: Float[Tensor, "chosen vocabulary"]) -> Float[Tensor, " chosen"]:

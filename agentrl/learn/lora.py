@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.config.learning.lora import LoraSection
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.learn.dtensor import alike, local, whole
 from agentrl.learn.swap import trained
-from agentrl.sync.adapters import Adapter
+from agentrl.runtime.distribution import install_command
+from agentrl.weight_sync.adapters import LoraAdapter
 
 ADAPTER = "default"
 """The name peft gives an adapter that has none."""
@@ -95,7 +95,7 @@ def base_of(model: PreTrainedModel) -> dict[str, Tensor]:
     }
 
 
-def adapters_of(model: nn.Module) -> dict[str, Adapter]:
+def adapters_of(model: nn.Module) -> dict[str, LoraAdapter]:
     """Return the adapters by the Hugging Face names of their weights, detached and not copied."""
     return {f"{name}.weight": _adapter(layer) for name, layer in adapted(model)}
 
@@ -109,13 +109,13 @@ def silent_adapters(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _adapter(layer: Any) -> Adapter:
+def _adapter(layer: Any) -> LoraAdapter:
     scale = float(layer.scaling[ADAPTER])
     if ADAPTER in layer.lora_embedding_A:
         a, b = layer.lora_embedding_A[ADAPTER], layer.lora_embedding_B[ADAPTER]
-        return Adapter(a.detach(), b.detach(), scale, transposed=True)
+        return LoraAdapter(a.detach(), b.detach(), scale, transposed=True)
     a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
-    return Adapter(a.detach(), b.detach(), scale, transposed=layer.fan_in_fan_out)
+    return LoraAdapter(a.detach(), b.detach(), scale, transposed=layer.fan_in_fan_out)
 
 
 def save_adapter(model: PreTrainedModel, folder: Path | None) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
 Need = Literal[
@@ -46,10 +46,10 @@ def _nothing(section: Any) -> frozenset[Need]:
 
 
 @dataclass(frozen=True, slots=True)
-class Method(Generic[F_co]):
+class LearnMethod(Generic[F_co]):
     """Binding of a section to a function, with its source and its needs."""
 
-    section: type[Section]
+    section: type[ConfigSection]
     bind: Callable[[Any], F_co]
     source: str
     needs: Callable[[Any], frozenset[Need]] = _nothing
@@ -74,21 +74,21 @@ def needs(*names: Need) -> Callable[[F], F]:
     return mark
 
 
-def bound(methods: Sequence[Method[F]], section: Section) -> F:
+def bound(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> F:
     """Return the function `section` names, with its knobs."""
     if isinstance(section, CustomMethod):
         return partial(imported(section), **section.arguments)  # pyright: ignore[reportReturnType]
     return found(methods, section).bind(section)
 
 
-def needed(methods: Sequence[Method[Any]], section: Section) -> frozenset[Need]:
+def needed(methods: Sequence[LearnMethod[Any]], section: ConfigSection) -> frozenset[Need]:
     """Return the needs of the method that `section` names."""
     if isinstance(section, CustomMethod):
         return frozenset(getattr(imported(section), "needs", ()))
     return found(methods, section).needs(section)
 
 
-def found(methods: Sequence[Method[F]], section: Section) -> Method[F]:
+def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMethod[F]:
     """Return the row of a section."""
     for method in methods:
         if method.section is type(section):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.learn import (
     advantages,
     corrections,
@@ -18,13 +18,13 @@ from agentrl.learn.correction import AnyCorrectionFunction, RejectionFunction
 from agentrl.learn.loss import AnyLossFunction
 from agentrl.learn.method import Need, bound, needed
 from agentrl.learn.proximal import ProximalFunction
-from agentrl.learn.regularisers import Regularisers
+from agentrl.learn.regularisers import LossRegularisers
 from agentrl.learn.selection import SelectionFunction
 from agentrl.learn.shaping import ShapingFunction
 
 
 @dataclass(frozen=True, slots=True)
-class Methods:
+class LearnMethods:
     """One function per slot, or several that are applied one after the other."""
 
     shapings: tuple[ShapingFunction, ...]
@@ -38,7 +38,7 @@ class Methods:
     """Everything they have to be given."""
 
     @classmethod
-    def of(cls, section: LearnSection) -> "Methods":
+    def of(cls, section: LearnSection) -> "LearnMethods":
         """Return the methods of a config; `ConfigError` for a function that cannot be imported."""
         one = (
             (advantages.METHODS, section.advantage),
@@ -59,22 +59,22 @@ class Methods:
             correction=correction_of(section.correction),
             rejections=tuple(bound(rejections.METHODS, each) for each in section.rejection),
             selections=tuple(bound(selections.METHODS, each) for each in section.selection),
-            needs=Regularisers.of(section).needs.union(
+            needs=LossRegularisers.of(section).needs.union(
                 *(needed(rows, each) for rows, each in one + several)
             ),
         )
 
 
-def advantage_of(section: Section) -> AdvantageFunction:
+def advantage_of(section: ConfigSection) -> AdvantageFunction:
     """Return the advantage function `section` names, with its knobs."""
     return bound(advantages.METHODS, section)
 
 
-def loss_of(section: Section) -> AnyLossFunction:
+def loss_of(section: ConfigSection) -> AnyLossFunction:
     """Return the loss `section` names, with its knobs."""
     return bound(losses.METHODS, section)
 
 
-def correction_of(section: Section) -> AnyCorrectionFunction:
+def correction_of(section: ConfigSection) -> AnyCorrectionFunction:
     """Return the correction `section` names, with its knobs."""
     return bound(corrections.METHODS, section)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.dtensor import alike, whole
-from agentrl.learn.precision import Master
+from agentrl.learn.precision import MasterWeight
 from agentrl.learn.schedule import Shape, between, warmup
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -31,7 +31,7 @@ class AdamW:
                 " give the trainer the steps of the run, or keep the rate constant"
             )
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._masters = {name: Master.of(parameter) for name, parameter in named.items()}
+        self._masters = {name: MasterWeight.of(parameter) for name, parameter in named.items()}
         self._learning_rate = section.learning_rate
         self._warmup_steps = section.warmup_steps
         self._decay: Shape = section.decay

@@ -21,7 +21,7 @@ def round_to(model: nn.Module, precision: Precision) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Master:
+class MasterWeight:
     """A weight in float32, for a parameter that the model may hold rounded.
 
     bfloat16 has 8 bits: an update of less than 1/512 of a weight would be lost, and a typical one
@@ -33,7 +33,7 @@ class Master:
     parameter: nn.Parameter
 
     @classmethod
-    def of(cls, parameter: nn.Parameter) -> "Master":
+    def of(cls, parameter: nn.Parameter) -> "MasterWeight":
         """Return the master of a parameter; from now on it collects the parameter's gradients."""
         if parameter.dtype == torch.float32:
             return cls(parameter, parameter)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from agentrl.config.learning.precision import Precision
 from agentrl.learn.dtensor import alike
-from agentrl.learn.tally import Tally
-from agentrl.learn.tokens import Layout, Tokens, TokenSequence, no_tokens
+from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout, TokenSequence, no_tokens
+from agentrl.metrics.accumulator import MetricAccumulator
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Ranks:
+class TrainerRanks:
     """The processes of one trainer, seen from one of them. This one has no others.
 
     What others do too is a collective: all ranks call it, in the same order.
@@ -30,7 +30,7 @@ class Ranks:
     rank = 0
     size = 1
 
-    def plan(self, layout: Layout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+    def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return the sequence indices of each of this rank's passes.
 
         All ranks get the same number of passes, some of them perhaps over nothing, because the
@@ -39,8 +39,8 @@ class Ranks:
         return layout.plan(sequences)
 
     def passes(
-        self, layout: Layout, sequences: Sequence[TokenSequence], *, device: torch.device
-    ) -> Iterator[tuple[list[int], Tokens]]:
+        self, layout: SequenceLayout, sequences: Sequence[TokenSequence], *, device: torch.device
+    ) -> Iterator[tuple[list[int], ModelInputs]]:
         """Yield this rank's passes: which sequences, and these as one block."""
         for indices in self.plan(layout, sequences):
             chosen = [sequences[i] for i in indices]
@@ -58,7 +58,7 @@ class Ranks:
         """Return the sum over ranks of a tensor. A collective."""
         return value
 
-    def tallied(self, tally: Tally) -> Tally:
+    def tallied(self, tally: MetricAccumulator) -> MetricAccumulator:
         """Return the merged tally of all ranks. A collective."""
         return tally
 
@@ -100,5 +100,5 @@ class Ranks:
         collective."""
 
 
-ALONE = Ranks()
+ALONE = TrainerRanks()
 """The one rank of a trainer on one device."""

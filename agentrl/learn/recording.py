@@ -33,12 +33,12 @@ from pydantic import (
     model_validator,
 )
 
-from agentrl.atomic import lines_file, write_bytes
+from agentrl.authoring.gold import GoldEpisode
 from agentrl.env import Box
 from agentrl.errors import ConfigError
-from agentrl.export.images import ENDINGS
-from agentrl.gold import GoldEpisode
 from agentrl.message import Content, Image, Message, ToolCall
+from agentrl.runtime.atomic_files import lines_file, write_bytes
+from agentrl.runtime.image_files import ENDINGS
 
 VERSION = 2
 """Version of the format. 1 had neither files nor places."""
@@ -130,7 +130,7 @@ def names_of(content: RecordedContent) -> list[str]:
     return [] if isinstance(content, str) else [p.name for p in content if not isinstance(p, str)]
 
 
-class Said(_Closed):
+class RecordedPrompt(_Closed):
     """A system or user message."""
 
     role: Literal["system", "user"]
@@ -142,7 +142,7 @@ class Said(_Closed):
         return Message(self.role, _shown(self.content))
 
 
-class AssistantSaid(_Closed):
+class RecordedAction(_Closed):
     """Answer that the policy is to learn."""
 
     role: Literal["assistant"]
@@ -163,7 +163,7 @@ class AssistantSaid(_Closed):
         return Message("assistant", said, tool_calls=calls)
 
 
-class ToolSaid(_Closed):
+class RecordedAnswer(_Closed):
     """A tool's answer to one call."""
 
     role: Literal["tool"]
@@ -177,10 +177,12 @@ class ToolSaid(_Closed):
         return Message("tool", _shown(self.content), tool_call_id=self.tool_call_id, name=self.name)
 
 
-RecordedMessage = Annotated[Said | AssistantSaid | ToolSaid, Field(discriminator="role")]
+RecordedMessage = Annotated[
+    RecordedPrompt | RecordedAction | RecordedAnswer, Field(discriminator="role")
+]
 
 
-class Recording(_Closed):
+class ConversationRecording(_Closed):
     """One recorded conversation: it opens with a prompt, and assistants never follow each other."""
 
     messages: tuple[RecordedMessage, ...]
@@ -202,7 +204,7 @@ class Recording(_Closed):
         return version
 
     @model_validator(mode="after")
-    def _alternates(self) -> "Recording":
+    def _alternates(self) -> "ConversationRecording":
         roles = [message.role for message in self.messages]
         if "assistant" not in roles:
             raise ValueError("no assistant message, so there is nothing to learn; record one")
@@ -217,7 +219,9 @@ class Recording(_Closed):
         return self
 
 
-def read_recordings(path: Path, *, minimum_reward: float | None = None) -> tuple[Recording, ...]:
+def read_recordings(
+    path: Path, *, minimum_reward: float | None = None
+) -> tuple[ConversationRecording, ...]:
     """Return the recordings of a JSONL file, in order; empty lines are skipped.
 
     With `minimum_reward`, those that earned less, or nothing known, are left out. Raises
@@ -232,7 +236,7 @@ def read_recordings(path: Path, *, minimum_reward: float | None = None) -> tuple
 
 
 def write_recordings(
-    path: Path, recordings: Iterable[Recording], *, picture_files: bool = False
+    path: Path, recordings: Iterable[ConversationRecording], *, picture_files: bool = False
 ) -> int:
     """Write a JSONL file that `read_recordings` reads back as it was; return how many.
 
@@ -247,14 +251,14 @@ def write_recordings(
     return count
 
 
-def append_recording(path: Path, recording: Recording) -> None:
+def append_recording(path: Path, recording: ConversationRecording) -> None:
     """Add one to a JSONL file, whose pictures become files; it is made where it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(line_of(path, recording, picture_files=True))
 
 
-def line_of(path: Path, recording: Recording, *, picture_files: bool = False) -> str:
+def line_of(path: Path, recording: ConversationRecording, *, picture_files: bool = False) -> str:
     """Return a recording as a line of a JSONL file; with `picture_files`, write its pictures."""
     if picture_files:
         keep = partial(_in_file, path.with_suffix(".images"))
@@ -266,7 +270,7 @@ def line_of(path: Path, recording: Recording, *, picture_files: bool = False) ->
     return f'{{"version":{VERSION},{text[1:]}\n'
 
 
-def recording_of(episode: GoldEpisode, *, player: str = "gold") -> Recording:
+def recording_of(episode: GoldEpisode, *, player: str = "gold") -> ConversationRecording:
     """Return the recording of a gold episode, without what followed its last action."""
     places = iter(episode.places)
     said: list[RecordedMessage] = [
@@ -276,7 +280,7 @@ def recording_of(episode: GoldEpisode, *, player: str = "gold") -> Recording:
     while said and said[-1].role != "assistant":
         said.pop()
     tools = tuple(dict(tool) for tool in episode.opening.tools or ())
-    return Recording(
+    return ConversationRecording(
         messages=tuple(said),
         tools=tools,
         reward=episode.reward,
@@ -293,21 +297,21 @@ def recorded(message: Message, places: Mapping[int, Box] | None = None) -> Recor
                 RecordedCall(id=c.id, name=c.name, arguments=dict(c.arguments))
                 for c in message.tool_calls
             )
-            return AssistantSaid(
+            return RecordedAction(
                 role="assistant",
                 content=message.text,
                 tool_calls=calls,
                 places=dict(places or {}),
             )
         case "tool":
-            return ToolSaid(
+            return RecordedAnswer(
                 role="tool",
                 content=_kept(message.content),
                 tool_call_id=message.tool_call_id or "",
                 name=message.name or "",
             )
         case role:
-            return Said(role=role, content=_kept(message.content))
+            return RecordedPrompt(role=role, content=_kept(message.content))
 
 
 def _shown(content: RecordedContent) -> Content:
@@ -331,7 +335,7 @@ def _kept(content: Content) -> RecordedContent:
 def _changed(
     message: RecordedMessage, change: Callable[[RecordedImage], RecordedImage]
 ) -> RecordedMessage:
-    if isinstance(message, AssistantSaid) or isinstance(message.content, str):
+    if isinstance(message, RecordedAction) or isinstance(message.content, str):
         return message
     content = tuple(p if isinstance(p, str) else change(p) for p in message.content)
     return message.model_copy(update={"content": content})
@@ -349,13 +353,15 @@ def _in_file(folder: Path, picture: RecordedImage) -> RecordedImage:
     return RecordedImage(file=file, sha256=image.digest, media_type=image.media_type)
 
 
-def _parsed(path: Path) -> Iterator[Recording]:
+def _parsed(path: Path) -> Iterator[ConversationRecording]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                yield Recording.model_validate_json(line, context={_FOLDER: path.parent})
+                yield ConversationRecording.model_validate_json(
+                    line, context={_FOLDER: path.parent}
+                )
             except ValidationError as error:
                 # That pictures are no text is told before what is wrong with them.
                 every = error.errors()

@@ -15,7 +15,7 @@ from torch import Tensor
 from agentrl.config.learn import LearnSection
 from agentrl.learn.loss import LOG_RATIO_LIMIT, PolicyTokens, ratio
 from agentrl.learn.method import Need
-from agentrl.learn.tally import Tally
+from agentrl.metrics.accumulator import MetricAccumulator
 
 K3_LIMIT = 10.0
 """The k3 of a token is cut to it: it grows like 1 / ratio."""
@@ -70,7 +70,7 @@ def kl_loss(
 
 
 @dataclass(frozen=True, slots=True)
-class Regularisers:
+class LossRegularisers:
     """The terms a config asks for. The default asks for none."""
 
     kl: KlFunction | None = None
@@ -79,7 +79,7 @@ class Regularisers:
     needs: frozenset[Need] = frozenset()
 
     @classmethod
-    def of(cls, config: LearnSection) -> "Regularisers":
+    def of(cls, config: LearnSection) -> "LossRegularisers":
         """Return the regularisers of a config."""
         needs = set[Need]()
         if config.entropy_bonus:
@@ -108,7 +108,7 @@ class Regularisers:
         tokens: PolicyTokens,
         reference: Float[Tensor, "rows width"] | None,
         entropies: Float[Tensor, "rows width"],
-        tally: Tally,
+        tally: MetricAccumulator,
     ) -> Float[Tensor, "rows width"]:
         """Return the losses with the terms added; `entropies` and log-probs carry gradient.
 

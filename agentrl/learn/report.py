@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl.learn.batch import Row
-from agentrl.learn.sample import Group
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.sample import TrainingGroup
 
 
 def batch_metrics(
-    groups: Sequence[Group],
-    credited: Sequence[Row],
-    rows: Sequence[Row],
+    groups: Sequence[TrainingGroup],
+    credited: Sequence[CreditedSample],
+    rows: Sequence[CreditedSample],
     *,
     failed: int,
     version: int,
@@ -49,13 +49,15 @@ def batch_metrics(
     }
 
 
-def shaping_metrics(groups: Sequence[Group]) -> dict[str, float]:
+def shaping_metrics(groups: Sequence[TrainingGroup]) -> dict[str, float]:
     """Return the mean of the rewards that credit is made of."""
     rewards = [sample.reward for group in groups for sample in group.samples]
     return {"reward/shaped_mean": float(np.mean(rewards))}
 
 
-def selection_metrics(credited: Sequence[Row], rows: Sequence[Row]) -> dict[str, float]:
+def selection_metrics(
+    credited: Sequence[CreditedSample], rows: Sequence[CreditedSample]
+) -> dict[str, float]:
     """Return the shares of trajectories, and of tokens that could train, that were selected."""
     before = [n for row in credited if (n := row.sample.sampled_tokens)]
     return {
@@ -64,7 +66,7 @@ def selection_metrics(credited: Sequence[Row], rows: Sequence[Row]) -> dict[str,
     }
 
 
-def _zero_fraction(groups: Sequence[Group], credited: Sequence[Row]) -> float:
+def _zero_fraction(groups: Sequence[TrainingGroup], credited: Sequence[CreditedSample]) -> float:
     ends = np.cumsum([len(group.samples) for group in groups])[:-1]
     idle = np.split(np.array([row.is_idle for row in credited]), ends)
     return float(np.mean([group.all() for group in idle]))

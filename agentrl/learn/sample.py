@@ -14,7 +14,7 @@ from agentrl.trajectory import Trajectory, Tree, Truncated, reward_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sample:
+class TrainingSample:
     """One trajectory that has a reward. Arrays are per token of the whole context."""
 
     task_id: str
@@ -66,11 +66,11 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TrainingGroup:
     """The trajectories of one task that have a reward; failed ones are not among them."""
 
     task_id: str
-    samples: tuple[Sample, ...]
+    samples: tuple[TrainingSample, ...]
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -95,7 +95,7 @@ def groups_of(
     trees: Sequence[Tree],
     trainable: Trainable = sampled,
     weights: Sequence[TurnWeights] | None = None,
-) -> tuple[Group, ...]:
+) -> tuple[TrainingGroup, ...]:
     """Return one group per tree that has a reward at all; `weights` are per tree.
 
     Failed trajectories are left out here, once: what follows never sees them, so they are in no
@@ -103,7 +103,7 @@ def groups_of(
     """
     given = [None] * len(trees) if weights is None else weights
     groups = (
-        Group(
+        TrainingGroup(
             tree.task.id,
             tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable, turns))),
         )
@@ -114,7 +114,7 @@ def groups_of(
 
 def sample_of(
     trajectory: Trajectory, trainable: Trainable = sampled, weights: TurnWeights | None = None
-) -> Sample | None:
+) -> TrainingSample | None:
     """Return the trajectory as arrays, or None when it failed.
 
     What may not train is context for what may, and counts in the baseline all the same.
@@ -137,7 +137,7 @@ def sample_of(
             f"{name}: its first token is sampled, and nothing comes before it that could predict "
             "it; a context starts with a prompt of at least one token"
         )
-    return Sample(
+    return TrainingSample(
         task_id=trajectory.task.id,
         sample=trajectory.sample,
         reward=float(reward),

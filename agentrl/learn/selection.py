@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentrl.learn.batch import Row
+from agentrl.learn.micro_batch import CreditedSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class SelectionContext:
     """Point of the run at which a batch is selected from."""
 
     step: int
@@ -18,7 +18,7 @@ class Moment:
     """Seed of this step's random choices."""
 
 
-SelectionFunction = Callable[[Sequence[Row], Moment], Sequence[Row]]
+SelectionFunction = Callable[[Sequence[CreditedSample], SelectionContext], Sequence[CreditedSample]]
 """The selection slot: the rows of a batch, all groups in order, to those that train. A row may be
 left out, or come back with other `weights` or `advantages`, or with fewer tokens in its mask; what
 it is divided by follows from the masks of the rows that are returned."""

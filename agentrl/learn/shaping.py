@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agentrl.errors import LearnError
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 
-ShapingFunction = Callable[[Sample], float]
+ShapingFunction = Callable[[TrainingSample], float]
 """The reward shaping slot: a trajectory with its reward to the reward it gets instead. What the
 environment paid turn by turn stays as it is, and the difference is the last turn's."""
 
 
-def shaped(groups: Sequence[Group], functions: Sequence[ShapingFunction]) -> tuple[Group, ...]:
+def shaped(
+    groups: Sequence[TrainingGroup], functions: Sequence[ShapingFunction]
+) -> tuple[TrainingGroup, ...]:
     """Return the groups with rewards that every function has changed, one after the other.
 
     Raises `LearnError` for a reward that is not finite.
@@ -24,7 +26,7 @@ def shaped(groups: Sequence[Group], functions: Sequence[ShapingFunction]) -> tup
     )
 
 
-def _shaped(sample: Sample, functions: Sequence[ShapingFunction]) -> Sample:
+def _shaped(sample: TrainingSample, functions: Sequence[ShapingFunction]) -> TrainingSample:
     for function in functions:
         reward = float(function(sample))
         if not abs(reward) < float("inf"):

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agentrl.learn.anchor import Anchor
-from agentrl.learn.batch import Row
-from agentrl.learn.evidence import Evidence
-from agentrl.learn.sample import Sample
+from agentrl.learn.logprob_scorer import LogprobScorer
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.proximal_weights import ProximalWeights
+from agentrl.learn.sample import TrainingSample
 from agentrl.learn.swap import swapped, trained
 
 
-class Snapshots(Anchor):
+class WeightSnapshots(ProximalWeights):
     """The last versions of a model's weights, in the host's memory.
 
     Source: snapshot tracking in "Missing Old Logits in Asynchronous Agentic RL" (arXiv 2605.12070).
@@ -22,7 +22,7 @@ class Snapshots(Anchor):
 
     name = "snapshots"
 
-    def __init__(self, evidence: Evidence, *, versions: int) -> None:
+    def __init__(self, evidence: LogprobScorer, *, versions: int) -> None:
         self._evidence = evidence
         self._limit = versions
         self._kept: dict[int, dict[str, Tensor]] = {}
@@ -33,7 +33,7 @@ class Snapshots(Anchor):
         """Return the versions that are kept, the oldest first; the last may be the model's own."""
         return sorted(self._kept)
 
-    def of_batch(self, rows: Sequence[Row], *, version: int) -> list[Row]:
+    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
         """Return the rows with the log-prob of each token under the weights that sampled it.
 
         A token whose version is not kept gets the oldest one after it. The model's weights are
@@ -101,6 +101,6 @@ class Snapshots(Anchor):
             del self._kept[old]
 
 
-def _of_versions(sample: Sample, versions: Sequence[int]) -> Sample:
+def _of_versions(sample: TrainingSample, versions: Sequence[int]) -> TrainingSample:
     """Return the sample with the tokens of these versions alone to score."""
     return replace(sample, mask=sample.mask & np.isin(sample.versions, versions), proximal=None)

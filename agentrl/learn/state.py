@@ -16,17 +16,17 @@ from torch import Tensor
 from agentrl.errors import ConfigError
 from agentrl.learn.dtensor import alike, local
 from agentrl.learn.lora import is_adapted, load_adapter, save_adapter
-from agentrl.learn.newpolicy import load_model
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
-from agentrl.seeds import derive
+from agentrl.models.folders import load_model
+from agentrl.runtime.seeds import derive
 
 if TYPE_CHECKING:
-    from agentrl.learn.ranks import Ranks
-    from agentrl.learn.trainer import Trainer
+    from agentrl.learn.ranks import TrainerRanks
+    from agentrl.learn.trainer import PolicyTrainer
 
 
-def write_state(trainer: "Trainer", folder: Path) -> None:
+def write_state(trainer: "PolicyTrainer", folder: Path) -> None:
     """Write everything but the policy and the counters. A collective; all ranks see `folder`."""
     ranks = trainer.ranks
     if ranks.rank:
@@ -45,7 +45,7 @@ def write_state(trainer: "Trainer", folder: Path) -> None:
         save_file(_contiguous(anchor), folder / f"{trainer.anchor.name}.safetensors")
 
 
-def read_state(trainer: "Trainer", checkpoint: Path) -> None:
+def read_state(trainer: "PolicyTrainer", checkpoint: Path) -> None:
     """Take over a checkpoint whose files and model were found to be right. A collective.
 
     Everything is read before anything is changed. Raises `ConfigError` for what the config asks for
@@ -87,7 +87,7 @@ def read_state(trainer: "Trainer", checkpoint: Path) -> None:
         torch.manual_seed(derive(trainer.version, "rank", trainer.ranks.rank))
 
 
-def _load_weights(trainer: "Trainer", checkpoint: Path) -> None:
+def _load_weights(trainer: "PolicyTrainer", checkpoint: Path) -> None:
     model = trainer.model
     if trainer.ranks.size == 1:
         with no_bars():
@@ -114,7 +114,7 @@ def _check_there(checkpoint: Path, name: str, key: str) -> None:
         )
 
 
-def _random(ranks: "Ranks") -> str:
+def _random(ranks: "TrainerRanks") -> str:
     return f"random-{ranks.rank:05d}.json"
 
 

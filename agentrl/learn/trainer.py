@@ -13,43 +13,43 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.credit import TokenCredit
 from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
-from agentrl.learn.aggregate import Counts
-from agentrl.learn.anchor import ELSEWHERE
-from agentrl.learn.batch import Row, micro_batch
-from agentrl.learn.collected import Collected
+from agentrl.learn.aggregate import LossDenominators
+from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watching
-from agentrl.learn.ema import Ema
-from agentrl.learn.evidence import Evidence
-from agentrl.learn.forward import head_is_plain
-from agentrl.learn.gap import GapAlarm, gap_metrics
+from agentrl.learn.ema import WeightEma
 from agentrl.learn.identity import identity_of
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
+from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
+from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.lora import adapters_of, base_of, is_adapted
 from agentrl.learn.method import needed
-from agentrl.learn.methods import Methods
-from agentrl.learn.newpolicy import prepare
+from agentrl.learn.methods import LearnMethods
+from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.optimizer import AdamW
-from agentrl.learn.proximals.kept import anchor_of
-from agentrl.learn.ranks import ALONE, Ranks
+from agentrl.learn.proximal_weights import ELSEWHERE
+from agentrl.learn.proximals.other_weights import anchor_of
+from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
-from agentrl.learn.sample import Group, Sample, Trainable, TurnWeights, sampled
-from agentrl.learn.selection import Moment
+from agentrl.learn.sample import Trainable, TrainingGroup, TrainingSample, TurnWeights, sampled
+from agentrl.learn.selection import SelectionContext
 from agentrl.learn.shaping import shaped
 from agentrl.learn.state import read_state, write_state
 from agentrl.learn.swap import swapped
-from agentrl.learn.tally import Tally
-from agentrl.learn.taught import Taught
+from agentrl.learn.token_credit import TokenCreditCollector
+from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
-from agentrl.seeds import derive
-from agentrl.sync.adapters import Adapted, Adapter, Base
+from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.folders import prepare
+from agentrl.models.vision.processor import ImageProcessor
+from agentrl.runtime.seeds import derive
+from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Tree
-from agentrl.vision.processor import ImageProcessor
+from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
 
 STEP_WAY_OUT = (
     "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
@@ -57,7 +57,7 @@ STEP_WAY_OUT = (
 )
 
 
-class Trainer:
+class PolicyTrainer:
     """Owns the model's weights, their optimiser and their version.
 
     The model is made ready in place, see `prepare`; an engine is made of it before. `temperature`
@@ -77,7 +77,7 @@ class Trainer:
         temperature: float = 1.0,
         steps: int | None = None,
         images: ImageProcessor | None = None,
-        ranks: Ranks | None = None,
+        ranks: TrainerRanks | None = None,
     ) -> None:
         if temperature <= 0:
             raise ConfigError(
@@ -96,7 +96,7 @@ class Trainer:
         """Credit records of the latest step; `owner` is the tree's place in the batch."""
         self._seed = seed
         self._steps = steps or 0
-        self._methods = Methods.of(config)
+        self._methods = LearnMethods.of(config)
         self._credit_needs = needed(advantages.METHODS, config.advantage)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
         """None unless the advantage is made of its values."""
@@ -106,7 +106,7 @@ class Trainer:
         self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images)
         check_layout(model, self._layout)
         head_at_positions = head_is_plain(model)
-        self._evidence = Evidence(
+        self._evidence = LogprobScorer(
             model,
             self._layout,
             temperature,
@@ -119,7 +119,7 @@ class Trainer:
         self._types: dict[str, torch.dtype] = {}
         """Types of weights that are float32 here and rounded when they are collected."""
         self._identity: Mapping[str, Any] = {}
-        self._base: Base | None = None
+        self._base: BaseWeights | None = None
         """Below the adapters, once somebody has asked; whole."""
         if self.ranks.size > 1:
             self._identity = identity_of(model)
@@ -134,7 +134,7 @@ class Trainer:
         self.ema = None
         """The average of the weights, if the config asks for one."""
         if config.ema is not None:
-            self.ema = Ema(self.optimizer.weights(), decay=config.ema.decay)
+            self.ema = WeightEma(self.optimizer.weights(), decay=config.ema.decay)
         self._check_anchor(config)
         self.anchor = anchor_of(config.proximal, self._evidence, self._methods.needs)
         """Other weights than the trainer's, if the clip is anchored to any."""
@@ -174,9 +174,9 @@ class Trainer:
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
         with explain_out_of_memory(LearnError, "a training step", STEP_WAY_OUT):
-            return self.learn(Collected.of(trees, trainable, weights))
+            return self.learn(TrainingBatch.of(trees, trainable, weights))
 
-    def learn(self, batch: Collected) -> dict[str, float]:
+    def learn(self, batch: TrainingBatch) -> dict[str, float]:
         """Do what `step` does. All ranks are given the same batch. A collective."""
         raw = batch.groups
         groups = shaped(raw, self._methods.shapings)
@@ -195,8 +195,8 @@ class Trainer:
             metrics |= shaping_metrics(groups)
         if self._methods.selections:
             metrics |= selection_metrics(credited, rows)
-        tally = Tally()
-        taught = Taught(batch, credited) if self.keeps_credit else None
+        tally = MetricAccumulator()
+        taught = TokenCreditCollector(batch, credited) if self.keeps_credit else None
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
         rows = [part for row in rows for part in rows_of(row)]
@@ -216,14 +216,14 @@ class Trainer:
     def weights(self) -> Mapping[str, Tensor]:
         """Return the current weights by their Hugging Face names, detached and not copied.
 
-        Those of a model with adapters are an `Adapted`: engines are sent its base once. The next
-        step changes them in place: whoever keeps them longer copies them.
+        Those of a model with adapters are an `AdapterWeights`: engines are sent its base once. The
+        next step changes them in place: whoever keeps them longer copies them.
         """
         if not is_adapted(self.model):
             return self._gathered(base_of(self.model))
         if self._base is None:
-            self._base = Base(self._gathered(base_of(self.model)))
-        return Adapted(self._base, self._adapters())
+            self._base = BaseWeights(self._gathered(base_of(self.model)))
+        return AdapterWeights(self._base, self._adapters())
 
     def judged_weights(self) -> Mapping[str, Tensor]:
         """Return the weights to evaluate, as `weights` does: the average, if there is one."""
@@ -236,7 +236,7 @@ class Trainer:
         """
         count = len(token_ids)
         zeros = np.zeros(count, dtype=np.int64)
-        sample = Sample(
+        sample = TrainingSample(
             task_id="",
             sample=0,
             reward=0.0,
@@ -282,7 +282,7 @@ class Trainer:
         once = {name: value for name, value in weights.items() if name not in tied}
         return self.ranks.gathered(once, self._types, tied=tied)
 
-    def _adapters(self) -> dict[str, Adapter]:
+    def _adapters(self) -> dict[str, LoraAdapter]:
         """Return the adapters, whole, on the first rank; on others none."""
         own = adapters_of(self.model)
         if self.ranks.size == 1:
@@ -297,18 +297,18 @@ class Trainer:
             if f"{name}.A" in found
         }
 
-    def _credited(self, groups: Sequence[Group]) -> list[Row]:
+    def _credited(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [sample for group in groups for sample in group.samples]
         credit = self._methods.advantage(groups)
-        return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+        return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
 
-    def _selected(self, rows: Sequence[Row]) -> list[Row]:
+    def _selected(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):
             seed = derive(self._seed, "selection", self.version, index)
-            rows = select(rows, Moment(step=self.version, steps=self._steps, seed=seed))
+            rows = select(rows, SelectionContext(step=self.version, steps=self._steps, seed=seed))
         return [row for row in rows if row.sample.sampled_tokens]
 
-    def _check(self, rows: Sequence[Row], batch: Collected) -> None:
+    def _check(self, rows: Sequence[CreditedSample], batch: TrainingBatch) -> None:
         if not rows:
             raise LearnError(
                 f"no token of this batch can train: {batch.trees} groups, {batch.trajectories} "
@@ -334,7 +334,7 @@ class Trainer:
         first = "entropies" in needs or "proximal logprobs" in self._credit_needs
         return first or (several and "proximal logprobs" in needs)
 
-    def _parts(self, rows: list[Row]) -> Iterator[list[Row]]:
+    def _parts(self, rows: list[CreditedSample]) -> Iterator[list[CreditedSample]]:
         """Yield the rows of each optimiser step."""
         for epoch in range(self._epochs):
             order = np.arange(len(rows))
@@ -346,16 +346,20 @@ class Trainer:
                 yield [rows[i] for i in part]
 
     def _update(
-        self, number: int, rows: Sequence[Row], tally: Tally, taught: Taught | None
+        self,
+        number: int,
+        rows: Sequence[CreditedSample],
+        tally: MetricAccumulator,
+        taught: TokenCreditCollector | None,
     ) -> None:
         rows = self.anchor.of_update(rows)
-        counts = Counts.of(row.sample.sampled_tokens for row in rows)
+        counts = LossDenominators.of(row.sample.sampled_tokens for row in rows)
         live = [row for row in rows if not self._is_idle(row)]
         idle = [row for row in rows if self._is_idle(row)]
         step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
             tally.mean(name, value)
-        own = Tally()
+        own = MetricAccumulator()
         task = _Update(number, step, counts, own, taught)
         total = torch.zeros((), device=self.model.device)
         self.optimizer.zero_grad()
@@ -377,7 +381,7 @@ class Trainer:
         tally.mean("grad/norm", norm)
         tally.mean("optimizer/skipped", float(not live))
 
-    def _pass(self, rows: Sequence[Row], task: "_Update", *, trains: bool) -> Tensor:
+    def _pass(self, rows: Sequence[CreditedSample], task: "_Update", *, trains: bool) -> Tensor:
         """Run a forward pass over rows, a backward pass if it trains; return the loss."""
         if not rows:
             with torch.set_grad_enabled(trains):
@@ -406,7 +410,7 @@ class Trainer:
             (loss + value_loss).backward()
         return loss.detach()
 
-    def _is_idle(self, row: Row) -> bool:
+    def _is_idle(self, row: CreditedSample) -> bool:
         # A row without credit may still teach the critic.
         return row.is_idle and self.critic is None and "idle rows" not in self._methods.needs
 
@@ -418,12 +422,12 @@ class _Update:
     number: int
     """Index of the optimiser step in its batch."""
     methods: StepMethods
-    counts: Counts
-    tally: Tally
-    taught: Taught | None
+    counts: LossDenominators
+    tally: MetricAccumulator
+    taught: TokenCreditCollector | None
 
 
-def _digest(rows: Sequence[Row]) -> str:
+def _digest(rows: Sequence[CreditedSample]) -> str:
     """Return the SHA-256 of what decides a training step: tokens, masks and credit."""
     digest = hashlib.sha256()
     for row in rows:

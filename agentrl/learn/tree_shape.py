@@ -13,11 +13,11 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from agentrl.learn.advantage import TokenAdvantages
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class SharedSegment:
     """Tokens that the same samples hold."""
 
     samples: tuple[int, ...]
@@ -29,10 +29,10 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TreeShape:
+class SharedPrefixes:
     """The segments of one group, and where their tokens are."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[SharedSegment, ...]
     """Parents first. The first is the root, which all samples hold, and which may have no tokens:
     the prompt, and what was sampled before the first branch point."""
     places: tuple[Int[ndarray, " _"], ...]
@@ -42,7 +42,7 @@ class TreeShape:
     if they share a sampled token; a shared prompt is not enough."""
 
     @classmethod
-    def of(cls, group: Group) -> "TreeShape":
+    def of(cls, group: TrainingGroup) -> "SharedPrefixes":
         """Return the shape of a group, from the nodes of its samples' tokens."""
         holders = _holders(group.samples)
         paths = [_path(sample, holders, len(group.samples)) for sample in group.samples]
@@ -50,11 +50,11 @@ class TreeShape:
         known = sorted({key for path in paths for key in path}, key=lambda key: (-len(key), key))
         index = {key: i for i, key in enumerate(known)}
         parents = {key: path[i - 1] for path in paths for i, key in enumerate(path) if i}
-        segments: list[Segment] = []
+        segments: list[SharedSegment] = []
         for key in known:
             parent = index[parents[key]] if key in parents else None
             depth = 0 if parent is None else segments[parent].depth + 1
-            segments.append(Segment(key, parent, depth))
+            segments.append(SharedSegment(key, parent, depth))
         return cls(
             segments=tuple(segments),
             places=tuple(_places(sample, holders, index) for sample in group.samples),
@@ -82,7 +82,7 @@ class TreeShape:
         return found
 
 
-def _holders(samples: Sequence[Sample]) -> dict[int, tuple[int, ...]]:
+def _holders(samples: Sequence[TrainingSample]) -> dict[int, tuple[int, ...]]:
     """Return by node the samples that hold its tokens."""
     held: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
@@ -92,7 +92,7 @@ def _holders(samples: Sequence[Sample]) -> dict[int, tuple[int, ...]]:
 
 
 def _path(
-    sample: Sample, holders: dict[int, tuple[int, ...]], samples: int
+    sample: TrainingSample, holders: dict[int, tuple[int, ...]], samples: int
 ) -> list[tuple[int, ...]]:
     """Return the segments of a sample by their holders, the root first."""
     nodes, first = np.unique(sample.nodes, return_index=True)
@@ -101,13 +101,13 @@ def _path(
 
 
 def _places(
-    sample: Sample, holders: dict[int, tuple[int, ...]], index: dict[tuple[int, ...], int]
+    sample: TrainingSample, holders: dict[int, tuple[int, ...]], index: dict[tuple[int, ...], int]
 ) -> Int[ndarray, " tokens"]:
     nodes, inverse = np.unique(sample.nodes, return_inverse=True)
     return np.array([index[holders[node]] for node in nodes.tolist()], dtype=np.int64)[inverse]
 
 
-def _trees(samples: Sequence[Sample]) -> tuple[int, ...]:
+def _trees(samples: Sequence[TrainingSample]) -> tuple[int, ...]:
     """Number the trees by root, and by the first node that holds a sampled token."""
     # One that sampled nothing shares nothing: it counts by a number that no node has.
     firsts = [

@@ -7,18 +7,18 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from agentrl.learn.sample import Sample
+from agentrl.learn.sample import TrainingSample
 
 Paid = Literal["turns", "end"]
 """Time at which a reward counts as earned: turn by turn as it was paid, or all at the end."""
 
 
-def spoken_turns(sample: Sample) -> Int[ndarray, " spoken"]:
+def spoken_turns(sample: TrainingSample) -> Int[ndarray, " spoken"]:
     """Return the turns in which the policy sampled something, in order."""
     return np.unique(sample.turns[sample.sampled])
 
 
-def turn_rewards(sample: Sample) -> Float[ndarray, " turns"]:
+def turn_rewards(sample: TrainingSample) -> Float[ndarray, " turns"]:
     """Return the reward of each turn, from turn 0 to the last one that was spoken or paid.
 
     What the reward holds beyond what was paid turn by turn is added to the last turn: all of it,
@@ -32,7 +32,7 @@ def turn_rewards(sample: Sample) -> Float[ndarray, " turns"]:
     return paid
 
 
-def token_rewards(sample: Sample, *, paid: Paid) -> Float[ndarray, " tokens"]:
+def token_rewards(sample: TrainingSample, *, paid: Paid) -> Float[ndarray, " tokens"]:
     """Return rewards at tokens that train: each at the last of them before it was paid.
 
     What was paid before any token that trains is nobody's merit, and left out.
@@ -53,14 +53,14 @@ def token_rewards(sample: Sample, *, paid: Paid) -> Float[ndarray, " tokens"]:
     return rewards
 
 
-def on_turns(sample: Sample, values: Float[ndarray, " turns"]) -> Float[ndarray, " tokens"]:
+def on_turns(sample: TrainingSample, values: Float[ndarray, " turns"]) -> Float[ndarray, " tokens"]:
     """Return the value of its turn at every sampled token, 0 elsewhere."""
     turns = np.minimum(sample.turns, len(values) - 1)
     return np.where(sample.sampled, values[turns], 0.0)
 
 
 def on_mask(
-    sample: Sample, values: Float[ndarray, " trained"] | Sequence[float]
+    sample: TrainingSample, values: Float[ndarray, " trained"] | Sequence[float]
 ) -> Float[ndarray, " tokens"]:
     """Return the values at the tokens that train, in their order, and 0 elsewhere."""
     placed = np.zeros(len(sample.token_ids))

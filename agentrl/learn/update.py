@@ -12,26 +12,26 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.loss import aggregation_of
-from agentrl.learn.aggregate import Counts, aggregate
-from agentrl.learn.anchor import ELSEWHERE
-from agentrl.learn.batch import MicroBatch, Row, micro_batch
+from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.correction import (
     CorrectionFunction,
-    Mismatch,
     PlannedCorrection,
+    PolicyMismatch,
     known,
     log_ratio,
 )
-from agentrl.learn.forward import score
-from agentrl.learn.gap import observe_gap, observe_weights
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.logprob_gap import observe_gap, observe_weights
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
-from agentrl.learn.methods import Methods
+from agentrl.learn.methods import LearnMethods
+from agentrl.learn.micro_batch import CreditedSample, MicroBatch, micro_batch
 from agentrl.learn.proximal import AnchorTokens
-from agentrl.learn.ranks import ALONE, Ranks
-from agentrl.learn.regularisers import Regularisers
-from agentrl.learn.tally import Tally
-from agentrl.learn.tokens import Layout, no_tokens
+from agentrl.learn.proximal_weights import ELSEWHERE
+from agentrl.learn.ranks import ALONE, TrainerRanks
+from agentrl.learn.regularisers import LossRegularisers
+from agentrl.learn.sequence_layout import SequenceLayout, no_tokens
+from agentrl.learn.token_logprobs import score
+from agentrl.metrics.accumulator import MetricAccumulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Policies:
     """The policies of a block, compared."""
 
     tokens: PolicyTokens
-    mismatch: Mismatch
+    mismatch: PolicyMismatch
     start: Float[Tensor, "rows width"]
 
 
@@ -61,11 +61,11 @@ class PolicyGradient:
         model: PreTrainedModel,
         config: LearnSection,
         *,
-        methods: Methods,
-        layout: Layout,
+        methods: LearnMethods,
+        layout: SequenceLayout,
         temperature: float,
         head_at_positions: bool,
-        ranks: Ranks | None = None,
+        ranks: TrainerRanks | None = None,
     ) -> None:
         self._model = model
         self._temperature = temperature
@@ -74,11 +74,11 @@ class PolicyGradient:
         self._layout = layout
         self._ranks = ranks or ALONE
         self._methods = methods
-        self._regularisers = Regularisers.of(config)
+        self._regularisers = LossRegularisers.of(config)
         self._how: Aggregation = config.aggregation or aggregation_of(config.loss)
         self._horizon_tokens = config.horizon_tokens
 
-    def settle(self, rows: Sequence[Row], *, version: int) -> StepMethods:
+    def settle(self, rows: Sequence[CreditedSample], *, version: int) -> StepMethods:
         """Return the loss and the correction of an optimiser step over `rows`.
 
         Only where one of them is planned are all rows looked at first, by a forward pass.
@@ -86,7 +86,7 @@ class PolicyGradient:
         loss, correction = self._methods.loss, self._methods.correction
         if not isinstance(loss, PlannedLoss) and not isinstance(correction, PlannedCorrection):
             return StepMethods(loss, correction)
-        whole = micro_batch(rows, layout=Padded(limit_tokens=0), device=self._model.device)
+        whole = micro_batch(rows, layout=PaddedLayout(limit_tokens=0), device=self._model.device)
         seen = self._seen(rows, whole, version=version)
         if isinstance(correction, PlannedCorrection):
             correction = correction.plan(seen.mismatch)
@@ -106,8 +106,8 @@ class PolicyGradient:
         step: StepMethods,
         *,
         version: int,
-        counts: Counts,
-        tally: Tally,
+        counts: LossDenominators,
+        tally: MetricAccumulator,
         measure_gap: bool,
         look: Callable[[Tensor, Tensor], None] | None = None,
     ) -> Float[Tensor, ""]:
@@ -198,7 +198,7 @@ class PolicyGradient:
                 mask=batch.mask,
                 turns=batch.turns,
             ),
-            mismatch=Mismatch(
+            mismatch=PolicyMismatch(
                 gaps=log_ratio(proximal, behaviour, batch.mask),
                 drift=torch.where(batch.mask, current - proximal, 0.0),
                 advantages=batch.advantages,
@@ -209,7 +209,9 @@ class PolicyGradient:
             start=start,
         )
 
-    def _seen(self, rows: Sequence[Row], whole: MicroBatch, *, version: int) -> _Policies:
+    def _seen(
+        self, rows: Sequence[CreditedSample], whole: MicroBatch, *, version: int
+    ) -> _Policies:
         """Return the policies of all rows in one block, with the weights as they are."""
         samples = [row.sample for row in rows]
         device = self._model.device

@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 
 from agentrl.config.run import UNTIL_STEPS, WarmstartSection
 from agentrl.errors import LearnError
-from agentrl.learn.aggregate import Counts, aggregate
-from agentrl.learn.forward import head_is_plain, score
+from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
-from agentrl.learn.tokens import Layout
+from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.token_logprobs import head_is_plain, score
 from agentrl.message import ImageSpan
-from agentrl.seeds import derive
-from agentrl.vision.processor import ImageProcessor
+from agentrl.models.vision.processor import ImageProcessor
+from agentrl.runtime.seeds import derive
 
 BETAS = (0.9, 0.98)
 """A short memory of squared gradients: a warm start is a few hundred steps long."""
@@ -32,7 +32,7 @@ OnStep = Callable[[int, float, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Demonstration:
+class TokenizedDemonstration:
     """One conversation as tokens; the policy learns to say what is under the mask."""
 
     token_ids: tuple[int, ...]
@@ -70,7 +70,7 @@ class WarmstartSummary:
 
 def warmstart(
     model: PreTrainedModel,
-    demonstrations: Sequence[Demonstration],
+    demonstrations: Sequence[TokenizedDemonstration],
     section: WarmstartSection,
     *,
     seed: int,
@@ -140,7 +140,7 @@ class _Row:
     images: tuple[ImageSpan, ...]
 
     @classmethod
-    def of(cls, demonstration: Demonstration) -> "_Row":
+    def of(cls, demonstration: TokenizedDemonstration) -> "_Row":
         return cls(
             np.asarray(demonstration.token_ids, dtype=np.int64),
             np.asarray(demonstration.mask, dtype=bool),
@@ -151,7 +151,9 @@ class _Row:
 class _Supervised:
     """The model and its optimiser during a warm start."""
 
-    def __init__(self, model: PreTrainedModel, section: WarmstartSection, layout: Layout) -> None:
+    def __init__(
+        self, model: PreTrainedModel, section: WarmstartSection, layout: SequenceLayout
+    ) -> None:
         self._model = model
         self._section = section
         self._layout = layout
@@ -167,7 +169,7 @@ class _Supervised:
 
     def step(self, step: int, rows: Sequence[_Row]) -> tuple[float, int]:
         """Take one optimiser step; return its loss and how many tokens it trained."""
-        counts = Counts.of(int(row.mask.sum()) for row in rows)
+        counts = LossDenominators.of(int(row.mask.sum()) for row in rows)
         total = torch.zeros((), device=self._model.device)
         for indices in self._layout.plan(rows):
             loss = self._loss([rows[i] for i in indices], counts)
@@ -185,7 +187,7 @@ class _Supervised:
         self._adamw.zero_grad(set_to_none=True)
         return float(total), counts.tokens
 
-    def _loss(self, rows: Sequence[_Row], counts: Counts) -> Tensor:
+    def _loss(self, rows: Sequence[_Row], counts: LossDenominators) -> Tensor:
         tokens = self._layout.tokens(rows, device=self._model.device)
         scores = score(
             self._model, tokens, temperature=1.0, head_at_positions=self._head_at_positions

@@ -6,14 +6,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from agentrl.learn.sample import Sample
+from agentrl.learn.sample import TrainingSample
 
 EPSILON = 1e-8
 """Added to the variance."""
 
 
 def whitened(
-    samples: Sequence[Sample], credit: Sequence[ndarray]
+    samples: Sequence[TrainingSample], credit: Sequence[ndarray]
 ) -> list[Float[ndarray, " tokens"]]:
     """Return (credit - mean) / sqrt(variance + 1e-8) on the mask, and 0 off it.
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl.errors import ConfigError
-from agentrl.machine import is_installed
 from agentrl.models.catalogue import MODELS, models_folder
+from agentrl.runtime.machine import is_installed
 
 MAGIC = b"GGUF"
 """First bytes of a GGUF file."""

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentrl.errors import ConfigError
-from agentrl.json_limits import JsonLimitError, read_json
 from agentrl.models.catalogue import PackagedModel, sha256_of
 from agentrl.models.place import is_gguf
+from agentrl.runtime.json_limits import JsonLimitError, read_json
 
 RECORD = "agentrl_model.json"
 """Name of the record in a folder that `agentrl model get` made."""

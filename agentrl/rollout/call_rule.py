@@ -8,7 +8,7 @@ from agentrl.env import Action, TurnRequest
 from agentrl.errors import ConfigError, EnvError
 
 if TYPE_CHECKING:
-    from agentrl.rollout.chat import Chat, TokenSegment
+    from agentrl.chat.renderer import ChatRenderer, TokenSegment
 
 
 @runtime_checkable
@@ -24,7 +24,7 @@ class CallOpener(Protocol):
         ...
 
 
-def call_opening(chat: "Chat", request: TurnRequest | None) -> tuple["TokenSegment", ...]:
+def call_opening(chat: "ChatRenderer", request: TurnRequest | None) -> tuple["TokenSegment", ...]:
     """Return the opening of the turn that a request asks for: nothing, or that of a call.
 
     It belongs to the prompt: the policy samples behind it. Raises `EnvError` for a rule that cannot
@@ -44,7 +44,9 @@ def call_opening(chat: "Chat", request: TurnRequest | None) -> tuple["TokenSegme
         ) from error
 
 
-def read_turn(chat: "Chat", request: TurnRequest | None, token_ids: Sequence[int]) -> Action:
+def read_turn(
+    chat: "ChatRenderer", request: TurnRequest | None, token_ids: Sequence[int]
+) -> Action:
     """Parse a turn of the policy, the opening it was given included.
 
     A call that the request does not allow is malformed.

@@ -7,12 +7,12 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
+from agentrl.authoring.env_calls import reset_env
+from agentrl.authoring.gold import GoldEpisode, play_gold
 from agentrl.env import Env, Observation, say
-from agentrl.env_calls import reset_env
 from agentrl.errors import EnvError, RolloutError, blame, first_error
-from agentrl.gold import GoldEpisode, play_gold
-from agentrl.rollout.replay import close_world
-from agentrl.seeds import derive
+from agentrl.rollout.env_replay import close_world
+from agentrl.runtime.seeds import derive
 from agentrl.task import Task
 
 ATTEMPTS = 3

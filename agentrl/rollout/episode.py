@@ -11,6 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
+from agentrl.authoring.env_calls import reset_env, step_env
+from agentrl.chat.patch import asking, forced_tokens, nodes_of_turn
+from agentrl.chat.renderer import ChatRenderer, TokenSegment
 from agentrl.env import (
     Action,
     Env,
@@ -21,7 +24,6 @@ from agentrl.env import (
     TurnUsage,
     checking_conversations,
 )
-from agentrl.env_calls import reset_env, step_env
 from agentrl.errors import (
     CancelledRollout,
     ConfigError,
@@ -33,17 +35,15 @@ from agentrl.errors import (
 )
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
 from agentrl.rollout.call_rule import call_opening, read_turn
-from agentrl.rollout.chat import Chat, TokenSegment
+from agentrl.rollout.env_recovery import EnvRecovery
+from agentrl.rollout.env_replay import ActionHistory
 from agentrl.rollout.image_window import without_images
-from agentrl.rollout.patch import asking, forced_tokens, nodes_of_turn
-from agentrl.rollout.rebuilding import Rebuilding
 from agentrl.rollout.recorder import TrajectoryRecord
-from agentrl.rollout.replay import History
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
+from agentrl.runtime.threads import in_thread
+from agentrl.runtime.user_code import with_place
 from agentrl.task import Task
-from agentrl.thread import in_thread
 from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Outcome, Tree, Truncated
-from agentrl.user_code import with_place
 
 CLOSE_S = 10.0
 """Deadline of an environment's close: it must not hold back the next trajectory."""
@@ -84,7 +84,7 @@ TopLogprobs = Sequence[tuple[tuple[int, float], ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EpisodePosition:
     """An episode where the policy is about to speak: all that a branch from there takes over."""
 
     node: int | None
@@ -97,7 +97,7 @@ class Place:
     tool_calls: int = 0
     seconds: float = 0.0
     """Since the root began."""
-    history: History | None = None
+    history: ActionHistory | None = None
     """Actions and fingerprints of the environment, for replaying it."""
     begun: tuple[int, ...] = ()
     """Tokens of the turn that are sampled already; they end the context."""
@@ -107,7 +107,7 @@ class Place:
     """True when the branches here are decided; a branch begins inside a boundary."""
 
 
-class Boundaries(Protocol):
+class BranchObserver(Protocol):
     """Branch decisions at the start of turns; see `agentrl.rollout.branching`."""
 
     @property
@@ -119,7 +119,9 @@ class Boundaries(Protocol):
         """Return the number of tokens to sample before `at_boundary`, which never removes them."""
         ...
 
-    async def at_boundary(self, place: Place, *, added_tokens: int, top: TopLogprobs) -> None:
+    async def at_boundary(
+        self, place: EpisodePosition, *, added_tokens: int, top: TopLogprobs
+    ) -> None:
         """Take note of a turn's beginning, while the environment stands still.
 
         `place` is where the turn begins, its probe not in it; `added_tokens` what this episode has
@@ -129,7 +131,7 @@ class Boundaries(Protocol):
 
 
 @dataclass(slots=True)
-class Episode:
+class EpisodeRunner:
     """One trajectory in the making. Owns its environment; `run` closes it.
 
     With `begin` the environment is a copy of the world at that place, and the trajectory goes on
@@ -138,7 +140,7 @@ class Episode:
 
     env: Env
     engine: PolicyEngine
-    chat: Chat
+    chat: ChatRenderer
     tree: Tree
     sample: int
     seed: int
@@ -148,13 +150,13 @@ class Episode:
     clock: Callable[[], float] = time.monotonic
     env_seed: int | None = None
     """Seed of the environment, where it is not `seed`."""
-    begin: Place | None = None
-    boundaries: Boundaries | None = None
+    begin: EpisodePosition | None = None
+    boundaries: BranchObserver | None = None
     entropies: bool = False
     """True to request and keep the entropies of sampled tokens."""
     record: TrajectoryRecord | None = None
     """Record of each event, before anything else acts on it."""
-    rebuilding: Rebuilding | None = None
+    rebuilding: EnvRecovery | None = None
     """Makes a world again that was lost; None, and the trajectory fails with it."""
 
     _at: int | None = None
@@ -171,7 +173,7 @@ class Episode:
     """Request of the observation that the next turn answers."""
     _cached_tokens: int = 0
     """Cached tokens of the turn's prompt, as the engine counted its first request."""
-    _history: History | None = None
+    _history: ActionHistory | None = None
     _exchange: tuple[Action, Step] | None = None
     """Last action, and the step that answered it."""
 
@@ -411,7 +413,7 @@ class Episode:
             reset_s=self.limits.reset_s,
         )
         if self.boundaries is not None or self.rebuilding is not None:
-            self._history = History.begun(
+            self._history = ActionHistory.begun(
                 self._task, sample=self.sample, seed=seed, observation=observation
             )
         return observation
@@ -488,10 +490,10 @@ class Episode:
         return min(self.limits.max_turn_tokens, asked or self.limits.max_turn_tokens)
 
     async def _probe(
-        self, boundaries: Boundaries, turn: int, tokens: list[int], started: float
+        self, boundaries: BranchObserver, turn: int, tokens: list[int], started: float
     ) -> str:
         """Sample the first tokens of a turn and report the boundary before them."""
-        place = Place(
+        place = EpisodePosition(
             node=self._at,
             turn=turn,
             context_tokens=len(self._context),

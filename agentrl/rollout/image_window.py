@@ -8,7 +8,7 @@ from agentrl.errors import ConfigError
 from agentrl.message import ImageSpan
 
 if TYPE_CHECKING:
-    from agentrl.rollout.chat import Chat
+    from agentrl.chat.renderer import ChatRenderer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ImageNote:
 
 
 @runtime_checkable
-class NotesImages(Protocol):
+class ImageNoteRenderer(Protocol):
     """A chat format that can note that there was an image."""
 
     @property
@@ -33,13 +33,13 @@ class NotesImages(Protocol):
 
 
 def without_images(
-    chat: "Chat", token_ids: Sequence[int], spans: Sequence[ImageSpan], *, count: int
+    chat: "ChatRenderer", token_ids: Sequence[int], spans: Sequence[ImageSpan], *, count: int
 ) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
     """Return a context with a note in the place of its first `count` images, and the others.
 
     Raises `ConfigError` for a chat format that has no note.
     """
-    if not isinstance(chat, NotesImages):
+    if not isinstance(chat, ImageNoteRenderer):
         raise ConfigError(
             f"rollout.images is set, and {type(chat).__name__} cannot note that there was an "
             "image; give it a property image_note, or keep all images"

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from agentrl.env import Action, ForkStrategy, Observation, Step, TurnRequest
 from agentrl.errors import FailureKind
-from agentrl.rollout.replay import History
-from agentrl.scheduler import Attempt, Order
+from agentrl.rollout.env_replay import ActionHistory
+from agentrl.rollout.scheduler.topology import GroupRequest, RolloutKey
 from agentrl.trajectory import Leaf, Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stand:
+class ResumePoint:
     """Point at which a trajectory that a record kept goes on."""
 
     node: int | None
@@ -28,7 +28,7 @@ class Stand:
     tool_calls: int
     seconds: float
     """Seconds of its time budget that are used."""
-    history: History
+    history: ActionHistory
     """History from which its environment is rebuilt."""
     request: TurnRequest | None = None
     """Request of the observation that its turn answers."""
@@ -50,7 +50,7 @@ class KeptMember:
     """Of those, the ones that had become too old."""
     leaf: Leaf | None = None
     """Its end; None for one that goes on, or begins."""
-    stand: Stand | None = None
+    stand: ResumePoint | None = None
     """None for one that begins."""
 
 
@@ -77,8 +77,8 @@ class KeptTry:
     sample: int
     is_open: bool
     why: Mapping[str, Any] | None
-    """Decision of the branch that it began as, see `Leaving`."""
-    stands: tuple[Stand, ...]
+    """Decision of the branch that it began as, see `BranchDeparture`."""
+    stands: tuple[ResumePoint, ...]
     """State after the reset and after every complete turn, those of its parent among them."""
 
 
@@ -131,9 +131,9 @@ class KeptGroup:
     """Counts of it that the checkpoint lacks."""
 
     @property
-    def order(self) -> Order:
+    def order(self) -> GroupRequest:
         """Order that it was opened for."""
-        return Order(
+        return GroupRequest(
             task=self.tree.task,
             trajectories=self.asked,
             max_turns=self.max_turns,
@@ -163,7 +163,7 @@ class KeptGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class BranchDeparture:
     """Point at which a branch leaves a trajectory."""
 
     parent: "TrajectoryRecord"
@@ -218,13 +218,13 @@ class TrajectoryRecord(Protocol):
         ...
 
 
-class Recorder(Protocol):
+class RunRecorder(Protocol):
     """The record of a gate's groups, by their numbers. Errors raised here stop the run."""
 
     def opened(
         self,
         group: int,
-        order: Order,
+        order: GroupRequest,
         *,
         size: int,
         after: int,
@@ -253,13 +253,13 @@ class Recorder(Protocol):
         ...
 
     def begun(
-        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, stand: Stand | None
+        self, attempt: RolloutKey, tree: Tree, *, seed: int, version: int, stand: ResumePoint | None
     ) -> TrajectoryRecord:
         """Record that a trajectory begins at `version`, or goes on where it stood."""
         ...
 
     def forked(
-        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, leaving: Leaving
+        self, attempt: RolloutKey, tree: Tree, *, seed: int, version: int, leaving: BranchDeparture
     ) -> TrajectoryRecord:
         """Record that a trajectory begins as a branch of another one, at that one's `version`."""
         ...

@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrl.errors import EngineError
 from agentrl.policy import Completion, FinishReason, GenerateRequest
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 
 TOKEN = 1
 """Token that it samples every time."""

@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentrl.simulate.study import Setting
+from agentrl.simulate.study import StudySetting
 
 HEADROOM = 0.15
 """Rollouts beyond what is needed: trajectories fail, and rates vary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TrainerPace:
     """Demand of a trainer, and the durations it depends on."""
 
     batch: int
@@ -44,13 +44,13 @@ class Pace:
             )
 
 
-def free_staleness(pace: Pace) -> int:
+def free_staleness(pace: TrainerPace) -> int:
     """Return the least staleness, in versions of the trainer, at which engines go on with the old
     weights while the new ones spread: what they sample meanwhile is young enough to train."""
     return pace.publish_every + math.ceil((pace.spread_s + pace.trajectory_s) / pace.train_s)
 
 
-def needed_per_s(pace: Pace, *, max_staleness: int) -> float:
+def needed_per_s(pace: TrainerPace, *, max_staleness: int) -> float:
     """Return the trajectories per second that keep the trainer busy; infinite where none can.
 
     With less than `free_staleness` engines wait while weights spread, and have what is left of each
@@ -73,7 +73,7 @@ def units(needed: float, *, each: float, failed_fraction: float = 0.0) -> int | 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Provided:
+class ProvisionPlan:
     """Capacity that keeps the trainer of a setting busy."""
 
     max_staleness: int
@@ -86,9 +86,9 @@ class Provided:
     """At once, each of which waits for an engine with all slots taken."""
 
 
-def pace_of(setting: Setting) -> Pace:
+def pace_of(setting: StudySetting) -> TrainerPace:
     """Return the pace of a setting, whose trainer takes some time."""
-    return Pace(
+    return TrainerPace(
         batch=setting.policy.groups_per_step * setting.policy.group_size,
         train_s=setting.train_s,
         spread_s=setting.speed.pause_s + setting.speed.load_s,
@@ -96,13 +96,13 @@ def pace_of(setting: Setting) -> Pace:
     )
 
 
-def provided(setting: Setting) -> Iterator[Provided]:
+def provided(setting: StudySetting) -> Iterator[ProvisionPlan]:
     """Yield the capacity for the least staleness of all, and for the least that is free."""
     trace, speed, pace = setting.trace, setting.speed, pace_of(setting)
     failed = trace.failure_rate if setting.failure_rate is None else setting.failure_rate
     for staleness in (1, free_staleness(pace)):
         needed = needed_per_s(pace, max_staleness=staleness)
-        yield Provided(
+        yield ProvisionPlan(
             max_staleness=staleness,
             needed_per_s=needed,
             engines=units(
@@ -112,6 +112,6 @@ def provided(setting: Setting) -> Iterator[Provided]:
         )
 
 
-def _trajectory_s(setting: Setting) -> float:
+def _trajectory_s(setting: StudySetting) -> float:
     trace, speed = setting.trace, setting.speed
     return trace.env_s_mean + trace.tokens_mean * speed.token_s(speed.slots)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from agentrl.simulate.study import Setting, Studied, study
+from agentrl.simulate.study import StudyResult, StudySetting, study
 
 CLOSE_ENOUGH = 0.97
 """A cheaper setting wins when it reaches this share of the best rate: less is fresher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class SearchGrid:
     """Values to try."""
 
     concurrency: tuple[int, ...]
@@ -20,13 +20,13 @@ class Grid:
     """In `async`."""
 
 
-def grid_around(setting: Setting) -> Grid:
+def grid_around(setting: StudySetting) -> SearchGrid:
     """Return the concurrencies worth trying: from one to four times the engine's slots."""
     slots = setting.speed.slots
-    return Grid(concurrency=tuple(max(1, round(slots * x)) for x in (1, 2, 4)))
+    return SearchGrid(concurrency=tuple(max(1, round(slots * x)) for x in (1, 2, 4)))
 
 
-def settings(setting: Setting, grid: Grid) -> Iterator[Setting]:
+def settings(setting: StudySetting, grid: SearchGrid) -> Iterator[StudySetting]:
     """Yield every setting of a grid, in the modes that its keys mean something in."""
     for concurrency in grid.concurrency:
         policy = replace(setting.policy, concurrency=concurrency)
@@ -37,17 +37,19 @@ def settings(setting: Setting, grid: Grid) -> Iterator[Setting]:
 
 
 def search(
-    setting: Setting, grid: Grid | None = None, on_study: Callable[[], None] = lambda: None
-) -> list[Studied]:
+    setting: StudySetting,
+    grid: SearchGrid | None = None,
+    on_study: Callable[[], None] = lambda: None,
+) -> list[StudyResult]:
     """Play every setting of a grid."""
-    results: list[Studied] = []
+    results: list[StudyResult] = []
     for one in settings(setting, grid or grid_around(setting)):
         results.append(study(one))
         on_study()
     return results
 
 
-def recommend(results: Sequence[Studied], mode: str) -> Studied:
+def recommend(results: Sequence[StudyResult], mode: str) -> StudyResult:
     """Return the cheapest setting of a mode that is close to its best rate of trained tokens.
 
     Cheap is fresh first (staleness, over-provisioning), then few environments.
@@ -60,7 +62,7 @@ def recommend(results: Sequence[Studied], mode: str) -> Studied:
     return min(near, key=_cost)
 
 
-def _cost(one: Studied) -> tuple[float, float]:
+def _cost(one: StudyResult) -> tuple[float, float]:
     policy = one.setting.policy
     fresh = policy.max_staleness if policy.mode == "async" else policy.over_provision
     return fresh, policy.concurrency

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from agentrl.metrics.latency_trace import LatencyTrace
 from agentrl.policy import Sampling
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.batch import Batch
-from agentrl.rollout.gate.policy import GatePolicy, Mode
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.pool import Rollouts
-from agentrl.seeds import derive
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.batch import RolloutBatch
+from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.runtime.seeds import derive
 from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
-from agentrl.simulate.trace import Trace
-from agentrl.simulate.world import FillerChat, World
+from agentrl.simulate.world import FillerChat, TraceReplay
 from agentrl.task import Task
 from agentrl.trajectory import Failed
 
@@ -31,11 +31,11 @@ LIMITS = EpisodeLimits(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class StudySetting:
     """Setting of a simulation."""
 
-    trace: Trace
-    policy: GatePolicy
+    trace: LatencyTrace
+    policy: SchedulerPolicy
     speed: EngineSpeed = field(default_factory=EngineSpeed)
     train_s: float = 20.0
     """Duration of one optimiser step; in `async` beside the rollouts, else instead of them."""
@@ -50,7 +50,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TimeSpan:
     """A stretch of time, in virtual seconds."""
 
     name: str
@@ -59,10 +59,10 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class StudyTimeline:
     """Spans and load of a simulated run over time."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[TimeSpan, ...]
     seats: tuple[tuple[float, int], ...]
     """Times at which the number of requests being decoded changed, and the new number."""
     slots: int
@@ -70,10 +70,10 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Studied:
+class StudyResult:
     """Measurements of a setting, over the steps that are measured."""
 
-    setting: Setting
+    setting: StudySetting
     seconds: float
     trajectories: int
     """Trajectories that were trained on."""
@@ -92,7 +92,7 @@ class Studied:
     age_mean: float
     """Mean age of trained tokens, in versions."""
     age_max: int
-    timeline: Timeline
+    timeline: StudyTimeline
 
     @property
     def per_s(self) -> float:
@@ -105,19 +105,19 @@ class Studied:
         return self.tokens / self.seconds
 
 
-def study(setting: Setting) -> Studied:
+def study(setting: StudySetting) -> StudyResult:
     """Play a setting to its end."""
     return run_virtual(_Study(setting).run())
 
 
 def compare(
-    setting: Setting, modes: Sequence[Mode] = ("sync", "partial", "async")
-) -> list[Studied]:
+    setting: StudySetting, modes: Sequence[Mode] = ("sync", "partial", "async")
+) -> list[StudyResult]:
     """Play the same setting in several modes."""
     return [study(replace(setting, policy=replace(setting.policy, mode=mode))) for mode in modes]
 
 
-def ideal_per_s(setting: Setting) -> float:
+def ideal_per_s(setting: StudySetting) -> float:
     """Return trajectories per second when work is divided by capacity and nothing ever waits.
 
     The engine decodes with all slots, every place has an environment that works or is decoded for
@@ -139,9 +139,9 @@ _Mark = tuple[float, float, float, float]
 
 
 class _Study:
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: StudySetting) -> None:
         self._setting = setting
-        self._world = World(
+        self._world = TraceReplay(
             setting.trace,
             granule_tokens=setting.granule_tokens,
             failure_rate=setting.failure_rate,
@@ -152,11 +152,11 @@ class _Study:
             tokens_left=self._world.tokens_left,
             granule_tokens=setting.granule_tokens,
         )
-        self._spans: list[Span] = []
+        self._spans: list[TimeSpan] = []
 
-    async def run(self) -> Studied:
+    async def run(self) -> StudyResult:
         setting = self._setting
-        rollouts = Rollouts(
+        rollouts = RolloutRunner(
             make_env=self._world.make_env,
             engine=self._engine,
             chat=FillerChat(self._world),
@@ -170,7 +170,7 @@ class _Study:
         def seed(number: int, task: Task, sample: int) -> int:
             return derive(setting.seed, number, sample)
 
-        batches: list[Batch] = []
+        batches: list[RolloutBatch] = []
         gate = rollouts.gate(
             setting.policy,
             lambda count: list(islice(stream, count)),
@@ -189,7 +189,7 @@ class _Study:
         await self._engine.close()
         return self._result(batches, started, ended, round(retried))
 
-    async def _step(self, gate: Gate, step: int) -> Batch:
+    async def _step(self, gate: RolloutScheduler, step: int) -> RolloutBatch:
         loop = asyncio.get_running_loop()
         began = loop.time()
         batch = await gate.batch()
@@ -198,9 +198,9 @@ class _Study:
         trained = loop.time()
         await gate.load(None, step + 1)
         self._spans += [
-            Span(name="collect", start_s=began, end_s=collected),
-            Span(name="train", start_s=collected, end_s=trained),
-            Span(name="load", start_s=trained, end_s=loop.time()),
+            TimeSpan(name="collect", start_s=began, end_s=collected),
+            TimeSpan(name="train", start_s=collected, end_s=trained),
+            TimeSpan(name="load", start_s=trained, end_s=loop.time()),
         ]
         return batch
 
@@ -212,11 +212,11 @@ class _Study:
 
     def _result(
         self,
-        batches: list[Batch],
+        batches: list[RolloutBatch],
         started: _Mark,
         ended: _Mark,
         retried: int,
-    ) -> Studied:
+    ) -> StudyResult:
         setting = self._setting
         seconds, engine_s, env_s, held_s = (b - a for a, b in zip(started, ended, strict=True))
         leaves = [leaf for batch in batches for tree in batch.trees for leaf in tree.leaves]
@@ -225,7 +225,7 @@ class _Study:
             for age, count in batch.ages().items():
                 ages[age] = ages.get(age, 0) + count
         tokens = sum(ages.values())
-        return Studied(
+        return StudyResult(
             setting=setting,
             seconds=seconds,
             trajectories=sum(not isinstance(leaf.outcome, Failed) for leaf in leaves),
@@ -238,7 +238,7 @@ class _Study:
             ideal_per_s=ideal_per_s(setting),
             age_mean=sum(age * count for age, count in ages.items()) / max(1, tokens),
             age_max=max(ages, default=0),
-            timeline=Timeline(
+            timeline=StudyTimeline(
                 spans=tuple(self._spans),
                 seats=tuple(self._engine.seats),
                 slots=setting.speed.slots,

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from agentrl.errors import ConfigError
-from agentrl.simulate.trace import Trace, TrajectoryCost, TurnCost
+from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost, TurnCost
 
 TRAJECTORIES = 4000
 """So many different ones to draw from."""
 
 
-def lognormal(seed: int = 0) -> Trace:
+def lognormal(seed: int = 0) -> LatencyTrace:
     """Return single turns of 1,000 tokens in the median, sigma 1: maths with a long tail."""
     random = Random(seed)
 
@@ -19,10 +19,10 @@ def lognormal(seed: int = 0) -> Trace:
         tokens = min(16_384, max(16, round(1000 * math.exp(random.gauss(0, 1)))))
         return TrajectoryCost(prompt_tokens=200, turns=(TurnCost(tokens=tokens, step_s=0.05),))
 
-    return Trace(name="lognormal", trajectories=tuple(one() for _ in range(TRAJECTORIES)))
+    return LatencyTrace(name="lognormal", trajectories=tuple(one() for _ in range(TRAJECTORIES)))
 
 
-def bimodal(seed: int = 0) -> Trace:
+def bimodal(seed: int = 0) -> LatencyTrace:
     """Return single turns of which 10 % are ten times longer than the rest."""
     random = Random(seed)
 
@@ -31,10 +31,10 @@ def bimodal(seed: int = 0) -> Trace:
         tokens = round(800 * scale * random.uniform(0.8, 1.2))
         return TrajectoryCost(prompt_tokens=200, turns=(TurnCost(tokens=tokens, step_s=0.05),))
 
-    return Trace(name="bimodal", trajectories=tuple(one() for _ in range(TRAJECTORIES)))
+    return LatencyTrace(name="bimodal", trajectories=tuple(one() for _ in range(TRAJECTORIES)))
 
 
-def agentic(seed: int = 0) -> Trace:
+def agentic(seed: int = 0) -> LatencyTrace:
     """Return many turns with tools: lognormal lengths and latencies, 2 % of steps straggle."""
     random = Random(seed)
 
@@ -57,17 +57,17 @@ def agentic(seed: int = 0) -> Trace:
             ),
         )
 
-    return Trace(name="agentic", trajectories=tuple(one() for _ in range(TRAJECTORIES)))
+    return LatencyTrace(name="agentic", trajectories=tuple(one() for _ in range(TRAJECTORIES)))
 
 
-TRACES: Mapping[str, Callable[[], Trace]] = {
+TRACES: Mapping[str, Callable[[], LatencyTrace]] = {
     "lognormal": lognormal,
     "bimodal": bimodal,
     "agentic": agentic,
 }
 
 
-def synthetic(name: str) -> Trace:
+def synthetic(name: str) -> LatencyTrace:
     """Return a made-up trace by name. `ConfigError` names those there are."""
     if name not in TRACES:
         raise ConfigError(f"there is no trace {name!r}; name a file, or one of {', '.join(TRACES)}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from xml.sax.saxutils import escape
 
-from agentrl.simulate.study import Studied, Timeline
+from agentrl.simulate.study import StudyResult, StudyTimeline
 
 SHADES = " ▁▂▃▄▅▆▇█"
 COLOURS = {"train": "#d9822b", "load": "#8b2be2"}
@@ -13,7 +13,7 @@ WIDTH, ROW, LEFT = 1000, 64, 90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class LoadCurve:
     """Share of an engine's slots that were taken, per stretch of equal length."""
 
     shares: tuple[float, ...]
@@ -21,7 +21,7 @@ class Load:
     """Length of one stretch."""
 
 
-def engine_load(timeline: Timeline, columns: int) -> Load:
+def engine_load(timeline: StudyTimeline, columns: int) -> LoadCurve:
     """Return the load of the engine, averaged over `columns` stretches of the run."""
     width = timeline.end_s / columns if timeline.end_s else 1.0
     filled = [0.0] * columns
@@ -33,10 +33,10 @@ def engine_load(timeline: Timeline, columns: int) -> Load:
             filled[at] += max(0.0, upto - start) * seated
             start, at = upto, at + 1
     shares = tuple(min(1.0, x / (width * timeline.slots)) for x in filled)
-    return Load(shares=shares, seconds=width)
+    return LoadCurve(shares=shares, seconds=width)
 
 
-def text(timeline: Timeline, columns: int = 100) -> str:
+def text(timeline: StudyTimeline, columns: int = 100) -> str:
     """Return two lines: how full the engine was, and when the trainer (T) or a load (L) was on."""
     load = engine_load(timeline, columns)
     engine = "".join(SHADES[round(share * (len(SHADES) - 1))] for share in load.shares)
@@ -51,7 +51,7 @@ def text(timeline: Timeline, columns: int = 100) -> str:
     return f"engine  {engine}\ntrainer {''.join(beside)}"
 
 
-def picture(studied: Sequence[Studied]) -> str:
+def picture(studied: Sequence[StudyResult]) -> str:
     """Return an SVG: one row per mode, the engine's load as an area, training and loads below."""
     longest = max(one.timeline.end_s for one in studied)
     height = ROW * len(studied) + 30
@@ -67,7 +67,7 @@ def picture(studied: Sequence[Studied]) -> str:
     )
 
 
-def _row(one: Studied, index: int, longest: float) -> str:
+def _row(one: StudyResult, index: int, longest: float) -> str:
     top, floor = ROW * index + 8, ROW * index + 48
     load = engine_load(one.timeline, 500)
     scale = WIDTH / longest

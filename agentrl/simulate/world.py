@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from agentrl.chat.renderer import TokenSegment
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
 from agentrl.message import Message
+from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost
 from agentrl.policy import GenerateRequest
-from agentrl.rollout.chat import TokenSegment
-from agentrl.simulate.trace import Trace, TrajectoryCost
 from agentrl.task import Split, Task
 
 STUCK_S = 1e7
 """Seconds of a step that hangs: until its deadline."""
 
 
-class World:
+class TraceReplay:
     """Knows which trajectory costs what. One for all environments of a simulation.
 
     A trajectory is chosen by its seed, so every mode plays the same ones. Which attempts fail is
@@ -26,7 +26,7 @@ class World:
 
     def __init__(
         self,
-        trace: Trace,
+        trace: LatencyTrace,
         *,
         granule_tokens: int = 1,
         failure_rate: float | None = None,
@@ -80,7 +80,7 @@ class World:
 class SimulatedEnv(BaseEnv):
     """Takes the time its trajectory's steps took."""
 
-    def __init__(self, world: World, *, breaks_at: float | None, hangs: bool) -> None:
+    def __init__(self, world: TraceReplay, *, breaks_at: float | None, hangs: bool) -> None:
         self._world = world
         self._breaks_at = breaks_at
         self._hangs = hangs
@@ -137,7 +137,7 @@ class SimulatedEnv(BaseEnv):
 class FillerChat:
     """Messages to as many filler tokens as their text has letters."""
 
-    world: World
+    world: TraceReplay
 
     @property
     def stop_token_ids(self) -> frozenset[int]:

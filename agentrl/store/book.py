@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.env import ForkStrategy
-from agentrl.store.damage import StoreError
-from agentrl.store.event import Exchange, Fork
+from agentrl.events.kinds import EnvExchange, ForkPoint
+from agentrl.store.errors import StoreError
 from agentrl.store.restored import RestoredGroup, TrajectoryState
 from agentrl.trajectory import Node, Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class UnrecordedNodes:
     """Nodes of a tree that no record has said yet, under their recorded names."""
 
     nodes: tuple[Node, ...]
@@ -22,7 +22,7 @@ class Growth:
 
 
 @dataclass(slots=True)
-class Line:
+class RecordedPath:
     """One trajectory: where it stood after each exchange, those it inherited first."""
 
     group: int
@@ -31,7 +31,7 @@ class Line:
     """Complete ones of its own."""
     state: TrajectoryState = "open"
 
-    def stop(self, at: int | None, exchange: Exchange | None) -> None:
+    def stop(self, at: int | None, exchange: EnvExchange | None) -> None:
         """Remember where an exchange left it."""
         if exchange is not None:
             self.stops.append(at)
@@ -39,22 +39,22 @@ class Line:
 
 
 @dataclass(slots=True)
-class Book:
+class GroupRecorder:
     """One group."""
 
     names: dict[int, int] = field(default_factory=dict[int, int])
     """Recorded names of the tree's nodes; they count from 0 in the order they were recorded."""
-    lines: dict[int, Line] = field(default_factory=dict[int, Line])
+    lines: dict[int, RecordedPath] = field(default_factory=dict[int, RecordedPath])
 
     @property
     def open(self) -> list[int]:
         """Return the trajectories that have not ended."""
         return [id for id, line in self.lines.items() if line.state == "open"]
 
-    def growth(self, tree: Tree, node: int | None) -> Growth:
+    def growth(self, tree: Tree, node: int | None) -> UnrecordedNodes:
         """Return the nodes to record for `node` to be known: its ancestors too."""
         if node is None:
-            return Growth((), None, {})
+            return UnrecordedNodes((), None, {})
         fresh: list[Node] = []
         names: dict[int, int] = {}
         for id, part in self._unknown(tree, node):
@@ -63,7 +63,9 @@ class Book:
                 parent = names[parent] if parent in names else self.names[parent]
             names[id] = len(self.names) + len(names)
             fresh.append(part if parent == part.parent else replace(part, parent=parent))
-        return Growth(tuple(fresh), names[node] if node in names else self.names[node], names)
+        return UnrecordedNodes(
+            tuple(fresh), names[node] if node in names else self.names[node], names
+        )
 
     def _unknown(self, tree: Tree, node: int) -> list[tuple[int, Node]]:
         """Return the nodes on the way to `node` that are not recorded, parents first."""
@@ -84,10 +86,10 @@ class Book:
         *,
         strategy: ForkStrategy,
         why: Mapping[str, Any],
-    ) -> tuple[Fork, Growth]:
+    ) -> tuple[ForkPoint, UnrecordedNodes]:
         """Return the fork and nodes to record of a trajectory that leaves `parent` at `node`."""
         growth = self.growth(tree, node)
-        fork = Fork(
+        fork = ForkPoint(
             parent=parent,
             node=growth.names.get(node, self.names.get(node, -1)),
             shared=self.shared(parent, tree, node),
@@ -120,10 +122,10 @@ class Book:
         return count
 
     @classmethod
-    def of(cls, group: RestoredGroup) -> "Book":
+    def of(cls, group: RestoredGroup) -> "GroupRecorder":
         """Return the book of a group read back, whose tree has the recorded names."""
         book = cls({id: id for id in range(len(group.tree.nodes))})
         for found in group.trajectories:
-            line = Line(group.id, list(found.stops), found.own_turns, found.state)
+            line = RecordedPath(group.id, list(found.stops), found.own_turns, found.state)
             book.lines[found.id] = line
         return book

@@ -14,12 +14,12 @@ from dataclasses import fields
 from typing import Any, Protocol, cast
 
 from agentrl.env import Action, Observation, TurnRequest, TurnUsage
+from agentrl.events.kinds import KINDS, EnvExchange, Event, ForkPoint
 from agentrl.message import Image, Message, ToolCall
-from agentrl.rollout.curation.graft import Branch
-from agentrl.store.damage import DamagedStore, StoreError
-from agentrl.store.event import KINDS, Event, Exchange, Fork
-from agentrl.store.objects import Objects
-from agentrl.store.record import Record
+from agentrl.store.blobs import BlobStore
+from agentrl.store.errors import DamagedStore, StoreError
+from agentrl.store.record import LogRecord
+from agentrl.store.trajectory_copy import TrajectoryCopy
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
 
@@ -35,7 +35,19 @@ _TOO_DEEP = (
 
 _PLAIN_TYPES: tuple[type[Any], ...] = (
     *KINDS,
-    *(Exchange, Fork, Action, Message, ToolCall, Task, Leaf, Finished, Truncated, Failed, Branch),
+    *(
+        EnvExchange,
+        ForkPoint,
+        Action,
+        Message,
+        ToolCall,
+        Task,
+        Leaf,
+        Finished,
+        Truncated,
+        Failed,
+        TrajectoryCopy,
+    ),
     *(TurnRequest, TurnUsage),
 )
 _BY_NAME = {kind.__name__: kind for kind in _PLAIN_TYPES}
@@ -43,7 +55,7 @@ _AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in _PLAIN_TYPES}
 
 
-def encode(event: Event, objects: Objects) -> tuple[int, bytes]:
+def encode(event: Event, objects: BlobStore) -> tuple[int, bytes]:
     """Return an event's kind and payload; images and tool schemas go to `objects` first.
 
     Raises `ValueError` for a value of a type that cannot be read back.
@@ -64,7 +76,7 @@ def unpack(data: bytes) -> Any:
     return _unpacked(data, _Inline())
 
 
-class Blobs(Protocol):
+class BlobReader(Protocol):
     """Storage of images and tool schemas, by name."""
 
     def put(self, data: bytes) -> str:
@@ -86,7 +98,7 @@ class _Inline:
         return base64.b85decode(digest)
 
 
-def decode(record: Record, objects: Objects | None) -> Event:
+def decode(record: LogRecord, objects: BlobStore | None) -> Event:
     """Return the event of a record; raises `StoreError` for one of another version.
 
     Without `objects`, images come back empty and tools as None: for those who look at neither.
@@ -111,7 +123,7 @@ def decode(record: Record, objects: Objects | None) -> Event:
     return cast(Event, event)
 
 
-def _packed(value: Any, objects: Blobs) -> bytes:
+def _packed(value: Any, objects: BlobReader) -> bytes:
     arrays: list[bytes] = []
     try:
         plain = _Encoder(objects, arrays).plain(value)
@@ -124,7 +136,7 @@ def _packed(value: Any, objects: Blobs) -> bytes:
     return b"".join((_LENGTH.pack(len(text)), text, *arrays))
 
 
-def _unpacked(data: bytes, objects: Blobs | None) -> Any:
+def _unpacked(data: bytes, objects: BlobReader | None) -> Any:
     (length,) = _LENGTH.unpack_from(data)
     start = _LENGTH.size
     plain = json.loads(data[start : start + length])
@@ -147,7 +159,7 @@ def _is_shallow(plain: Any) -> bool:
 
 
 class _Encoder:
-    def __init__(self, objects: Blobs, arrays: list[bytes]) -> None:
+    def __init__(self, objects: BlobReader, arrays: list[bytes]) -> None:
         self._objects = objects
         self._arrays = arrays
 
@@ -225,7 +237,7 @@ class _Encoder:
 
 
 class _Decoder:
-    def __init__(self, objects: Blobs | None, payload: bytes, at: int) -> None:
+    def __init__(self, objects: BlobReader | None, payload: bytes, at: int) -> None:
         self._objects = objects
         self._payload = payload
         self._at = at

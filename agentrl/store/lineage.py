@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
+class ResumptionMark:
     """The record that starts a new line."""
 
     sequence: int
@@ -25,7 +25,7 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TrainedMark:
     """A record says that a group was trained."""
 
     sequence: int
@@ -33,7 +33,7 @@ class Mark:
     step: int
 
 
-def line_to(position: int, resumptions: Iterable[Resumption]) -> tuple[range, ...]:
+def line_to(position: int, resumptions: Iterable[ResumptionMark]) -> tuple[range, ...]:
     """Return the stretches of record numbers that led to `position`, newest first."""
     stretches: list[range] = []
     end = position
@@ -45,7 +45,7 @@ def line_to(position: int, resumptions: Iterable[Resumption]) -> tuple[range, ..
 
 
 def trained_by(
-    position: int, marks: Iterable[Mark], resumptions: Iterable[Resumption]
+    position: int, marks: Iterable[TrainedMark], resumptions: Iterable[ResumptionMark]
 ) -> dict[int, int]:
     """Return the groups whose training is in the weights of a checkpoint, and at which step.
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentrl.errors import ConfigError
-from agentrl.store.damage import machine_errors
+from agentrl.store.errors import machine_errors
 
 
 class WriterLock:

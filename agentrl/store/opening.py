@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from agentrl.store.blobs import BlobStore
 from agentrl.store.codec import decode
-from agentrl.store.damage import DamagedStore, StoreError, damaged_segment, machine_errors
-from agentrl.store.ledger import Ledger, make_ledger
-from agentrl.store.objects import Objects
-from agentrl.store.record import Unreadable
+from agentrl.store.errors import DamagedStore, StoreError, damaged_segment, machine_errors
+from agentrl.store.index import StoreIndex, make_ledger
+from agentrl.store.record import UnreadableRecord
 from agentrl.store.segment import (
     HEAD_BYTES,
-    Place,
+    RecordLocation,
     first_sequence,
     read_record,
     scan,
@@ -52,7 +52,7 @@ def check_position(position: int, *, step: int, end: int, pruned_for: int, folde
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class LogEnd:
     """Position at which the log goes on."""
 
     segment: int = 0
@@ -62,7 +62,7 @@ class End:
     torn_bytes: int = 0
 
 
-def open_ledger(folder: Path, *, damaged: Damaged) -> tuple[Ledger, End]:
+def open_ledger(folder: Path, *, damaged: Damaged) -> tuple[StoreIndex, LogEnd]:
     """Return a store's ledger, which holds all that its log says, and the end of the log.
 
     Raises `DamagedStore` for a log that is not what was written, apart from a torn last record.
@@ -75,11 +75,11 @@ def open_ledger(folder: Path, *, damaged: Damaged) -> tuple[Ledger, End]:
         return _open_ledger(folder, log, damaged=damaged)
 
 
-def _open_ledger(folder: Path, log: Path, *, damaged: Damaged) -> tuple[Ledger, End]:
+def _open_ledger(folder: Path, log: Path, *, damaged: Damaged) -> tuple[StoreIndex, LogEnd]:
     if damaged == "cut":
-        return _remake(folder, log, Objects(folder / "objects"))
+        return _remake(folder, log, BlobStore(folder / "objects"))
     try:
-        ledger = Ledger(folder / LEDGER)
+        ledger = StoreIndex(folder / LEDGER)
     except DamagedStore:
         return _remake(folder, log, None)
     except StoreError:
@@ -89,7 +89,7 @@ def _open_ledger(folder: Path, log: Path, *, damaged: Damaged) -> tuple[Ledger, 
     return ledger, _closing_on_error(ledger, lambda: _catch_up(ledger, log, None))
 
 
-def _remake(folder: Path, log: Path, objects: Objects | None) -> tuple[Ledger, End]:
+def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIndex, LogEnd]:
     """Make the ledger again; with `objects` the log is cut where it, or one of them, is damaged."""
     files = segments(log)
     base = _base(folder)
@@ -105,7 +105,7 @@ def _remake(folder: Path, log: Path, objects: Objects | None) -> tuple[Ledger, E
         if objects is not None and base is not None:
             _check_before(base, files, objects)
         make_ledger(folder / LEDGER, base=base)
-        ledger = Ledger(folder / LEDGER)
+        ledger = StoreIndex(folder / LEDGER)
         return ledger, _closing_on_error(ledger, lambda: _catch_up(ledger, log, objects))
     except DamagedStore as error:
         if objects is None:
@@ -121,7 +121,7 @@ def _base(folder: Path) -> Path | None:
     """Return the copy of the ledger that knows what was pruned; None without a whole one."""
     file = folder / PRUNED_LEDGER
     try:
-        Ledger(file, readonly=True).close()
+        StoreIndex(file, readonly=True).close()
     except DamagedStore:
         return None
     except StoreError:
@@ -131,7 +131,7 @@ def _base(folder: Path) -> Path | None:
     return file
 
 
-def _closing_on_error(ledger: Ledger, work: Callable[[], End]) -> End:
+def _closing_on_error(ledger: StoreIndex, work: Callable[[], LogEnd]) -> LogEnd:
     try:
         return work()
     except BaseException:
@@ -139,7 +139,7 @@ def _closing_on_error(ledger: Ledger, work: Callable[[], End]) -> End:
         raise
 
 
-def _catch_up(ledger: Ledger, log: Path, cut: Objects | None) -> End:
+def _catch_up(ledger: StoreIndex, log: Path, cut: BlobStore | None) -> LogEnd:
     """Enter what the ledger lacks. With `cut` the log ends at the first damage."""
     files = segments(log)
     _check_all_there(ledger, files, log, cut=cut is not None)
@@ -147,10 +147,10 @@ def _catch_up(ledger: Ledger, log: Path, cut: Objects | None) -> End:
     at, sequence = (None, 0) if last is None else (last[1], last[0] + 1)
     if not files:
         # Segments are pruned only when there is a newer one.
-        return End(segment=0 if at is None else at.segment + 1, sequence=sequence)
+        return LogEnd(segment=0 if at is None else at.segment + 1, sequence=sequence)
     if at is not None and at.segment in files:
         _check_same(log, at, sequence=sequence - 1, files=files)
-    end = End(segment=next(iter(files)), offset=HEAD_BYTES, sequence=sequence)
+    end = LogEnd(segment=next(iter(files)), offset=HEAD_BYTES, sequence=sequence)
     for number, file in files.items():
         if at is not None and number < at.segment:
             continue
@@ -158,7 +158,7 @@ def _catch_up(ledger: Ledger, log: Path, cut: Objects | None) -> End:
         if offset == HEAD_BYTES and number == max(files) and file.stat().st_size < HEAD_BYTES:
             # Its first record never reached the disk: the machine stopped.
             file.unlink()
-            return End(segment=number, sequence=sequence)
+            return LogEnd(segment=number, sequence=sequence)
         try:
             if offset == HEAD_BYTES and (found := first_sequence(file)) != sequence:
                 raise damaged_segment(file, 0, f"it begins with record {found}, not {sequence}")
@@ -178,29 +178,29 @@ def _catch_up(ledger: Ledger, log: Path, cut: Objects | None) -> End:
 
 
 def _enter_all(
-    ledger: Ledger, file: Path, *, offset: int, sequence: int, cut: Objects | None
-) -> tuple[End, Unreadable | None]:
+    ledger: StoreIndex, file: Path, *, offset: int, sequence: int, cut: BlobStore | None
+) -> tuple[LogEnd, UnreadableRecord | None]:
     """Enter a segment's records from `offset` on; return where they end, and what stands there."""
     number = int(file.stem)
     for place, record in scan(file, offset=offset, sequence=sequence):
-        end = End(segment=number, offset=offset, sequence=sequence)
-        if isinstance(record, Unreadable):
+        end = LogEnd(segment=number, offset=offset, sequence=sequence)
+        if isinstance(record, UnreadableRecord):
             return end, record
         try:
             event = decode(record, cut)
         except DamagedStore as error:  # of an object: who does not cut reads none here
-            return end, Unreadable("damaged", str(error))
+            return end, UnreadableRecord("damaged", str(error))
         ledger.enter(record.sequence, place, event)
         offset, sequence = place.end, record.sequence + 1
-    return End(segment=number, offset=offset, sequence=sequence), None
+    return LogEnd(segment=number, offset=offset, sequence=sequence), None
 
 
-def _check_before(base: Path, files: Mapping[int, Path], objects: Objects) -> None:
+def _check_before(base: Path, files: Mapping[int, Path], objects: BlobStore) -> None:
     """Raise `DamagedStore` for damage before the end of the ledger's copy, objects included.
 
     The log cannot be cut there: nothing but the copy tells what was pruned.
     """
-    ledger = Ledger(base, readonly=True)
+    ledger = StoreIndex(base, readonly=True)
     try:
         last = ledger.last()
     finally:
@@ -213,22 +213,22 @@ def _check_before(base: Path, files: Mapping[int, Path], objects: Objects) -> No
         for place, record in scan(file, offset=HEAD_BYTES, sequence=first_sequence(file)):
             if number == last[1].segment and place.offset >= last[1].end:
                 return
-            if isinstance(record, Unreadable):
+            if isinstance(record, UnreadableRecord):
                 raise damaged_segment(file, place.offset, record.what)
             decode(record, objects)
 
 
-def _cut_off(files: Mapping[int, Path], number: int, *, sequence: int) -> End:
+def _cut_off(files: Mapping[int, Path], number: int, *, sequence: int) -> LogEnd:
     """Cut the log before a segment; it and what follows are kept beside it."""
     size = 0
     for later, file in files.items():
         if later >= number:
             size += file.stat().st_size
             file.rename(_aside(file))
-    return End(segment=number, sequence=sequence, torn_bytes=size)
+    return LogEnd(segment=number, sequence=sequence, torn_bytes=size)
 
 
-def _cut(files: Mapping[int, Path], end: End, *, keep: bool) -> End:
+def _cut(files: Mapping[int, Path], end: LogEnd, *, keep: bool) -> LogEnd:
     """Cut the log at `end`; what follows is kept beside it unless it is only a torn record."""
     file, offset = files[end.segment], end.offset or 0
     size = file.stat().st_size
@@ -239,7 +239,7 @@ def _cut(files: Mapping[int, Path], end: End, *, keep: bool) -> End:
                 size += later.stat().st_size
                 later.rename(_aside(later))
     os.truncate(file, offset)
-    return End(
+    return LogEnd(
         segment=end.segment,
         offset=offset,
         sequence=end.sequence,
@@ -247,7 +247,9 @@ def _cut(files: Mapping[int, Path], end: End, *, keep: bool) -> End:
     )
 
 
-def _check_all_there(ledger: Ledger, files: Mapping[int, Path], log: Path, *, cut: bool) -> None:
+def _check_all_there(
+    ledger: StoreIndex, files: Mapping[int, Path], log: Path, *, cut: bool
+) -> None:
     last = ledger.last()
     newest = max([*files, -1 if last is None else last[1].segment])
     missing = sorted(set(range(newest + 1)) - files.keys() - ledger.pruned().keys())
@@ -261,7 +263,7 @@ def _check_all_there(ledger: Ledger, files: Mapping[int, Path], log: Path, *, cu
     )
 
 
-def _check_same(log: Path, at: Place, *, sequence: int, files: Mapping[int, Path]) -> None:
+def _check_same(log: Path, at: RecordLocation, *, sequence: int, files: Mapping[int, Path]) -> None:
     """Check that the log still holds the newest record the ledger has entered."""
     size = files[at.segment].stat().st_size
     if size < at.end:

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from agentrl.events.kinds import Event
+from agentrl.store.blobs import BlobStore
 from agentrl.store.codec import decode
-from agentrl.store.event import Event
-from agentrl.store.ledger import GroupState, Ledger
-from agentrl.store.objects import Objects
+from agentrl.store.index import GroupState, StoreIndex
 from agentrl.store.opening import LEDGER, SEGMENTS
 from agentrl.store.restored import RestoredGroup, TrajectoryState, restored_group
-from agentrl.store.segment import Place, read_record
+from agentrl.store.segment import RecordLocation, read_record
 
 BATCH = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
+class GroupIndexRow:
     """Summary of a group, without reading its records."""
 
     id: int
@@ -33,7 +33,7 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryFacts:
+class RolloutIndexRow:
     """Summary of a trajectory, without reading its records."""
 
     id: int
@@ -47,10 +47,10 @@ class TrajectoryFacts:
     attempt: int
 
 
-class Archive:
+class EventArchive:
     """Records by what the ledger says of them."""
 
-    def __init__(self, folder: Path, ledger: Ledger, objects: Objects) -> None:
+    def __init__(self, folder: Path, ledger: StoreIndex, objects: BlobStore) -> None:
         self._log = folder / SEGMENTS
         self._ledger = ledger
         self._objects = objects
@@ -72,7 +72,7 @@ class Archive:
             for after, place in batch:
                 yield after, self._event(after, place)
 
-    def _event(self, sequence: int, place: Place) -> Event:
+    def _event(self, sequence: int, place: RecordLocation) -> Event:
         return decode(read_record(self._log, place, sequence=sequence), self._objects)
 
 
@@ -81,8 +81,8 @@ class StoreReader:
 
     def __init__(self, folder: Path) -> None:
         """Raises `StoreError` where there is no store."""
-        self._ledger = Ledger(folder / LEDGER, readonly=True)
-        self._archive = Archive(folder, self._ledger, Objects(folder / "objects"))
+        self._ledger = StoreIndex(folder / LEDGER, readonly=True)
+        self._archive = EventArchive(folder, self._ledger, BlobStore(folder / "objects"))
 
     def groups(self, *states: GroupState) -> list[int]:
         """Return the groups in these states, oldest first; all without any."""
@@ -100,10 +100,10 @@ class StoreReader:
         """Yield records by number, oldest first, up to the newest; call again to follow a run."""
         return self._archive.events(after=after)
 
-    def facts(self) -> list[GroupFacts]:
+    def facts(self) -> list[GroupIndexRow]:
         """Return the ledger's summary of every group, oldest first."""
         return [
-            GroupFacts(
+            GroupIndexRow(
                 id=row["id"],
                 task=row["task"],
                 state=row["state"],
@@ -115,9 +115,9 @@ class StoreReader:
             for row in self._ledger.group_rows()
         ]
 
-    def trajectories(self, group: int) -> list[TrajectoryFacts]:
+    def trajectories(self, group: int) -> list[RolloutIndexRow]:
         """Return the ledger's summaries of a group's trajectories, in the order they began."""
-        return [TrajectoryFacts(**row) for row in self._ledger.trajectory_rows(group)]
+        return [RolloutIndexRow(**row) for row in self._ledger.trajectory_rows(group)]
 
     def outcomes(self) -> dict[str, int]:
         """Return the number of trajectories that have ended in each way."""

@@ -20,7 +20,7 @@ MAX_PAYLOAD_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class LogRecord:
     """A whole and undamaged record."""
 
     kind: int
@@ -34,7 +34,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableRecord:
     """Reason for a missing record. `torn`: the file ends within it, and nothing else is wrong."""
 
     cause: Literal["torn", "damaged"]
@@ -52,29 +52,31 @@ def frame(kind: int, sequence: int, payload: bytes) -> bytes:
     return fields + _CHECK.pack(zlib.crc32(fields)) + payload
 
 
-def payload_bytes(header: bytes) -> int | Unreadable:
+def payload_bytes(header: bytes) -> int | UnreadableRecord:
     """Return the number of bytes that follow a header, or the reason it is none."""
     if len(header) < HEADER_BYTES:
-        return Unreadable("torn", f"{len(header)} of a header's {HEADER_BYTES} bytes")
+        return UnreadableRecord("torn", f"{len(header)} of a header's {HEADER_BYTES} bytes")
     fields = header[: _FIELDS.size]
     (check,) = _CHECK.unpack_from(header, _FIELDS.size)
     magic, _, zero, length, _, _ = _FIELDS.unpack(fields)
     if magic != _MAGIC or zero != 0 or check != zlib.crc32(fields):
-        return Unreadable("damaged", "a record's header does not match its check")
+        return UnreadableRecord("damaged", "a record's header does not match its check")
     return length
 
 
-def unframe(data: bytes, *, sequence: int) -> Record | Unreadable:
+def unframe(data: bytes, *, sequence: int) -> LogRecord | UnreadableRecord:
     """Return the record that `data` begins with, which has to be number `sequence`."""
     length = payload_bytes(data)
-    if isinstance(length, Unreadable):
+    if isinstance(length, UnreadableRecord):
         return length
     _, kind, _, _, found, check = _FIELDS.unpack_from(data)
     if found != sequence:
-        return Unreadable("damaged", f"record {found} where record {sequence} belongs")
+        return UnreadableRecord("damaged", f"record {found} where record {sequence} belongs")
     payload = data[HEADER_BYTES : HEADER_BYTES + length]
     if len(payload) < length:
-        return Unreadable("torn", f"{len(payload)} of record {sequence}'s {length} bytes")
+        return UnreadableRecord("torn", f"{len(payload)} of record {sequence}'s {length} bytes")
     if check != zlib.crc32(payload):
-        return Unreadable("damaged", f"the bytes of record {sequence} do not match their check")
-    return Record(kind=kind, sequence=sequence, payload=payload)
+        return UnreadableRecord(
+            "damaged", f"the bytes of record {sequence} do not match their check"
+        )
+    return LogRecord(kind=kind, sequence=sequence, payload=payload)

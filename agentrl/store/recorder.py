@@ -6,12 +6,12 @@ from typing import Any
 
 from agentrl.env import Action, ForkStrategy, Observation, Step
 from agentrl.errors import FailureKind
-from agentrl.rollout.recorder import Leaving, Stand, TrajectoryRecord
-from agentrl.scheduler import Attempt, Order
-from agentrl.store.damage import StoreError
-from agentrl.store.event import Exchange
+from agentrl.events.kinds import EnvExchange
+from agentrl.rollout.recorder import BranchDeparture, ResumePoint, TrajectoryRecord
+from agentrl.rollout.scheduler.topology import GroupRequest, RolloutKey
+from agentrl.store.errors import StoreError
 from agentrl.store.restored import RestoredGroup
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.trajectory import Leaf, Tree
 
 RERUN = "rerun"
@@ -36,21 +36,21 @@ class StoredTrajectory:
     """Tries before this one, those that were begun again for any reason among them."""
     over: bool = False
     ended: bool = False
-    _last: Exchange | None = None
+    _last: EnvExchange | None = None
 
     def reset(
         self, at: int | None, observation: Observation, *, env_seed: int, seconds: float
     ) -> None:
         """Record that its world was reset."""
-        self._turn(at, Exchange.resetting(observation, env_seed=env_seed, seconds=seconds))
+        self._turn(at, EnvExchange.resetting(observation, env_seed=env_seed, seconds=seconds))
 
     def stepped(self, at: int | None, action: Action, answer: Step, *, seconds: float) -> None:
         """Record a complete turn."""
-        self._turn(at, Exchange.stepping(action, answer, seconds=seconds))
+        self._turn(at, EnvExchange.stepping(action, answer, seconds=seconds))
 
     def last_step(self, action: Action, answer: Step, *, seconds: float) -> None:
         """Take its last turn, to be recorded with its end."""
-        self._last = Exchange.stepping(action, answer, seconds=seconds)
+        self._last = EnvExchange.stepping(action, answer, seconds=seconds)
 
     def branches(self, node: int, *, strategy: ForkStrategy, why: Mapping[str, Any]) -> None:
         """Record that it begins where another one has been."""
@@ -91,7 +91,7 @@ class StoredTrajectory:
             self.over = True
             self.recorder.store.abandon(self.id, why, failure=failure)
 
-    def _turn(self, at: int | None, exchange: Exchange) -> None:
+    def _turn(self, at: int | None, exchange: EnvExchange) -> None:
         if not self.over:
             self.recorder.store.turn(self.id, self.tree, at, exchange)
 
@@ -100,7 +100,7 @@ class StoredTrajectory:
 class StoreRecorder:
     """The record of one gate's groups. The gate's numbers are not the store's ids."""
 
-    store: Store
+    store: StoreWriter
     position: Callable[[], int]
     """Number of tasks that have been handed out."""
     seed: int
@@ -140,7 +140,7 @@ class StoreRecorder:
     def opened(
         self,
         group: int,
-        order: Order,
+        order: GroupRequest,
         *,
         size: int,
         after: int,
@@ -182,7 +182,7 @@ class StoreRecorder:
         self.store.note(self._ids[group], note, trajectory=id, with_end=with_end)
 
     def begun(
-        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, stand: Stand | None
+        self, attempt: RolloutKey, tree: Tree, *, seed: int, version: int, stand: ResumePoint | None
     ) -> TrajectoryRecord:
         """Record that a trajectory begins, or go on with its record."""
         before = self._latest.get((attempt.group, attempt.sample))
@@ -201,7 +201,7 @@ class StoreRecorder:
         return self._remember(attempt, tree, id, seed, number)
 
     def forked(
-        self, attempt: Attempt, tree: Tree, *, seed: int, version: int, leaving: Leaving
+        self, attempt: RolloutKey, tree: Tree, *, seed: int, version: int, leaving: BranchDeparture
     ) -> TrajectoryRecord:
         """Record that a trajectory begins as a branch of another one."""
         if not isinstance(leaving.parent, StoredTrajectory):
@@ -248,7 +248,7 @@ class StoreRecorder:
             self._forget(group)
 
     def _remember(
-        self, attempt: Attempt, tree: Tree, id: int, seed: int, number: int
+        self, attempt: RolloutKey, tree: Tree, id: int, seed: int, number: int
     ) -> StoredTrajectory:
         group = self._ids[attempt.group]
         made = StoredTrajectory(self, tree, id, group, attempt.sample, seed, number)

@@ -5,21 +5,21 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agentrl.errors import FailureKind
-from agentrl.rollout.replay import History, Recorded
-from agentrl.store.damage import StoreError
-from agentrl.store.event import (
-    Abandoned,
-    Began,
-    Branched,
-    Ended,
-    Enlarged,
+from agentrl.events.kinds import (
+    BranchesPlanned,
+    ComponentNoted,
+    EnvExchange,
     Event,
-    Exchange,
-    Fork,
+    ForkPoint,
     GroupOpened,
-    Grown,
-    Noted,
+    GroupResized,
+    RolloutAbandoned,
+    RolloutFinished,
+    RolloutStarted,
+    TurnCompleted,
 )
+from agentrl.rollout.env_replay import ActionHistory, RecordedStep
+from agentrl.store.errors import StoreError
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Node, Tree
 
@@ -27,7 +27,7 @@ TrajectoryState = Literal["open", "ended", "abandoned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredTrajectory:
+class RolloutState:
     """One trajectory, with what it takes to go on."""
 
     id: int
@@ -36,11 +36,11 @@ class RestoredTrajectory:
     version: int
     """Newest version that all engines had when it began."""
     attempt: int
-    fork: Fork | None
+    fork: ForkPoint | None
     state: TrajectoryState
     at: int | None
     """The node it stands at, in the restored tree; None before its prompt was known."""
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[EnvExchange, ...]
     """From the reset on, those of the trajectory it was forked from first: what to replay."""
     stops: tuple[int | None, ...]
     """The node it stood at after each exchange."""
@@ -52,10 +52,10 @@ class RestoredTrajectory:
     """Reason an abandoned one was given up."""
     failure: FailureKind | None
     """Kind of failure of an abandoned one that failed."""
-    history: History | None
+    history: ActionHistory | None
     """History from which its environment is rebuilt by verified replay; None before its reset."""
 
-    def until(self, count: int) -> "RestoredTrajectory":
+    def until(self, count: int) -> "RolloutState":
         """Return it as it was after `count` of its exchanges, at least the reset."""
         assert self.history is not None
         history = replace(self.history, steps=self.history.steps[: count - 1])
@@ -116,19 +116,19 @@ class RestoredGroup:
     step: int
     """Trained steps when it was opened."""
     tree: Tree
-    trajectories: tuple[RestoredTrajectory, ...]
+    trajectories: tuple[RolloutState, ...]
     round: int = 0
     """This and what follows: as in `GroupOpened`."""
     round_size: int = 0
     tries: int = 0
     retry_of: int | None = None
-    notes: tuple[Noted, ...] = ()
+    notes: tuple[ComponentNoted, ...] = ()
     """Notes that count, in order."""
-    later: tuple[Ended | Abandoned | Noted, ...] = ()
+    later: tuple[RolloutFinished | RolloutAbandoned | ComponentNoted, ...] = ()
     """Ends of tries and notes that were recorded after the checkpoint, in order."""
 
     @property
-    def open(self) -> tuple[RestoredTrajectory, ...]:
+    def open(self) -> tuple[RolloutState, ...]:
         """Return the trajectories that go on."""
         return tuple(t for t in self.trajectories if t.state == "open")
 
@@ -139,7 +139,7 @@ class RestoredGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredState:
+class RunState:
     """State that a resumed run goes on from."""
 
     open: tuple[RestoredGroup, ...]
@@ -169,11 +169,11 @@ class RestoredState:
 class _Path:
     """A trajectory while its records are read."""
 
-    began: Began
-    root: Began
+    began: RolloutStarted
+    root: RolloutStarted
     """The one whose reset made the first world."""
     at: int | None = None
-    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    exchanges: list[EnvExchange] = field(default_factory=list[EnvExchange])
     stops: list[int | None] = field(default_factory=list[int | None])
     mid_turn: bool = False
     state: TrajectoryState = "open"
@@ -181,15 +181,15 @@ class _Path:
     reason: str = ""
     failure: FailureKind | None = None
 
-    def stop(self, at: int | None, exchange: Exchange | None) -> None:
+    def stop(self, at: int | None, exchange: EnvExchange | None) -> None:
         self.at = at
         self.mid_turn = exchange is None
         if exchange is not None:
             self.exchanges.append(exchange)
             self.stops.append(at)
 
-    def restored(self, task: Task) -> RestoredTrajectory:
-        return RestoredTrajectory(
+    def restored(self, task: Task) -> RolloutState:
+        return RolloutState(
             id=self.began.trajectory,
             sample=self.began.sample,
             seed=self.began.seed,
@@ -207,16 +207,16 @@ class _Path:
             history=self._history(task),
         )
 
-    def _history(self, task: Task) -> History | None:
+    def _history(self, task: Task) -> ActionHistory | None:
         if not self.exchanges:
             return None
         steps = tuple(
-            Recorded(action=exchange.action, answer=exchange.fingerprint)
+            RecordedStep(action=exchange.action, answer=exchange.fingerprint)
             for exchange in self.exchanges
             if exchange.action is not None
         )
         reset = self.exchanges[0]
-        return History(
+        return ActionHistory(
             task=task,
             sample=self.root.sample,
             seed=self.root.seed if reset.env_seed is None else reset.env_seed,
@@ -242,23 +242,23 @@ def restored_group(events: Iterable[Event], *, checkpointed: int = 0) -> Restore
     for event in rest:
         counted.hear(event)
         match event:
-            case Began():
+            case RolloutStarted():
                 _add(tree, event.nodes)
                 paths[event.trajectory] = _begun(paths, event)
-            case Grown():
+            case TurnCompleted():
                 _add(tree, event.nodes)
                 paths[event.trajectory].stop(event.at, event.exchange)
-            case Ended():
+            case RolloutFinished():
                 _add(tree, event.nodes)
                 _end(paths[event.trajectory], event)
                 ended.append(paths[event.trajectory])
-            case Abandoned():
+            case RolloutAbandoned():
                 _give_up(paths[event.trajectory], event)
-            case Branched():
+            case BranchesPlanned():
                 _add(tree, event.nodes)
                 began = replace(paths[event.trajectory].began, fork=event.fork)
                 paths[event.trajectory] = _begun(paths, began)
-            case Enlarged():
+            case GroupResized():
                 size = event.size
             case _:
                 pass
@@ -282,7 +282,11 @@ def restored_group(events: Iterable[Event], *, checkpointed: int = 0) -> Restore
         tries=opened.tries,
         retry_of=opened.retry_of,
         notes=counted.notes,
-        later=tuple(event for event in later if isinstance(event, Ended | Abandoned | Noted)),
+        later=tuple(
+            event
+            for event in later
+            if isinstance(event, RolloutFinished | RolloutAbandoned | ComponentNoted)
+        ),
     )
 
 
@@ -290,12 +294,12 @@ def restored_group(events: Iterable[Event], *, checkpointed: int = 0) -> Restore
 class _Counted:
     """The notes of a group that count, while its records are read."""
 
-    _heard: list[Noted] = field(default_factory=list[Noted])
-    _open: dict[int, Noted] = field(default_factory=dict[int, Noted])
+    _heard: list[ComponentNoted] = field(default_factory=list[ComponentNoted])
+    _open: dict[int, ComponentNoted] = field(default_factory=dict[int, ComponentNoted])
     """By trajectory: what counts only if its end is next."""
 
     @property
-    def notes(self) -> tuple[Noted, ...]:
+    def notes(self) -> tuple[ComponentNoted, ...]:
         """Return them; one whose end was never recorded is none."""
         waiting = {id(note) for note in self._open.values()}
         return tuple(note for note in self._heard if id(note) not in waiting)
@@ -304,9 +308,9 @@ class _Counted:
         """Take the next record of the group."""
         trajectory = getattr(event, "trajectory", None)
         waiting = self._open.pop(trajectory, None) if trajectory is not None else None
-        if waiting is not None and not isinstance(event, Ended):
+        if waiting is not None and not isinstance(event, RolloutFinished):
             self._heard = [note for note in self._heard if note is not waiting]
-        if isinstance(event, Noted):
+        if isinstance(event, ComponentNoted):
             self._heard.append(event)
             if event.with_end and trajectory is not None:
                 self._open[trajectory] = event
@@ -317,7 +321,7 @@ def _add(tree: Tree, nodes: Sequence[Node]) -> None:
         tree.add(node)
 
 
-def _begun(paths: dict[int, _Path], began: Began) -> _Path:
+def _begun(paths: dict[int, _Path], began: RolloutStarted) -> _Path:
     fork = began.fork
     if fork is None:
         return _Path(began, began)
@@ -334,12 +338,12 @@ def _begun(paths: dict[int, _Path], began: Began) -> _Path:
     return path
 
 
-def _give_up(path: _Path, event: Abandoned) -> None:
+def _give_up(path: _Path, event: RolloutAbandoned) -> None:
     path.state, path.leaf = "abandoned", None
     path.reason, path.failure = event.reason, event.failure
 
 
-def _end(path: _Path, event: Ended) -> None:
+def _end(path: _Path, event: RolloutFinished) -> None:
     if event.exchange is not None:
         path.stop(event.leaf.node, event.exchange)
     path.at = event.leaf.node

@@ -7,21 +7,21 @@ from types import TracebackType
 from typing import Any, Self
 
 from agentrl.errors import FailureKind
+from agentrl.events.kinds import ComponentNoted, RolloutAbandoned, RolloutFinished
 from agentrl.rollout.recorder import (
     KeptCounts,
     KeptGroup,
     KeptMember,
     KeptNote,
     KeptTry,
-    Stand,
+    ResumePoint,
 )
-from agentrl.scheduler import Order, is_stale
-from agentrl.store.event import Abandoned, Ended, Noted
+from agentrl.rollout.scheduler.topology import GroupRequest, is_stale
 from agentrl.store.opening import Damaged
 from agentrl.store.recorder import RERUN, TOO_OLD, StoreRecorder
-from agentrl.store.restored import RestoredGroup, RestoredTrajectory
+from agentrl.store.restored import RestoredGroup, RolloutState
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.trajectory import Failed, Tree
 
 
@@ -29,11 +29,11 @@ from agentrl.trajectory import Failed, Tree
 class RunStore:
     """The record of one run. Made by `open`; use it in `with`."""
 
-    store: Store
+    store: StoreWriter
     recorder: StoreRecorder
     groups: tuple[KeptGroup, ...] = ()
     """Groups for the scheduler to go on with."""
-    requeued: tuple[Order, ...] = ()
+    requeued: tuple[GroupRequest, ...] = ()
     """Second tries that the gate is to open first."""
     turns: int = 0
     """Complete turns in trajectories that go on."""
@@ -56,11 +56,11 @@ class RunStore:
         resume: bool,
         damaged: Damaged = "refuse",
     ) -> Self:
-        """Make the store of a new run, or open that of one that goes on; see `Store.open`.
+        """Make the store of a new run, or open that of one that goes on; see `StoreWriter.open`.
 
         `position` says how many tasks have been handed out, `seed` is the run's.
         """
-        store = Store.open(folder, settings, resume=resume, damaged=damaged)
+        store = StoreWriter.open(folder, settings, resume=resume, damaged=damaged)
         return cls(store, StoreRecorder(store, position, seed))
 
     def restore(self, samplers: Mapping[str, Any], *, step: int) -> int | None:
@@ -196,13 +196,13 @@ def _counts(group: RestoredGroup) -> KeptCounts:
     outcomes: list[FailureKind | None] = []
     tokens: list[int] = []
     for event in group.later:
-        if isinstance(event, Ended) and not is_stale(outcome := event.leaf.outcome):
+        if isinstance(event, RolloutFinished) and not is_stale(outcome := event.leaf.outcome):
             outcomes.append(outcome.kind if isinstance(outcome, Failed) else None)
             if not isinstance(outcome, Failed):
                 tokens.append(_sampled_tokens(group.tree, event.leaf.node))
-        elif isinstance(event, Abandoned) and event.failure is not None:
+        elif isinstance(event, RolloutAbandoned) and event.failure is not None:
             outcomes.append(event.failure)
-    given_up = [event for event in group.later if isinstance(event, Abandoned)]
+    given_up = [event for event in group.later if isinstance(event, RolloutAbandoned)]
     return KeptCounts(
         outcomes=tuple(outcomes),
         tokens=tuple(tokens),
@@ -216,7 +216,7 @@ def _sampled_tokens(tree: Tree, node: int | None) -> int:
     return sum(len(part.token_ids) for part in path if part.source == "sampled")
 
 
-def _note(group: RestoredGroup, note: Noted) -> KeptNote:
+def _note(group: RestoredGroup, note: ComponentNoted) -> KeptNote:
     is_later = any(note is event for event in group.later)
     return KeptNote(said=note.note, by=note.trajectory, is_later=is_later)
 
@@ -228,7 +228,7 @@ def empty_group(group: RestoredGroup, id: int) -> RestoredGroup:
     )
 
 
-def _member(group: RestoredGroup, found: RestoredTrajectory) -> KeptMember:
+def _member(group: RestoredGroup, found: RolloutState) -> KeptMember:
     tries = [other for other in group.trajectories if other.sample == found.sample]
     given_up = found.state == "abandoned"
     return KeptMember(
@@ -243,12 +243,12 @@ def _member(group: RestoredGroup, found: RestoredTrajectory) -> KeptMember:
     )
 
 
-def _stand(tree: Tree, found: RestoredTrajectory) -> Stand | None:
+def _stand(tree: Tree, found: RolloutState) -> ResumePoint | None:
     whole = _whole(found)
     return whole and replace(whole, node=found.at, begun=_begun(tree, found))
 
 
-def _try(found: RestoredTrajectory) -> KeptTry:
+def _try(found: RolloutState) -> KeptTry:
     before = [found.until(count) for count in range(1, len(found.exchanges) + 1)]
     return KeptTry(
         id=found.id,
@@ -259,11 +259,11 @@ def _try(found: RestoredTrajectory) -> KeptTry:
     )
 
 
-def _whole(found: RestoredTrajectory) -> Stand | None:
+def _whole(found: RolloutState) -> ResumePoint | None:
     """Return the state of a trajectory after its last exchange; None without a history."""
     if found.history is None:
         return None
-    return Stand(
+    return ResumePoint(
         node=found.stops[-1],
         turn=found.turns,
         begun=(),
@@ -276,7 +276,7 @@ def _whole(found: RestoredTrajectory) -> Stand | None:
     )
 
 
-def _begun(tree: Tree, found: RestoredTrajectory) -> tuple[int, ...]:
+def _begun(tree: Tree, found: RolloutState) -> tuple[int, ...]:
     """Return the tokens that were sampled of a turn that is not complete."""
     if not found.mid_turn or found.at is None:
         return ()

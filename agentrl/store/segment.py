@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.atomic import disk_advice
-from agentrl.store.damage import DamagedStore, StoreError, damaged_segment, machine_errors
+from agentrl.runtime.atomic_files import disk_advice
+from agentrl.store.errors import DamagedStore, StoreError, damaged_segment, machine_errors
 from agentrl.store.record import (
     HEADER_BYTES,
-    Record,
-    Unreadable,
+    LogRecord,
+    UnreadableRecord,
     frame,
     payload_bytes,
     unframe,
@@ -21,14 +21,14 @@ from agentrl.store.record import (
 _HEAD = struct.Struct("<16sIIQ")
 _CHECK = struct.Struct("<I")
 _MAGIC = b"agentrl segment\n"
-FORMAT = 2
+FORMAT = 3
 """Format of segments and of the records in them."""
 
 HEAD_BYTES = _HEAD.size + _CHECK.size
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordLocation:
     """Position of a record."""
 
     segment: int
@@ -70,7 +70,9 @@ def first_sequence(file: Path) -> int:
     return first
 
 
-def scan(file: Path, *, offset: int, sequence: int) -> Iterator[tuple[Place, Record | Unreadable]]:
+def scan(
+    file: Path, *, offset: int, sequence: int
+) -> Iterator[tuple[RecordLocation, LogRecord | UnreadableRecord]]:
     """Yield the records from `offset` on, the first of which is number `sequence`.
 
     What cannot be read is yielded too, as the last item; a file that ends with a whole record ends
@@ -81,16 +83,16 @@ def scan(file: Path, *, offset: int, sequence: int) -> Iterator[tuple[Place, Rec
         stream.seek(offset)
         while header := stream.read(HEADER_BYTES):
             length = payload_bytes(header)
-            rest = b"" if isinstance(length, Unreadable) else stream.read(length)
+            rest = b"" if isinstance(length, UnreadableRecord) else stream.read(length)
             record = unframe(header + rest, sequence=sequence)
-            yield Place(number, offset, len(header) + len(rest)), record
-            if isinstance(record, Unreadable):
+            yield RecordLocation(number, offset, len(header) + len(rest)), record
+            if isinstance(record, UnreadableRecord):
                 return
             offset += record.size_bytes
             sequence += 1
 
 
-def read_record(folder: Path, place: Place, *, sequence: int) -> Record:
+def read_record(folder: Path, place: RecordLocation, *, sequence: int) -> LogRecord:
     """Return the record at `place`; raises `DamagedStore` if it is not there as written."""
     file = segment_file(folder, place.segment)
     try:
@@ -105,7 +107,7 @@ def read_record(folder: Path, place: Place, *, sequence: int) -> Record:
             "go on from what lies before it with agentrl train --resume --cut-damaged"
         ) from error
     record = unframe(data, sequence=sequence)
-    if isinstance(record, Unreadable):
+    if isinstance(record, UnreadableRecord):
         raise damaged_segment(file, place.offset, record.what)
     return record
 
@@ -147,7 +149,7 @@ class SegmentWriter:
         """Return the segment that is written to."""
         return segment_file(self.folder, self.number)
 
-    def append(self, kind: int, payload: bytes) -> tuple[int, Place]:
+    def append(self, kind: int, payload: bytes) -> tuple[int, RecordLocation]:
         """Write one record with the operating system; return its number and place.
 
         Raises `StoreError` if it cannot be written; then the log is as it was, or, where not even
@@ -158,7 +160,7 @@ class SegmentWriter:
         data = frame(kind, self.sequence, payload)
         if self._offset > HEAD_BYTES and self._offset + len(data) > self._limit_bytes:
             self._next_segment()
-        place = Place(self.number, self._offset, len(data))
+        place = RecordLocation(self.number, self._offset, len(data))
         self._write(data)
         self._written(self.file)
         self._offset = place.end

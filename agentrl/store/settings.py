@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl.store.syncer import Durable
+from agentrl.store.disk_sync import Durable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from agentrl.policy import (
     Scores,
     ScoringEngine,
 )
-from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 
 __all__ = ["ScriptedEngine", "check_engine"]
 
@@ -83,7 +83,7 @@ class _Check:
     async def run(self) -> None:
         whole = isinstance(self.engine, PolicyEngine)  # pyright: ignore[reportUnnecessaryIsInstance]
         self.expect(whole, "the engine is an agentrl.PolicyEngine", type(self.engine).__name__)
-        before = Holdings.now()
+        before = ProcessHoldings.now()
         await self.check_completion()
         await self.check_same_tokens()
         await self.check_top_logprobs()

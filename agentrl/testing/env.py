@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from agentrl.env import Action, Env, GoldPlayer, Observation, Step, call, say
-from agentrl.env_contract import (
+from agentrl.authoring.env_contract import (
     RESET_OPENS,
     RESET_RETURNS,
     REWARDS_ARE_FINITE,
@@ -23,12 +22,13 @@ from agentrl.env_contract import (
     checked_tasks,
     missing_tasks,
 )
+from agentrl.authoring.gold import play_gold
+from agentrl.env import Action, Env, GoldPlayer, Observation, Step, call, say
 from agentrl.errors import CheckError, ContractError, EnvError, ForkUnsupported, blame
-from agentrl.gold import play_gold
-from agentrl.scope import run_scope
+from agentrl.runtime.scope import run_scope
+from agentrl.runtime.threads import in_thread
 from agentrl.task import SPLITS, Split, Task
-from agentrl.testing.leaks import Holdings, check_no_leak
-from agentrl.thread import in_thread
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 
 T = TypeVar("T")
 
@@ -96,11 +96,11 @@ class _Check:
             sample = await self.check_tasks()
             # What is imported or opened once per process is there after this, and is no leak.
             await self.warm_up(sample[0])
-        before = Holdings.now()
+        before = ProcessHoldings.now()
         async with run_scope():
             await self.warm_up(sample[0])
             # What the scope owns is open now, until its end.
-            within = Holdings.now()
+            within = ProcessHoldings.now()
             await self.check_episodes(sample)
             await check_no_leak(within, grace_s=self.grace_s)
         await check_no_leak(before, grace_s=self.grace_s)

@@ -11,7 +11,7 @@ from agentrl.errors import CheckError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
+class ProcessHoldings:
     """Resources that could leak: tasks of the loop, threads, child processes, open files."""
 
     tasks: frozenset["asyncio.Task[object]"]
@@ -22,7 +22,7 @@ class Holdings:
     """File descriptor to what it is open on."""
 
     @classmethod
-    def now(cls) -> "Holdings":
+    def now(cls) -> "ProcessHoldings":
         """Return the resources held now. Children and files are known on Linux only."""
         return cls(
             tasks=frozenset(asyncio.all_tasks()),
@@ -31,7 +31,7 @@ class Holdings:
             files=_files(),
         )
 
-    def gained(self, later: "Holdings") -> list[str]:
+    def gained(self, later: "ProcessHoldings") -> list[str]:
         """Return in words what `later` holds more."""
         found = [f"task {task.get_name()}" for task in later.tasks - self.tasks]
         found += [f"thread {thread.name}" for thread in later.threads - self.threads]
@@ -46,10 +46,10 @@ class Holdings:
         return found
 
 
-async def check_no_leak(before: Holdings, *, grace_s: float = 5.0) -> None:
+async def check_no_leak(before: ProcessHoldings, *, grace_s: float = 5.0) -> None:
     """Raise `CheckError` if more is held than before, after a grace for what is just ending."""
     deadline_s = time.monotonic() + grace_s
-    while gained := before.gained(Holdings.now()):
+    while gained := before.gained(ProcessHoldings.now()):
         if time.monotonic() > deadline_s:
             raise CheckError(
                 f"no leak: {', '.join(gained)} is left after close(); close() must end and close "

@@ -9,7 +9,7 @@ from typing import Self
 
 from agentrl.errors import CheckError, SandboxError
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult, Sandbox, SandboxPool
-from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 
 _LOOP_S = 0.5
 _FLOOD_BYTES = 2**20
@@ -20,7 +20,7 @@ async def check_sandbox(pool: SandboxPool) -> tuple[str, ...]:
 
     Give it a pool that has opened nothing yet. The pool is closed at the end.
     """
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     check = _Check(pool)
     try:
         await check.run()

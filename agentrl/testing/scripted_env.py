@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.message import Message
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task
-from agentrl.task_choice import choose_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentrl.authoring.toolset import ToolSet, known_tools, schemas_of
 from agentrl.env import ToolSchema
 from agentrl.errors import CheckError
 from agentrl.message import ToolCall
-from agentrl.scope import run_scope
-from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl.runtime.scope import run_scope
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource
-from agentrl.toolbox import Toolbox, known_tools, schemas_of
 
 _CONTEXT = ToolContext(task_id="check", sample=0, seed=0)
 
@@ -39,7 +39,7 @@ async def check_tool(
     async with run_scope():
         # What is imported or opened once is there after this, and is no leak.
         await _run([source], calls, timeout_s)
-        before = Holdings.now()
+        before = ProcessHoldings.now()
         await _check_bad_arguments(source, schemas, timeout_s)
         proven.append("wrong arguments are answered, not raised")
         if calls:
@@ -100,7 +100,7 @@ async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s:
     again = await _run([source], calls, timeout_s)
     _same(alone, again, "instances do not interfere", 0)
     for made in range(len(calls) + 1):
-        box = await Toolbox.open([source], context=_CONTEXT, timeout_s=timeout_s)
+        box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
         boxes = [box]
         try:
             _same(alone[:made], await _calls(box, calls[:made]), "instances do not interfere", made)
@@ -120,7 +120,7 @@ async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s:
 async def _run(
     sources: Sequence[ToolSource], calls: Sequence[ToolCall], timeout_s: float
 ) -> list[ToolResult]:
-    box = await Toolbox.open(sources, context=_CONTEXT, timeout_s=timeout_s)
+    box = await ToolSet.open(sources, context=_CONTEXT, timeout_s=timeout_s)
     try:
         return await _calls(box, calls)
     finally:
@@ -128,7 +128,7 @@ async def _run(
         await box.close()
 
 
-async def _calls(box: Toolbox, calls: Sequence[ToolCall]) -> list[ToolResult]:
+async def _calls(box: ToolSet, calls: Sequence[ToolCall]) -> list[ToolResult]:
     return [await box.call(call) for call in calls]
 
 

@@ -12,9 +12,9 @@ from importlib import resources
 from typing import Any, cast
 
 from agentrl.evaluation.reports import REPORT
-from agentrl.view.choice import Steps, chosen
+from agentrl.view.group_choice import StepRange, chosen
 from agentrl.view.index import GroupRow, columns
-from agentrl.view.source import RunSource
+from agentrl.view.run_reader import RunReader
 
 CHUNK_BYTES = 2**20
 """Of JSON, about: what one click decompresses."""
@@ -29,7 +29,7 @@ TITLE = "<!--agentrl:title-->"
 
 
 @dataclass(slots=True)
-class Chunks:
+class PageChunks:
     """Stories, packed. A chunk is base64 of gzip of a JSON list."""
 
     limit_bytes: int = MAX_BYTES
@@ -62,11 +62,11 @@ class Chunks:
             self._open, self._open_bytes = [], 0
 
 
-def page(source: RunSource, *, steps: Steps, limit: int = LIMIT) -> Iterator[str]:
+def page(source: RunReader, *, steps: StepRange, limit: int = LIMIT) -> Iterator[str]:
     """Yield the parts of a page, in order; it opens from disk and asks nobody for anything."""
     groups, left_out = chosen(source.facts(), steps=steps, limit=limit)
     rows: list[GroupRow] = []
-    chunks = Chunks()
+    chunks = PageChunks()
     for told in source.tell(groups):
         rows.append(told.row)
         if told.story is not None:
@@ -88,7 +88,7 @@ def page(source: RunSource, *, steps: Steps, limit: int = LIMIT) -> Iterator[str
 
 
 def index_of(
-    source: RunSource,
+    source: RunReader,
     rows: Sequence[GroupRow],
     places: dict[int, int],
     left_out: Sequence[str],
@@ -152,7 +152,7 @@ def _evaluation(report: Any) -> dict[str, Any] | None:
     }
 
 
-def _metrics(source: RunSource) -> dict[str, list[Any]]:
+def _metrics(source: RunReader) -> dict[str, list[Any]]:
     lines = source.metrics()
     names = {name: None for line in lines for name in line}
     return {name: [line.get(name) for line in lines] for name in names}

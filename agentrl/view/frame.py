@@ -1,4 +1,4 @@
-"""One frame of `agentrl watch`: how a run stands, for a terminal. A pure function of `Standing`."""
+"""One frame of `agentrl watch`, for a terminal. A pure function of `RunStatus`."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.evaluation.interval import Estimate
+from agentrl.evaluation.interval import IntervalEstimate
 from agentrl.view.live import is_stuck
-from agentrl.view.standing import Standing
+from agentrl.view.run_status import RunStatus
 
 SHOWN_FLYING = 8
 
@@ -19,7 +19,7 @@ CURVE_COLUMNS = 48
 """Bars in a curve of rewards."""
 
 
-def frame(standing: Standing) -> RenderableType:
+def frame(standing: RunStatus) -> RenderableType:
     """Return the frame of a run's state."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
@@ -57,7 +57,7 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _title(standing: Standing) -> Text:
+def _title(standing: RunStatus) -> Text:
     colours = {"running": "green", "ended": "", "killed": "red"}
     title = Text(standing.name, style="bold")
     title.append(f"  {standing.phase}", style=colours[standing.phase])
@@ -68,7 +68,7 @@ def _title(standing: Standing) -> Text:
     return title
 
 
-def _facts(standing: Standing) -> Iterator[tuple[str, Text]]:
+def _facts(standing: RunStatus) -> Iterator[tuple[str, Text]]:
     figures = standing.figures
     yield "reward", _reward(standing.rewards)
     if standing.step_s is not None:
@@ -95,7 +95,7 @@ def _facts(standing: Standing) -> Iterator[tuple[str, Text]]:
     yield "failures", _failures(standing)
 
 
-def _reward(rewards: Sequence[tuple[int, Estimate]]) -> Text:
+def _reward(rewards: Sequence[tuple[int, IntervalEstimate]]) -> Text:
     if not rewards:
         return Text("no group has been trained yet", style="dim")
     step, last = rewards[-1]
@@ -107,7 +107,7 @@ def _reward(rewards: Sequence[tuple[int, Estimate]]) -> Text:
     return text
 
 
-def _failures(standing: Standing) -> Text:
+def _failures(standing: RunStatus) -> Text:
     total = sum(standing.failures.values())
     if not total:
         return Text(f"none in {standing.ended} trajectories")
@@ -115,7 +115,7 @@ def _failures(standing: Standing) -> Text:
     return Text(f"{named}, of {standing.ended} trajectories", style="red")
 
 
-def _flying(standing: Standing) -> Table:
+def _flying(standing: RunStatus) -> Table:
     flying = standing.flying
     what = "under way" if standing.phase == "running" else "left open"
     table = Table(show_edge=False, title=f"{len(flying)} {what}", title_justify="left")

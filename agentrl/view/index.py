@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from agentrl.credit import TokenCredit
-from agentrl.store.reader import GroupFacts, TrajectoryFacts
-from agentrl.store.restored import RestoredGroup, RestoredTrajectory
+from agentrl.store.reader import GroupIndexRow, RolloutIndexRow
+from agentrl.store.restored import RestoredGroup, RolloutState
+from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import reward_of
-from agentrl.view.redaction import Redaction
-from agentrl.view.story import outcome_of
+from agentrl.view.group_page import outcome_of
+from agentrl.view.redaction import SecretRedaction
 from agentrl.view.tokens import short
 
 _HEAD = 160
@@ -60,10 +60,10 @@ class GroupRow:
 
 
 def row_of(
-    facts: GroupFacts,
+    facts: GroupIndexRow,
     group: RestoredGroup,
     credit: Mapping[tuple[int, int], TokenCredit],
-    redaction: Redaction,
+    redaction: SecretRedaction,
 ) -> GroupRow:
     """Return the row of a group whose records are there."""
     prompt = " ".join(message.text for message in group.task.messages)
@@ -82,7 +82,10 @@ def row_of(
 
 
 def bare_row(
-    facts: GroupFacts, trajectories: Sequence[TrajectoryFacts], why: str, redaction: Redaction
+    facts: GroupIndexRow,
+    trajectories: Sequence[RolloutIndexRow],
+    why: str,
+    redaction: SecretRedaction,
 ) -> GroupRow:
     """Return the row of a group whose records are not there, from the ledger alone."""
     return GroupRow(
@@ -161,9 +164,9 @@ def columns(rows: Iterable[GroupRow], chunks: Mapping[int, int]) -> dict[str, An
 
 def _trajectory(
     group: RestoredGroup,
-    one: RestoredTrajectory,
+    one: RolloutState,
     credit: TokenCredit | None,
-    redaction: Redaction,
+    redaction: SecretRedaction,
 ) -> TrajectoryRow:
     path = () if one.at is None else group.tree.path(one.at)
     actions = [exchange.action for exchange in one.exchanges if exchange.action is not None]

@@ -1,17 +1,17 @@
-"""State of a run as JSON, for the served page. A pure function of `Standing`."""
+"""State of a run as JSON, for the served page. A pure function of `RunStatus`."""
 
 import math
 from typing import Any
 
-from agentrl.evaluation.interval import Estimate
-from agentrl.view.standing import Flying, Standing
+from agentrl.evaluation.interval import IntervalEstimate
+from agentrl.view.run_status import LiveRollout, RunStatus
 
 SHOWN_FLYING = 20
 STUCK_S = 60.0
 """Without a record for so long, a trajectory is called stuck."""
 
 
-def live_of(standing: Standing) -> dict[str, Any]:
+def live_of(standing: RunStatus) -> dict[str, Any]:
     """Return the page's values for a run that may go on; times are seconds, shares of 1."""
     figures, shares = standing.figures, standing.shares
     return {
@@ -38,24 +38,24 @@ def live_of(standing: Standing) -> dict[str, Any]:
     }
 
 
-def is_stuck(one: Flying) -> bool:
+def is_stuck(one: LiveRollout) -> bool:
     """Return whether a trajectory has not moved for too long."""
     return one.quiet_s is not None and one.quiet_s >= STUCK_S
 
 
-def _reward(standing: Standing) -> dict[str, Any] | None:
+def _reward(standing: RunStatus) -> dict[str, Any] | None:
     if not standing.rewards:
         return None
     step, last = standing.rewards[-1]
     return {"step": step, "mean": last.mean, "groups": last.tasks, **_ends(last)}
 
 
-def _ends(estimate: Estimate) -> dict[str, float | None]:
+def _ends(estimate: IntervalEstimate) -> dict[str, float | None]:
     known = math.isfinite(estimate.low) and math.isfinite(estimate.high)
     return {"low": estimate.low if known else None, "high": estimate.high if known else None}
 
 
-def _flying(one: Flying) -> dict[str, Any]:
+def _flying(one: LiveRollout) -> dict[str, Any]:
     return {
         "group": one.group,
         "sample": one.sample,

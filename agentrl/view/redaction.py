@@ -31,7 +31,7 @@ def key_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda value: (-len(value), value)))
 
 
-class Redaction:
+class SecretRedaction:
     """Hides secrets in texts, and says where they are in them."""
 
     def __init__(self, environ: Mapping[str, str], patterns: Sequence[str] = ()) -> None:

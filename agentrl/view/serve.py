@@ -13,15 +13,15 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
-from agentrl.store.reader import GroupFacts
-from agentrl.view.choice import Steps
+from agentrl.runtime.distribution import install_command
+from agentrl.store.reader import GroupIndexRow
 from agentrl.view.document import TITLE, dump, index_of, template
+from agentrl.view.group_choice import StepRange
 from agentrl.view.index import GroupRow
 from agentrl.view.live import live_of
-from agentrl.view.source import RunSource
-from agentrl.view.standing import Watch
+from agentrl.view.run_reader import RunReader
+from agentrl.view.run_status import RunMonitor
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -37,16 +37,16 @@ _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 class LiveRun:
     """A run as it is now; what cannot change any more is read once. May be used by any thread."""
 
-    def __init__(self, source: RunSource, *, steps: Steps) -> None:
+    def __init__(self, source: RunReader, *, steps: StepRange) -> None:
         self._source = source
         self._steps = steps
         self._lock = Lock()
-        self._rows: dict[int, tuple[GroupFacts, GroupRow, bool]] = {}
+        self._rows: dict[int, tuple[GroupIndexRow, GroupRow, bool]] = {}
         self._seen: tuple[object, ...] = ()
         self._index = ""
         self.tag = ""
         """Of the latest index: another one for another index."""
-        self._watch = Watch(source)
+        self._watch = RunMonitor(source)
         self._looked: tuple[float, str] | None = None
 
     def index(self) -> str:
@@ -160,7 +160,7 @@ def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
     )
 
 
-def serve(folder: Path, *, steps: Steps, port: int, announce: Callable[[str], None]) -> None:
+def serve(folder: Path, *, steps: StepRange, port: int, announce: Callable[[str], None]) -> None:
     """Serve a run until the process is interrupted; `announce` hears the address.
 
     Raises `ConfigError` if the port is taken, or Starlette or uvicorn is not there.
@@ -173,7 +173,7 @@ def serve(folder: Path, *, steps: Steps, port: int, announce: Callable[[str], No
             "a file and needs nothing"
         ) from error
     token = secrets.token_urlsafe(24)
-    with RunSource(folder) as source, socket.socket() as listening:
+    with RunReader(folder) as source, socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((HOST, port))

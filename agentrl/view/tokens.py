@@ -6,8 +6,8 @@ from math import isfinite
 from typing import Any
 
 from agentrl.trajectory import Node, Tree
-from agentrl.view.redaction import Redaction
-from agentrl.view.vocabulary import Vocabulary
+from agentrl.view.redaction import SecretRedaction
+from agentrl.view.token_texts import TokenTexts
 
 HIDDEN_ID = -1
 """Stands for a token that is part of a secret."""
@@ -17,7 +17,7 @@ _SHORT = "%.5g"
 
 
 def hidden_tokens(
-    tree: Tree, ends: Iterable[int], *, redaction: Redaction, vocabulary: Vocabulary
+    tree: Tree, ends: Iterable[int], *, redaction: SecretRedaction, vocabulary: TokenTexts
 ) -> dict[int, set[int]]:
     """Return the tokens of each node that are part of a secret, on the paths to `ends`.
 
@@ -36,7 +36,7 @@ def hidden_tokens(
 
 
 def shown_nodes(
-    tree: Tree, hidden: dict[int, set[int]], vocabulary: Vocabulary
+    tree: Tree, hidden: dict[int, set[int]], vocabulary: TokenTexts
 ) -> tuple[list[dict[str, Any]], dict[int, str]]:
     """Return the tree's nodes, and the texts of all tokens in them by id."""
     nodes = [_shown(node, hidden.get(id, set())) for id, node in enumerate(tree.nodes)]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from agentrl.config.load import load_config
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.newpolicy import load_model
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.folders import load_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from benchmarks.beside_trl.batch import Said, drawn_batch, relative_error
@@ -80,7 +80,7 @@ def agreement(setup: Setup, peer: Program, *, seed: int = 0) -> Agreement:
         theirs = load_file(folder / "gradients.safetensors")
         trees = _trees(groups, iter(logprobs))
         config = load_config(config_file(run_values(setup, folder), folder / "ours.yaml"))
-        trainer = Trainer(model, config.learn, seed=0, steps=1)
+        trainer = PolicyTrainer(model, config.learn, seed=0, steps=1)
         gradients, figures = _gradients(trainer, trees)
     names = sorted(theirs)
     return Agreement(
@@ -134,7 +134,7 @@ def _trees(groups: Sequence[Sequence[Said]], logprobs: Any) -> list[Tree]:
 
 
 def _gradients(
-    trainer: Trainer, trees: Sequence[Tree]
+    trainer: PolicyTrainer, trees: Sequence[Tree]
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Return the gradient of a training step in place of taking it, and the step's figures."""
     found: dict[str, np.ndarray] = {}

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import count
 
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.env import Action, say
 from agentrl.message import Message, ToolCall
 from agentrl.task import Split, Task
 from agentrl.tool import ToolContext, tool
-from agentrl.tool_env import ToolEnv
 from benchmarks.beside_trl import game
 
 HELDOUT_ROUND = 5_000_000

@@ -1,4 +1,4 @@
-"""agentrl as a contender: `agentrl.training.train`, with everything a run of it does."""
+"""agentrl as a contender: `agentrl.run.train.train`, with everything a run of it does."""
 
 import sys
 import tempfile
@@ -13,9 +13,9 @@ from unittest.mock import patch
 import yaml
 
 from agentrl.config.load import load_config
-from agentrl.learn.trainer import Trainer
-from agentrl.progress import NOTHING, Quiet
-from agentrl.training import train
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.run.train import train
+from agentrl.runtime.progress import NOTHING, SilentProgress
 from benchmarks.beside_trl import game
 from benchmarks.beside_trl.setup import Setup
 from benchmarks.beside_trl.stepping import Stepping
@@ -38,7 +38,7 @@ class _Steps:
 
 
 @dataclass(slots=True)
-class _Watch(Quiet):
+class _Watch(SilentProgress):
     """Looks at the training phase only."""
 
     stepping: Stepping
@@ -119,16 +119,16 @@ def config_file(values: Mapping[str, Any], path: Path) -> Path:
 
 def steps(setup: Setup, stepping: Stepping, *, limit_tokens: int | None) -> None:
     """Train; `stepping` decides when each step begins."""
-    plain = Trainer.step
+    plain = PolicyTrainer.step
 
-    def timed(self: Trainer, trees: Any, *rest: Any) -> dict[str, float]:
+    def timed(self: PolicyTrainer, trees: Any, *rest: Any) -> dict[str, float]:
         first = min(trees[0].trajectories(), key=lambda trajectory: trajectory.sample)
         end = first.sources.index("sampled")
         stepping.prompt_ids = first.token_ids[:end]
         with stepping.part():
             return plain(self, trees, *rest)
 
-    with tempfile.TemporaryDirectory() as name, patch.object(Trainer, "step", timed):
+    with tempfile.TemporaryDirectory() as name, patch.object(PolicyTrainer, "step", timed):
         values = run_values(setup, Path(name))
         if limit_tokens is not None:
             values["learn"]["micro_batch_tokens"] = limit_tokens

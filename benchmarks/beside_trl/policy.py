@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.config.load import load_config
 from agentrl.learn.quiet import no_bars
-from agentrl.training import warmstart
+from agentrl.run.train import warmstart
 from benchmarks.beside_trl import game
 from benchmarks.beside_trl.ours import config_file
 

@@ -12,7 +12,7 @@ from agentrl.task import Split, Task
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
 from agentrl_envs.web.miniwob.pack import MiniWobPack
-from agentrl_envs.web.miniwob.world import MiniWobWorld
+from agentrl_envs.web.miniwob.world import MiniWobSite
 from agentrl_envs.web.observation import Kind, read
 from benchmarks.browsing.times import timed
 
@@ -22,7 +22,7 @@ FAMILY = "click-test"
 class LoadedPack(MiniWobPack):
     """The same problems, each on a page of its own that is loaded for it."""
 
-    def world(self, task: Task) -> MiniWobWorld:
+    def world(self, task: Task) -> MiniWobSite:
         """Return a world whose page serves one episode."""
         world = super().world(task)
         world.reusable = False
@@ -32,7 +32,7 @@ class LoadedPack(MiniWobPack):
 class UnpreparedPack(LoadedPack):
     """The same, and no page is loaded before its episode begins."""
 
-    def world(self, task: Task) -> MiniWobWorld:
+    def world(self, task: Task) -> MiniWobSite:
         """Return a world that tells nobody what could be loaded ahead."""
         world = super().world(task)
         setattr(world, "ahead", lambda: None)  # noqa: B010 - of this one world

@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from agentrl.authoring.gold import play_gold
 from agentrl.errors import AgentrlError
-from agentrl.gold import play_gold
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import SPLITS, Task
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agentrl.errors import AgentrlError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.launch.engine import Engine
+from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.recipe import RECIPES
 from benchmarks.harness import Benchmark, Contender
 from benchmarks.sessions import latency
@@ -20,7 +20,7 @@ _TIMEOUT_S = 120
 def why_not() -> str:
     """Return why no container can be started, or an empty string."""
     try:
-        engine = Engine()
+        engine = DockerEngine()
         try:
             engine.check_image(RECIPES["sandbox"].image(IMAGE))
         finally:

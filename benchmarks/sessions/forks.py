@@ -2,7 +2,7 @@
 
 import asyncio
 
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from benchmarks.harness import Benchmark
 from benchmarks.sessions.stage import CELL, Latencies, opened, settings
 
@@ -41,7 +41,7 @@ async def _play(code: str, times: int) -> Latencies:
     return seen
 
 
-async def _fork(seen: Latencies, session: Session) -> None:
+async def _fork(seen: Latencies, session: SandboxSession) -> None:
     await session.exec(CELL)  # as in a rollout: something ran since the last fork
     copy = await seen.timed("fork", session.fork())
     await seen.timed("first cell", copy.exec(CELL))

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from agentrl_sandbox import ForkServerPool, Session
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.inside.processes import descendants
 from benchmarks.harness import Benchmark
 from benchmarks.sessions.stage import CELL, bounded, opened
@@ -36,7 +36,7 @@ async def _fresh(bench: Benchmark, count: int) -> None:
         available = available_bytes()
         own = tree_pss_bytes(own=True)
         sizes = [(0, tree_pss_bytes())]
-        live: list[Session] = []
+        live: list[SandboxSession] = []
         for _ in range(STEPS):
             live += await bounded([_used(pool) for _ in range(count // STEPS)], _AT_ONCE)
             sizes.append((len(live), tree_pss_bytes()))
@@ -65,7 +65,7 @@ async def _fresh(bench: Benchmark, count: int) -> None:
     )
 
 
-async def _used(pool: ForkServerPool) -> Session:
+async def _used(pool: ForkServerPool) -> SandboxSession:
     session = await pool.open()
     await session.exec(CELL)
     return session

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agentrl.sandbox import Backend
-from agentrl_sandbox import ForkServerPool, Session
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from benchmarks.harness import Benchmark, Contender, Run
 from benchmarks.measure import tree_cpu_s
 from benchmarks.sessions.stage import CELL, own_cpu_s, settings
@@ -59,7 +59,7 @@ class Sessions:
 
         return run
 
-    async def _open(self) -> tuple[ForkServerPool, list[Session]]:
+    async def _open(self) -> tuple[ForkServerPool, list[SandboxSession]]:
         pool = ForkServerPool(settings(self._backend), warm=0)
         sessions = await asyncio.gather(*(pool.open() for _ in range(self._count)))
         await _cells(sessions, max(5, 200 // self._count))
@@ -87,11 +87,11 @@ def tidied(set_up: Callable[[], Run]) -> Run:
     return set_up()
 
 
-async def _cells(sessions: list[Session] | tuple[Session, ...], calls: int) -> None:
+async def _cells(sessions: list[SandboxSession] | tuple[SandboxSession, ...], calls: int) -> None:
     await asyncio.gather(*(_some(session, calls) for session in sessions))
 
 
-async def _some(session: Session, calls: int) -> None:
+async def _some(session: SandboxSession, calls: int) -> None:
     for _ in range(calls):
         result = await session.exec(CELL)
         assert result.value == "2"

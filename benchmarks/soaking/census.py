@@ -10,7 +10,7 @@ from pathlib import Path
 from agentrl_sandbox.inside.processes import descendants
 from agentrl_sandbox.lease import LABEL_OWNER
 from agentrl_sandbox.reaping import record
-from agentrl_sandbox.reaping.owner import Owner, start_ticks
+from agentrl_sandbox.reaping.owner import LeaseOwner, start_ticks
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -102,16 +102,16 @@ def _command(pid: int) -> str:
 
 
 def _directories() -> list[str]:
-    mark = Owner.me().text
+    mark = LeaseOwner.me().text
     return [str(path) for path in Path(tempfile.gettempdir()).glob(f"agentrl-*{mark}*")]
 
 
 def _leases() -> list[Path]:
-    return list((record.state_directory() / Owner.me().text).glob("*.lease"))
+    return list((record.state_directory() / LeaseOwner.me().text).glob("*.lease"))
 
 
 def _cgroups() -> list[str]:
-    mark = f"agentrl-{Owner.me().text}"
+    mark = f"agentrl-{LeaseOwner.me().text}"
     walk = os.walk(_CGROUPS)
     return [f"{place}/{name}" for place, names, _ in walk for name in names if mark in name]
 
@@ -119,7 +119,7 @@ def _cgroups() -> list[str]:
 def _containers() -> list[str]:
     import docker
 
-    label = f"{LABEL_OWNER}={Owner.me().text}"
+    label = f"{LABEL_OWNER}={LeaseOwner.me().text}"
     with closing(docker.from_env()) as engine:
         found = engine.containers.list(all=True, filters={"label": label})
         return [str(container.id) for container in found]

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from agentrl.errors import ForkUnsupported, SandboxError
 from agentrl.sandbox import AfterTimeout, ExecResult, RunResult
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from benchmarks.soaking import programs, saboteur
 from benchmarks.soaking.ground import Ground
 from benchmarks.soaking.model import Cell, State, wrong_with, wrong_with_names
@@ -43,7 +43,7 @@ class Killed(Exception):
 class Seat:
     """A session and what is known of it."""
 
-    session: Session
+    session: SandboxSession
     state: State
 
 

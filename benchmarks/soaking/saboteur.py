@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from agentrl_sandbox.inside.processes import parents
 from agentrl_sandbox.reaping.owner import start_ticks
 
@@ -15,7 +15,7 @@ import os
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-async def keeper_of(session: Session, *, isolated: bool) -> int | None:
+async def keeper_of(session: SandboxSession, *, isolated: bool) -> int | None:
     """Return the process id, here, of a session's keeper; None when it cannot be seen from here."""
     result = await session.exec(WHO)
     if result.value is None:

@@ -155,7 +155,7 @@ def _register_web() -> None:
     register(
         "web/Site-v0",
         _WEB,
-        kwargs={"pack": "agentrl_envs.web.site:SitePack"},
+        kwargs={"pack": "agentrl_envs.web.site:CustomSitePack"},
         needs=(_BROWSER,),
         description="a site of yours in a browser; needs start_url, tasks, checker",
     )

@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
-from agentrl.machine import is_installed
+from agentrl.runtime.distribution import install_command
+from agentrl.runtime.machine import is_installed
 from agentrl_sandbox.needs import missing_image
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PROGRAMS_OF: Mapping[str, Sequence[str]] = {
     "terminal": ("lxterminal", "xterm"),
     "browser": ("chromium", "mousepad"),
 }
-"""The commands that put the programs of tasks on a desktop, by `Template.program`."""
+"""The commands that put the programs of tasks on a desktop, by `DesktopTemplate.program`."""
 
 
 def missing_problems(config: "RunConfig") -> Iterator[str]:

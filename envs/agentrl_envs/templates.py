@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from agentrl.errors import ConfigError
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
 
 HeldOut = Literal["seed", "template"]
@@ -19,11 +19,11 @@ Wanted = dict[str, Any]
 _TRIES = 100
 
 
-class Unfit(Exception):
+class UnfitChoice(Exception):
     """These random choices make no task of this kind; others may."""
 
 
-class Kind(Protocol):
+class TemplateKind(Protocol):
     """A kind of task."""
 
     @property
@@ -37,7 +37,7 @@ class Kind(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Kind)
+T = TypeVar("T", bound=TemplateKind)
 
 
 class TemplateTasks(ABC, Generic[T]):
@@ -104,7 +104,7 @@ class TemplateTasks(ABC, Generic[T]):
 
     @abstractmethod
     def filled_in(self, template: T, random: Random, seed: int) -> Wanted:
-        """Return the parameters of a template's task; `Unfit` to be asked with another seed."""
+        """Return the parameters of a template's task; may raise `UnfitChoice`."""
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Yield the tasks of a split; a problem comes once."""
@@ -137,7 +137,7 @@ class TemplateTasks(ABC, Generic[T]):
         random = Random(derive("site task", self._name, template.name, seed))
         try:
             wanted = self.filled_in(template, random, seed)
-        except Unfit:
+        except UnfitChoice:
             return None
         task = Task(
             prompt=wanted["goal"],

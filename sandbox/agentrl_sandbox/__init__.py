@@ -5,13 +5,20 @@ result = await sandbox.exec("1 + 1")    # ExecResult(status="ok", value="2", ...
 branch = await sandbox.fork()           # an independent copy, a millisecond later
 """
 
+from agentrl.runtime.scope import shared
 from agentrl.sandbox import Sandbox, SandboxSettings, sandbox_settings
-from agentrl.scope import shared
-from agentrl_sandbox.layers import Layer, layers
+from agentrl_sandbox.layers import IsolationLayer, layers
 from agentrl_sandbox.pool import ForkServerPool
-from agentrl_sandbox.session import Session
+from agentrl_sandbox.session import SandboxSession
 
-__all__ = ["ForkServerPool", "Layer", "Session", "layers", "open_pool", "open_session"]
+__all__ = [
+    "ForkServerPool",
+    "IsolationLayer",
+    "SandboxSession",
+    "layers",
+    "open_pool",
+    "open_session",
+]
 
 
 def open_pool(settings: SandboxSettings) -> ForkServerPool:

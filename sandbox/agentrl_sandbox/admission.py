@@ -23,17 +23,17 @@ from dataclasses import fields
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import Pressure
+from agentrl_sandbox.admission_queue import NEVER_BY_ITSELF, AdmissionQueue
 from agentrl_sandbox.cgroup import available_bytes
-from agentrl_sandbox.pressure import READ_EVERY_S, Bucket, Memory, Valve
-from agentrl_sandbox.turnstile import NEVER_BY_ITSELF, Turnstile
+from agentrl_sandbox.pressure import READ_EVERY_S, MemoryReading, MemoryValve, TokenBucket
 
 Clock = Callable[[], float]
-MACHINE = Memory(available_bytes)
+MACHINE = MemoryReading(available_bytes)
 """One for all pools of this process: they share the machine."""
 _MEBIBYTE = 2**20
 
 
-class Place:
+class SessionPermit:
     """The right to one live session."""
 
     __slots__ = ("_leave",)
@@ -48,12 +48,12 @@ class Place:
             leave()
 
 
-class Cells:
+class CellLimit:
     """`async with`: a slot for one cell or command. One object serves all of them at once."""
 
     __slots__ = ("_admission",)
 
-    def __init__(self, admission: "Admission") -> None:
+    def __init__(self, admission: "PoolAdmission") -> None:
         self._admission = admission
 
     async def __aenter__(self) -> None:
@@ -64,39 +64,39 @@ class Cells:
         self._admission.end_cell()
 
 
-class Admission:
+class PoolAdmission:
     """Admission to one pool, within its `Pressure`. For one event loop.
 
     `ConfigError` for settings under which nothing could ever start.
     """
 
     def __init__(
-        self, pressure: Pressure, *, memory: Memory = MACHINE, clock: Clock = time.monotonic
+        self, pressure: Pressure, *, memory: MemoryReading = MACHINE, clock: Clock = time.monotonic
     ) -> None:
         check(pressure)
         self._pressure = pressure
         self._memory = memory
         self._clock = clock
-        self._bucket = Bucket(per_s=pressure.starts_per_s, burst=pressure.start_burst)
-        self._valve = Valve(pressure.free_memory_bytes)
+        self._bucket = TokenBucket(per_s=pressure.starts_per_s, burst=pressure.start_burst)
+        self._valve = MemoryValve(pressure.free_memory_bytes)
         self._live = self._running = self._waits = 0
         self._waited_s = self._longest_s = 0.0
         self._closed = ""
-        self._places = Turnstile(self._take_place, self._leave_place, self._why_no_place)
-        self._starts = Turnstile(self._take_start, self._bucket.give_back, self._why_no_start)
-        self._copies = Turnstile(self._take_memory, lambda: None, self._why_no_start)
-        self.slots = Turnstile(self._take_slot, self.end_cell, self._why_no_slot)
-        self._cells = Cells(self)
+        self._places = AdmissionQueue(self._take_place, self._leave_place, self._why_no_place)
+        self._starts = AdmissionQueue(self._take_start, self._bucket.give_back, self._why_no_start)
+        self._copies = AdmissionQueue(self._take_memory, lambda: None, self._why_no_start)
+        self.slots = AdmissionQueue(self._take_slot, self.end_cell, self._why_no_slot)
+        self._cells = CellLimit(self)
 
-    def cell(self) -> Cells:
+    def cell(self) -> CellLimit:
         """Return the context of one cell or command; `SandboxError` when it waits too long."""
         return self._cells
 
-    async def session(self) -> Place:
+    async def session(self) -> SessionPermit:
         """Return the right to open a session now; `SandboxError` when it waits too long."""
         return await self._enter(self._starts)
 
-    async def fork(self) -> Place:
+    async def fork(self) -> SessionPermit:
         """Return the right to copy a session now; `SandboxError` when it waits too long."""
         return await self._enter(self._copies)
 
@@ -119,7 +119,7 @@ class Admission:
             "short_of_memory": float(self._valve.shut),
         }
 
-    async def wait(self, turnstile: Turnstile, since_s: float | None = None) -> None:
+    async def wait(self, turnstile: AdmissionQueue, since_s: float | None = None) -> None:
         """Wait in one line, at most until `wait_s` after `since_s`."""
         if self._closed:
             raise SandboxError(self._closed)
@@ -139,7 +139,7 @@ class Admission:
         if self.slots.waiting:
             self.slots.pump()
 
-    async def _enter(self, stage: Turnstile) -> Place:
+    async def _enter(self, stage: AdmissionQueue) -> SessionPermit:
         since_s = self._clock()
         if not self._places.passes():
             await self.wait(self._places, since_s)
@@ -149,7 +149,7 @@ class Admission:
         except BaseException:
             self._leave_place()
             raise
-        return Place(self._leave_place)
+        return SessionPermit(self._leave_place)
 
     # -- rules: 0 and taken, or the seconds after which to ask again -------------------------------
 

@@ -22,7 +22,7 @@ _PYC_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
 _ISOLATION = ("enter.py", "isolate.py")
 
 
-def bundle(main: str = "supervisor", *, portable: bool = False) -> bytes:
+def bundle(main: str = "fork_server", *, portable: bool = False) -> bytes:
     """Return the archive, which runs `main` of a module; `portable` for any Python since 3.11."""
     return _archive(f"agentrl_sandbox.inside.{main}", (), portable=portable)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.errors import ConfigError
-from agentrl.leftovers import Leftover, Outcome
+from agentrl.runtime.leftovers import LeftoverResource, Outcome
 from agentrl_sandbox.lease import LABEL_OWNER, LABEL_RUN
 from agentrl_sandbox.reaping import engine, record, remove
-from agentrl_sandbox.reaping.owner import Owner, World
-from agentrl_sandbox.reaping.plan import Held, Resource, State, removable, state_of
+from agentrl_sandbox.reaping.owner import LeaseOwner, PidNamespace
+from agentrl_sandbox.reaping.plan import FoundResource, LeasedResource, State, removable, state_of
 
 DIRECTORIES = ("agentrl-sandbox-", "agentrl-container-")
 """Prefixes of the names of directories of sandboxes on the host. One may name no owner; any other
@@ -24,13 +24,13 @@ _CGROUP_DEPTH = 8
 class _Survey:
     """Everything of agentrl's on this machine, and what is known of who made it."""
 
-    records: list[record.Record] = field(default_factory=list[record.Record])
-    held: list[Held] = field(default_factory=list[Held])
-    folders: dict[Owner, Path] = field(default_factory=dict[Owner, Path])
+    records: list[record.LeaseRecord] = field(default_factory=list[record.LeaseRecord])
+    held: list[FoundResource] = field(default_factory=list[FoundResource])
+    folders: dict[LeaseOwner, Path] = field(default_factory=dict[LeaseOwner, Path])
     silent: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Engines that do not answer, and what they said instead."""
 
-    def states(self, here: World) -> dict[Owner, State]:
+    def states(self, here: PidNamespace) -> dict[LeaseOwner, State]:
         """Return the state of every owner that was met."""
         owners = {h.owner for h in self.held if h.owner is not None} | self.folders.keys()
         locked = {owner for owner, path in self.folders.items() if record.is_locked(path)}
@@ -41,16 +41,16 @@ class _Survey:
         }
 
 
-def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[Leftover]:
+def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
     """Yield what dead owners left, removed unless `dry_run`; then what could not be looked at.
 
     `ConfigError` when the directory of leases is not ours alone.
     """
-    here = World.here()
+    here = PidNamespace.here()
     survey = _survey()
     states = survey.states(here)
     chosen = removable(survey.held, states, here=here, unknown_too=unknown_too)
-    failed: set[Resource] = set()
+    failed: set[LeasedResource] = set()
     for held in chosen:
         done = _found(held) if dry_run else _remove(held)
         if done is not None:
@@ -63,12 +63,14 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[Leftover]:
             if held.resource not in removed:
                 yield _leftover(held, "kept", "no owner can be found for it")
     for socket, why in survey.silent:
-        yield Leftover(kind="engine", name=socket, owner="", outcome="failed", detail=why)
+        yield LeftoverResource(kind="engine", name=socket, owner="", outcome="failed", detail=why)
     if not dry_run:
         _forget(survey, states, removed - failed)
 
 
-def _forget(survey: _Survey, states: dict[Owner, State], gone: Collection[Resource]) -> None:
+def _forget(
+    survey: _Survey, states: dict[LeaseOwner, State], gone: Collection[LeasedResource]
+) -> None:
     """Delete the leases of what is gone, and the folders of the dead that hold no more."""
     for lease in survey.records:
         if lease.held.resource in gone:
@@ -78,7 +80,7 @@ def _forget(survey: _Survey, states: dict[Owner, State], gone: Collection[Resour
             record.remove_folder(folder)
 
 
-def _remove(held: Held) -> Leftover | None:
+def _remove(held: FoundResource) -> LeftoverResource | None:
     try:
         if not remove.remove(held.resource):
             return None
@@ -87,16 +89,16 @@ def _remove(held: Held) -> Leftover | None:
     return _leftover(held, "removed")
 
 
-def _found(held: Held) -> Leftover | None:
+def _found(held: FoundResource) -> LeftoverResource | None:
     try:
         return _leftover(held, "found") if remove.exists(held.resource) else None
     except OSError as error:
         return _leftover(held, "failed", str(error))
 
 
-def _leftover(held: Held, outcome: Outcome, detail: str = "") -> Leftover:
+def _leftover(held: FoundResource, outcome: Outcome, detail: str = "") -> LeftoverResource:
     owner = held.owner
-    return Leftover(
+    return LeftoverResource(
         kind=held.resource.kind,
         name=held.resource.name,
         owner="unknown" if owner is None else f"process {owner.pid}",
@@ -127,28 +129,28 @@ def _survey() -> _Survey:
     return survey
 
 
-def _processes() -> Iterator[Held]:
+def _processes() -> Iterator[FoundResource]:
     for mark in sorted({mark for _, mark in remove.marked()}):
-        yield Held(Resource("process", mark), Owner.find(mark), running=True)
+        yield FoundResource(LeasedResource("process", mark), LeaseOwner.find(mark), running=True)
 
 
-def _containers(survey: _Survey) -> Iterator[Held]:
+def _containers(survey: _Survey) -> Iterator[FoundResource]:
     leased = {h.resource.engine for h in survey.held if h.resource.kind == "container"}
     usual = engine.default_engine()
     for socket in sorted(leased | ({usual} if os.path.exists(usual) else set())):
         try:
             found = engine.containers(socket, LABEL_RUN)
-        except engine.EngineError as error:
+        except engine.ContainerEngineError as error:
             # What is on a lease fails by itself, in words of its own.
             survey.silent.append((socket, f"{error}; its containers are not known"))
             continue
         for container in found:
-            owner = Owner.find(container.labels.get(LABEL_OWNER, ""))
-            resource = Resource("container", container.id, socket)
-            yield Held(resource, owner, running=container.running)
+            owner = LeaseOwner.find(container.labels.get(LABEL_OWNER, ""))
+            resource = LeasedResource("container", container.id, socket)
+            yield FoundResource(resource, owner, running=container.running)
 
 
-def _cgroups() -> Iterator[Held]:
+def _cgroups() -> Iterator[FoundResource]:
     """Yield the cgroups that name an owner, not those within them.
 
     Others of our name may hold processes of the user, trainers among them.
@@ -159,15 +161,15 @@ def _cgroups() -> Iterator[Held]:
             names.clear()
         for name in [name for name in names if name.startswith(remove.PREFIX)]:
             names.remove(name)
-            if (owner := Owner.find(name)) is not None:
-                yield Held(Resource("cgroup", f"{path}/{name}"), owner)
+            if (owner := LeaseOwner.find(name)) is not None:
+                yield FoundResource(LeasedResource("cgroup", f"{path}/{name}"), owner)
 
 
-def _directories() -> Iterator[Held]:
+def _directories() -> Iterator[FoundResource]:
     """Yield the directories of our name that belong to this user: of sandboxes, and of owners."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
-            owner = Owner.find(entry.name) if entry.name.startswith(remove.PREFIX) else None
+            owner = LeaseOwner.find(entry.name) if entry.name.startswith(remove.PREFIX) else None
             if owner is None and not entry.name.startswith(DIRECTORIES):
                 continue
             try:
@@ -175,4 +177,4 @@ def _directories() -> Iterator[Held]:
             except FileNotFoundError:
                 continue
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                yield Held(Resource("directory", entry.path), owner)
+                yield FoundResource(LeasedResource("directory", entry.path), owner)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from agentrl.errors import ConfigError
-from agentrl.thread import in_thread
-from agentrl_sandbox.lease import Lease, new_mark
+from agentrl.runtime.threads import in_thread
+from agentrl_sandbox.lease import ResourceLease, new_mark
 
 STDERR_BYTES = 2**16
 """Bytes at the end of its stderr that are kept."""
@@ -33,7 +33,9 @@ class LineTooLong(Exception):
 class HostProcess:
     """One running program. Made by `start`; whoever made it closes it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, lease: Lease, line_bytes: int) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, lease: ResourceLease, line_bytes: int
+    ) -> None:
         self._process = process
         self._lease = lease
         self._line_bytes = line_bytes
@@ -61,7 +63,7 @@ class HostProcess:
             raise ConfigError(
                 f"there is no program {command[0]!r} on the PATH; install it, or give its path"
             )
-        lease = Lease.take("process", new_mark())
+        lease = ResourceLease.take("process", new_mark())
         try:
             process = await asyncio.create_subprocess_exec(
                 program,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl_sandbox.launch.engine import Engine
+from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.recipe import BASE, DEBIAN, RECIPES, Kind
 
 Base = Literal["bootstrap", "slim"]
@@ -46,7 +46,7 @@ def build(
     """
     recipe = RECIPES[kind]
     tag = tag or recipe.tag
-    engine = Engine()
+    engine = DockerEngine()
     try:
         if base == "bootstrap" and not (recipe.packages and engine.has_image(BASE)):
             _build_debian(engine, mirror=mirror, say=say)
@@ -70,7 +70,7 @@ def build(
 
 
 def _build(
-    engine: Engine,
+    engine: DockerEngine,
     name: str,
     tag: str,
     *,
@@ -89,7 +89,7 @@ def _build(
             say(line)
 
 
-def _build_debian(engine: Engine, *, mirror: str, say: Callable[[str], None]) -> None:
+def _build_debian(engine: DockerEngine, *, mirror: str, say: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
         bootstrap(root, mirror=mirror, say=say)
         _build(engine, "bootstrap", BASE, root=root, say=say)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from agentrl_sandbox import enter
 from agentrl_sandbox.inside import kernel, root
-from agentrl_sandbox.inside.root import Step
+from agentrl_sandbox.inside.root import RootStep
 
 HOST_NAME = "sandbox"
 _CGROUPS = "/proc/self/ns/cgroup"
@@ -73,7 +73,7 @@ def _become(plan: dict[str, Any], data: Mapping[str, bytes], *, parent: int) -> 
         if os.path.exists(_CGROUPS):
             kernel.unshare(kernel.CLONE_NEWCGROUP)
         kernel.name_machine(HOST_NAME)
-        root.make([Step(*step) for step in plan["steps"]], data)
+        root.make([RootStep(*step) for step in plan["steps"]], data)
         kernel.drop_capabilities(keep=kernel.CAPABILITIES_OF_KEEPERS)
         kernel.hand_down_capabilities(kernel.CAPABILITIES_OF_KEEPERS)
         kernel.die_with_parent(signal.SIGKILL)

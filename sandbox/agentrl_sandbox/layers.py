@@ -10,9 +10,15 @@ from agentrl.errors import AgentrlError, ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.cgroup.cgroups import why_not
 from agentrl_sandbox.cgroup.place import own_place
-from agentrl_sandbox.inside import landlock, notify, seccomp
+from agentrl_sandbox.inside import landlock, seccomp, syscall_listener
 from agentrl_sandbox.launch import INSTALL, NamespaceLauncher
-from agentrl_sandbox.launch.engine import BUILD, INSTALL_ENGINE, INSTALL_SDK, Engine, Image
+from agentrl_sandbox.launch.engine import (
+    BUILD,
+    INSTALL_ENGINE,
+    INSTALL_SDK,
+    ContainerImage,
+    DockerEngine,
+)
 from agentrl_sandbox.launch.forbidden import ways_out
 from agentrl_sandbox.launch.users import LEND_IDS
 from agentrl_sandbox.needs import why_refused
@@ -27,7 +33,7 @@ _CGROUP_GET_IT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class IsolationLayer:
     """One layer of isolation."""
 
     name: str
@@ -37,7 +43,7 @@ class Layer:
     """The command that installs or enables it."""
 
 
-def layers() -> tuple[Layer, ...]:
+def layers() -> tuple[IsolationLayer, ...]:
     """Return every layer agentrl can use, live or not."""
     own = (*_namespaces(), _seccomp(), _landlock())
     return (*own, *_cgroups(), _bubblewrap(), _docker())
@@ -54,30 +60,30 @@ def _run(*command: str) -> str | None:
     return done.stdout.decode(errors="replace").strip()
 
 
-def _namespaces() -> tuple[Layer, Layer]:
+def _namespaces() -> tuple[IsolationLayer, IsolationLayer]:
     """Return whether a sandbox can be made, and with how many users."""
     get_it, more = ways_out(), f"run as root, or {LEND_IDS}"
     try:
         ids = NamespaceLauncher().user_ids(_PROBE_S)
     except (AgentrlError, OSError, subprocess.SubprocessError) as error:
         why = str(error) if isinstance(error, AgentrlError) else why_refused(error)
-        users = Layer(_USERS, False, "nothing can be isolated", more)
-        return Layer(_NAMESPACES, False, why, get_it), users
+        users = IsolationLayer(_USERS, False, "nothing can be isolated", more)
+        return IsolationLayer(_NAMESPACES, False, why, get_it), users
     detail = "user, mount, process, network, IPC and host name namespaces"
     shared = "all sessions of a pool share one"
-    users = Layer(
+    users = IsolationLayer(
         _USERS, ids > 1, f"{ids - 1} ids for each supervisor" if ids > 1 else shared, more
     )
-    return Layer(_NAMESPACES, True, detail, get_it), users
+    return IsolationLayer(_NAMESPACES, True, detail, get_it), users
 
 
-def _bubblewrap() -> Layer:
+def _bubblewrap() -> IsolationLayer:
     version = _run("bwrap", "--version")
     detail = "no bwrap on PATH; for browsers, desktops and sandbox.backend: bubblewrap"
-    return Layer("bubblewrap", version is not None, version or detail, INSTALL)
+    return IsolationLayer("bubblewrap", version is not None, version or detail, INSTALL)
 
 
-def _seccomp() -> Layer:
+def _seccomp() -> IsolationLayer:
     kernel = Path("/proc/sys/kernel/seccomp/actions_avail").exists()
     table = seccomp.build() is not None
     detail = "allow-list of system calls"
@@ -85,23 +91,27 @@ def _seccomp() -> Layer:
         detail = "this kernel has no seccomp filters"
     elif not table:
         detail = f"no table of system calls for {os.uname().machine}"
-    elif not notify.available():
+    elif not syscall_listener.available():
         detail += "; forks share namespaces, which Linux 5.5 would separate"
-    return Layer("seccomp", kernel and table, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
+    return IsolationLayer(
+        "seccomp", kernel and table, detail, "use a kernel with CONFIG_SECCOMP_FILTER"
+    )
 
 
-def _landlock() -> Layer:
+def _landlock() -> IsolationLayer:
     version = landlock.abi()
     detail = f"ABI {version}" if version > 0 else "this kernel has no Landlock"
     if version > 0 and not landlock.scopes(version):
         detail += "; forks can signal each other, which Linux 6.12 would prevent"
-    return Layer("landlock", version > 0, detail, "use a kernel with CONFIG_SECURITY_LANDLOCK")
+    return IsolationLayer(
+        "landlock", version > 0, detail, "use a kernel with CONFIG_SECURITY_LANDLOCK"
+    )
 
 
-def _cgroups() -> tuple[Layer, Layer]:
+def _cgroups() -> tuple[IsolationLayer, IsolationLayer]:
     """Return a row for each version; at most one of them is used: that with the memory."""
     place, why = own_place(), why_not()
-    rows: list[Layer] = []
+    rows: list[IsolationLayer] = []
     for version in (1, 2):
         if place is None or place.version != version:
             detail = "no memory controller here"
@@ -109,19 +119,21 @@ def _cgroups() -> tuple[Layer, Layer]:
             also = "" if "cpu" in place.directories else ", without cpu"
             detail = why or f"below {place.directories['memory']}{also}"
         live = place is not None and place.version == version and not why
-        rows.append(Layer(f"cgroup v{version}", live, detail, _CGROUP_GET_IT[version]))
+        rows.append(IsolationLayer(f"cgroup v{version}", live, detail, _CGROUP_GET_IT[version]))
     return rows[0], rows[1]
 
 
-def _docker() -> Layer:
+def _docker() -> IsolationLayer:
     try:
-        with contextlib.closing(Engine()) as engine:
-            engine.check_image(Image("sandbox.image", SandboxSettings().image))
+        with contextlib.closing(DockerEngine()) as engine:
+            engine.check_image(ContainerImage("sandbox.image", SandboxSettings().image))
     except ConfigError as error:
-        return Layer("docker engine", False, str(error).partition(";")[0], _get_docker())
+        return IsolationLayer("docker engine", False, str(error).partition(";")[0], _get_docker())
     except SandboxError as error:
-        return Layer("docker engine", False, str(error), "look into the log of dockerd")
-    return Layer("docker engine", True, f"has the image {SandboxSettings().image}", _get_docker())
+        return IsolationLayer("docker engine", False, str(error), "look into the log of dockerd")
+    return IsolationLayer(
+        "docker engine", True, f"has the image {SandboxSettings().image}", _get_docker()
+    )
 
 
 def _get_docker() -> str:

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Self
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.run_id import run_id
+from agentrl.runtime.run_id import run_id
 from agentrl_sandbox.reaping import record, remove
-from agentrl_sandbox.reaping.owner import Owner
-from agentrl_sandbox.reaping.plan import Kind, Resource
+from agentrl_sandbox.reaping.owner import LeaseOwner
+from agentrl_sandbox.reaping.plan import Kind, LeasedResource
 
 LABEL_RUN, LABEL_POOL, LABEL_OWNER = "agentrl.run", "agentrl.pool", "agentrl.owner"
 _LOCK_S = 5.0
@@ -47,18 +47,18 @@ def new_mark() -> str:
 
     By it, `agentrl gc` knows whose a thing is when no lease tells.
     """
-    return f"{Owner.me().text}-{os.urandom(4).hex()}"
+    return f"{LeaseOwner.me().text}-{os.urandom(4).hex()}"
 
 
 def labels(pool: str) -> dict[str, str]:
     """Return the labels of a container of a pool; `agentrl.pool=POOL` is what a lease names."""
-    return {LABEL_RUN: run_id(), LABEL_POOL: pool, LABEL_OWNER: Owner.me().text}
+    return {LABEL_RUN: run_id(), LABEL_POOL: pool, LABEL_OWNER: LeaseOwner.me().text}
 
 
-class Lease:
+class ResourceLease:
     """One resource that this process holds. Made by `take`."""
 
-    def __init__(self, resource: Resource, path: Path) -> None:
+    def __init__(self, resource: LeasedResource, path: Path) -> None:
         self._resource = resource
         self._path = path
         self._pid = os.getpid()
@@ -73,7 +73,7 @@ class Lease:
         which they carry in their environment (`environ`). `ConfigError` when there is no place for
         leases that nobody else can write to; `SandboxError` when no reaper can be started.
         """
-        resource = Resource(kind, name, engine)
+        resource = LeasedResource(kind, name, engine)
         return cls(resource, _holder().add(resource))
 
     @property
@@ -120,9 +120,9 @@ class _Holder:
         self._folder_fd = -1
         self._leases = 0
         self._directory = record.state_directory()
-        self._folder = self._directory / Owner.me().text
+        self._folder = self._directory / LeaseOwner.me().text
 
-    def add(self, resource: Resource) -> Path:
+    def add(self, resource: LeasedResource) -> Path:
         with self._lock:
             try:
                 self._make_folder()

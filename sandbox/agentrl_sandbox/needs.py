@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.launch import BubblewrapLauncher, NamespaceLauncher, launcher
-from agentrl_sandbox.launch.engine import Engine, Image
+from agentrl_sandbox.launch.engine import ContainerImage, DockerEngine
 from agentrl_sandbox.reaping import record
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def missing_sandbox(config: "RunConfig") -> Iterator[str]:
         yield str(error)
         return
     if settings.backend == "docker":
-        yield from missing_image(Image("sandbox.image", settings.image))
+        yield from missing_image(ContainerImage("sandbox.image", settings.image))
     elif isinstance(found, NamespaceLauncher | BubblewrapLauncher):
         try:
             found.user_ids(PROBE_S)
@@ -46,10 +46,10 @@ def missing_sandbox(config: "RunConfig") -> Iterator[str]:
             yield found.explain(why_refused(error))
 
 
-def missing_image(image: Image) -> Iterator[str]:
+def missing_image(image: ContainerImage) -> Iterator[str]:
     """Yield why no container can be made of an image, if so."""
     try:
-        with contextlib.closing(Engine()) as engine:
+        with contextlib.closing(DockerEngine()) as engine:
             engine.check_image(image)
     except (ConfigError, SandboxError) as error:
         yield str(error)

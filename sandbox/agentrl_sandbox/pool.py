@@ -15,15 +15,15 @@ import resource
 from collections.abc import Awaitable, Callable, Mapping
 
 from agentrl.errors import ConfigError, SandboxError
+from agentrl.runtime.threads import to_the_end
 from agentrl.sandbox import SandboxSettings
-from agentrl.thread import to_the_end
-from agentrl_sandbox.admission import Admission, Place
-from agentrl_sandbox.channel import Channel
-from agentrl_sandbox.family import GRACE_S, KEEPER_GONE, Family
+from agentrl_sandbox.admission import PoolAdmission, SessionPermit
+from agentrl_sandbox.control_channel import ControlChannel
+from agentrl_sandbox.fork_server_process import ForkServerProcess, OpenedSession
 from agentrl_sandbox.inside.frames import START_S
-from agentrl_sandbox.launch import Launcher, launcher
-from agentrl_sandbox.session import Session
-from agentrl_sandbox.supervisor import Opened, Supervisor
+from agentrl_sandbox.launch import ForkServerLauncher, launcher
+from agentrl_sandbox.session import SandboxSession
+from agentrl_sandbox.session_forks import GRACE_S, KEEPER_GONE, SessionForks
 
 WARM = 8
 """Sessions a supervisor keeps ready. Each holds about 5 MB."""
@@ -36,9 +36,9 @@ class _Slot:
     """Slot of one supervisor, running or to come."""
 
     def __init__(self) -> None:
-        self.supervisor: Supervisor | None = None
+        self.supervisor: ForkServerProcess | None = None
         self.starting = asyncio.Lock()
-        self.families: set[Family] = set()
+        self.families: set[SessionForks] = set()
 
     def load(self) -> int:
         """Return the number of open sessions here; forgets those whose keeper is gone."""
@@ -55,14 +55,14 @@ class ForkServerPool:
     def __init__(self, settings: SandboxSettings, *, warm: int = WARM) -> None:
         self._settings = settings
         self._warm = warm
-        self._launcher: Launcher = launcher(settings)
-        self._admission = Admission(settings.pressure)
+        self._launcher: ForkServerLauncher = launcher(settings)
+        self._admission = PoolAdmission(settings.pressure)
         self._slots = [_Slot() for _ in range(settings.supervisors)]
         self._closed = False
         self._has_worked = False
         _allow_open_files(settings.pressure.sessions)
 
-    async def open(self, *, owns_pool: bool = False) -> Session:
+    async def open(self, *, owns_pool: bool = False) -> SandboxSession:
         """Return a fresh session; with `owns_pool` the pool is closed with the session.
 
         `ConfigError` when this machine cannot isolate sessions as configured, `SandboxError` when
@@ -92,11 +92,13 @@ class ForkServerPool:
         self._admission.close(_CLOSED)
         await asyncio.gather(*(self._close(slot) for slot in self._slots))
 
-    async def _open(self, place: Place, on_close: Callable[[], Awaitable[None]] | None) -> Session:
+    async def _open(
+        self, place: SessionPermit, on_close: Callable[[], Awaitable[None]] | None
+    ) -> SandboxSession:
         slot = min(self._slots, key=_Slot.load)
         opened = await self._opened(slot)
-        family = Family(self._settings, self._admission, opened.fence)
-        family.channel = Channel(
+        family = SessionForks(self._settings, self._admission, opened.fence)
+        family.channel = ControlChannel(
             opened.socket, lambda: KEEPER_GONE, on_event=family.heard, on_end=family.ended
         )
         slot.families.add(family)
@@ -105,7 +107,7 @@ class ForkServerPool:
             if "refused" in greeting.frame.body:
                 raise self._refusal(self._launcher.explain(greeting.frame.body["refused"]))
             number, line = greeting.frame.body["session"], family.line(greeting)
-            session = Session(family, number, line, place, on_close=on_close)
+            session = SandboxSession(family, number, line, place, on_close=on_close)
             await session.greeted()
         except BaseException:
             family.channel.close()
@@ -113,7 +115,7 @@ class ForkServerPool:
         self._has_worked = True
         return session
 
-    async def _opened(self, slot: _Slot) -> Opened:
+    async def _opened(self, slot: _Slot) -> OpenedSession:
         supervisor = await self._running(slot)
         try:
             return await supervisor.open()
@@ -122,7 +124,7 @@ class ForkServerPool:
                 raise
         return await (await self._running(slot)).open()  # it was dead, and nobody had noticed
 
-    async def _running(self, slot: _Slot) -> Supervisor:
+    async def _running(self, slot: _Slot) -> ForkServerProcess:
         async with slot.starting:
             if self._closed:
                 raise SandboxError(_CLOSED)
@@ -131,7 +133,7 @@ class ForkServerPool:
                 await to_the_end(dead.close())
             if slot.supervisor is None:
                 try:
-                    slot.supervisor = await Supervisor.start(
+                    slot.supervisor = await ForkServerProcess.start(
                         self._launcher, self._settings, warm=self._warm
                     )
                 except ConfigError as error:

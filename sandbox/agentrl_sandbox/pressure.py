@@ -10,7 +10,7 @@ REOPEN_BYTES_MAX = 256 * 2**20
 """After a shortage a quarter more than must be free has to be, and never more than this more."""
 
 
-class Bucket:
+class TokenBucket:
     """A bucket of `burst` tokens that gets `per_s` of them a second.
 
     In any `w` seconds at most `burst + per_s * w` are taken. What is kept is the time at which the
@@ -35,7 +35,7 @@ class Bucket:
         self._full_at_s -= self._interval_s
 
 
-class Memory:
+class MemoryReading:
     """The machine's available memory, read now and then; shared by every pool of a process."""
 
     def __init__(self, read: Callable[[], int]) -> None:
@@ -55,7 +55,7 @@ class Memory:
         self._available_bytes -= START_BYTES
 
 
-class Valve:
+class MemoryValve:
     """Shut while too little memory is available; opens again a good deal later than it shut."""
 
     def __init__(self, free_bytes: int) -> None:

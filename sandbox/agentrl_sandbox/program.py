@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agentrl_sandbox.cgroup import Bounds, Cgroups, Group
+from agentrl_sandbox.cgroup import CgroupLimits, CgroupRoot, ProcessCgroup
 from agentrl_sandbox.root import bubblewrap_words, system_steps
 
 _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
@@ -44,20 +44,21 @@ def bubblewrap_options(
     return [*options, *more, "--remount-ro", "/", "--chdir", home]
 
 
-def bounded(name: str, memory_bytes: int, processes: int | None = None) -> Group | None:
+def bounded(name: str, memory_bytes: int, processes: int | None = None) -> ProcessCgroup | None:
     """Return a cgroup for one program and all it starts; None where none can be made."""
-    cgroups = Cgroups.find()
+    cgroups = CgroupRoot.find()
     if cgroups is None:
         return None
     try:
         return cgroups.make(
-            f"{name}-{os.urandom(2).hex()}", Bounds(memory_bytes=memory_bytes, processes=processes)
+            f"{name}-{os.urandom(2).hex()}",
+            CgroupLimits(memory_bytes=memory_bytes, processes=processes),
         )
     except OSError:
         return None  # as where there are none: `agentrl doctor` says so
 
 
-def doors(group: Group | None) -> list[str]:
+def doors(group: ProcessCgroup | None) -> list[str]:
     """Return the files by which a process joins a cgroup."""
     directories = {} if group is None else dict.fromkeys(group.directories.values())
     return [str(Path(directory, "cgroup.procs")) for directory in directories]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.launch.engine import Image
+from agentrl_sandbox.launch.engine import ContainerImage
 
 Kind = Literal["sandbox", "desktop"]
 
@@ -24,7 +24,7 @@ BASE = f"agentrl-debian:{DEBIAN}"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ImageRecipe:
     """An image that `agentrl image build` makes."""
 
     kind: Kind
@@ -36,14 +36,14 @@ class Recipe:
     packages: tuple[str, ...] = ()
     """Installed on the base."""
 
-    def image(self, tag: str) -> Image:
+    def image(self, tag: str) -> ContainerImage:
         """Return it under a name, for those who look for it."""
-        return Image(self.setting, tag, "" if self.kind == "sandbox" else self.kind)
+        return ContainerImage(self.setting, tag, "" if self.kind == "sandbox" else self.kind)
 
 
-RECIPES: Mapping[Kind, Recipe] = {
-    "sandbox": Recipe("sandbox", "sandbox.image", SandboxSettings().image, "python:3.11-slim"),
-    "desktop": Recipe(
+RECIPES: Mapping[Kind, ImageRecipe] = {
+    "sandbox": ImageRecipe("sandbox", "sandbox.image", SandboxSettings().image, "python:3.11-slim"),
+    "desktop": ImageRecipe(
         *("desktop", "desktop.image", "agentrl-desktop", f"debian:{DEBIAN}-slim"),
         packages=(*DESKTOP, *PROGRAMS),
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 from agentrl_sandbox.inside.container import DEVICES, LINKS
-from agentrl_sandbox.inside.root import Step
+from agentrl_sandbox.inside.root import RootStep
 from agentrl_sandbox.visible_files import covered_paths, usr_directories
 
 ARCHIVE = "/run/agentrl.zip"
@@ -28,27 +28,27 @@ _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime")
 
 def system_steps(
     files: Sequence[str], shown: Sequence[tuple[str, str]], *, system_packages: bool
-) -> list[Step]:
+) -> list[RootStep]:
     """Return the steps that show the system's programs, some of its files, and more; read-only.
 
     `files` may be missing; `shown` are paths outside and where they are inside. For
     `system_packages` see `covered_paths`: what it names is there, and empty.
     """
-    steps = [Step("directory", path) for path in _ABOVE]
+    steps = [RootStep("directory", path) for path in _ABOVE]
     for path in (*map(str, usr_directories()), *_SYSTEM):
         if os.path.islink(path):
-            steps.append(Step("link", path, os.readlink(path)))
+            steps.append(RootStep("link", path, os.readlink(path)))
         elif os.path.isdir(path):
-            steps.append(Step("bind", path, path))
-    steps += [Step("bind-if-there", path, path) for path in files]
-    steps += [Step("bind", target, source) for source, target in shown]
+            steps.append(RootStep("bind", path, path))
+    steps += [RootStep("bind-if-there", path, path) for path in files]
+    steps += [RootStep("bind", target, source) for source, target in shown]
     bound = [target for _, target in shown]
     for path in covered_paths(bound, system_packages=system_packages):
-        steps.append(Step("empty" if os.path.isdir(path) else "blank", path))
+        steps.append(RootStep("empty" if os.path.isdir(path) else "blank", path))
     return steps
 
 
-def session_steps(shown: Sequence[tuple[str, str]], home: str) -> list[Step]:
+def session_steps(shown: Sequence[tuple[str, str]], home: str) -> list[RootStep]:
     """Return the steps to the root of a supervisor: read-only, with nothing of the host's in it.
 
     `shown` are paths outside and where they are inside, beside the system's programs; at `home`
@@ -56,15 +56,15 @@ def session_steps(shown: Sequence[tuple[str, str]], home: str) -> list[Step]:
     """
     # Else some that are made on the way down to a file are for one user alone.
     above = parents([*_ETC, *FILES, ARCHIVE, home, *(target for _, target in shown)])
-    steps = [Step("directory", path) for path in above]
+    steps = [RootStep("directory", path) for path in above]
     steps += system_steps(_ETC, shown, system_packages=False)
-    steps += [Step("proc", "/proc"), Step("memory", "/dev")]
+    steps += [RootStep("proc", "/proc"), RootStep("memory", "/dev")]
     # One by one: bubblewrap's --dev would add a second user namespace and take our capabilities.
-    steps += [Step("device", f"/dev/{name}", f"/dev/{name}") for name in DEVICES]
-    steps += [Step("link", f"/dev/{name}", target) for name, target in LINKS.items()]
-    steps.append(Step("directory", home))
-    steps += [Step("data", path) for path in (*FILES, ARCHIVE)]
-    return [*steps, Step("seal", "/dev"), Step("seal", "/")]
+    steps += [RootStep("device", f"/dev/{name}", f"/dev/{name}") for name in DEVICES]
+    steps += [RootStep("link", f"/dev/{name}", target) for name, target in LINKS.items()]
+    steps.append(RootStep("directory", home))
+    steps += [RootStep("data", path) for path in (*FILES, ARCHIVE)]
+    return [*steps, RootStep("seal", "/dev"), RootStep("seal", "/")]
 
 
 def parents(paths: Sequence[str]) -> list[str]:
@@ -73,7 +73,7 @@ def parents(paths: Sequence[str]) -> list[str]:
     return sorted(above - {"/"})
 
 
-def bubblewrap_words(steps: Sequence[Step], fds: Mapping[str, int] | None = None) -> list[str]:
+def bubblewrap_words(steps: Sequence[RootStep], fds: Mapping[str, int] | None = None) -> list[str]:
     """Return the options that have bubblewrap take these steps.
 
     `fds` are descriptors with the bytes of files, by path.
@@ -81,7 +81,7 @@ def bubblewrap_words(steps: Sequence[Step], fds: Mapping[str, int] | None = None
     return [word for step in steps for word in _words(step, fds or {})]
 
 
-def _words(step: Step, fds: Mapping[str, int]) -> list[str]:
+def _words(step: RootStep, fds: Mapping[str, int]) -> list[str]:
     path, source = step.path, step.source
     match step.kind:
         case "directory":

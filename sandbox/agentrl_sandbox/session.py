@@ -14,12 +14,18 @@ from typing import Any, Literal, Self
 from agentrl.errors import ForkUnsupported, SandboxError
 from agentrl.message import Image
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
-from agentrl_sandbox.admission import Place
-from agentrl_sandbox.channel import Reply
-from agentrl_sandbox.family import Family
+from agentrl_sandbox.admission import SessionPermit
+from agentrl_sandbox.control_channel import ControlReply
 from agentrl_sandbox.inside.files import ENTRIES_PAGE
-from agentrl_sandbox.inside.frames import START_S, Frame
-from agentrl_sandbox.line import Expired, Line, LineBroken, Outcome, Violation
+from agentrl_sandbox.inside.frames import START_S, ChannelFrame
+from agentrl_sandbox.interpreter_channel import (
+    CellDeadlineError,
+    CellReply,
+    InterpreterChannel,
+    LineBroken,
+    ProtocolViolation,
+)
+from agentrl_sandbox.session_forks import SessionForks
 
 _OS_ERRORS: dict[str, type[OSError]] = {
     kind.__name__: kind
@@ -30,7 +36,7 @@ _RESTORED = "names are as before the cell, files are kept"
 _ENDED = "the session has ended, and nothing runs in it any more"
 
 
-class Session:
+class SandboxSession:
     """A persistent interpreter and a private directory inside the isolation.
 
     Requests to one session are served one after the other. What follows when its interpreter is
@@ -40,10 +46,10 @@ class Session:
 
     def __init__(
         self,
-        family: Family,
+        family: SessionForks,
         number: int,
-        line: Line | None,
-        place: Place,
+        line: InterpreterChannel | None,
+        place: SessionPermit,
         *,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -187,7 +193,7 @@ class Session:
                 place.release()
                 raise
 
-    async def _copy(self, place: Place, *, keep_rng: bool) -> Self:
+    async def _copy(self, place: SessionPermit, *, keep_rng: bool) -> Self:
         body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
         asked = asyncio.ensure_future(self._family.ask(body, extra_s=START_S))
         try:
@@ -213,7 +219,7 @@ class Session:
         assert self._line is not None
         try:
             await self._line.greeting(timeout_s=START_S)
-        except (Expired, LineBroken, Violation) as error:
+        except (CellDeadlineError, LineBroken, ProtocolViolation) as error:
             await self.close()
             raise SandboxError(f"the interpreter did not start: {error!r}") from error
         except BaseException:
@@ -261,7 +267,7 @@ class Session:
         path: str,
         data: bytes = b"",
         **more: str,
-    ) -> Frame:
+    ) -> ChannelFrame:
         async with self._turn:
             await self._ready()
             body = {"op": op, "session": self._number, "path": path, **more}
@@ -284,7 +290,7 @@ class Session:
         assert line is not None
         try:
             await line.greeting(timeout_s=START_S)
-        except (Expired, LineBroken, Violation) as error:
+        except (CellDeadlineError, LineBroken, ProtocolViolation) as error:
             line.close()
             raise SandboxError(f"no interpreter for the session: {error!r}") from error
         except BaseException:
@@ -302,10 +308,10 @@ class Session:
         start_s = time.monotonic()
         try:
             outcome = await line.ask(code, timeout_s=timeout_s)
-        except Expired:
+        except CellDeadlineError:
             what = f"stopped after {timeout_s:g} s"
             return await self._stopped(line, "timeout", what, time.monotonic() - start_s)
-        except Violation as error:
+        except ProtocolViolation as error:
             return await self._stopped(line, "violation", str(error), time.monotonic() - start_s)
         except LineBroken:
             return await self._why_broken(line, time.monotonic() - start_s)
@@ -333,7 +339,7 @@ class Session:
             seconds=seconds,
         )
 
-    async def _stop(self, line: Line, *, hung_up: bool = False) -> Reply:
+    async def _stop(self, line: InterpreterChannel, *, hung_up: bool = False) -> ControlReply:
         """Have the keeper end the interpreter; a spare, if there is one, takes its place."""
         self._line = None
         line.close()
@@ -342,18 +348,18 @@ class Session:
         await self._take_over(reply)
         return reply
 
-    async def _take_over(self, reply: Reply) -> None:
+    async def _take_over(self, reply: ControlReply) -> None:
         line = self._family.line(reply)
         if line is None:
             return
         try:
             await line.greeting(timeout_s=START_S)
-        except (Expired, LineBroken, Violation):
+        except (CellDeadlineError, LineBroken, ProtocolViolation):
             line.close()
             return
         self._line = line
 
-    async def _stop_quietly(self, line: Line) -> None:
+    async def _stop_quietly(self, line: InterpreterChannel) -> None:
         try:
             if "late" in (await self._stop(line)).frame.body:
                 self._last_words = None  # of the cell that was cancelled
@@ -362,11 +368,11 @@ class Session:
 
     async def _stopped(
         self,
-        line: Line,
+        line: InterpreterChannel,
         status: ExecStatus,
         error: str,
         seconds: float,
-        outcome: Outcome | None = None,
+        outcome: CellReply | None = None,
     ) -> ExecResult:
         said = (await self._stop(line)).frame.body
         if "late" in said:
@@ -376,7 +382,7 @@ class Session:
             said = {**said, "stdout": outcome.stdout, "stderr": outcome.stderr}
         return self._lost(said, status, error, seconds)
 
-    async def _why_broken(self, line: Line, seconds: float) -> ExecResult:
+    async def _why_broken(self, line: InterpreterChannel, seconds: float) -> ExecResult:
         """Return the result of a cell whose interpreter hung up."""
         if self._closed:
             raise SandboxError("this session was closed meanwhile; open another one")
@@ -396,7 +402,7 @@ class Session:
             raise SandboxError("the interpreter is gone, and nobody said why")
         return replace(said, seconds=seconds)
 
-    def died(self, event: Reply) -> None:
+    def died(self, event: ControlReply) -> None:
         """Hear from the keeper that the interpreter died."""
         body = self._death = event.frame.body
         self.hang_up()

@@ -23,13 +23,13 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.learn.contexts import contexts
 from agentrl.learn.sample import sample_of
 from agentrl.message import Message, ToolCall
-from agentrl.metrics import read_metrics
-from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.metrics.writer import read_metrics
+from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
+from agentrl.run.train import train, warmstart
 from agentrl.task import Split, Task
-from agentrl.testing.leaks import Holdings, check_no_leak
-from agentrl.training import train, warmstart
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 from agentrl.trajectory import Failed, Finished, Tree
-from agentrl_envs.blackbox import BlackBoxEnv, Endpoint
+from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from agentrl_envs.blackbox import env as blackbox_env
 from agentrl_sandbox.reaping.owner import start_ticks
 from benchmarks.letters import LetterChat, said
@@ -51,19 +51,19 @@ def is_right(task: Task, result: Any) -> float:
     return float(str(result).strip() == task.answer)
 
 
-async def openai_agent(task: Task, endpoint: Endpoint) -> str:
+async def openai_agent(task: Task, endpoint: ProgramEndpoint) -> str:
     url = endpoint.openai_url
     async with openai.AsyncOpenAI(base_url=url, api_key=endpoint.key) as client:
         return await with_openai(client, endpoint.model, task.messages[-1].text)
 
 
-async def anthropic_agent(task: Task, endpoint: Endpoint) -> str:
+async def anthropic_agent(task: Task, endpoint: ProgramEndpoint) -> str:
     url = endpoint.anthropic_url
     async with anthropic.AsyncAnthropic(base_url=url, api_key=endpoint.key) as client:
         return await with_anthropic(client, endpoint.model, task.messages[-1].text)
 
 
-def blocking_agent(task: Task, endpoint: Endpoint) -> str:
+def blocking_agent(task: Task, endpoint: ProgramEndpoint) -> str:
     """A program that knows no asyncio, by the third protocol."""
     with openai.OpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         said = client.responses.create(model=endpoint.model, input=task.messages[-1].text)
@@ -89,7 +89,7 @@ async def begun(env: BlackBoxEnv) -> Observation:
 )
 async def test_a_program_asks_calls_and_is_scored(program: Mapping[str, Any]) -> None:
     await asyncio.to_thread(int)  # the clients use the loop's threads, which stay
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     env = env_of(**program)
     async with asyncio.timeout(SOON_S):
         shown = await begun(env)
@@ -118,7 +118,7 @@ async def test_a_program_that_blocks_runs_in_a_thread() -> None:
         await env.close()
 
 
-async def sub_agent(task: Task, endpoint: Endpoint) -> str:
+async def sub_agent(task: Task, endpoint: ProgramEndpoint) -> str:
     """Ask two sub-agents at once, then go on with the first conversation."""
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
 
@@ -155,7 +155,7 @@ async def test_sub_agents_have_contexts_of_their_own() -> None:
     assert [m.text for m in shown[4].messages] == ["and one two"]
 
 
-async def growing(task: Task, endpoint: Endpoint) -> str:
+async def growing(task: Task, endpoint: ProgramEndpoint) -> str:
     """Call twice, and have one more tool from the second time on; tell the ids of the calls."""
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         tools: list[Any] = [{"type": "function", "function": {"name": "double"}}]
@@ -202,7 +202,7 @@ class Murmurs(LetterChat):
         return agentrl.say(said(token_ids).lower())
 
 
-async def chatty(task: Task, endpoint: Endpoint) -> str:
+async def chatty(task: Task, endpoint: ProgramEndpoint) -> str:
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         messages: list[Any] = [{"role": "user", "content": "q"}]
         for question in ("r", "s", "t"):
@@ -217,7 +217,7 @@ async def chatty(task: Task, endpoint: Endpoint) -> str:
 
 async def test_what_was_sampled_is_in_the_context_as_it_was_sampled() -> None:
     seen: list[str] = []
-    episode = Episode(
+    episode = EpisodeRunner(
         env=env_of(agent=chatty),
         engine=ScriptedEngine(saying("ONE", "TWO", "42", seen=seen)),
         chat=Murmurs(),
@@ -235,7 +235,7 @@ async def test_what_was_sampled_is_in_the_context_as_it_was_sampled() -> None:
     assert [text_of(c.sample.token_ids) for c in contexts(sample)] == ["anew>42.", "q>ONE.r>TWO."]
 
 
-async def interleaved(task: Task, endpoint: Endpoint) -> str:
+async def interleaved(task: Task, endpoint: ProgramEndpoint) -> str:
     """Hold three conversations by turns, each with its own protocol, and ask one thing twice."""
     base = endpoint.openai_url
     async with (
@@ -281,7 +281,7 @@ async def test_interleaved_conversations_train_on_what_was_sampled_bit_for_bit()
         told.append(result)
         return 1.0
 
-    episode = Episode(
+    episode = EpisodeRunner(
         env=BlackBoxEnv(tasks=questions, score=score, agent=interleaved),
         engine=engine,
         chat=Murmurs(),
@@ -339,7 +339,7 @@ class Strict(LetterChat):
         return super().opening(messages, tools)
 
 
-async def tried(task: Task, endpoint: Endpoint) -> str:
+async def tried(task: Task, endpoint: ProgramEndpoint) -> str:
     """Ask what no template renders, once before and once after something that any does."""
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         bad: list[Any] = [{"role": "tool", "tool_call_id": "x", "content": "1"}]
@@ -363,7 +363,7 @@ FAULTS: list[str] = []
 
 async def test_a_conversation_that_cannot_be_rendered_is_refused_and_the_episode_goes_on() -> None:
     engine = ScriptedEngine(saying("424242"))
-    episode = Episode(
+    episode = EpisodeRunner(
         env=env_of(agent=tried),
         engine=engine,
         chat=Strict(),
@@ -382,7 +382,7 @@ async def test_a_conversation_that_cannot_be_rendered_is_refused_and_the_episode
     assert (request.max_new_tokens, request.stop_strings) == (4, ("z",))
 
 
-async def refused(task: Task, endpoint: Endpoint) -> str:
+async def refused(task: Task, endpoint: ProgramEndpoint) -> str:
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         bad: list[Any] = [{"role": "tool", "tool_call_id": "x", "content": "1"}]
         await client.chat.completions.create(model="", messages=bad)
@@ -399,7 +399,7 @@ async def test_a_program_that_cannot_live_with_a_refusal_fails_alone(
 ) -> None:
     if not is_checked:  # as in a worker process, where nobody can say what a template renders
         monkeypatch.setattr(blackbox_env, "conversation_fault", unknown)
-    episode = Episode(
+    episode = EpisodeRunner(
         env=env_of(agent=refused),
         engine=ScriptedEngine(saying("42")),
         chat=Strict(),
@@ -414,7 +414,7 @@ async def test_a_program_that_cannot_live_with_a_refusal_fails_alone(
 
 
 async def test_a_program_that_breaks_fails_its_trajectory_alone() -> None:
-    episode = Episode(
+    episode = EpisodeRunner(
         env=env_of(agent=broken),
         engine=ScriptedEngine(saying("42")),
         chat=LetterChat(),
@@ -432,16 +432,16 @@ async def test_a_program_that_breaks_fails_its_trajectory_alone() -> None:
 # -- ends -----------------------------------------------------------------------------------------
 
 
-async def silent(task: Task, endpoint: Endpoint) -> str:
+async def silent(task: Task, endpoint: ProgramEndpoint) -> str:
     return "42"
 
 
-async def broken(task: Task, endpoint: Endpoint) -> str:
+async def broken(task: Task, endpoint: ProgramEndpoint) -> str:
     await openai_agent(task, endpoint)
     raise LookupError("lost the thread")
 
 
-async def leaves(task: Task, endpoint: Endpoint) -> str:
+async def leaves(task: Task, endpoint: ProgramEndpoint) -> str:
     await openai_agent(task, endpoint)
     sys.exit(0)
 
@@ -472,7 +472,7 @@ async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
 
 
 async def test_a_program_in_the_middle_of_things_ends_with_the_episode(tmp_path: Path) -> None:
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     marker = tmp_path / "child"
     script = (
         "import os, subprocess, sys, openai\n"
@@ -555,7 +555,7 @@ def how_long(task: Task, result: str) -> float:
     return len(result) % 8 / 7
 
 
-async def either(task: Task, endpoint: Endpoint) -> str:
+async def either(task: Task, endpoint: ProgramEndpoint) -> str:
     """Be the one program or the other, by the task."""
     CALLED.append(int(task.answer) % 4 == 0)
     agent = openai_agent if CALLED[-1] else anthropic_agent

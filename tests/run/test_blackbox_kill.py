@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from agentrl.config.load import load_config
 from agentrl.learn.contexts import contexts
 from agentrl.learn.sample import sample_of
+from agentrl.run.train import warmstart
 from agentrl.store.reader import StoreReader
 from agentrl.task import Task
-from agentrl.training import warmstart
-from agentrl_envs.blackbox import Endpoint
+from agentrl_envs.blackbox import ProgramEndpoint
 from tests.support.agent_programs import with_two_conversations
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -58,7 +58,7 @@ def how_long(task: Task, result: str) -> float:
     return len(result) % 8 / 7
 
 
-async def agent(task: Task, endpoint: Endpoint) -> str:
+async def agent(task: Task, endpoint: ProgramEndpoint) -> str:
     """Work on a task in two conversations."""
     url = endpoint.openai_url
     async with openai.AsyncOpenAI(base_url=url, api_key=endpoint.key) as client:

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 from agentrl.cli.app import app
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.metrics import read_metrics
-from agentrl.rollout.branching.aepo import Observed
+from agentrl.metrics.writer import read_metrics
+from agentrl.rollout.branching.aepo import ObservedSignals
 from agentrl.rollout.branching.decision import explain
 from agentrl.rollout.branching.log import (
     BranchLog,
@@ -17,7 +17,7 @@ from agentrl.rollout.branching.log import (
     LoggedGroup,
     read_log,
 )
-from agentrl.training import train
+from agentrl.run.train import train
 
 CONFIG = """
 run: {{name: tiny, folder: {folder}, steps: 2, checkpoint_every: 1}}
@@ -85,7 +85,7 @@ def test_a_resumed_run_writes_its_later_steps_once(tmp_path: Path) -> None:
     BranchLog(folder).resume_after(0)
     assert not list(read_log(folder))
     (folder / "branches.jsonl").unlink()
-    assert BranchLog(folder).resume_after(1) == Observed()
+    assert BranchLog(folder).resume_after(1) == ObservedSignals()
     assert before
     train(path, {"run.steps": 2}, resume=True)
     assert {one.step for one in read_log(folder)} == {2}

@@ -7,9 +7,9 @@ import pytest
 
 import agentrl
 from agentrl.engine.remote.shared_weights import SharedWeights
-from agentrl.engine.remote.spreading import Spreader
-from agentrl.metrics import read_metrics
-from agentrl.sync.memory import InMemory
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+from agentrl.metrics.writer import read_metrics
+from agentrl.weight_sync.shared_memory import SharedMemoryWeights
 
 STEPS = 3
 SHORT: dict[str, Any] = {
@@ -41,18 +41,18 @@ class Told:
     """What a run has sent."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.spreaders: set[Spreader] = set()
+        self.spreaders: set[WeightBroadcaster] = set()
         self.sent: list[tuple[bool, int]] = []
-        spread = Spreader.spread
+        spread = WeightBroadcaster.spread
 
-        async def noted(spreader: Spreader, weights: Any, engines: Any) -> SharedWeights:
+        async def noted(spreader: WeightBroadcaster, weights: Any, engines: Any) -> SharedWeights:
             copy = await spread(spreader, weights, engines)
-            own = isinstance(weights, InMemory) and weights.file.path == copy.path
+            own = isinstance(weights, SharedMemoryWeights) and weights.file.path == copy.path
             self.spreaders.add(spreader)
             self.sent.append((own, len(engines)))
             return copy
 
-        monkeypatch.setattr(Spreader, "spread", noted)
+        monkeypatch.setattr(WeightBroadcaster, "spread", noted)
 
 
 @pytest.mark.timeout(600)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from agentrl.metrics import read_metrics
-from agentrl.training import train
+from agentrl.metrics.writer import read_metrics
+from agentrl.run.train import train
 from tests.support.tiny_run import config_file
 
 

@@ -22,9 +22,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentrl.store.event import Abandoned, Grown
+from agentrl.events.kinds import RolloutAbandoned, TurnCompleted
 from agentrl.store.reader import StoreReader
-from agentrl.store.record import Record
+from agentrl.store.record import LogRecord
 from agentrl.store.recorder import MISMATCH, RERUN
 from agentrl.store.segment import HEAD_BYTES, scan
 from benchmarks.seen import Seen, position_of
@@ -58,7 +58,7 @@ metrics: {{tensorboard: false}}
 ZYGOTE = """
 import json, os, sys
 import torch, transformers
-import agentrl.training, agentrl.engine.local, agentrl.learn.trainer, agentrl.learn.checkpoint
+import agentrl.run.train, agentrl.engine.local, agentrl.learn.trainer, agentrl.learn.checkpoint
 from agentrl.cli.app import main
 torch.set_num_threads(1)
 for line in sys.stdin:
@@ -165,7 +165,9 @@ class Running:
             time.sleep(0.02)
             with StoreReader(self.folder / "store") as reader:
                 return any(
-                    isinstance(event, Grown) and event.exchange and event.exchange.tool_calls
+                    isinstance(event, TurnCompleted)
+                    and event.exchange
+                    and event.exchange.tool_calls
                     for _, event in reader.events(after=at)
                 )
 
@@ -298,7 +300,7 @@ def complete_part(log: bytes, folder: Path) -> bytes:
     ends = [
         place.end
         for place, found in scan(file, offset=HEAD_BYTES, sequence=0)
-        if isinstance(found, Record)
+        if isinstance(found, LogRecord)
     ]
     return log[: max(ends, default=HEAD_BYTES)]
 
@@ -321,7 +323,9 @@ def check(folder: Path, mode: str, *, steps: int) -> None:
     reasons = seen.reasons()
     assert reasons[RERUN] == reasons[MISMATCH] == 0, "the tool's answers are a function of its code"
     assert reasons.keys() <= {"failed", "begun again", "surplus"}, reasons
-    lost = [e for _, e in seen.events if isinstance(e, Abandoned) and e.reason == "begun again"]
+    lost = [
+        e for _, e in seen.events if isinstance(e, RolloutAbandoned) and e.reason == "begun again"
+    ]
     assert not any(event.turns for event in lost), "a completed turn was played again"
     assert summary["resumed"]["rerun_trajectories"] == reasons[RERUN]
     # Nothing is left behind but what the end of the run found in flight.

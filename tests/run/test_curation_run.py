@@ -16,17 +16,17 @@ import torch
 from safetensors.torch import load_file
 
 import agentrl
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.config.curation import CurationSection
 from agentrl.config.schema import method_of, plain, sections_of
-from agentrl.curating import SUCCESSES
 from agentrl.errors import ConfigError
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Message
-from agentrl.metrics import read_metrics
-from agentrl.rollout.curation.rules import SLOTS, Curation, curation_of
+from agentrl.metrics.writer import read_metrics
+from agentrl.rollout.curation.rules import SLOTS, CurationRules, curation_of
+from agentrl.run.extensions.curation import SUCCESSES
+from agentrl.run.train import TrainingResult, train
 from agentrl.store.codec import unpack
-from agentrl.tool_env import ToolEnv
-from agentrl.training import RunResult, train
 from tests.support.doubles import double, doubles, gold
 
 CONFIG = """
@@ -70,7 +70,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
 
-def weights_of(result: RunResult) -> dict[str, torch.Tensor]:
+def weights_of(result: TrainingResult) -> dict[str, torch.Tensor]:
     return load_file(
         result.folder / "checkpoints" / f"step-{result.steps:06d}" / "model.safetensors"
     )
@@ -156,13 +156,13 @@ def test_everything_at_once_in_the_other_modes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     handed: list[Any] = []
-    step = Trainer.step
+    step = PolicyTrainer.step
 
-    def noted(self: Trainer, trees: Any, trainable: Any, weights: Any) -> dict[str, float]:
+    def noted(self: PolicyTrainer, trees: Any, trainable: Any, weights: Any) -> dict[str, float]:
         handed.append(weights)
         return step(self, trees, trainable, weights)
 
-    monkeypatch.setattr(Trainer, "step", noted)
+    monkeypatch.setattr(PolicyTrainer, "step", noted)
     keys = {**ALL, "allocation.name": "dart", "steps.name": "high_entropy"}
     result = train(config_file(tmp_path), {**curated(keys), "rollout.mode": mode})
     lines = read_metrics(result.folder)
@@ -189,9 +189,9 @@ def test_every_section_is_the_method_it_names() -> None:
             del knobs["name"]
             assert knobs == ({} if kind is None else dataclasses.asdict(kind()))
     slots = {*CurationSection.model_fields}
-    assert slots == {field.name for field in dataclasses.fields(Curation)}
-    assert curation_of(CurationSection().model_dump()) == Curation()
-    assert Curation().does_nothing
+    assert slots == {field.name for field in dataclasses.fields(CurationRules)}
+    assert curation_of(CurationSection().model_dump()) == CurationRules()
+    assert CurationRules().does_nothing
     for slot, methods in SLOTS.items():
         for name in [*methods][1:]:
             assert not curation_of({slot: {"name": name}}).does_nothing

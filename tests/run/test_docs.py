@@ -235,7 +235,7 @@ def needs(page: str) -> list[pytest.MarkDecorator]:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a small run, trained here."""
-    from agentrl.training import train
+    from agentrl.run.train import train
 
     register_envs()
     place = tmp_path_factory.mktemp("run")

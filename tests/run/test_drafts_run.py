@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from agentrl.config.load import load_config
-from agentrl.curating import DRAFTS
 from agentrl.errors import ConfigError
-from agentrl.metrics import read_metrics
+from agentrl.metrics.writer import read_metrics
+from agentrl.run.extensions.curation import DRAFTS
+from agentrl.run.train import TrainingResult, train
 from agentrl.store.codec import unpack
-from agentrl.training import RunResult, train
 from tests.support.tiny_run import config_file, final_weights
 
 
-def tiny(folder: Path, drafts: dict[str, Any] | None = None, **overrides: Any) -> RunResult:
+def tiny(folder: Path, drafts: dict[str, Any] | None = None, **overrides: Any) -> TrainingResult:
     """Train on four tasks, two a step: steps 3 and 4 are the second epoch."""
     folder.mkdir(exist_ok=True)
     keys = {name.replace("__", "."): value for name, value in overrides.items()}

@@ -16,17 +16,17 @@ import torch
 
 from agentrl.config.load import load_config
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.remote import AddressEngine, EngineServer, Replicas
+from agentrl.engine.remote import AddressEngine, EngineReplicas, EngineServer
 from agentrl.engine.remote import address as address_module
 from agentrl.engine.remote import client as client_module
 from agentrl.engine.remote.address import read_key
 from agentrl.engine.remote.serving import listening_place
 from agentrl.engine.scripted import ScriptedEngine, ScriptedScorer
 from agentrl.errors import ConfigError, EngineError
-from agentrl.metrics import read_metrics
+from agentrl.metrics.writer import read_metrics
 from agentrl.policy import GenerateRequest, PolicyEngine, ScoreRequest
+from agentrl.run.train import train
 from agentrl.testing.engine import check_engine
-from agentrl.training import train
 from tests.support.engine_models import VOCABULARY, shared, tiny
 from tests.support.tiny_run import config_file
 
@@ -87,7 +87,7 @@ async def test_pieces_out_of_order_are_refused() -> None:
     async with asyncio.timeout(DEADLINE_S), served(scripted()) as port:
         remote = await client_module.connect(f"127.0.0.1:{port}", key=KEY)
         for head in ({"at": 5, "of": 9}, {"at": 0, "of": 1}):
-            frame = client_module.Frame({"call": "piece", **head}, b"123")
+            frame = client_module.EngineFrame({"call": "piece", **head}, b"123")
             with pytest.raises(ValueError, match="in order, from the first"):
                 await remote._ask(99, frame)  # pyright: ignore[reportPrivateUsage]
         await remote.close()
@@ -126,7 +126,7 @@ async def test_with_others_there_nobody_waits_for_one_that_is_away() -> None:
         stays, leaves = scripted(), scripted()
         async with served(stays) as port:
             async with served(leaves) as other:
-                both = Replicas([at(port), at(other, patience_s=0.0)])
+                both = EngineReplicas([at(port), at(other, patience_s=0.0)])
                 await both.__aenter__()
             await both.load(weights, 1)  # one is away
             assert both.version == 1
@@ -155,7 +155,7 @@ async def test_scores_are_asked_where_a_trajectory_is_at_home() -> None:
         asyncio.timeout(DEADLINE_S),
         served(engines[0]) as one,
         served(engines[1]) as other,
-        Replicas([at(one), at(other)]) as both,
+        EngineReplicas([at(one), at(other)]) as both,
     ):
         for session in "abc":
             await both.generate(request(f"{session}/0/0"))

@@ -20,39 +20,39 @@ from typing import Any
 import pytest
 
 import agentrl
+from agentrl.authoring.tool_env import ToolEnv
+from agentrl.authoring.toolset import ToolSet
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.tokenizer import train_tokenizer
-from agentrl.engine.remote.frames import Closed, read_frame, read_greeting
+from agentrl.engine.remote.frames import FrameStreamClosed, read_frame, read_greeting
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation
 from agentrl.errors import ToolError
 from agentrl.evaluation.endpoint.chat import EndpointChat, conversation, turn_bytes
-from agentrl.gateway.anthropic import Messages
+from agentrl.events.kinds import EnvExchange
+from agentrl.gateway.anthropic import AnthropicDialect
 from agentrl.gateway.bodies import parse_body
-from agentrl.gateway.chat import Chat
-from agentrl.gateway.dialogue import BadRequest
-from agentrl.gateway.responses import Responses
+from agentrl.gateway.chat import ChatCompletionsDialect
+from agentrl.gateway.dialect import BadRequest
+from agentrl.gateway.responses import ResponsesDialect
 from agentrl.gym.text_form import action_of, action_text
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.store.codec import pack, unpack
-from agentrl.store.event import Exchange
 from agentrl.store.reader import StoreReader
 from agentrl.store.recorder import StoreRecorder
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.tool import ToolContext
-from agentrl.tool_env import ToolEnv
-from agentrl.toolbox import Toolbox
 from agentrl.trajectory import Finished
 from tests.support.hostile_texts import PIECES, TextFuzzer
 
 FUZZ_S = float(os.environ.get("AGENTRL_FUZZ_S", "1"))
-PROTOCOLS = (Chat(), Messages(), Responses())
+PROTOCOLS = (ChatCompletionsDialect(), AnthropicDialect(), ResponsesDialect())
 ROLES = ("user", "assistant", "system", "tool", "developer", "", "no_such_role")
 
 
@@ -90,7 +90,7 @@ def size(name: str) -> int:
 class WaysIn:
     """Everything that hostile words pass on their way through a run."""
 
-    def __init__(self, chats: Sequence[ChatFormat], toolbox: Toolbox) -> None:
+    def __init__(self, chats: Sequence[ChatFormat], toolbox: ToolSet) -> None:
         self._chats = chats
         self._toolbox = toolbox
 
@@ -151,7 +151,7 @@ class WaysIn:
             reader.feed_eof()
             try:
                 await read(reader)
-            except Closed:
+            except FrameStreamClosed:
                 continue
 
     async def _answers(self, action: Action) -> tuple[Message, ...]:
@@ -164,7 +164,7 @@ class WaysIn:
 
     async def _recorded(self, action: Action, answers: tuple[Message, ...]) -> None:
         step = (Observation(answers), 0.0, False, False, {})
-        exchange = Exchange.stepping(action, step)
+        exchange = EnvExchange.stepping(action, step)
         assert unpack(pack(exchange)) == exchange
         for call in action.tool_calls:
             json.dumps(dict(call.arguments), allow_nan=False, ensure_ascii=False).encode()
@@ -178,7 +178,7 @@ async def test_no_words_raise_what_ends_a_run(tmp_path: Path) -> None:
         for name in DIALECTS
     ]
     context = ToolContext(task_id="t", sample=0, seed=0)
-    toolbox = await Toolbox.open([look, size], context=context, timeout_s=60.0)
+    toolbox = await ToolSet.open([look, size], context=context, timeout_s=60.0)
     ways = WaysIn(chats, toolbox)
     kinds: list[Callable[[TextFuzzer], Awaitable[None]]] = [
         *(ways.turn, ways.turn, ways.endpoint, ways.text_action, ways.body, ways.frame),
@@ -229,7 +229,7 @@ async def test_a_rollout_goes_on_whatever_its_policy_says(tmp_path: Path) -> Non
         return said(f"<tool_call>\n{call}\n</tool_call>")
 
     tasks = [Task(prompt=f"case: {name}", answer="42") for name in HOSTILE]
-    rollouts = Rollouts(
+    rollouts = RolloutRunner(
         make_env=lambda: ToolEnv(
             tasks=lambda split, seed: tasks, tools=[look], reward=agentrl.rewards.exact_answer
         ),
@@ -238,11 +238,11 @@ async def test_a_rollout_goes_on_whatever_its_policy_says(tmp_path: Path) -> Non
         limits=EpisodeLimits(max_turns=4, context_tokens=10**7, max_turn_tokens=10**7),
         concurrency=len(tasks),
     )
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="sync", groups_per_step=len(tasks), group_size=1, concurrency=len(tasks), retries=0
     )
     left = [*tasks]
-    with Store.open(tmp_path / "store") as store:
+    with StoreWriter.open(tmp_path / "store") as store:
         recorder = StoreRecorder(store, position=lambda: 0, seed=0)
         async with rollouts.gate(
             policy,

@@ -7,10 +7,10 @@ import pytest
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.evaluation.folder import policy_digest
-from agentrl.evaluation.policy import evaluate
 from agentrl.models.provenance import provenance
-from agentrl.training import train
+from agentrl.run.evaluate import evaluate
+from agentrl.run.evaluation_folder import policy_digest
+from agentrl.run.train import train
 from tests.support.tiny_gguf import write_gguf
 
 

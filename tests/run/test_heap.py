@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.evaluation import policy
-from agentrl.heap import frozen_heap
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.message import Message
+from agentrl.run import evaluate
+from agentrl.run.train import train
+from agentrl.runtime.heap import frozen_heap
 from agentrl.task import Split, Task
-from agentrl.tool_env import ToolEnv
-from agentrl.training import train
 from tests.support.doubles import double, doubles, gold
 from tests.support.tiny_run import CONFIG
 
@@ -104,7 +104,7 @@ def test_a_run_and_an_evaluation_play_with_a_frozen_heap(
     assert frozen[-1] > MANY, "the warm start may play before"
     for player in (None, "gold"):
         frozen.clear()
-        policy.evaluate(config, {"run.steps": 1}, player=player)
+        evaluate.evaluate(config, {"run.steps": 1}, player=player)
         assert frozen
         assert min(frozen) > MANY
     assert gc.get_freeze_count() == 0

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agentrl import branching
 from agentrl.config.learn import LearnSection
 from agentrl.config.load import load_config
 from agentrl.config.schema import plain
 from agentrl.evaluation.interval import rate_estimate
+from agentrl.run.extensions import branching
 from benchmarks import methods
 from benchmarks.commands import CONFIGS, WARMSTART
 from benchmarks.harness import Benchmark

@@ -10,8 +10,8 @@ from statistics import fmean
 import pytest
 
 from agentrl.cli.record import record
-from agentrl.metrics import read_metrics
-from agentrl.training import train
+from agentrl.metrics.writer import read_metrics
+from agentrl.run.train import train
 
 SUMS = {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}}
 CONFIG = """

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.errors import ConfigError
-from agentrl.evaluation.policy import evaluate
 from agentrl.message import Message
+from agentrl.run.evaluate import evaluate
+from agentrl.run.train import train
 from agentrl.task import Task
-from agentrl.tool_env import ToolEnv
-from agentrl.training import train
 from tests.support.doubles import double, doubles, gold
 
 TINY = """

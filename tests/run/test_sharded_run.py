@@ -14,18 +14,18 @@ from typing import Any, cast
 
 import pytest
 
-from agentrl import training
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, LearnError
-from agentrl.first_policy import Policy
-from agentrl.launch import Launch
 from agentrl.learn import sharded
-from agentrl.learn.sharded.opening import leading_trainer
-from agentrl.learn.sharded.setup import Setup, plain_config
+from agentrl.learn.sharded.rank_spec import RankSpec, plain_config
 from agentrl.learn.sharded.torchrun import SETUP, announce, awaited_setup
-from agentrl.metrics import read_metrics
-from agentrl.sync.meeting import store_at
+from agentrl.metrics.writer import read_metrics
+from agentrl.run import train
+from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.initial_policy import PolicyModel
+from agentrl.runtime.torchrun import TorchrunLaunch
+from agentrl.weight_sync.transfer_group import store_at
 from tests.support.learning import model_of, trees_of
 from tests.support.sharded_runs import assert_gone, config_file, leading, opened
 
@@ -37,14 +37,14 @@ def test_one_key_trains_on_two_devices(tmp_path: Path) -> None:
     found: dict[int, list[dict[str, Any]]] = {}
     for count in (1, 2):
         changes = {"learn.devices.count": count, "run.name": f"on-{count}"}
-        result = training.train(config_file(tmp_path), changes)
+        result = train.train(config_file(tmp_path), changes)
         found[count] = read_metrics(result.folder)
     for one, two in zip(found[1], found[2], strict=True):
         for name in ("reward/mean", "loss", "grad/norm", "entropy", "tokens/trained"):
             assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6), name
     # And back on one device, from what two have left.
     changes = {"learn.devices.count": 1, "run.name": "on-2", "run.steps": 3}
-    resumed = training.train(config_file(tmp_path), changes, resume=True)
+    resumed = train.train(config_file(tmp_path), changes, resume=True)
     assert [line["step"] for line in read_metrics(resumed.folder)] == [1, 2, 3]
 
 
@@ -86,7 +86,7 @@ def test_the_others_end_with_a_killed_parent(tmp_path: Path) -> None:
 
 def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
     config = load_config(config_file(tmp_path), {"learn.devices.count": 2})
-    nowhere = Policy(tmp_path / "none", model_of(), cast(Any, None), cast(Any, None))
+    nowhere = PolicyModel(tmp_path / "none", model_of(), cast(Any, None), cast(Any, None))
     with pytest.raises(ConfigError, match="there is no such folder"):
         leading_trainer(config, nowhere)
 
@@ -99,12 +99,12 @@ def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
         ({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, None),
         (
             {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1"},
-            Launch(rank=3, size=4, local_rank=1),
+            TorchrunLaunch(rank=3, size=4, local_rank=1),
         ),
     ],
 )
-def test_what_torchrun_says(environment: dict[str, str], wanted: Launch | None) -> None:
-    found = Launch.of(environment)
+def test_what_torchrun_says(environment: dict[str, str], wanted: TorchrunLaunch | None) -> None:
+    found = TorchrunLaunch.of(environment)
     assert found == wanted
     assert found is None or not found.leads
 
@@ -117,7 +117,7 @@ def test_a_count_that_torchrun_has_not_started(
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
     config: RunConfig = load_config(config_file(tmp_path), {"learn.devices.count": 3})
-    nobody = Policy(tmp_path, model_of(), cast(Any, None), cast(Any, None))
+    nobody = PolicyModel(tmp_path, model_of(), cast(Any, None), cast(Any, None))
     with pytest.raises(ConfigError, match=r"count is 3, and torchrun has started 2"):
         leading_trainer(config, nobody)
 
@@ -139,16 +139,16 @@ def test_a_strangers_setup_runs_no_code(tmp_path: Path) -> None:
     for said in (pickle.dumps(Evil(ran)).hex(), "[]", "[" * 10_000):
         store.set(SETUP, said)
         with pytest.raises(LearnError, match="--rdzv-endpoint"):
-            awaited_setup(store, Launch(rank=1, size=2, local_rank=1))
+            awaited_setup(store, TorchrunLaunch(rank=1, size=2, local_rank=1))
     assert not ran.exists()
 
 
 def test_a_setup_travels_whole(tmp_path: Path) -> None:
     store = store_at("127.0.0.1", deadline_s=30.0)
     config: RunConfig = load_config(config_file(tmp_path), {})
-    setup = Setup(config=plain_config(config), policy="p", rank=0, size=2, local_rank=0)
+    setup = RankSpec(config=plain_config(config), policy="p", rank=0, size=2, local_rank=0)
     announce(store, setup)
-    found = awaited_setup(store, Launch(rank=1, size=2, local_rank=1))
+    found = awaited_setup(store, TorchrunLaunch(rank=1, size=2, local_rank=1))
     assert found == setup.of(rank=1, local_rank=1)
     assert found.run == config
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from agentrl.env import Action, Observation
+from agentrl.events.kinds import EnvExchange
 from agentrl.message import Message
-from agentrl.store.event import Exchange
 from agentrl.store.reader import StoreReader
 from agentrl.store.restored import RestoredGroup
 from agentrl.store.segment import segments
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 
@@ -83,7 +83,7 @@ class Crashes(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.store = Store.open(self.base / "0", SETTINGS)
+        self.store = StoreWriter.open(self.base / "0", SETTINGS)
         self.open_group()
         for _ in range(2):
             self.begin_one(0, reset=True)
@@ -184,11 +184,11 @@ class Crashes(RuleBasedStateMachine):
         self.store.turn(trajectory, live.tree, live.at[trajectory], exchange)
         self.stand(group, trajectory, answer)
 
-    def answer(self, played: Played, answer: str) -> Exchange:
+    def answer(self, played: Played, answer: str) -> EnvExchange:
         seen = Observation((Message("user", answer),))
         if not played.turns:
-            return Exchange.resetting(seen)
-        return Exchange.stepping(Action(answer), (seen, 0.0, False, False, {}))
+            return EnvExchange.resetting(seen)
+        return EnvExchange.stepping(Action(answer), (seen, 0.0, False, False, {}))
 
     def stand(self, group: int, trajectory: int, answer: str) -> None:
         played, live = self.model.groups[group][trajectory], self.live[group]
@@ -335,7 +335,7 @@ class Crashes(RuleBasedStateMachine):
         return place.length
 
     def resume(self, folder: Path, *, torn_bytes: int, checkpoint: int) -> None:
-        self.store = Store.open(folder, SETTINGS, resume=True)
+        self.store = StoreWriter.open(folder, SETTINGS, resume=True)
         known = self.model.checkpoints
         position, step, weights = known[max(checkpoint, -len(known))]
         if not self.model.records:

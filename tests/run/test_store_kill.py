@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.store.reader import StoreReader
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 
 KILLS = 36
 ENOUGH = 30
@@ -29,12 +29,12 @@ import json, os, random, sys
 from pathlib import Path
 from agentrl.env import Action, Observation
 from agentrl.message import Message
-from agentrl.store.event import Exchange
+from agentrl.events.kinds import EnvExchange
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from agentrl.atomic import write_json
+from agentrl.runtime.atomic_files import write_json
 
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 draw = random.Random(seed)
@@ -47,11 +47,11 @@ def report(*line):
 def exchange(n):
     seen = Observation((Message("user", str(n)),))
     if n == 0:
-        return Exchange.resetting(seen)
-    return Exchange.stepping(Action(str(n)), (seen, 0.0, False, False, {}))
+        return EnvExchange.resetting(seen)
+    return EnvExchange.stepping(Action(str(n)), (seen, 0.0, False, False, {}))
 
 settings = StoreSettings(durable=durable, segment_bytes=200_000)
-store = Store.open(folder / "store", settings, resume=True)
+store = StoreWriter.open(folder / "store", settings, resume=True)
 checkpoint = {"position": 0, "step": 0, "weights": []}
 if saved.exists():
     checkpoint = json.loads(saved.read_text())
@@ -171,7 +171,7 @@ def test_nothing_reported_is_lost_and_nothing_trains_twice(tmp_path: Path) -> No
         for (trajectory,) in facts(reports, "began"):
             done.setdefault(trajectory, 0)
         complete |= {group for (group,) in facts(reports, "complete")}
-        with Store.open(tmp_path / "store", resume=True) as store:
+        with StoreWriter.open(tmp_path / "store", resume=True) as store:
             torn += store.torn_bytes > 0
         check(tmp_path, done, complete)
     assert sum(done.values()) > 10 * KILLS

@@ -22,19 +22,19 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from agentrl import first_policy
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learn.checkpoint import Checkpoints
-from agentrl.machine import set_batch_invariance
-from agentrl.metrics import read_metrics
-from agentrl.progress import Quiet
-from agentrl.training import RunResult, _Loop, train, warmstart  # pyright: ignore[reportPrivateUsage]
+from agentrl.learn.checkpoint import CheckpointManager
+from agentrl.metrics.writer import read_metrics
+from agentrl.run import initial_policy
+from agentrl.run.train import TrainingLoop, TrainingResult, train, warmstart  # pyright: ignore[reportPrivateUsage]
+from agentrl.runtime.machine import set_batch_invariance
+from agentrl.runtime.progress import SilentProgress
 from tests.support.tiny_run import config_file, final_weights
 
 
-def tiny(folder: Path, **overrides: Any) -> RunResult:
+def tiny(folder: Path, **overrides: Any) -> TrainingResult:
     keys = {name.replace("__", "."): value for name, value in overrides.items()}
     return train(config_file(folder), keys)
 
@@ -66,7 +66,7 @@ def test_a_run_leaves_what_it_promises(tmp_path: Path) -> None:
     assert load_config(folder / "config.yaml") == load_config(config_file(tmp_path))
 
 
-class Told(Quiet):
+class Told(SilentProgress):
     """Keeps the lines that stay."""
 
     def __init__(self) -> None:
@@ -88,18 +88,18 @@ def warmed(folder: Path, until_loss: float) -> tuple[dict[str, Any], list[str]]:
 def test_a_first_policy_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made, saved, and loaded from its folder; what was made is gone by then."""
     counts = list[int]()
-    load = first_policy.load_policy
+    load = initial_policy.load_policy
 
     def model_count() -> int:
         return sum(issubclass(type(value), PreTrainedModel) for value in gc.get_objects())
 
-    def counted_load(config: RunConfig, path: Path | str) -> first_policy.Policy:
+    def counted_load(config: RunConfig, path: Path | str) -> initial_policy.PolicyModel:
         counts.append(model_count())
         return load(config, path)
 
     gc.collect()
     before = model_count()
-    monkeypatch.setattr(first_policy, "load_policy", counted_load)
+    monkeypatch.setattr(initial_policy, "load_policy", counted_load)
     warmstart(load_config(config_file(tmp_path)))
     assert counts == [before]
 
@@ -141,7 +141,7 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_weights_bit_for_bit(
 
 
 def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(tmp_path: Path) -> None:
-    class Told(Quiet):
+    class Told(SilentProgress):
         def say(self, text: str) -> None:
             lines.append(text)
 
@@ -173,27 +173,27 @@ def test_everything_goes_on_while_a_checkpoint_is_written(
 ) -> None:
     """Engines that hear nothing for a minute take the run for dead, and steps have deadlines."""
     turned, waited = threading.Event(), list[bool]()
-    run, save = _Loop.run, Checkpoints.save  # pyright: ignore[reportPrivateUsage]
+    run, save = TrainingLoop.run, CheckpointManager.save  # pyright: ignore[reportPrivateUsage]
 
     async def turning() -> None:
         while True:
             turned.set()
             await asyncio.sleep(0.001)
 
-    async def beside(loop: Any, writer: Any) -> RunResult:
+    async def beside(loop: Any, writer: Any) -> TrainingResult:
         beats = asyncio.create_task(turning())
         try:
             return await run(loop, writer)
         finally:
             beats.cancel()
 
-    def slowly(checkpoints: Checkpoints, *args: Any, **kwargs: Any) -> Path:
+    def slowly(checkpoints: CheckpointManager, *args: Any, **kwargs: Any) -> Path:
         turned.clear()
         waited.append(turned.wait(10.0))
         return save(checkpoints, *args, **kwargs)
 
-    monkeypatch.setattr(_Loop, "run", beside)  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(Checkpoints, "save", slowly)
+    monkeypatch.setattr(TrainingLoop, "run", beside)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(CheckpointManager, "save", slowly)
     tiny(tmp_path, run__steps=1)
     assert waited == [True]
 
@@ -280,7 +280,7 @@ def test_threads_that_wait_do_not_spin(root: Path) -> None:
     """It is OpenMP that reads the variable, once, so it stands before torch is there."""
     code = (
         "import sys, os\n"
-        "import agentrl.training\n"
+        "import agentrl.run.train\n"
         "assert 'torch' not in sys.modules, 'too late for the variable'\n"
         "from agentrl import wiring\n"
         "wiring.use_threads(2)\n"

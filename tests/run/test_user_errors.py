@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import EnvError, first_error
-from agentrl.user_code import error_place
+from agentrl.runtime.user_code import error_place
 from tests.support.commands import agentrl
 
 BROKEN = """

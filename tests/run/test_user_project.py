@@ -99,7 +99,7 @@ def write_project(project: Path) -> None:
         textwrap.dedent("""
             import agentrl
             from agentrl.task import split_of
-            from agentrl.tool_env import ToolEnv
+            from agentrl.authoring.tool_env import ToolEnv
             from tools.double import double
 
             def tasks(split, seed):

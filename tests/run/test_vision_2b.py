@@ -11,10 +11,10 @@ from typing import Any
 
 import agentrl
 from agentrl.config.load import load_config
+from agentrl.models.vision.processor import new_processor
 from agentrl.registry import make
-from agentrl.training import warmstart
-from agentrl.vision.processor import new_processor
-from agentrl_envs.visual.screen import Screen
+from agentrl.run.train import warmstart
+from agentrl_envs.visual.screen import ButtonScreen
 
 CONFIG = Path("configs/gui_vlm_2b.yaml")
 SCREENS: dict[str, Any] = {
@@ -28,7 +28,7 @@ def test_it_loads_and_its_screenshots_fit() -> None:
     config = load_config(CONFIG)
     make(config.env.id, **config.env.kwargs)
     desktop = config.env.kwargs["desktop"]
-    picture = Screen(desktop["width"], desktop["height"], ()).picture()
+    picture = ButtonScreen(desktop["width"], desktop["height"], ()).picture()
     # Qwen3-VL's: patches of 16 pixels, four to a token.
     tokens = new_processor(patch_size=16, max_pixels=2**24, token_id=0).tokens(picture)
     assert tokens == math.ceil(1280 / 32) * math.ceil(800 / 32) == 1000

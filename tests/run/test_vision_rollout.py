@@ -24,14 +24,14 @@ from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
 from agentrl.learn.contexts import contexts
-from agentrl.learn.newpolicy import make_images, make_model
 from agentrl.learn.sample import sample_of
 from agentrl.message import Message
+from agentrl.models.folders import make_images, make_model
+from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import Completion, GenerateRequest
-from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.task import Task
 from agentrl.trajectory import Tree, Truncated
-from agentrl.vision.processor import ImageProcessor
 from agentrl_envs.visual import SeeButtonEnv
 from tests.support.tiny_run import SEEING_POLICY, VISION, seeing_changes
 from tests.support.vision_models import picture
@@ -80,7 +80,7 @@ async def played(
     tree = Tree(task)
     engine = Watched(model, slots=2, context_tokens=512, images=images)
     async with engine:
-        episode = Episode(
+        episode = EpisodeRunner(
             env,
             engine,
             chat,

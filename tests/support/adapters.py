@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.sync.adapters import Adapted, Adapter, Base
+from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def base_of(model: PreTrainedModel) -> Base:
+def base_of(model: PreTrainedModel) -> BaseWeights:
     """Return the weights of a model as a base; they are not copied."""
-    return Base({name: value.detach() for name, value in model.state_dict().items()})
+    return BaseWeights({name: value.detach() for name, value in model.state_dict().items()})
 
 
-def adapted(base: Base, seed: int, *, targets: Sequence[str] = TARGETS) -> Adapted:
+def adapted(base: BaseWeights, seed: int, *, targets: Sequence[str] = TARGETS) -> AdapterWeights:
     """Return a base with adapters of rank 4 that are as large as what they are added to."""
     made = torch.Generator().manual_seed(seed)
 
@@ -25,10 +25,10 @@ def adapted(base: Base, seed: int, *, targets: Sequence[str] = TARGETS) -> Adapt
 
     names = tuple(f"{target}.weight" for target in targets)
     chosen = {n: weight for n, weight in base.weights.items() if n.endswith(names)}
-    return Adapted(
+    return AdapterWeights(
         base,
         {
-            name: Adapter(noise(4, weight.shape[1]), noise(weight.shape[0], 4), 0.5 + seed)
+            name: LoraAdapter(noise(4, weight.shape[1]), noise(weight.shape[0], 4), 0.5 + seed)
             for name, weight in chosen.items()
         },
     )

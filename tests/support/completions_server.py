@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 
 from agentrl.engine.endpoint import CompletionsEngine, ServerSettings
 from agentrl.policy import Completion, GenerateRequest, Sampling
-from agentrl.sync.adapters import Adapted, Adapter, Base
-from agentrl.sync.proof import Proof, Provable
+from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
+from agentrl.weight_sync.check import CheckedWeights, WeightCheck
 
 VOCABULARY = 24
 CONTEXT_TOKENS = 64
@@ -30,14 +30,14 @@ TABLES: npt.NDArray[np.float64] = np.random.default_rng(5).normal(
     size=(2, VOCABULARY, VOCABULARY), scale=1.5
 )
 PROMPT = (3, 1, 4)
-BASE = Base({"model.layer.q_proj.weight": torch.zeros(3, 3)})
+BASE = BaseWeights({"model.layer.q_proj.weight": torch.zeros(3, 3)})
 
 
-def weights(amount: float) -> Adapted:
+def weights(amount: float) -> AdapterWeights:
     """Return weights of which the server makes the base and so much of the other table."""
     b = torch.tensor([[amount], [0.0], [0.0]])
-    adapter = Adapter(torch.tensor([[1.0, 0.0, 0.0]]), b, 2.0)
-    return Adapted(BASE, {"model.layer.q_proj.weight": adapter})
+    adapter = LoraAdapter(torch.tensor([[1.0, 0.0, 0.0]]), b, 2.0)
+    return AdapterWeights(BASE, {"model.layer.q_proj.weight": adapter})
 
 
 def logprobs_after(
@@ -64,13 +64,15 @@ def expected(
     ]
 
 
-def provable(amount: float, *, says: float | None = None, deadline_s: float = 60.0) -> Provable:
+def provable(
+    amount: float, *, says: float | None = None, deadline_s: float = 60.0
+) -> CheckedWeights:
     """Return weights with what they say, or with what another amount would."""
     tokens = (3, 1, 4, 1, 5, 9, 2, 6)
     at = amount if says is None else says
     said = [float(logprobs_after(a, amount=at)[b]) for a, b in pairwise(tokens)]
-    proof = Proof(token_ids=tokens, logprobs=tuple(said), max_gap=0.01, deadline_s=deadline_s)
-    return Provable(weights(amount), proof)
+    proof = WeightCheck(token_ids=tokens, logprobs=tuple(said), max_gap=0.01, deadline_s=deadline_s)
+    return CheckedWeights(weights(amount), proof)
 
 
 class Stream(httpx.AsyncByteStream):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from agentrl.env import BaseEnv, Env
-from agentrl.rollout.curation.curated_step import Ask, Curator
-from agentrl.rollout.curation.rules import Curation
-from agentrl.sampler import TaskSampler
+from agentrl.rollout.curation.curated_step import CurationRequest, TaskCurator
+from agentrl.rollout.curation.rules import CurationRules
+from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree
 
@@ -30,17 +30,19 @@ class Numbers(BaseEnv):
     step = reset
 
 
-def curator(rules: Curation, *, tasks: int = 12, group_size: int = 4, **saved: Any) -> Curator:
+def curator(
+    rules: CurationRules, *, tasks: int = 12, group_size: int = 4, **saved: Any
+) -> TaskCurator:
     env: Env = Numbers(tasks)  # pyright: ignore[reportAssignmentType]
     stream = TaskSampler(env, seed=0)
-    return Curator(rules, stream, seed=1, group_size=group_size, max_turns=8, **saved)
+    return TaskCurator(rules, stream, seed=1, group_size=group_size, max_turns=8, **saved)
 
 
 def tokens_of(task: str, sample: int) -> int:
     return 1 + (int(task[1:]) + 2 * sample) % 7
 
 
-def filled(ask: Ask, step: int, version: int, score: Score) -> Tree:
+def filled(ask: CurationRequest, step: int, version: int, score: Score) -> Tree:
     """Return the tree of an ask: one turn per trajectory, some tokens long."""
     tree = ask.tree or Tree(ask.task)
     for sample in range(ask.first_sample, ask.first_sample + ask.trajectories):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentrl_envs.gui import GuiEnv
-from agentrl_envs.gui.desktop import Desktop
+from agentrl_envs.gui.desktop import DesktopSession
 from tests.support.processes import family
 
 BUBBLEWRAP = pytest.param("bubblewrap", marks=pytest.mark.gui)
@@ -14,7 +14,7 @@ DOCKER = pytest.param("docker", marks=pytest.mark.desktop_image)
 BACKENDS = (BUBBLEWRAP, DOCKER)
 
 
-def desktop_of(env: GuiEnv) -> Desktop:
+def desktop_of(env: GuiEnv) -> DesktopSession:
     """Return the desktop of the episode that runs."""
     episode: Any = env._episode  # pyright: ignore[reportPrivateUsage]
     return episode.desktop

@@ -9,13 +9,13 @@ from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Step
 from agentrl.message import Message, ToolCall
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.drafts.cache import DraftCache
-from agentrl.rollout.drafts.play import DraftedPlay
-from agentrl.rollout.drafts.reuse import Reuse, Reusing
-from agentrl.rollout.drafts.verify import Rule
+from agentrl.rollout.drafts.engine import DraftReuseSettings, Reuse
+from agentrl.rollout.drafts.runner import DraftingRunner
+from agentrl.rollout.drafts.verify import AcceptanceRule
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.segments import SegmentBudget
-from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.segments import SegmentBudget
 from agentrl.task import Split, Task
 from agentrl.trajectory import Trajectory, Tree
 from benchmarks.letters import END, LetterChat, ids, said
@@ -71,7 +71,7 @@ class Stage:
     def __init__(
         self,
         *turns: str,
-        rule: Rule | None = None,
+        rule: AcceptanceRule | None = None,
         reuse: Reuse = "verify",
         residual: bool = False,
         limits: EpisodeLimits | None = None,
@@ -85,7 +85,7 @@ class Stage:
         self.log: list[str] = []
         self.segment = segment
         self.engine = ScriptedScorer(self.reply, self.distribution, logprob=SURE)
-        self.rollouts = Rollouts(
+        self.rollouts = RolloutRunner(
             make_env=lambda: World(lambda turn: self.answer(turn), self.log),
             engine=self.engine,
             chat=CallChat(),
@@ -96,17 +96,19 @@ class Stage:
     def player(
         self,
         cache: DraftCache,
-        rule: Rule | None,
+        rule: AcceptanceRule | None,
         reuse: Reuse,
         residual: bool,
         max_age: int | None = None,
-    ) -> DraftedPlay:
-        return DraftedPlay(
+    ) -> DraftingRunner:
+        return DraftingRunner(
             rollouts=self.rollouts,
             sampling=Sampling(),
             cache=cache,
             seed=5,
-            reusing=Reusing(rule=rule or Rule(), reuse=reuse, residual=residual, alternatives=4),
+            reusing=DraftReuseSettings(
+                rule=rule or AcceptanceRule(), reuse=reuse, residual=residual, alternatives=4
+            ),
             max_age=max_age,
         )
 
@@ -137,7 +139,7 @@ class Stage:
         """Play once under a version, and return the tree."""
         if version:
             await self.engine.load(None, version)
-        policy = GatePolicy(
+        policy = SchedulerPolicy(
             mode="sync", groups_per_step=1, group_size=1, concurrency=1, segment=self.segment
         )
         left = [TASK]

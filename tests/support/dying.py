@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
-from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.store.run import RunStore
 
 
@@ -15,10 +15,10 @@ class Dying(ABC):
     version: int
 
     @abstractmethod
-    def gate(self) -> Gate:
+    def gate(self) -> RolloutScheduler:
         """Return a gate that has what was kept."""
 
-    async def step(self, gate: Gate) -> Any:
+    async def step(self, gate: RolloutScheduler) -> Any:
         """Train on the next batch; return its trees."""
         batch = await gate.batch()
         self.version += 1

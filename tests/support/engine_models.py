@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from agentrl.chat.tokenizer import train_tokenizer
-from agentrl.engine.recipe import EngineRecipe
+from agentrl.engine.spec import EngineSpec
 from agentrl.policy import GenerateRequest
 
 VOCABULARY = 300
@@ -50,11 +50,11 @@ FAST = ("qwen3", "qwen2", "llama", "mistral")
 MODELS = (*FAST, "gpt2")
 
 
-def recipe_in(folder: Path, model: PreTrainedModel, *, context_tokens: int) -> EngineRecipe:
+def recipe_in(folder: Path, model: PreTrainedModel, *, context_tokens: int) -> EngineSpec:
     """Return what a local engine in another process is made by; its policy is saved there."""
     train_tokenizer(["some words"], vocab_size=VOCABULARY, folder=folder)
     model.save_pretrained(folder)
-    return EngineRecipe(
+    return EngineSpec(
         kind="local", folder=str(folder), slots=4, context_tokens=context_tokens, threads=1
     )
 

@@ -1,7 +1,7 @@
 """A task of every kind, played twice: by nobody, and by its gold player on a desktop set ahead."""
 
+from agentrl.authoring.gold import GoldEpisode, play_gold
 from agentrl.env import say
-from agentrl.gold import GoldEpisode, play_gold
 from agentrl.task import Task
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool

@@ -12,18 +12,18 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.advantage import GrpoAdvantage
 from agentrl.config.run import MakePolicySection
-from agentrl.learn.aggregate import Counts
-from agentrl.learn.batch import Row, micro_batches
-from agentrl.learn.correction import Mismatch
-from agentrl.learn.evidence import Evidence
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.aggregate import LossDenominators
+from agentrl.learn.correction import PolicyMismatch
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.loss import PolicyTokens
-from agentrl.learn.methods import Methods, advantage_of
-from agentrl.learn.newpolicy import make_model
-from agentrl.learn.sample import Group, groups_of
-from agentrl.learn.tally import Tally
-from agentrl.learn.tokens import Layout
+from agentrl.learn.methods import LearnMethods, advantage_of
+from agentrl.learn.micro_batch import CreditedSample, micro_batches
+from agentrl.learn.sample import TrainingGroup, groups_of
+from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.learn.update import PolicyGradient
+from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.folders import make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 
@@ -83,52 +83,54 @@ def trees_of(
     return trees
 
 
-def rows_of(trees: Sequence[Tree]) -> list[Row]:
+def rows_of(trees: Sequence[Tree]) -> list[CreditedSample]:
     """Return the rows a trainer would make of these trees."""
     groups = groups_of(trees)
     samples = [sample for group in groups for sample in group.samples]
     credit = advantage_of(GrpoAdvantage())(groups)
-    return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+    return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
 
 
-def evidence_of(model: PreTrainedModel, *, limit_tokens: int = 8192) -> Evidence:
+def evidence_of(model: PreTrainedModel, *, limit_tokens: int = 8192) -> LogprobScorer:
     """Return what scores samples with a model."""
-    return Evidence(model, Padded(limit_tokens), temperature=1.0, head_at_positions=True)
+    return LogprobScorer(model, PaddedLayout(limit_tokens), temperature=1.0, head_at_positions=True)
 
 
 def scored_by(
-    model: PreTrainedModel, rows: Sequence[Row], *, limit_tokens: int = 8192
-) -> list[Row]:
+    model: PreTrainedModel, rows: Sequence[CreditedSample], *, limit_tokens: int = 8192
+) -> list[CreditedSample]:
     """Return the rows with log-probs of the model as it is."""
-    group = Group("t", tuple(row.sample for row in rows))
+    group = TrainingGroup("t", tuple(row.sample for row in rows))
     (scored,) = evidence_of(model, limit_tokens=limit_tokens).of([group])
-    return [Row(s, row.advantages) for s, row in zip(scored.samples, rows, strict=True)]
+    return [CreditedSample(s, row.advantages) for s, row in zip(scored.samples, rows, strict=True)]
 
 
 def gradients(
     model: PreTrainedModel,
-    rows: Sequence[Row],
+    rows: Sequence[CreditedSample],
     config: LearnSection,
     *,
     limit_tokens: int = 8192,
-    layout: Layout | None = None,
+    layout: SequenceLayout | None = None,
 ) -> Tensor:
     """Return the gradient of one optimiser step on these rows, and its loss, as one vector."""
     model.zero_grad(set_to_none=True)
     total = torch.zeros(1)
-    chosen = layout or Padded(limit_tokens)
+    chosen = layout or PaddedLayout(limit_tokens)
     policy = PolicyGradient(
         model,
         config,
-        methods=Methods.of(config),
+        methods=LearnMethods.of(config),
         layout=chosen,
         temperature=1.0,
         head_at_positions=True,
     )
-    counts = Counts.of(row.sample.sampled_tokens for row in rows)
+    counts = LossDenominators.of(row.sample.sampled_tokens for row in rows)
     step = policy.settle(rows, version=0)
     for batch in micro_batches(rows, layout=chosen, device=CPU):
-        loss = policy.loss(batch, step, version=0, counts=counts, tally=Tally(), measure_gap=True)
+        loss = policy.loss(
+            batch, step, version=0, counts=counts, tally=MetricAccumulator(), measure_gap=True
+        )
         loss.backward()
         total += loss.detach()
     return torch.cat([gradient_of(model), total])
@@ -139,7 +141,7 @@ def gradient_of(model: PreTrainedModel) -> Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
-def policy_gradient(model: PreTrainedModel, rows: Sequence[Row], cap: float) -> Tensor:
+def policy_gradient(model: PreTrainedModel, rows: Sequence[CreditedSample], cap: float) -> Tensor:
     """Return the gradient of -mean(w A log pi) written out, w = min(pi / mu, cap) or 1."""
     model.zero_grad(set_to_none=True)
     total = torch.zeros(())
@@ -172,12 +174,12 @@ def all_of(values: Tensor) -> Tensor:
     return torch.ones_like(values, dtype=torch.bool)
 
 
-def mismatch(gaps: Tensor, mask: Tensor | None = None, **others: Tensor) -> Mismatch:
+def mismatch(gaps: Tensor, mask: Tensor | None = None, **others: Tensor) -> PolicyMismatch:
     """Return what a correction sees of log(proximal / behaviour); the rest is zero."""
     mask = all_of(gaps) if mask is None else mask
     zeros, none = torch.zeros_like(gaps), torch.zeros_like(gaps, dtype=torch.int64)
     parts = {"drift": zeros, "advantages": zeros, "turns": none, "ages": none} | others
-    return Mismatch(gaps=torch.where(mask, gaps, 0.0), mask=mask, **parts)
+    return PolicyMismatch(gaps=torch.where(mask, gaps, 0.0), mask=mask, **parts)
 
 
 def policy_tokens(

@@ -35,14 +35,14 @@ def chat() -> dict[str, Any]:
 
 def curation() -> dict[str, Any]:
     """A curator of tasks whose samples are right in turn."""
-    from agentrl.rollout.curation.dapo import DynamicSampling
-    from agentrl.rollout.curation.rules import Curation
+    from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+    from agentrl.rollout.curation.rules import CurationRules
     from tests.support.curating import curator, filled
 
     async def tree_of(ask: Any) -> Tree:
         return filled(ask, 0, 3, lambda step, task, sample: float(sample % 2))
 
-    rules = Curation(filter=DynamicSampling())
+    rules = CurationRules(filter=DynamicSamplingFilter())
     return {
         "curator": curator(rules),
         "trainer": SimpleNamespace(version=3),

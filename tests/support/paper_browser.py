@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import urlencode, urljoin
 
 from agentrl.env import Action
-from agentrl_envs.web.observation.node import Node
-from agentrl_envs.web.sites.asgi import AsgiWorld
-from agentrl_envs.web.world import Verdict, WebRequest
+from agentrl_envs.accessibility.node import AccessibilityNode
+from agentrl_envs.web.episode_site import SiteVerdict, WebRequest
+from agentrl_envs.web.sites.asgi import AsgiSite
 
 HEADINGS = ("h1", "h2", "h3")
 VOID = ("input", "meta", "br", "link")
@@ -122,7 +122,7 @@ class Reader(HTMLParser):
 class PaperBrowser:
     """One visit of a world."""
 
-    def __init__(self, world: AsgiWorld[Any]) -> None:
+    def __init__(self, world: AsgiSite[Any]) -> None:
         self.world = world
         self.url = ""
         self.status = 0
@@ -152,13 +152,13 @@ class PaperBrowser:
             elif thing.value and thing.role == "textbox":
                 shown["value"] = " ".join(thing.value.split())
             plain = thing.role in ("text", "heading")
-            node = Node(
+            node = AccessibilityNode(
                 role=thing.role, name=thing.name, id=None if plain else id, attributes=shown
             )
             lines.append(node.line)
         return "\n".join(lines)
 
-    def act(self, action: Action) -> Verdict:
+    def act(self, action: Action) -> SiteVerdict:
         """Do what a player does, and judge."""
         (call,) = action.tool_calls
         arguments = dict(call.arguments)

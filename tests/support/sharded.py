@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.credit import TokenCredit
 from agentrl.learn.dtensor import whole
-from agentrl.learn.ranks import Ranks
-from agentrl.learn.sample import Group
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.ranks import TrainerRanks
+from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Tree
 
 R = TypeVar("R")
@@ -71,7 +71,7 @@ def world() -> Generator[World]:
 
 
 def trained(
-    ranks: Ranks,
+    ranks: TrainerRanks,
     model: PreTrainedModel,
     config: LearnSection,
     batches: Sequence[Sequence[Tree]],
@@ -81,7 +81,7 @@ def trained(
 ]:
     """Return the gradients of every optimiser step, the metrics of every batch, the weights, and
     the credit of the last batch."""
-    trainer = Trainer(model, config, seed=5, steps=len(batches), ranks=ranks)
+    trainer = PolicyTrainer(model, config, seed=5, steps=len(batches), ranks=ranks)
     trainer.keeps_credit = True
     gradients: list[dict[str, Tensor]] = []
     update = trainer.optimizer.update
@@ -97,7 +97,7 @@ def trained(
     return gradients, metrics, found, trainer.credits
 
 
-def differs(groups: Sequence[Group]) -> list[ndarray]:
+def differs(groups: Sequence[TrainingGroup]) -> list[ndarray]:
     """Return an advantage that depends on the process."""
     return [torch.rand(len(s.token_ids)).double().numpy() for g in groups for s in g.samples]
 
@@ -112,7 +112,7 @@ def _serve(rank: int, connection: Connection, store: str) -> None:
     torch.set_num_threads(1)
     timeout = timedelta(seconds=DEADLINE_S)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=MOST, timeout=timeout)
-    known: dict[int, Ranks] = {1: Ranks()}
+    known: dict[int, TrainerRanks] = {1: TrainerRanks()}
     for size in range(2, MOST + 1):
         group = dist.new_group(list(range(size)), timeout=timeout)
         if isinstance(group, dist.ProcessGroup):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from agentrl.config.load import load_config
-from agentrl.first_policy import Policy
-from agentrl.learn.sharded.lead import LeadingTrainer
-from agentrl.learn.sharded.opening import leading_trainer
-from agentrl.learn.sharded.processes import Processes
+from agentrl.learn.sharded.processes import LocalRankLink
+from agentrl.learn.sharded.rank_zero import RankZeroTrainer
+from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.initial_policy import PolicyModel
 from tests.support.learning import model_of
 from tests.support.processes import runs
 
@@ -41,18 +41,18 @@ def assert_gone(pids: list[int]) -> None:
         time.sleep(0.05)
 
 
-def opened(folder: Path, **changes: Any) -> tuple[LeadingTrainer, list[int]]:
+def opened(folder: Path, **changes: Any) -> tuple[RankZeroTrainer, list[int]]:
     """Return a trainer on two devices around a small policy, and the other process's id."""
     config = load_config(config_file(folder), {"learn.devices.count": 2, **changes})
     policy = folder / "policy"
     model = model_of()
     model.save_pretrained(policy)
-    trainer = leading_trainer(config, Policy(policy, model, cast(Any, None), cast(Any, None)))
-    return trainer, cast(Processes, trainer._link).pids  # pyright: ignore[reportPrivateUsage]
+    trainer = leading_trainer(config, PolicyModel(policy, model, cast(Any, None), cast(Any, None)))
+    return trainer, cast(LocalRankLink, trainer._link).pids  # pyright: ignore[reportPrivateUsage]
 
 
 @contextmanager
-def leading(folder: Path, **changes: Any) -> Generator[tuple[LeadingTrainer, list[int]]]:
+def leading(folder: Path, **changes: Any) -> Generator[tuple[RankZeroTrainer, list[int]]]:
     trainer, pids = opened(folder, **changes)
     try:
         yield trainer, pids

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 import agentrl
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.message import Message
+from agentrl.run.train import TrainingResult
 from agentrl.task import Split
-from agentrl.tool_env import ToolEnv
-from agentrl.training import RunResult
 from tests.support.doubles import double, doubles, gold
 
 CONFIG = """
@@ -59,7 +59,7 @@ def config_file(folder: Path) -> Path:
     return path
 
 
-def final_weights(result: RunResult) -> dict[str, torch.Tensor]:
+def final_weights(result: TrainingResult) -> dict[str, torch.Tensor]:
     return load_file(
         result.folder / "checkpoints" / f"step-{result.steps:06d}" / "model.safetensors"
     )

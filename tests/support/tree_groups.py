@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.methods import advantage_of
-from agentrl.learn.sample import Group, groups_of
-from agentrl.learn.tree_shape import TreeShape
+from agentrl.learn.sample import TrainingGroup, groups_of
+from agentrl.learn.tree_shape import SharedPrefixes
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 
@@ -57,13 +57,13 @@ def tree_of(shape: Shape, *, name: str = "t", tokens: int | None = None) -> Tree
     return tree
 
 
-def group_of(shape: Shape, *, tokens: int | None = None) -> Group:
+def group_of(shape: Shape, *, tokens: int | None = None) -> TrainingGroup:
     """Return the group of such a tree."""
     (group,) = groups_of([tree_of(shape, tokens=tokens)])
     return group
 
 
-def with_entropies(group: Group) -> Group:
+def with_entropies(group: TrainingGroup) -> TrainingGroup:
     """Return the group with an entropy per token, the same for a token wherever it is shared."""
     samples = [
         replace(s, entropies=0.1 * (s.nodes % 7) + 0.01 * np.arange(len(s.nodes)))
@@ -77,16 +77,16 @@ def ends(credit: TokenAdvantages) -> list[float]:
     return [float(tokens[-1]) for tokens in credit]
 
 
-def per_segment(group: Group, section: Section) -> list[float]:
+def per_segment(group: TrainingGroup, section: ConfigSection) -> list[float]:
     """Return what the tokens of each segment that has tokens got, in the order of the shape."""
-    shape, found = TreeShape.of(group), dict[int, float]()
+    shape, found = SharedPrefixes.of(group), dict[int, float]()
     for place, tokens in zip(shape.places, advantage_of(section)([group]), strict=True):
         for segment, value in zip(place.tolist(), tokens.tolist(), strict=True):
             assert found.setdefault(segment, value) == value
     return [found[segment] for segment in sorted(found)]
 
 
-def sums(group: Group, credit: TokenAdvantages) -> dict[tuple[int, int], float]:
+def sums(group: TrainingGroup, credit: TokenAdvantages) -> dict[tuple[int, int], float]:
     """Return the credit of every sampled token, added up over the samples that hold it."""
     found: dict[tuple[int, int], float] = defaultdict(float)
     for sample, tokens in zip(group.samples, credit, strict=True):

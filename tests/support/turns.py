@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 
 Turn = tuple[Sequence[int], Sequence[int], float]
 """What it answers, what the policy samples, and what it is paid."""
@@ -20,7 +20,7 @@ def played(
     values: Sequence[float] | None = None,
     behaviour: Sequence[float] | None = None,
     proximal: Sequence[float] | None = None,
-) -> Sample:
+) -> TrainingSample:
     """Return the sample of these turns; `values` and so on are those of its sampled tokens.
 
     With `reward` the environment only pays at the end. Turns in `stale` are too old to train.
@@ -43,7 +43,7 @@ def played(
         return found
 
     paid = tuple(float(pay) for _, _, pay in turns)
-    return Sample(
+    return TrainingSample(
         task_id="t",
         sample=sample,
         reward=sum(paid) if reward is None else reward,
@@ -62,12 +62,12 @@ def played(
     )
 
 
-def group(*samples: Sample) -> list[Group]:
+def group(*samples: TrainingSample) -> list[TrainingGroup]:
     """Return a batch of one group."""
-    return [Group("t", samples)]
+    return [TrainingGroup("t", samples)]
 
 
-def on_mask(sample: Sample, credit: np.ndarray) -> list[float]:
+def on_mask(sample: TrainingSample, credit: np.ndarray) -> list[float]:
     """Return the credit of the tokens that train."""
     return credit[sample.mask].tolist()
 

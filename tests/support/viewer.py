@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy import ndarray
 
-from agentrl_envs.gui.seat.rfb import answer_to
+from agentrl_envs.gui.vnc.rfb import answer_to
 
 RETURN, SHIFT, CTRL = 0xFF0D, 0xFFE1, 0xFFE3
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from agentrl.message import Image, ImageSpan
-from agentrl.vision.processor import ImageProcessor
+from agentrl.models.vision.processor import ImageProcessor
 
 VOCABULARY = 300
 PAD, START, END = 290, 292, 293

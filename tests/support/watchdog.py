@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec
 
-from agentrl.heap import frozen_heap
+from agentrl.runtime.heap import frozen_heap
 
 P = ParamSpec("P")
 

@@ -7,8 +7,8 @@ from typing import Any
 from agentrl.env import Action, call, say
 from agentrl.message import Message
 from agentrl.task import Split, Task
+from agentrl_envs.web.episode_site import LivePage, SiteVerdict, WebRequest, WebResponse
 from agentrl_envs.web.observation import read
-from agentrl_envs.web.world import LivePage, Verdict, WebRequest, WebResponse
 
 ORIGIN = "http://pages.test"
 HTML = {"content-type": "text/html; charset=utf-8"}
@@ -61,9 +61,9 @@ class Pages:
             await page.evaluate(_PUT_BACK)
         return f"Save the word {self.want}, then say done."
 
-    async def judge(self, page: LivePage, said: str | None) -> Verdict:
+    async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
         won = self.saved == [self.want]
-        return Verdict(reward=float(won and said == "done"), done=said is not None)
+        return SiteVerdict(reward=float(won and said == "done"), done=said is not None)
 
     def ahead(self) -> "Pages | None":
         return Pages(pages=self.pages, on_answer=self.on_answer) if self.early else None

@@ -17,7 +17,7 @@ import agentrl
 from agentrl.env import Action
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import ToolCall
-from agentrl.scope import run_scope
+from agentrl.runtime.scope import run_scope
 from agentrl.testing import check_env
 from agentrl_envs.adapters.gem import GemEnv
 from agentrl_envs.adapters.host import HOSTED

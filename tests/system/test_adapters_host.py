@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from agentrl.errors import ConfigError, EnvError
-from agentrl.scope import run_scope
+from agentrl.runtime.scope import run_scope
 from agentrl_envs.adapters.foreign_env import ForeignEpisode
-from agentrl_envs.adapters.host import HOSTED, Host, Hosts, Place
+from agentrl_envs.adapters.host import HOSTED, LibraryHost, LibraryHostPool, LibraryLocation
 from agentrl_envs.adapters.verifiers import VerifiersEnv
 from tests.support.processes import parent_of, runs
 from tests.support.watchdog import watched
@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counting(Place):
+class Counting(LibraryLocation):
     """A host of `counting_kind.py`, under our own interpreter."""
 
     @property
@@ -38,14 +38,14 @@ class Counting(Place):
         return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), *self.path)
 
 
-def place(**settings: Any) -> Place:
+def place(**settings: Any) -> LibraryLocation:
     return Counting(kind="gem", python=sys.executable, start_timeout_s=DEADLINE_S, **settings)
 
 
 class Asker:
     """Asks one host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: LibraryHost) -> None:
         self.host = host
 
     async def open(self, **params: Any) -> int:
@@ -61,7 +61,7 @@ class Asker:
 
 @pytest.fixture
 async def ask() -> AsyncIterator[Asker]:
-    host = await Host.start(place())
+    host = await LibraryHost.start(place())
     yield Asker(host)
     await host.close()
 
@@ -159,9 +159,9 @@ async def test_an_episode_that_dies_is_a_failure_at_once(ask: Asker) -> None:
 
 async def test_a_host_that_dies_is_a_failure_and_the_next_one_is_started() -> None:
     async with run_scope():
-        hosts = await Hosts.of(place())
+        hosts = await LibraryHostPool.of(place())
         assert hosts is not None
-        assert await Hosts.of(place()) is hosts
+        assert await LibraryHostPool.of(place()) is hosts
         host = await hosts.host()
         assert await hosts.host() is host
         ask = Asker(host)
@@ -178,7 +178,7 @@ async def test_a_host_that_dies_is_a_failure_and_the_next_one_is_started() -> No
 async def test_a_host_sees_no_variable_but_those_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "x")
     monkeypatch.setenv("WANTED", "y")
-    host = await Host.start(place(pass_env=("WANTED",)))
+    host = await LibraryHost.start(place(pass_env=("WANTED",)))
     try:
         ask = Asker(host)
         seen = {*await ask(await ask.open(), "variables")} - {"LC_CTYPE"}
@@ -186,7 +186,7 @@ async def test_a_host_sees_no_variable_but_those_named(monkeypatch: pytest.Monke
         await host.close()
     assert seen == {"AGENTRL_LEASE", "PATH", "WANTED"}
     with pytest.raises(ConfigError, match="NOT_THERE"):
-        await Host.start(place(pass_env=("NOT_THERE",)))
+        await LibraryHost.start(place(pass_env=("NOT_THERE",)))
 
 
 async def test_a_library_that_cannot_be_imported_stops_the_run(
@@ -194,16 +194,16 @@ async def test_a_library_that_cannot_be_imported_stops_the_run(
 ) -> None:
     monkeypatch.setenv("NO_LIBRARY", "1")
     with pytest.raises(ConfigError, match="cannot host gem: ImportError: no such library"):
-        await Host.start(place(pass_env=("NO_LIBRARY",)))
+        await LibraryHost.start(place(pass_env=("NO_LIBRARY",)))
     with pytest.raises(ConfigError, match="no program"):
-        await Host.start(Place(kind="gem", python="/no/such/python"))
+        await LibraryHost.start(LibraryLocation(kind="gem", python="/no/such/python"))
 
 
 async def test_an_import_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOW_S", "3600")
     slow = Counting(kind="gem", python=sys.executable, pass_env=("SLOW_S",), start_timeout_s=0.5)
     with pytest.raises(EnvError, match=r"did not import gem in 0\.5 s"):
-        await Host.start(slow)
+        await LibraryHost.start(slow)
 
 
 async def test_outside_of_a_run_a_host_ends_with_its_last_episode() -> None:

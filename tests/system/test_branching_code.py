@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, call, say
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.rollout.branching.aepo import Static
-from agentrl.rollout.branching.arpo import Arpo
-from agentrl.rollout.branching.balanced import Balanced
-from agentrl.rollout.branching.budget import Budget
+from agentrl.rollout.branching.aepo import StaticRootSplit
+from agentrl.rollout.branching.arpo import ArpoRule
+from agentrl.rollout.branching.balanced import EntropyBalancedTopology
+from agentrl.rollout.branching.budget import BranchBudget
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.grow import Grower, Grown
+from agentrl.rollout.branching.fixed_topologies import TreeGrpoTopology
+from agentrl.rollout.branching.grow import GrownTree, TreeGrower
 from agentrl.rollout.branching.topology import AnyTopology
-from agentrl.rollout.branching.tree import TreeGrpo
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.scope import run_scope
-from agentrl.seeds import derive
+from agentrl.runtime.scope import run_scope
+from agentrl.runtime.seeds import derive
 from agentrl.trajectory import Finished
 from agentrl_envs.code import CodeEnv
 from benchmarks.letters import END, LetterChat, ids, said
@@ -70,7 +70,7 @@ def turns_of(token_ids: tuple[int, ...]) -> list[tuple[str, str]]:
     return [(said, answer) for said, _, answer in pairs]
 
 
-def check_apart(grown: Grown) -> None:
+def check_apart(grown: GrownTree) -> None:
     """Every interpreter remembers the cells of its own path, and has the files of these alone."""
     for trajectory in grown.tree.trajectories():
         assert isinstance(trajectory.outcome, Finished), trajectory.outcome
@@ -82,11 +82,11 @@ def check_apart(grown: Grown) -> None:
             assert ast.literal_eval(answer.strip()) == (own, sorted(own))
 
 
-async def grow(topology: AnyTopology, seed: int) -> Grown:
+async def grow(topology: AnyTopology, seed: int) -> GrownTree:
     families = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
     (task,) = islice(CodeEnv(families=families).tasks("train", seed=seed), 1)
     async with run_scope():
-        return await Grower(
+        return await TreeGrower(
             topology=topology,
             make_env=lambda: CodeEnv(families=families),
             engine=ScriptedEngine(marks, logprob=surprise),
@@ -102,11 +102,11 @@ async def grow(topology: AnyTopology, seed: int) -> Grown:
 async def test_forked_siblings_diverge_without_interference(
     seed: int, roots: int, weight: float
 ) -> None:
-    topology = Balanced(
-        budget=Budget(leaves=6),
+    topology = EntropyBalancedTopology(
+        budget=BranchBudget(leaves=6),
         signal=EntropySignal(vocabulary=1000, tokens=3),
-        rule=Arpo(base=0.6, weight=weight),
-        split=Static(roots=roots),
+        rule=ArpoRule(base=0.6, weight=weight),
+        split=StaticRootSplit(roots=roots),
     )
     grown = await grow(topology, seed)
     assert len(grown.tree.leaves) == 6
@@ -117,7 +117,7 @@ async def test_forked_siblings_diverge_without_interference(
 
 @pytest.mark.namespaces
 async def test_places_held_for_later_stay_as_they_were() -> None:
-    grown = await grow(TreeGrpo(trees=1, rounds=2, width=3), 3)
+    grown = await grow(TreeGrpoTopology(trees=1, rounds=2, width=3), 3)
     assert len(grown.tree.leaves) == 7
     assert any(start.origin.turn > 0 for start in grown.starts)
     check_apart(grown)

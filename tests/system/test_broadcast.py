@@ -26,23 +26,23 @@ from torch import Tensor
 from agentrl.config.check import RULES
 from agentrl.config.run import RunConfig
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote import AddressEngine, EngineServer, ProcessEngine, Replicas
+from agentrl.engine.remote import AddressEngine, EngineReplicas, EngineServer, ProcessEngine
 from agentrl.engine.remote import process as process_module
 from agentrl.engine.remote.client import RemoteEngine, connect
-from agentrl.engine.remote.receiving import Receiver
 from agentrl.engine.remote.shared_weights import SharedWeights
-from agentrl.engine.remote.spreading import Spreader
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+from agentrl.engine.remote.weight_receiver import WeightReceiver
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.engine.spec import EngineSpec
 from agentrl.engine.weights import read_weights
 from agentrl.errors import EngineError, EngineLost, WeightsUnproven
 from agentrl.policy import Completion, GenerateRequest
-from agentrl.sync.adapters import Adapted, Adapter, Base
-from agentrl.sync.buckets import ByteRow, buckets
-from agentrl.sync.meeting import Group, Meeting, store_at
-from agentrl.sync.proof import Proof, Provable
-from agentrl.sync.stream import KINDS
 from agentrl.testing.engine import check_engine
+from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
+from agentrl.weight_sync.buckets import SafetensorsBytes, buckets
+from agentrl.weight_sync.check import CheckedWeights, WeightCheck
+from agentrl.weight_sync.safetensors import KINDS
+from agentrl.weight_sync.transfer_group import GroupRendezvous, WeightTransferGroup, store_at
 from tests.conftest import child_commands
 from tests.support.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
 
@@ -70,7 +70,7 @@ def test_buckets_put_together_are_the_file(
         for i, (kind, shape) in enumerate(parts)
     }
     kept = SharedWeights(weights)
-    for row in (ByteRow.of_weights(weights), ByteRow.of_file(kept.path)):
+    for row in (SafetensorsBytes.of_weights(weights), SafetensorsBytes.of_file(kept.path)):
         assert row.size_bytes == kept.path.stat().st_size
         target = torch.full((row.size_bytes,), 77, dtype=torch.uint8)
         ends = [0]
@@ -86,8 +86,10 @@ def test_buckets_put_together_are_the_file(
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def meetings(size: int, *, port: int, name: str = "a", deadline_s: float = 60.0) -> list[Meeting]:
-    first = Meeting(
+def meetings(
+    size: int, *, port: int, name: str = "a", deadline_s: float = 60.0
+) -> list[GroupRendezvous]:
+    first = GroupRendezvous(
         name=name,
         host="127.0.0.1",
         port=port,
@@ -109,20 +111,22 @@ class Ranks:
         self.stops = [threading.Event() for _ in range(size)]
         self.pool = ThreadPoolExecutor(size)
 
-    def join(self, *ranks: int) -> list["Future[Group]"]:
+    def join(self, *ranks: int) -> list["Future[WeightTransferGroup]"]:
         return [
-            self.pool.submit(Group.join, self.meetings[r], self.stops[r], None if r else self.store)
+            self.pool.submit(
+                WeightTransferGroup.join, self.meetings[r], self.stops[r], None if r else self.store
+            )
             for r in ranks
         ]
 
 
 @pytest.fixture
-def row() -> ByteRow:
+def row() -> SafetensorsBytes:
     draw = torch.Generator().manual_seed(0)
-    return ByteRow([torch.randint(0, 256, (5001,), dtype=torch.uint8, generator=draw)])
+    return SafetensorsBytes([torch.randint(0, 256, (5001,), dtype=torch.uint8, generator=draw)])
 
 
-def test_every_rank_has_every_byte_however_small_the_buckets(row: ByteRow) -> None:
+def test_every_rank_has_every_byte_however_small_the_buckets(row: SafetensorsBytes) -> None:
     ranks = Ranks(3)
     groups = [joined.result(60) for joined in ranks.join(0, 1, 2)]
     wanted = torch.empty(row.size_bytes, dtype=torch.uint8)
@@ -158,7 +162,9 @@ def test_a_rank_that_never_comes_is_named_and_who_waits_can_be_let_go() -> None:
         waiting.result(60)
 
 
-def test_who_waits_for_a_bucket_is_let_go_and_its_leaving_breaks_the_group(row: ByteRow) -> None:
+def test_who_waits_for_a_bucket_is_let_go_and_its_leaving_breaks_the_group(
+    row: SafetensorsBytes,
+) -> None:
     ranks = Ranks(3)
     sender, one, two = (joined.result(60) for joined in ranks.join(0, 1, 2))
     # Rank 1 leaves when what it waits for has ended; rank 2 sees that nothing comes.
@@ -212,8 +218,8 @@ class Reading(ScriptedEngine):
         await super().load(weights, version)
 
 
-def spreader(*, bucket_bytes: int = 64, deadline_s: float = 60.0) -> Spreader:
-    return Spreader(backend="gloo", bucket_bytes=bucket_bytes, deadline_s=deadline_s)
+def spreader(*, bucket_bytes: int = 64, deadline_s: float = 60.0) -> WeightBroadcaster:
+    return WeightBroadcaster(backend="gloo", bucket_bytes=bucket_bytes, deadline_s=deadline_s)
 
 
 class Away:
@@ -272,10 +278,12 @@ async def test_all_engines_have_them_before_any_loads_them_and_the_group_is_kept
 
 
 async def test_of_weights_with_adapters_the_adapters_alone_are_broadcast() -> None:
-    base = Base({"a": torch.rand(64, 64), "b": torch.rand(3)})
+    base = BaseWeights({"a": torch.rand(64, 64), "b": torch.rand(3)})
 
-    def adapted(step: int) -> Adapted:
-        return Adapted(base, {"a": Adapter(torch.ones(2, 64) * step, torch.ones(64, 2), 0.5)})
+    def adapted(step: int) -> AdapterWeights:
+        return AdapterWeights(
+            base, {"a": LoraAdapter(torch.ones(2, 64) * step, torch.ones(64, 2), 0.5)}
+        )
 
     async with asyncio.timeout(DEADLINE_S), Away(2) as away:
         sends = spreader()
@@ -337,12 +345,12 @@ async def test_one_that_dies_over_what_it_is_sent_alone_is_lost(
     """Also where the group breaks before the connection does."""
     async with asyncio.timeout(DEADLINE_S), Away(1) as away:
 
-        async def dies(self: Spreader, *how: Any, **keeps: Any) -> str:
+        async def dies(self: WeightBroadcaster, *how: Any, **keeps: Any) -> str:
             await away.servers[0].close()
             raise EngineError("the group broke")
 
         sends = spreader()
-        monkeypatch.setattr(Spreader, "_once", dies)
+        monkeypatch.setattr(WeightBroadcaster, "_once", dies)
         with pytest.raises(EngineLost, match="the group broke"):
             await sends.load(away.remotes[0], SharedWeights(times(1)), 1)
         await sends.close()
@@ -351,17 +359,19 @@ async def test_one_that_dies_over_what_it_is_sent_alone_is_lost(
 async def test_engines_that_die_one_after_the_other_are_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    once, tried = Spreader._once, list[int]()  # pyright: ignore[reportPrivateUsage]
+    once, tried = WeightBroadcaster._once, list[int]()  # pyright: ignore[reportPrivateUsage]
     async with asyncio.timeout(DEADLINE_S), Away(3) as away:
 
-        async def dies(self: Spreader, row: Any, engines: Any, *how: Any, **keeps: Any) -> str:
+        async def dies(
+            self: WeightBroadcaster, row: Any, engines: Any, *how: Any, **keeps: Any
+        ) -> str:
             tried.append(len(engines))
             if len(engines) > 1:
                 await away.servers[len(engines) - 1].close()
                 raise EngineError("an engine died")
             return await once(self, row, engines, *how, **keeps)
 
-        monkeypatch.setattr(Spreader, "_once", dies)
+        monkeypatch.setattr(WeightBroadcaster, "_once", dies)
         sends = spreader()
         copy = await sends.spread(times(1), away.remotes)
         await sends.load(away.remotes[0], copy, 1)
@@ -374,11 +384,11 @@ async def test_engines_that_live_and_cannot_meet_are_an_error_after_two_tries(
 ) -> None:
     tried: list[int] = []
 
-    async def refuses(self: Receiver, meeting: Meeting, **sizes: Any) -> Any:
+    async def refuses(self: WeightReceiver, meeting: GroupRendezvous, **sizes: Any) -> Any:
         tried.append(meeting.rank)
         raise EngineError("no interface has that address")
 
-    monkeypatch.setattr(Receiver, "receive", refuses)
+    monkeypatch.setattr(WeightReceiver, "receive", refuses)
     async with asyncio.timeout(DEADLINE_S), Away(1) as away:
         sends = spreader()
         with pytest.raises(EngineError, match="no interface has that address"):
@@ -391,14 +401,14 @@ async def test_engines_that_live_and_cannot_meet_are_an_error_after_two_tries(
 def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the numbers of the groups that the trainer has left."""
     found: list[str] = []
-    close = Group.close
+    close = WeightTransferGroup.close
 
-    def leave(self: Group) -> None:
+    def leave(self: WeightTransferGroup) -> None:
         if self.meeting.rank == 0:
             found.append(self.meeting.name.rpartition("/")[2])
         close(self)
 
-    monkeypatch.setattr(Group, "close", leave)
+    monkeypatch.setattr(WeightTransferGroup, "close", leave)
     return found
 
 
@@ -418,16 +428,16 @@ async def test_a_group_is_left_when_it_is_of_no_use_any_more(left: list[str]) ->
 async def test_a_group_that_an_engine_breaks_when_all_is_sent_is_left(
     monkeypatch: pytest.MonkeyPatch, left: list[str], versions: int
 ) -> None:
-    receive, failing = Receiver.receive, [versions]
-    send, sent, all_sent = Group.send, list[Group](), threading.Event()
+    receive, failing = WeightReceiver.receive, [versions]
+    send, sent, all_sent = WeightTransferGroup.send, list[WeightTransferGroup](), threading.Event()
 
-    def noted(self: Group, row: ByteRow, **how: Any) -> None:
+    def noted(self: WeightTransferGroup, row: SafetensorsBytes, **how: Any) -> None:
         send(self, row, **how)
         sent.append(self)
         if len(sent) == versions:
             all_sent.set()
 
-    async def fails(self: Receiver, meeting: Meeting, **sizes: Any) -> Any:
+    async def fails(self: WeightReceiver, meeting: GroupRendezvous, **sizes: Any) -> Any:
         found = await receive(self, meeting, **sizes)
         failing[0] -= 1
         if failing[0] == 0:
@@ -435,8 +445,8 @@ async def test_a_group_that_an_engine_breaks_when_all_is_sent_is_left(
             raise EngineError("no room")
         return found
 
-    monkeypatch.setattr(Receiver, "receive", fails)
-    monkeypatch.setattr(Group, "send", noted)
+    monkeypatch.setattr(WeightReceiver, "receive", fails)
+    monkeypatch.setattr(WeightTransferGroup, "send", noted)
     async with asyncio.timeout(DEADLINE_S), Away(1) as away:
         sends = spreader()
         for version in range(1, versions + 1):
@@ -452,7 +462,7 @@ async def test_a_group_that_an_engine_breaks_when_all_is_sent_is_left(
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineSpec:
     model = shared("qwen3")
     folder = tmp_path_factory.mktemp("policy")
     return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
@@ -480,28 +490,28 @@ async def told_here(weights: int, version: int, number: int) -> Completion:
 def strikes(monkeypatch: pytest.MonkeyPatch, pid: int | None, signal_: int) -> list[int]:
     """Have a process be sent a signal once, when some of the next weights are on their way."""
     struck: list[int] = []
-    copy_to = ByteRow.copy_to
+    copy_to = SafetensorsBytes.copy_to
 
-    def strike(self: ByteRow, target: Tensor, *, start: int) -> None:
+    def strike(self: SafetensorsBytes, target: Tensor, *, start: int) -> None:
         assert pid is not None
         copy_to(self, target, start=start)
         if start and not struck:
             struck.append(start)
             os.kill(pid, signal_)
 
-    monkeypatch.setattr(ByteRow, "copy_to", strike)
+    monkeypatch.setattr(SafetensorsBytes, "copy_to", strike)
     return struck
 
 
 async def test_an_engine_that_stops_or_is_killed_in_the_middle_is_replaced(
-    recipe: EngineRecipe, monkeypatch: pytest.MonkeyPatch
+    recipe: EngineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One stops, which its silence shows; later the other is killed, which breaks the group at
     once: both long before the deadline. Then the weights go round one engine after the other."""
     monkeypatch.setattr(process_module, "STOP_S", 1.0)  # one that is stopped ends by no other way
     engines = [ProcessEngine(recipe, max_restarts=3, silence_s=30.0) for _ in range(2)]
     sends = spreader(bucket_bytes=20_000, deadline_s=600.0)
-    async with asyncio.timeout(DEADLINE_S), Replicas(engines, sends) as both:
+    async with asyncio.timeout(DEADLINE_S), EngineReplicas(engines, sends) as both:
 
         async def have(weights: int, version: int) -> None:
             want = await told_here(weights, version, version)
@@ -530,20 +540,20 @@ async def test_the_contract_holds_and_so_do_proofs() -> None:
     async with asyncio.timeout(DEADLINE_S), local, EngineServer(local, key=KEY) as server:
         port = await server.listen("127.0.0.1", 0)
         engine = AddressEngine(f"127.0.0.1:{port}", key=KEY)
-        async with Replicas([engine], sends) as alone:
+        async with EngineReplicas([engine], sends) as alone:
             await alone.load(weights, 5)
             assert await alone.generate(request(0)) == await told_here(1, 5, 0)
-            proof = Proof(
+            proof = WeightCheck(
                 token_ids=(3, 4, 5),
                 logprobs=(-1.0, -2.0),
                 max_gap=100.0,
                 deadline_s=60.0,
             )
-            await alone.load(Provable(weights, proof), 10)
+            await alone.load(CheckedWeights(weights, proof), 10)
             groups = sends.groups
             wrong = replace(proof, logprobs=(-100.0, -100.0), max_gap=1.0)
             with pytest.raises(WeightsUnproven, match="has not version 11"):
-                await alone.load(Provable(tiny("qwen3", 2).state_dict(), wrong), 11)
+                await alone.load(CheckedWeights(tiny("qwen3", 2).state_dict(), wrong), 11)
             assert (engine.went_back, alone.version) == (1, 10)
             assert sends.groups > groups, "what it went back to was sent again"
             assert await alone.generate(request(1)) == await told_here(1, 10, 1)

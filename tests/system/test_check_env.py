@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self, cast
 
 import pytest
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import Action, BaseEnv, Env, Observation, Step, say
 from agentrl.errors import CheckError
-from agentrl.gold import play_gold
 from agentrl.message import Message, ToolCall
 from agentrl.task import Split, Task
 from agentrl.testing import ScriptedEnv, ScriptedTurn, check_env, check_tool

@@ -18,8 +18,8 @@ import pytest
 from agentrl.cli.app import main
 from agentrl.cli.eval import newest_checkpoint
 from agentrl.cli.train import show
-from agentrl.doctor import Found, examine
-from agentrl.training import RunResult
+from agentrl.run.train import TrainingResult
+from agentrl.runtime.doctor import ProbedPart, examine
 from tests.support.commands import agentrl
 
 MINIMAL = "env: {id: demo/Multiply-v0}\n"
@@ -234,7 +234,9 @@ def test_the_result_of_a_run_is_a_table(capsys: pytest.CaptureFixture[str]) -> N
     found = {"pass@1": 0.25, "ci90": [0.2, 0.31], "n": 300}
     lost = {"pass@1": None, "ci90": None, "n": 0}
     show(
-        RunResult(folder=Path("runs/x"), steps=5, before=found, after=lost, seconds={"train": 1.26})
+        TrainingResult(
+            folder=Path("runs/x"), steps=5, before=found, after=lost, seconds={"train": 1.26}
+        )
     )
     out = capsys.readouterr().out
     assert "held-out tasks, 5 steps" in out
@@ -254,7 +256,7 @@ def test_the_result_of_a_run_has_its_curve(
     lines = (json.dumps({"step": step, "reward/mean": r}) for step, r in enumerate(rewards))
     (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     found = {"pass@1": 0.25, "ci90": [0.2, 0.31], "n": 300}
-    show(RunResult(folder=tmp_path, steps=98, before=found, after=found, seconds={}))
+    show(TrainingResult(folder=tmp_path, steps=98, before=found, after=found, seconds={}))
     line = next(line for line in capsys.readouterr().out.splitlines() if "reward" in line)
     assert line == f"reward 0.38 ▁{'▄' * 46}█ 0.67", "48 bars, of two or three steps each"
 
@@ -286,11 +288,11 @@ def test_what_others_report_are_parts_for_the_doctor(
 ) -> None:
     """The entry point as it is declared; an installation made before it does not know it."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    module, _, name = project["entry-points"]["agentrl.doctor"][group].partition(":")
+    module, _, name = project["entry-points"]["agentrl.runtime.doctor"][group].partition(":")
     layers = getattr(import_module(module), name)()
     assert names <= {layer.name for layer in layers}
     for layer in layers:
-        Found(layer.name, layer.live, layer.detail, layer.get_it)
+        ProbedPart(layer.name, layer.live, layer.detail, layer.get_it)
         assert layer.detail
         assert layer.get_it
 
@@ -305,7 +307,7 @@ def test_a_stopped_run_names_the_command_that_goes_on(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agentrl.training.train", stop)
+    monkeypatch.setattr("agentrl.run.train.train", stop)
     monkeypatch.setattr(sys, "argv", [program, "train", "a run.yaml", "run.name=second"])
     monkeypatch.chdir(tmp_path)
     Path("a run.yaml").write_text("env: {id: reasoning/ChainSum-v0}\npolicy: {make: {}}\n")

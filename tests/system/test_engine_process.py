@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote import ProcessEngine, Replicas
+from agentrl.engine.remote import EngineReplicas, ProcessEngine
+from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import GenerateRequest
 from agentrl.testing.engine import check_engine
@@ -29,7 +29,7 @@ DEADLINE_S = 200.0
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineSpec:
     model = shared("qwen3")
     folder = tmp_path_factory.mktemp("policy")
     return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
@@ -58,7 +58,7 @@ def kill(engine: ProcessEngine) -> int:
     return engine.pid
 
 
-async def test_the_contract_holds_and_tokens_are_the_same(recipe: EngineRecipe) -> None:
+async def test_the_contract_holds_and_tokens_are_the_same(recipe: EngineSpec) -> None:
     weights = tiny("qwen3", 1).state_dict()
     async with asyncio.timeout(DEADLINE_S):
         engine = ProcessEngine(recipe)
@@ -74,7 +74,7 @@ async def test_the_contract_holds_and_tokens_are_the_same(recipe: EngineRecipe) 
             )
 
 
-async def test_a_process_sees_the_devices_it_was_given(recipe: EngineRecipe) -> None:
+async def test_a_process_sees_the_devices_it_was_given(recipe: EngineSpec) -> None:
     async with (
         asyncio.timeout(DEADLINE_S),
         ProcessEngine(replace(recipe, cuda_devices="3")) as engine,
@@ -85,7 +85,7 @@ async def test_a_process_sees_the_devices_it_was_given(recipe: EngineRecipe) -> 
     assert b"CUDA_VISIBLE_DEVICES=3" in environ
 
 
-async def test_a_dead_process_fails_its_requests_and_is_replaced(recipe: EngineRecipe) -> None:
+async def test_a_dead_process_fails_its_requests_and_is_replaced(recipe: EngineSpec) -> None:
     other = tiny("qwen3", 1)
     async with asyncio.timeout(DEADLINE_S), ProcessEngine(recipe, max_restarts=2) as engine:
         await engine.load(other.state_dict(), 5)
@@ -114,7 +114,7 @@ async def test_a_dead_process_fails_its_requests_and_is_replaced(recipe: EngineR
             await engine.generate(request(4))
 
 
-async def test_a_replacement_is_paused_as_the_one_before(recipe: EngineRecipe) -> None:
+async def test_a_replacement_is_paused_as_the_one_before(recipe: EngineSpec) -> None:
     async with asyncio.timeout(DEADLINE_S), ProcessEngine(recipe) as engine:
         await engine.pause()
         first = kill(engine)
@@ -129,9 +129,9 @@ async def test_a_replacement_is_paused_as_the_one_before(recipe: EngineRecipe) -
         assert len((await waiting).token_ids) == 8
 
 
-async def test_of_two_one_dies_and_the_other_goes_on(recipe: EngineRecipe) -> None:
+async def test_of_two_one_dies_and_the_other_goes_on(recipe: EngineSpec) -> None:
     engines = [ProcessEngine(recipe), ProcessEngine(recipe)]
-    async with asyncio.timeout(DEADLINE_S), Replicas(engines) as both:
+    async with asyncio.timeout(DEADLINE_S), EngineReplicas(engines) as both:
         await both.load(tiny("qwen3", 1).state_dict(), 1)
         running = [asyncio.create_task(both.generate(request(n, 900))) for n in range(2)]
         await asyncio.sleep(0)
@@ -147,7 +147,7 @@ async def test_of_two_one_dies_and_the_other_goes_on(recipe: EngineRecipe) -> No
         assert both.loads == (0, 0)
 
 
-async def test_what_cannot_be_made_says_why(recipe: EngineRecipe) -> None:
+async def test_what_cannot_be_made_says_why(recipe: EngineSpec) -> None:
     with pytest.raises(ConfigError, match=r"/no/python cannot be started.*engine\.python"):
         async with ProcessEngine(recipe, python="/no/python"):
             pass
@@ -161,11 +161,11 @@ async def test_what_cannot_be_made_says_why(recipe: EngineRecipe) -> None:
 
 OWNER = """
 import asyncio, os, sys
-from agentrl.engine.recipe import EngineRecipe
+from agentrl.engine.spec import EngineSpec
 from agentrl.engine.remote import ProcessEngine
 
 async def main():
-    engine = ProcessEngine(EngineRecipe.of_json(sys.argv[1]))
+    engine = ProcessEngine(EngineSpec.of_json(sys.argv[1]))
     await engine.__aenter__()
     print(engine.pid, flush=True)
     os.kill(os.getpid(), 9)
@@ -174,7 +174,7 @@ asyncio.run(main())
 """
 
 
-def test_it_ends_with_its_owner_however_that_ends(recipe: EngineRecipe, root: Path) -> None:
+def test_it_ends_with_its_owner_however_that_ends(recipe: EngineSpec, root: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", OWNER, recipe.to_json()],
         capture_output=True,

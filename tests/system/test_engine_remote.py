@@ -20,14 +20,14 @@ from agentrl.engine.local import LocalEngine
 from agentrl.engine.remote import EngineServer, RemoteEngine, connect
 from agentrl.engine.remote.frames import (
     PROTOCOL,
-    Closed,
-    Frame,
+    EngineFrame,
+    FrameStreamClosed,
     read_frame,
     read_greeting,
     write_frame,
 )
 from agentrl.engine.remote.wire import (
-    Unpacking,
+    FrameReader,
     completion_frame,
     read_completion,
     read_request,
@@ -258,7 +258,7 @@ async def test_a_client_that_speaks_wrongly_is_let_go(
         port = await server.listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         engine = await RemoteEngine.over(reader, writer, start_s=DEADLINE_S)
-        write_frame(writer, Frame(call))
+        write_frame(writer, EngineFrame(call))
         await until(lambda: not engine.is_open)
         with pytest.raises(EngineError):
             await engine.generate(long(max_new_tokens=3))
@@ -343,9 +343,9 @@ async def test_a_silent_server_is_an_engine_failure() -> None:
     """It greets, and then hangs: nothing that waits for it waits for ever."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        write_frame(writer, Frame({"hello": PROTOCOL, "nonce": "00"}))
+        write_frame(writer, EngineFrame({"hello": PROTOCOL, "nonce": "00"}))
         await read_frame(reader)
-        write_frame(writer, Frame({"scores": False, "version": 0}))
+        write_frame(writer, EngineFrame({"scores": False, "version": 0}))
 
     async with pretender(greet) as address:
         engine = await connect(address, key=KEY, silence_s=0.5)
@@ -367,7 +367,7 @@ async def test_one_that_is_never_ready_is_late() -> None:
 
 async def test_another_protocol_is_named() -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        write_frame(writer, Frame({"hello": PROTOCOL + 1, "nonce": "00"}))
+        write_frame(writer, EngineFrame({"hello": PROTOCOL + 1, "nonce": "00"}))
 
     async with pretender(greet) as address:
         with pytest.raises(ConfigError, match=f"protocol {PROTOCOL + 1}"):
@@ -419,13 +419,13 @@ async def test_a_greeting_that_makes_no_sense_ends_one_connection(
 def test_any_bytes_are_a_frame_or_the_end(data: bytes | tuple[int, bytes]) -> None:
     raw = data if isinstance(data, bytes) else struct.pack("<IQ", data[0], 0) + data[1]
 
-    async def read() -> Frame:
+    async def read() -> EngineFrame:
         reader = asyncio.StreamReader()
         reader.feed_data(raw)
         reader.feed_eof()
         return await read_frame(reader)
 
-    with suppress(Closed):
+    with suppress(FrameStreamClosed):
         asyncio.run(read())
 
 
@@ -454,10 +454,10 @@ def completions(draw: st.DrawFn) -> Completion:
     )
 
 
-def travelled(frame: Frame) -> Frame:
+def travelled(frame: EngineFrame) -> EngineFrame:
     """Return what comes out at the other end of a stream."""
 
-    async def there() -> Frame:
+    async def there() -> EngineFrame:
         reader = asyncio.StreamReader()
         reader.feed_data(frame.to_bytes() + frame.body)
         reader.feed_eof()
@@ -529,11 +529,11 @@ def test_scores_travel_whole(request: ScoreRequest, scores: Scores) -> None:
 
 @given(st.binary(max_size=60))
 def test_noise_is_no_frame(noise: bytes) -> None:
-    with pytest.raises(Closed):
+    with pytest.raises(FrameStreamClosed):
         travelled(_Raw(noise))
 
 
-class _Raw(Frame):
+class _Raw(EngineFrame):
     """Bytes that pretend to be a frame."""
 
     def __init__(self, data: bytes) -> None:
@@ -548,4 +548,4 @@ class _Raw(Frame):
 )
 def test_arrays_that_are_not_there_are_refused(arrays: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"ends at|an array of"):
-        Unpacking(Frame({"arrays": arrays}, b"\0" * 16))
+        FrameReader(EngineFrame({"arrays": arrays}, b"\0" * 16))

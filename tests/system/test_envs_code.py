@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import call, say
 from agentrl.errors import ConfigError
-from agentrl.gold import play_gold
 from agentrl.testing import check_env
 from agentrl_envs.code import CodeEnv
 from agentrl_envs.code.recipes import RECIPES, code_for
 from agentrl_envs.families import FAMILIES
-from agentrl_envs.reasoning.family import Family, top_level
+from agentrl_envs.reasoning.family import ReasoningFamily, top_level
 
 QUICKSTART = {"chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 2, "max_digits": 3}}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ def run(code: str) -> str:
     return shown.getvalue().strip()
 
 
-def check_recipe(family: Family, count: int) -> None:
+def check_recipe(family: ReasoningFamily, count: int) -> None:
     for _, entry in islice(family.entries(11), count):
         code = code_for(family.name, entry["question"])
         answer = run(code)
@@ -58,14 +58,14 @@ def check_recipe(family: Family, count: int) -> None:
 def test_recipes_solve_their_family(name: str) -> None:
     top = top_level(name)
     assert top is not None
-    check_recipe(Family(name), 100)
+    check_recipe(ReasoningFamily(name), 100)
     for level in (0, top):
-        check_recipe(Family(name, difficulty=level), 30 if name == "count_primes" else 100)
+        check_recipe(ReasoningFamily(name, difficulty=level), 30 if name == "count_primes" else 100)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_recipes_solve_variants(name: str) -> None:
-    check_recipe(Family(name, VARIANTS[name]), 100)
+    check_recipe(ReasoningFamily(name, VARIANTS[name]), 100)
 
 
 def test_there_are_recipes_for_known_families() -> None:

@@ -19,11 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentrl
+from agentrl.authoring.gold import play_gold
 from agentrl.env import call, say
 from agentrl.errors import ConfigError
-from agentrl.gold import play_gold
-from agentrl.grading import Artefact, Artefacts, Grade, same
-from agentrl.scope import run_scope
+from agentrl.grading import ArtefactFile, ArtefactSet, GradeReport, same
+from agentrl.runtime.scope import run_scope
 from agentrl.task import SPLITS, Task
 from agentrl.testing import check_env
 from agentrl_envs import register_envs
@@ -177,8 +177,8 @@ def solve_on_host(program: str, arguments: list[Any]) -> Any:
     return json.loads(json.dumps(names["solve"](*copy.deepcopy(arguments))))
 
 
-def as_artefacts(program: str) -> Artefacts:
-    return Artefacts(files=(Artefact("solution.py", program.encode()),))
+def as_artefacts(program: str) -> ArtefactSet:
+    return ArtefactSet(files=(ArtefactFile("solution.py", program.encode()),))
 
 
 def by_heart(task: Task) -> str:
@@ -305,7 +305,7 @@ async def test_knowing_the_examples_by_heart_is_not_enough() -> None:
                 assert (await grade(task, as_artefacts(by_heart(task)))).score < 1
                 idle = await grade(task, as_artefacts("def solve(*args): pass"))
                 assert idle.score == 0
-                assert (await grade(task, Artefacts())).score == 0
+                assert (await grade(task, ArtefactSet())).score == 0
 
 
 @pytest.mark.namespaces
@@ -336,9 +336,9 @@ async def test_the_step_that_pays_says_what_was_graded(tmp_path: Path) -> None:
         await env.close()
     assert (reward, terminated, truncated) == (0.0, True, False)
     graded, artefacts = info["grade"], info["artefacts"]
-    assert isinstance(graded, Grade)
+    assert isinstance(graded, GradeReport)
     assert {test.status for test in graded.tests} == {"wrong"}
-    stored = Artefacts.load(artefacts.store(tmp_path))
+    stored = ArtefactSet.load(artefacts.store(tmp_path))
     assert await grade(task, stored) == graded
 
 

@@ -20,24 +20,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import agentrl
-from agentrl import wiring
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.chat.call_json import CALLS_MAX
 from agentrl.config.load import load_config
-from agentrl.endpoint import ANSWER_LIMITS, EndpointClient
 from agentrl.errors import ConfigError, EngineError
-from agentrl.evaluation.endpoint import Endpoint, EndpointChat, EndpointEngine
+from agentrl.evaluation.endpoint import EndpointChat, EndpointEngine, HttpEndpoint
 from agentrl.evaluation.endpoint.chat import conversation
 from agentrl.evaluation.endpoint.engine import TURN_LIMITS
-from agentrl.evaluation.policy import evaluate
 from agentrl.evaluation.reports import StoredReport, compare_reports, read_report
 from agentrl.message import Image, Message, ToolCall
 from agentrl.policy import GenerateRequest, PolicyEngine, Sampling
-from agentrl.tool_env import ToolEnv
+from agentrl.run import build
+from agentrl.run.evaluate import evaluate
+from agentrl.runtime.http_endpoint import ANSWER_LIMITS, HttpEndpointClient
 from tests.support.commands import agentrl as agentrl_cli
 from tests.support.doubles import double, doubles, gold
 from tests.support.watchdog import watched
 
-ENDPOINT = Endpoint(url="http://model.test/v1", model="m", retries=2)
+ENDPOINT = HttpEndpoint(url="http://model.test/v1", model="m", retries=2)
 TOOLS = ({"type": "function", "function": {"name": "double", "parameters": {}}},)
 CHAT = EndpointChat()
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -52,7 +52,7 @@ def call(arguments: str, id: str = "c1") -> dict[str, Any]:
     return {"id": id, "type": "function", "function": function}
 
 
-def engine(handler: Handler, endpoint: Endpoint = ENDPOINT) -> EndpointEngine:
+def engine(handler: Handler, endpoint: HttpEndpoint = ENDPOINT) -> EndpointEngine:
     return EndpointEngine(endpoint, first_wait_s=0.0, transport=httpx.MockTransport(handler))
 
 
@@ -219,7 +219,7 @@ async def test_no_more_than_the_limit_is_received(
     flood = Flood()
     answer = functools.partial(httpx.Response, status, headers=headers, stream=flood)
     answers = httpx.MockTransport(lambda asked: answer())
-    client = EndpointClient(ENDPOINT, first_wait_s=0.0, transport=answers)
+    client = HttpEndpointClient(ENDPOINT, first_wait_s=0.0, transport=answers)
     with pytest.raises(EngineError, match=wrong):
         await client.ask("completions", {})
     await client.close()
@@ -245,7 +245,7 @@ async def test_a_turn_is_received_up_to_its_limit() -> None:
 async def events_of(stream: httpx.AsyncByteStream) -> list[Any]:
     headers = {"content-type": "text/event-stream"}
     answers = httpx.MockTransport(lambda asked: httpx.Response(200, headers=headers, stream=stream))
-    client = EndpointClient(ENDPOINT, transport=answers)
+    client = HttpEndpointClient(ENDPOINT, transport=answers)
     try:
         return [event async for event in client.events("completions", {})]
     finally:
@@ -362,7 +362,7 @@ async def test_nothing_of_it_trains() -> None:
 )
 def test_an_endpoint_is_a_url_and_a_model(url: str, model: str) -> None:
     with pytest.raises(ConfigError, match="--endpoint http"):
-        Endpoint(url=url, model=model)
+        HttpEndpoint(url=url, model=model)
 
 
 # --- over a socket, with a whole evaluation -------------------------------------------------------
@@ -425,19 +425,19 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_endpoint_is_evaluated_and_kept(url: str, config: Path, tmp_path: Path) -> None:
     out = tmp_path / "kept"
-    report = evaluate(config, endpoint=Endpoint(url=url, model="player"), out=out)
+    report = evaluate(config, endpoint=HttpEndpoint(url=url, model="player"), out=out)
     found = json.loads((out / "report.json").read_text())
     assert report.summary()["n"] == 12
     assert report.summary()["failed"] == 0
-    tasks = wiring.evaluation_tasks(load_config(config), Doubles())
+    tasks = build.build_evaluation_tasks(load_config(config), Doubles())
     passed = sum(int(task.answer) % 3 > 0 for task in tasks)
     assert 0 < passed < 12
     assert report.summary()["pass@1"] == passed / 12
     assert found["about"]["policy"] == f"player at {url}"
-    again = evaluate(config, endpoint=Endpoint(url=url, model="player"), out=out, resume=True)
+    again = evaluate(config, endpoint=HttpEndpoint(url=url, model="player"), out=out, resume=True)
     assert again.summary() == report.summary()
     with pytest.raises(ConfigError, match="evaluation of player at"):
-        evaluate(config, endpoint=Endpoint(url=url, model="other"), out=out, resume=True)
+        evaluate(config, endpoint=HttpEndpoint(url=url, model="other"), out=out, resume=True)
 
 
 def test_the_command_asks_the_endpoint(
@@ -453,7 +453,7 @@ def test_two_endpoints_are_compared(url: str, config: Path, tmp_path: Path) -> N
     reports: list[StoredReport] = []
     for model in ("player", "silent"):
         out = tmp_path / model
-        evaluate(config, endpoint=Endpoint(url=url, model=model), out=out)
+        evaluate(config, endpoint=HttpEndpoint(url=url, model=model), out=out)
         reports.append(read_report(out))
     found = compare_reports(*reports)
     right = sum(sample.reward == 1 for sample in reports[0].samples)
@@ -506,7 +506,7 @@ def test_a_model_that_babbles_is_wrong_and_ends_soon(
         f"env: {{id: reasoning/Mix-v0, kwargs: {{families: [{family}], partial_credit: false}}}}\n"
         f"rollout: {{max_turns: 1, concurrency: 4}}\nevaluate: {{tasks: {tasks}}}\n"
     )
-    summary = evaluate(path, endpoint=Endpoint(url=babbling, model="m")).summary()
+    summary = evaluate(path, endpoint=HttpEndpoint(url=babbling, model="m")).summary()
     assert (summary["n"], summary["failed"]) == (tasks, 0)
     assert summary["pass@1"] < 0.5
 
@@ -515,7 +515,7 @@ def test_fewer_tasks_than_are_asked_for_are_said(config: Path) -> None:
     said: list[str] = []
     for wanted in (500, 12):
         loaded = load_config(config, {"evaluate.tasks": wanted})
-        wiring.evaluation_tasks(loaded, Doubles(), said.append)
+        build.build_evaluation_tasks(loaded, Doubles(), said.append)
     (line,) = said
     assert "evaluate.tasks is 500" in line
     assert "different held-out tasks: all of them are played" in line

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 from agentrl.cli.app import app
 from agentrl.env import Action, Observation
 from agentrl.errors import ConfigError
-from agentrl.export import Exported, export
+from agentrl.events.kinds import EnvExchange
+from agentrl.export import ExportSummary, export
 from agentrl.export.atif import atif_of
-from agentrl.export.choice import Condition
-from agentrl.export.episode import Episode, Tokens, Turn, episodes_of
-from agentrl.export.images import ImageFiles
+from agentrl.export.choice import ExportCondition
+from agentrl.export.episode import ExportedTrajectory, ExportedTurn, TrajectoryTokens, episodes_of
 from agentrl.export.row import episode_of, line_of, read_jsonl, row_of
 from agentrl.message import Image, Message, ToolCall
-from agentrl.store.event import Exchange
+from agentrl.runtime.image_files import ImageFiles
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Tree, Truncated
 from tests.support.foreign_packages import atif_errors, export_with_pyarrow
@@ -49,14 +49,14 @@ def node(parent: int | None, source: Any, turn: int, *ids: int) -> Node:
     )
 
 
-def play(store: Store) -> None:
+def play(store: StoreWriter) -> None:
     """Record a group: two turns with an image that end well, a failure, and one still going on."""
     group = store.open_group(TASK, order=0, seed=7, size=3, step=4)
     tree = Tree(TASK)
     opening = Observation((Message("system", "Look."), *TASK.messages), tools=(TOOL,))
     trajectory = store.begin(group, sample=0, seed=1)
     at = tree.share(node(None, "prompt", 0, 1, 2, 3))
-    store.turn(trajectory, tree, at, Exchange.resetting(opening))
+    store.turn(trajectory, tree, at, EnvExchange.resetting(opening))
     seen = Observation(
         (
             Message("tool", "no JSON", tool_call_id="malformed_0", name=""),
@@ -65,7 +65,7 @@ def play(store: Store) -> None:
     )
     at = tree.add(node(at, "sampled", 0, 11, 12))
     at = tree.add(node(at, "tool", 1, 4))
-    store.turn(trajectory, tree, at, Exchange.stepping(LOOK, (seen, 0.25, False, False, {})))
+    store.turn(trajectory, tree, at, EnvExchange.stepping(LOOK, (seen, 0.25, False, False, {})))
     last = (Observation(()), 0.5, True, False, {"reward_components": {"right": 0.5}})
     at = tree.add(node(at, "sampled", 1, 13))
     leaf = Leaf(
@@ -77,28 +77,28 @@ def play(store: Store) -> None:
         seconds=1.5,
         tool_calls=1,
     )
-    store.finished(trajectory, tree, leaf, Exchange.stepping(Action("A cat."), last))
+    store.finished(trajectory, tree, leaf, EnvExchange.stepping(Action("A cat."), last))
     broken = store.begin(group, sample=1, seed=2)
     lost = Leaf(node=None, outcome=Failed("tool", "the server died"), sample=1)
     store.finished(broken, tree, lost, None)
     going = store.begin(group, sample=2, seed=3)
     store.turn(
-        going, tree, tree.share(node(None, "prompt", 0, 1, 2, 3)), Exchange.resetting(opening)
+        going, tree, tree.share(node(None, "prompt", 0, 1, 2, 3)), EnvExchange.resetting(opening)
     )
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "my-run"
-    with Store.open(folder / "store") as store:
+    with StoreWriter.open(folder / "store") as store:
         play(store)
     return folder
 
 
-def episodes(run: Path, *, tokens: bool = True) -> list[Episode]:
+def episodes(run: Path, *, tokens: bool = True) -> list[ExportedTrajectory]:
     found = list(episodes_of(run, tokens=tokens))
-    assert all(isinstance(e, Episode) for e in found)
-    return [e for e in found if isinstance(e, Episode)]
+    assert all(isinstance(e, ExportedTrajectory) for e in found)
+    return [e for e in found if isinstance(e, ExportedTrajectory)]
 
 
 def test_what_ended_is_told_as_it_was_recorded(run: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_ended_is_told_as_it_was_recorded(run: Path) -> None:
     assert [t.malformed for t in whole.turns] == [("no JSON",), ()]
     assert whole.turns[0].answers[1].images == (PICTURE,)
     assert whole.components == {"right": 0.5}
-    assert whole.tokens == Tokens(
+    assert whole.tokens == TrajectoryTokens(
         ids=(1, 2, 3, 11, 12, 4, 13),
         sources=("prompt", "prompt", "prompt", "sampled", "sampled", "tool", "sampled"),
         turns=(0, 0, 0, 0, 0, 1, 1),
@@ -130,7 +130,7 @@ def test_what_ended_is_told_as_it_was_recorded(run: Path) -> None:
 
 
 def test_json_lines_are_these(run: Path, tmp_path: Path) -> None:
-    assert export(run, tmp_path / "out", to="jsonl", tokens=True) == Exported(
+    assert export(run, tmp_path / "out", to="jsonl", tokens=True) == ExportSummary(
         written=2, left_out=0, pruned_groups=0
     )
     row, broken = map(json.loads, (tmp_path / "out/trajectories.jsonl").read_text().splitlines())
@@ -225,7 +225,7 @@ answers = st.builds(
 )
 finite = st.floats(allow_nan=False, allow_infinity=False)
 turns = st.builds(
-    Turn,
+    ExportedTurn,
     said=st.builds(Message, st.just("assistant"), texts, st.lists(calls, max_size=2).map(tuple)),
     malformed=st.lists(texts, max_size=2).map(tuple),
     answers=st.lists(
@@ -241,11 +241,11 @@ outcomes = (
 
 
 @st.composite
-def token_rows(draw: st.DrawFn) -> Tokens:
+def token_rows(draw: st.DrawFn) -> TrajectoryTokens:
     kinds: list[Source] = ["prompt", "sampled", "tool"]
     sources = draw(st.lists(st.sampled_from(kinds), max_size=5))
     own = [source == "sampled" for source in sources]
-    return Tokens(
+    return TrajectoryTokens(
         ids=tuple(range(len(own))),
         sources=tuple(sources),
         turns=tuple(range(len(own))),
@@ -256,7 +256,7 @@ def token_rows(draw: st.DrawFn) -> Tokens:
 
 
 written = st.builds(
-    Episode,
+    ExportedTrajectory,
     run=texts,
     group=st.integers(),
     group_state=st.sampled_from(["open", "trained"]),
@@ -285,7 +285,7 @@ written = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(written)
-def test_any_episode_survives_being_written(tmp_path: Path, episode: Episode) -> None:
+def test_any_episode_survives_being_written(tmp_path: Path, episode: ExportedTrajectory) -> None:
     files = ImageFiles(tmp_path)
     line = line_of(row_of(episode, files))
     assert "\n" not in line[:-1]
@@ -295,7 +295,7 @@ def test_any_episode_survives_being_written(tmp_path: Path, episode: Episode) ->
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(written)
-def test_any_episode_is_a_valid_atif_document(tmp_path: Path, episode: Episode) -> None:
+def test_any_episode_is_a_valid_atif_document(tmp_path: Path, episode: ExportedTrajectory) -> None:
     """By the rules that documents of ours could break; harbor's own models check the rest."""
     document = atif_of(episode, ImageFiles(tmp_path))
     if document is None:
@@ -320,7 +320,7 @@ def test_any_episode_is_a_valid_atif_document(tmp_path: Path, episode: Episode) 
 def test_atif_is_this_and_harbor_takes_it(run: Path, tmp_path: Path) -> None:
     done = export(run, tmp_path / "out", to="atif", tokens=True)
     # In the second nothing was said, and a document without steps is none.
-    assert done == Exported(written=1, left_out=1, pruned_groups=0)
+    assert done == ExportSummary(written=1, left_out=1, pruned_groups=0)
     document = json.loads((tmp_path / "out/000000.json").read_text())
     assert document["schema_version"] == "ATIF-v1.7"
     assert document["extra"]["reward"] == 0.75
@@ -347,18 +347,18 @@ def test_atif_is_this_and_harbor_takes_it(run: Path, tmp_path: Path) -> None:
 
 def test_a_call_has_one_id_whatever_it_is_exported_to(tmp_path: Path) -> None:
     """Behind the gateway a program answers calls under ids of the gateway's."""
-    with Store.open(tmp_path / "run" / "store") as store:
+    with StoreWriter.open(tmp_path / "run" / "store") as store:
         group = store.open_group(TASK, order=0, seed=7, size=1, step=4)
         tree = Tree(TASK)
         trajectory = store.begin(group, sample=0, seed=1)
         at = tree.share(node(None, "prompt", 0, 1, 2, 3))
-        store.turn(trajectory, tree, at, Exchange.resetting(Observation(TASK.messages)))
+        store.turn(trajectory, tree, at, EnvExchange.resetting(Observation(TASK.messages)))
         calls = tuple(ToolCall(f"call_{n}", "look", {}) for n in range(3))
         seen = Observation(
             tuple(Message("tool", "", tool_call_id=id) for id in ("call_7_0", "call_7_1", "call_2"))
         )
         at = tree.add(node(at, "sampled", 0, 11, 12))
-        answer = Exchange.stepping(Action("", calls), (seen, 0.25, True, False, {}))
+        answer = EnvExchange.stepping(Action("", calls), (seen, 0.25, True, False, {}))
         leaf = Leaf(node=at, outcome=Finished(0.25), sample=0, turn_rewards=(0.25,))
         store.finished(trajectory, tree, leaf, answer)
     export(tmp_path / "run", tmp_path / "jsonl", to="jsonl")
@@ -414,7 +414,7 @@ def test_a_dataset_is_read_by_arrow(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_filter_keeps_what_it_says(run: Path, condition: str, holds: list[bool]) -> None:
-    assert [Condition.parse(condition).holds(e) for e in episodes(run)] == holds
+    assert [ExportCondition.parse(condition).holds(e) for e in episodes(run)] == holds
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_a_filter_keeps_what_it_says(run: Path, condition: str, holds: list[bool
 )
 def test_a_filter_that_is_none_is_refused(condition: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Condition.parse(condition)
+        ExportCondition.parse(condition)
 
 
 def test_nothing_is_left_of_an_export_that_failed(run: Path, tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_nothing_is_left_of_an_export_that_failed(run: Path, tmp_path: Path) -> 
 def test_a_pruned_group_is_counted_and_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = StoreSettings(keep="untrained", segment_bytes=1)
-    with Store.open(folder / "store", settings) as store:
+    with StoreWriter.open(folder / "store", settings) as store:
         play(store)
         group = store.open_group(TASK, order=1, seed=0, size=1, step=0)
         trajectory = store.begin(group, sample=0, seed=0)
@@ -455,7 +455,7 @@ def test_a_pruned_group_is_counted_and_left_out(tmp_path: Path) -> None:
         position = store.checkpoint(1)
         assert store.prune(position=position) > 0
     done = export(folder, tmp_path / "out", to="jsonl")
-    assert done == Exported(written=2, left_out=0, pruned_groups=1)
+    assert done == ExportSummary(written=2, left_out=0, pruned_groups=1)
 
 
 def test_the_command_says_what_it_did(run: Path, tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.authoring.toolset import schemas_of
 from agentrl.errors import SandboxError, ToolError
 from agentrl.message import ToolCall
 from agentrl.sandbox import Limits, SandboxSettings, using_sandbox
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext
-from agentrl.toolbox import schemas_of
 from agentrl_tools.edit import edited, places
 from agentrl_tools.files import DEPTH_MAX, ENTRIES_MAX, TEXT_BYTES_MAX, Files, ReadFile
 from agentrl_tools.line_numbers import LINE_CHARACTERS_MAX, count_lines, numbered

@@ -7,13 +7,13 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl_envs.families import FAMILIES, HASH_ORDERED
 
 IMPORTING = """
 import sys
 from agentrl.tool import ToolContext
-from agentrl.tool_schema import signature_of
+from agentrl.authoring.tool_schema import signature_of
 
 def add(a: int, b: int = 1) -> int:
     "Add."
@@ -35,7 +35,8 @@ def test_a_call_imports_nothing() -> None:
 
 def test_importing_tool_env_is_light() -> None:
     code = (
-        "import json, sys, agentrl, agentrl.tool_env, agentrl.gold, agentrl.testing.env;"
+        "import json, sys, agentrl, agentrl.testing.env;"
+        "import agentrl.authoring.tool_env, agentrl.authoring.gold;"
         "heavy = ['torch', 'transformers', 'gymnasium', 'pydantic', 'numpy'];"
         "print(json.dumps([name for name in heavy if name in sys.modules]))"
     )
@@ -95,12 +96,12 @@ def test_all_families_but_one_work_without_pycosat(tmp_path: Path) -> None:
         f"import sys; sys.path[:] = {path!r}\n"
         "from agentrl.errors import ConfigError\n"
         "from agentrl_envs.adapters.hosted import reasoning_kind\n"
-        "from agentrl_envs.reasoning.family import Family\n"
+        "from agentrl_envs.reasoning.family import ReasoningFamily\n"
         "reasoning_kind.preload()\n"
-        "entry = next(Family('chain_sum').entries(3))[1]\n"
-        "assert Family('chain_sum').judge(entry['answer'], entry) == 1\n"
+        "entry = next(ReasoningFamily('chain_sum').entries(3))[1]\n"
+        "assert ReasoningFamily('chain_sum').judge(entry['answer'], entry) == 1\n"
         "try:\n"
-        "    Family('zebra_puzzles')\n"
+        "    ReasoningFamily('zebra_puzzles')\n"
         "except ConfigError as error:\n"
         "    print(error)\n"
         "print('pycosat' in sys.modules)\n"
@@ -115,11 +116,11 @@ def test_all_families_but_one_work_without_pycosat(tmp_path: Path) -> None:
 
 def test_a_second_writer_of_a_store_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with Store.open(folder):
+    with StoreWriter.open(folder):
         code = (
             "import sys; from pathlib import Path\n"
-            "from agentrl.store.store import Store\n"
-            "Store.open(Path(sys.argv[1]), resume=True)\n"
+            "from agentrl.store.writer import StoreWriter\n"
+            "StoreWriter.open(Path(sys.argv[1]), resume=True)\n"
         )
         command = [sys.executable, "-c", code, str(folder)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -22,15 +22,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.env import Action, TurnRequest, TurnUsage, say
-from agentrl.gateway import Asked, BadRequest, Desk, Gateway, Question
+from agentrl.gateway import BadRequest, ChatRequest, GatewayRequest, GatewayServer, GatewaySession
 from agentrl.gateway.answer import build_answer
-from agentrl.gateway.anthropic import Messages
+from agentrl.gateway.anthropic import AnthropicDialect
 from agentrl.gateway.bodies import BodyReader
-from agentrl.gateway.chat import Chat
-from agentrl.gateway.desk import DeskClosed
-from agentrl.gateway.dialogue import LARGEST_BYTES, Dialect
-from agentrl.gateway.responses import Responses
-from agentrl.gateway.server import Place
+from agentrl.gateway.chat import ChatCompletionsDialect
+from agentrl.gateway.dialect import LARGEST_BYTES, ApiDialect
+from agentrl.gateway.responses import ResponsesDialect
+from agentrl.gateway.server import GatewayAddress
+from agentrl.gateway.session import GatewaySessionClosed
 from agentrl.message import Image, Message, ToolCall
 from tests.support.watchdog import watched
 
@@ -46,34 +46,36 @@ BOTH = Action("Let me see.", (ToolCall("call_7", "python", {"code": "1 + 1", "é
 
 
 @pytest.fixture
-async def gateway() -> AsyncIterator[Gateway]:
-    opened = await Gateway.open()
+async def gateway() -> AsyncIterator[GatewayServer]:
+    opened = await GatewayServer.open()
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-def place(gateway: Gateway) -> Place:
+def place(gateway: GatewayServer) -> GatewayAddress:
     return gateway.place()
 
 
 @pytest.fixture
-async def chats(place: Place) -> AsyncIterator[openai.AsyncOpenAI]:
+async def chats(place: GatewayAddress) -> AsyncIterator[openai.AsyncOpenAI]:
     url = f"{place.url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture
-async def messages(place: Place) -> AsyncIterator[anthropic.AsyncAnthropic]:
+async def messages(place: GatewayAddress) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with anthropic.AsyncAnthropic(base_url=place.url, api_key="any", max_retries=0) as client:
         yield client
 
 
-async def answered(place: Place, asking: Awaitable[Any], *actions: Action) -> tuple[Any, Question]:
+async def answered(
+    place: GatewayAddress, asking: Awaitable[Any], *actions: Action
+) -> tuple[Any, GatewayRequest]:
     """Answer questions in turn; return what the client found, and the last question."""
     task = asyncio.ensure_future(asking)
-    question: Question | None = None
+    question: GatewayRequest | None = None
     async with asyncio.timeout(SOON_S):
         for action in actions:
             question = await place.desk.next()
@@ -121,7 +123,7 @@ CHAT: list[Any] = [
 ]
 
 
-async def test_chat_completions(place: Place, chats: openai.AsyncOpenAI) -> None:
+async def test_chat_completions(place: GatewayAddress, chats: openai.AsyncOpenAI) -> None:
     asking = chats.chat.completions.create(model="m", messages=CHAT, tools=[TOOL])  # pyright: ignore
     found, asked = await answered(place, asking, BOTH)
     assert asked.messages == CONVERSATION
@@ -140,7 +142,9 @@ async def test_chat_completions(place: Place, chats: openai.AsyncOpenAI) -> None
     assert not found.choices[0].message.tool_calls
 
 
-async def test_chat_completions_as_a_stream(place: Place, chats: openai.AsyncOpenAI) -> None:
+async def test_chat_completions_as_a_stream(
+    place: GatewayAddress, chats: openai.AsyncOpenAI
+) -> None:
     async def listen() -> Any:
         async with chats.chat.completions.stream(model="m", messages=CHAT) as stream:
             return await stream.get_final_completion()
@@ -180,7 +184,7 @@ INPUT: list[Any] = [
 ]
 
 
-async def test_responses(place: Place, chats: openai.AsyncOpenAI) -> None:
+async def test_responses(place: GatewayAddress, chats: openai.AsyncOpenAI) -> None:
     flat: dict[str, Any] = {"type": "function", "strict": None, **FUNCTION}
     asking = chats.responses.create(
         model="m",
@@ -208,7 +212,7 @@ async def test_responses(place: Place, chats: openai.AsyncOpenAI) -> None:
     assert asked.messages == (*CONVERSATION[1:], own, told)
 
 
-async def test_responses_as_a_stream(place: Place, chats: openai.AsyncOpenAI) -> None:
+async def test_responses_as_a_stream(place: GatewayAddress, chats: openai.AsyncOpenAI) -> None:
     async def listen() -> Any:
         async with chats.responses.stream(model="m", input="Hello") as stream:
             return await stream.get_final_response()
@@ -253,7 +257,7 @@ BLOCKS: list[Any] = [
 ]
 
 
-async def test_messages(place: Place, messages: anthropic.AsyncAnthropic) -> None:
+async def test_messages(place: GatewayAddress, messages: anthropic.AsyncAnthropic) -> None:
     tool = {"name": "python", "description": "Run it.", "input_schema": SCHEMA}
     asking = messages.messages.create(
         model="m",
@@ -284,7 +288,9 @@ async def test_messages(place: Place, messages: anthropic.AsyncAnthropic) -> Non
     assert found.stop_reason == "end_turn"
 
 
-async def test_messages_as_a_stream(place: Place, messages: anthropic.AsyncAnthropic) -> None:
+async def test_messages_as_a_stream(
+    place: GatewayAddress, messages: anthropic.AsyncAnthropic
+) -> None:
     async def listen() -> Any:
         async with messages.messages.stream(model="m", max_tokens=9, messages=BLOCKS) as stream:
             return await stream.get_final_message()
@@ -354,7 +360,7 @@ async def repeat_messages(client: anthropic.AsyncAnthropic, stream: bool) -> Non
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
 async def test_a_message_that_comes_back_is_the_one_that_was_sent(
-    place: Place,
+    place: GatewayAddress,
     chats: openai.AsyncOpenAI,
     messages: anthropic.AsyncAnthropic,
     protocol: str,
@@ -376,7 +382,7 @@ CUT = Action("Once upon", usage=TurnUsage(11, 7, cached_tokens=3, finish="length
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_chat_completions_tell_the_usage_and_what_was_cut(
-    place: Place, chats: openai.AsyncOpenAI, stream: bool
+    place: GatewayAddress, chats: openai.AsyncOpenAI, stream: bool
 ) -> None:
     async def ask() -> Any:
         if not stream:
@@ -402,7 +408,7 @@ async def test_chat_completions_tell_the_usage_and_what_was_cut(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_responses_tell_the_usage_and_what_was_cut(
-    place: Place, chats: openai.AsyncOpenAI, stream: bool
+    place: GatewayAddress, chats: openai.AsyncOpenAI, stream: bool
 ) -> None:
     async def ask() -> Any:
         asked: dict[str, Any] = {"model": "m", "input": "Hello", "max_output_tokens": 7}
@@ -424,7 +430,7 @@ async def test_responses_tell_the_usage_and_what_was_cut(
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_messages_tell_the_usage_and_what_ended_them(
-    place: Place, messages: anthropic.AsyncAnthropic, stream: bool
+    place: GatewayAddress, messages: anthropic.AsyncAnthropic, stream: bool
 ) -> None:
     async def ask(**more: Any) -> Any:
         asked: dict[str, Any] = {"model": "m", "max_tokens": 7, "messages": BLOCKS[:1], **more}
@@ -465,37 +471,69 @@ def test_a_malformed_call_is_passed_on_as_its_text() -> None:
 
 # -- refusals -------------------------------------------------------------------------------------
 
-REFUSED: list[tuple[Dialect, dict[str, Any], str]] = [
-    (Chat(), {}, "lacks 'messages'"),
-    (Chat(), {"messages": []}, "is empty"),
-    (Chat(), {"messages": "hi"}, "is str, wanted list"),
-    (Chat(), {"messages": ["hi"]}, "list of objects"),
-    (Chat(), {"messages": [{"role": "robot", "content": ""}]}, "role is 'robot'"),
-    (Chat(), {"messages": [{"role": "tool", "content": ""}]}, "lacks 'tool_call_id'"),
-    (Chat(), {"messages": CHAT, "n": 2}, "'n' of the request is 2, and only 1"),
-    (Chat(), {"messages": CHAT, "tools": [{"type": "web_search"}]}, "only functions"),
-    (Chat(), {"messages": CHAT, "temperature": 0.2}, "'temperature' of the request is 0.2"),
-    (Chat(), {"messages": CHAT, "tool_choice": "required"}, "'tool_choice'.*'required'.*offer it"),
-    (Chat(), {"messages": CHAT, "tool_choice": "some"}, "'tool_choice'.*'some'.*ignore_fields"),
-    (Chat(), {"messages": CHAT, "response_format": {"type": "json_object"}}, "'response_format'"),
-    (Chat(), {"messages": CHAT, "functions": [FUNCTION]}, "'functions'"),
-    (Chat(), {"messages": CHAT, "reasoning_effort": "low"}, "'reasoning_effort'.*no field"),
-    (Chat(), {"messages": CHAT, "max_tokens": 0}, "whole number from 1"),
-    (Chat(), {"messages": CHAT, "max_tokens": True}, "whole number from 1"),
-    (Chat(), {"messages": CHAT, "stop": ["a"] * 17}, "at most 16"),
-    (Chat(), {"messages": CHAT, "stop": [""]}, "1 to 100 characters"),
-    (Chat(), {"messages": [{"role": "user", "content": "a", "name": "Eve"}]}, "'name'.*'Eve'"),
-    (Responses(), {"input": "hi", "max_tool_calls": 1}, "'max_tool_calls'"),
-    (Responses(), {"input": "hi", "text": {"format": {"type": "json_schema"}}}, "'text'"),
-    (Messages(), {"messages": BLOCKS, "max_tokens": 9, "top_k": 4}, "'top_k'"),
-    (Messages(), {"messages": BLOCKS, "tool_choice": {"type": "any"}}, "'any'.*offer it"),
+REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
+    (ChatCompletionsDialect(), {}, "lacks 'messages'"),
+    (ChatCompletionsDialect(), {"messages": []}, "is empty"),
+    (ChatCompletionsDialect(), {"messages": "hi"}, "is str, wanted list"),
+    (ChatCompletionsDialect(), {"messages": ["hi"]}, "list of objects"),
+    (ChatCompletionsDialect(), {"messages": [{"role": "robot", "content": ""}]}, "role is 'robot'"),
     (
-        Chat(),
+        ChatCompletionsDialect(),
+        {"messages": [{"role": "tool", "content": ""}]},
+        "lacks 'tool_call_id'",
+    ),
+    (ChatCompletionsDialect(), {"messages": CHAT, "n": 2}, "'n' of the request is 2, and only 1"),
+    (
+        ChatCompletionsDialect(),
+        {"messages": CHAT, "tools": [{"type": "web_search"}]},
+        "only functions",
+    ),
+    (
+        ChatCompletionsDialect(),
+        {"messages": CHAT, "temperature": 0.2},
+        "'temperature' of the request is 0.2",
+    ),
+    (
+        ChatCompletionsDialect(),
+        {"messages": CHAT, "tool_choice": "required"},
+        "'tool_choice'.*'required'.*offer it",
+    ),
+    (
+        ChatCompletionsDialect(),
+        {"messages": CHAT, "tool_choice": "some"},
+        "'tool_choice'.*'some'.*ignore_fields",
+    ),
+    (
+        ChatCompletionsDialect(),
+        {"messages": CHAT, "response_format": {"type": "json_object"}},
+        "'response_format'",
+    ),
+    (ChatCompletionsDialect(), {"messages": CHAT, "functions": [FUNCTION]}, "'functions'"),
+    (
+        ChatCompletionsDialect(),
+        {"messages": CHAT, "reasoning_effort": "low"},
+        "'reasoning_effort'.*no field",
+    ),
+    (ChatCompletionsDialect(), {"messages": CHAT, "max_tokens": 0}, "whole number from 1"),
+    (ChatCompletionsDialect(), {"messages": CHAT, "max_tokens": True}, "whole number from 1"),
+    (ChatCompletionsDialect(), {"messages": CHAT, "stop": ["a"] * 17}, "at most 16"),
+    (ChatCompletionsDialect(), {"messages": CHAT, "stop": [""]}, "1 to 100 characters"),
+    (
+        ChatCompletionsDialect(),
+        {"messages": [{"role": "user", "content": "a", "name": "Eve"}]},
+        "'name'.*'Eve'",
+    ),
+    (ResponsesDialect(), {"input": "hi", "max_tool_calls": 1}, "'max_tool_calls'"),
+    (ResponsesDialect(), {"input": "hi", "text": {"format": {"type": "json_schema"}}}, "'text'"),
+    (AnthropicDialect(), {"messages": BLOCKS, "max_tokens": 9, "top_k": 4}, "'top_k'"),
+    (AnthropicDialect(), {"messages": BLOCKS, "tool_choice": {"type": "any"}}, "'any'.*offer it"),
+    (
+        ChatCompletionsDialect(),
         {"messages": [{"role": "user", "content": [{"type": "audio"}]}]},
         "of type 'audio'",
     ),
     (
-        Chat(),
+        ChatCompletionsDialect(),
         {
             "messages": [
                 {
@@ -507,7 +545,7 @@ REFUSED: list[tuple[Dialect, dict[str, Any], str]] = [
         "nothing is fetched",
     ),
     (
-        Chat(),
+        ChatCompletionsDialect(),
         {
             "messages": [
                 {
@@ -518,20 +556,24 @@ REFUSED: list[tuple[Dialect, dict[str, Any], str]] = [
         },
         "must be a JSON object",
     ),
-    (Responses(), {"input": []}, "is empty"),
-    (Responses(), {"input": [{"type": "file"}]}, "of type 'file'"),
-    (Responses(), {"input": "hi", "background": True}, "only False is answered"),
-    (Responses(), {"input": "hi", "tools": [{"type": "mcp"}]}, "only functions"),
-    (Messages(), {"messages": []}, "is empty"),
-    (Messages(), {"messages": [{"role": "tool", "content": ""}]}, "role is 'tool'"),
-    (Messages(), {"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "of type 'x'"),
-    (Messages(), {"messages": BLOCKS, "tools": [{"type": "bash_1", "name": "b"}]}, "own"),
+    (ResponsesDialect(), {"input": []}, "is empty"),
+    (ResponsesDialect(), {"input": [{"type": "file"}]}, "of type 'file'"),
+    (ResponsesDialect(), {"input": "hi", "background": True}, "only False is answered"),
+    (ResponsesDialect(), {"input": "hi", "tools": [{"type": "mcp"}]}, "only functions"),
+    (AnthropicDialect(), {"messages": []}, "is empty"),
+    (AnthropicDialect(), {"messages": [{"role": "tool", "content": ""}]}, "role is 'tool'"),
+    (
+        AnthropicDialect(),
+        {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
+        "of type 'x'",
+    ),
+    (AnthropicDialect(), {"messages": BLOCKS, "tools": [{"type": "bash_1", "name": "b"}]}, "own"),
 ]
 
 
 @pytest.mark.parametrize(("protocol", "body", "words"), REFUSED)
 def test_what_cannot_be_answered_is_refused_with_a_reason(
-    protocol: Dialect, body: dict[str, Any], words: str
+    protocol: ApiDialect, body: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(BadRequest, match=words):
         protocol.read(body)
@@ -546,16 +588,16 @@ def test_what_is_ignored_by_name_is_not_refused() -> None:
         "novel": 1,
     }
     ignored = ["temperature", "tool_choice", "name", "stop", "novel"]
-    assert Chat().read(body, ignored).request == TurnRequest()
+    assert ChatCompletionsDialect().read(body, ignored).request == TurnRequest()
     for name in ignored:
         if name != "stop":
             with pytest.raises(BadRequest, match=name):
-                Chat().read(body, [other for other in ignored if other != name])
+                ChatCompletionsDialect().read(body, [other for other in ignored if other != name])
 
 
 async def test_clients_see_refusals_as_their_own_errors(
-    gateway: Gateway,
-    place: Place,
+    gateway: GatewayServer,
+    place: GatewayAddress,
     chats: openai.AsyncOpenAI,
     messages: anthropic.AsyncAnthropic,
 ) -> None:
@@ -576,7 +618,7 @@ async def test_clients_see_refusals_as_their_own_errors(
 
 
 @watched
-async def test_bodies_that_are_none(gateway: Gateway, place: Place) -> None:
+async def test_bodies_that_are_none(gateway: GatewayServer, place: GatewayAddress) -> None:
     async with httpx.AsyncClient(base_url=gateway.url) as client:
         headers = {"Authorization": f"Bearer {place.key}"}
         deep = b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}"
@@ -597,7 +639,9 @@ async def test_bodies_that_are_none(gateway: Gateway, place: Place) -> None:
             assert answer.headers["x-should-retry"] == "false"
 
 
-async def test_the_key_is_good_as_api_key_too(gateway: Gateway, place: Place) -> None:
+async def test_the_key_is_good_as_api_key_too(
+    gateway: GatewayServer, place: GatewayAddress
+) -> None:
     chats = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=place.key, max_retries=0)
     async with chats:
         asking = chats.chat.completions.create(model="m", messages=CHAT)
@@ -616,7 +660,9 @@ async def test_the_key_is_good_as_api_key_too(gateway: Gateway, place: Place) ->
             await nobody.models.list()
 
 
-async def test_a_body_that_is_too_large_is_not_taken_in(gateway: Gateway, place: Place) -> None:
+async def test_a_body_that_is_too_large_is_not_taken_in(
+    gateway: GatewayServer, place: GatewayAddress
+) -> None:
     port = int(gateway.url.rpartition(":")[2])
     for key, status in ((place.key, b"400"), ("nobody", b"401")):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -662,12 +708,12 @@ async def test_bodies_wait_for_their_share_of_the_memory() -> None:
 # -- the desk -------------------------------------------------------------------------------------
 
 
-def asked(*texts: str) -> Asked:
-    return Asked(messages=tuple(Message("user", text) for text in texts))
+def asked(*texts: str) -> ChatRequest:
+    return ChatRequest(messages=tuple(Message("user", text) for text in texts))
 
 
 async def test_a_client_that_asks_again_gets_the_answer_to_its_first_question() -> None:
-    desk = Desk()
+    desk = GatewaySession()
     first = asyncio.ensure_future(desk.ask(asked("a")))
     question = await asyncio.wait_for(desk.next(), SOON_S)
     first.cancel()
@@ -684,7 +730,7 @@ async def test_a_client_that_asks_again_gets_the_answer_to_its_first_question() 
 
 
 async def test_a_client_that_missed_its_answer_gets_it() -> None:
-    desk = Desk()
+    desk = GatewaySession()
     first = asyncio.ensure_future(desk.ask(asked("a")))
     question = await asyncio.wait_for(desk.next(), SOON_S)
     first.cancel()
@@ -695,7 +741,7 @@ async def test_a_client_that_missed_its_answer_gets_it() -> None:
 
 @pytest.mark.parametrize("how", ["gone", "header", "key"])
 async def test_a_retry_with_a_previous_response_is_no_second_turn(how: str) -> None:
-    desk = Desk()
+    desk = GatewaySession()
     first = asyncio.ensure_future(desk.ask(asked("a")))
     (await asyncio.wait_for(desk.next(), SOON_S)).answer(say("yes"))
     _, answer = await first
@@ -718,7 +764,9 @@ async def test_a_retry_with_a_previous_response_is_no_second_turn(how: str) -> N
         await asking
 
 
-async def test_a_client_says_by_a_header_that_it_asks_again(gateway: Gateway, place: Place) -> None:
+async def test_a_client_says_by_a_header_that_it_asks_again(
+    gateway: GatewayServer, place: GatewayAddress
+) -> None:
     async with httpx.AsyncClient(base_url=place.url, timeout=SOON_S) as client:
         body = {"messages": [{"role": "user", "content": "a"}]}
         asking = asyncio.ensure_future(client.post("/v1/chat/completions", json=body))
@@ -731,7 +779,7 @@ async def test_a_client_says_by_a_header_that_it_asks_again(gateway: Gateway, pl
 
 
 async def test_a_refused_question_is_refused_again_and_costs_nothing() -> None:
-    desk = Desk()
+    desk = GatewaySession()
     asking = asyncio.ensure_future(desk.ask(asked("a")))
     (await asyncio.wait_for(desk.next(), SOON_S)).refuse("no such thing")
     for _ in range(2):
@@ -743,7 +791,7 @@ async def test_a_refused_question_is_refused_again_and_costs_nothing() -> None:
 
 
 async def test_instructions_are_those_of_the_last_request() -> None:
-    desk = Desk()
+    desk = GatewaySession()
     before = ""
     shown: list[list[str]] = []
     for turn, instructions in enumerate(("x", "x", "y", "")):
@@ -763,7 +811,7 @@ async def test_instructions_are_those_of_the_last_request() -> None:
 
 
 async def test_a_question_nobody_waits_for_is_not_taken() -> None:
-    desk = Desk()
+    desk = GatewaySession()
     gone = asyncio.ensure_future(desk.ask(asked("a")))
     await asyncio.sleep(0)
     gone.cancel()
@@ -776,13 +824,13 @@ async def test_a_question_nobody_waits_for_is_not_taken() -> None:
 
 
 async def test_a_closed_desk_refuses_who_waits_and_who_comes() -> None:
-    desk = Desk()
+    desk = GatewaySession()
     waiting = asyncio.ensure_future(desk.ask(asked("a")))
     taken = asyncio.ensure_future(desk.ask(asked("b")))
     await asyncio.wait_for(desk.next(), SOON_S)
     desk.close("over")
     for task in (waiting, taken):
-        with pytest.raises(DeskClosed, match="over"):
+        with pytest.raises(GatewaySessionClosed, match="over"):
             await asyncio.wait_for(task, SOON_S)
-    with pytest.raises(DeskClosed, match="over"):
+    with pytest.raises(GatewaySessionClosed, match="over"):
         await desk.ask(asked("c"))

@@ -14,21 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.env import Action
-from agentrl.gateway import BadRequest, Desk
-from agentrl.gateway.anthropic import Messages
+from agentrl.gateway import BadRequest, GatewaySession
+from agentrl.gateway.anthropic import AnthropicDialect
 from agentrl.gateway.bodies import parse_body
-from agentrl.gateway.chat import Chat
-from agentrl.gateway.dialogue import Dialect
-from agentrl.gateway.responses import Responses
+from agentrl.gateway.chat import ChatCompletionsDialect
+from agentrl.gateway.dialect import ApiDialect
+from agentrl.gateway.responses import ResponsesDialect
 from agentrl.message import ToolCall
 from agentrl.store.codec import pack, unpack
 from tests.system.test_gateway import BLOCKS, CHAT, INPUT, TOOL
 
 FUZZED = int(os.environ.get("AGENTRL_FUZZED", "60"))
-PROTOCOLS: list[tuple[Dialect, dict[str, Any]]] = [
-    (Chat(), {"messages": CHAT, "tools": [TOOL], "stop": ["x"], "max_tokens": 3}),
-    (Responses(), {"input": INPUT, "instructions": "Be brief.", "previous_response_id": None}),
-    (Messages(), {"messages": BLOCKS, "max_tokens": 3, "system": "Be brief."}),
+PROTOCOLS: list[tuple[ApiDialect, dict[str, Any]]] = [
+    (ChatCompletionsDialect(), {"messages": CHAT, "tools": [TOOL], "stop": ["x"], "max_tokens": 3}),
+    (
+        ResponsesDialect(),
+        {"input": INPUT, "instructions": "Be brief.", "previous_response_id": None},
+    ),
+    (AnthropicDialect(), {"messages": BLOCKS, "max_tokens": 3, "system": "Be brief."}),
 ]
 ODD = st.one_of(
     st.none(),
@@ -78,10 +81,10 @@ def mutants(draw: st.DrawFn, body: dict[str, Any]) -> bytes:
     return bytes(data)
 
 
-async def told(protocol: Dialect, data: bytes) -> None:
+async def told(protocol: ApiDialect, data: bytes) -> None:
     """Ask what a body asks, and be answered; raises `BadRequest` and nothing else."""
     asked = protocol.read(parse_body(data), ())
-    desk = Desk()
+    desk = GatewaySession()
     asking = asyncio.ensure_future(desk.ask(asked))
     question = asyncio.ensure_future(desk.next())
     await asyncio.wait((asking, question), return_when=asyncio.FIRST_COMPLETED)
@@ -101,7 +104,7 @@ async def told(protocol: Dialect, data: bytes) -> None:
 @settings(max_examples=FUZZED, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 async def test_a_body_is_answered_or_refused(
-    protocol: Dialect, body: dict[str, Any], data: st.DataObject
+    protocol: ApiDialect, body: dict[str, Any], data: st.DataObject
 ) -> None:
     try:
         await told(protocol, data.draw(mutants(body)))

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, EnvError, SandboxError
 from agentrl.grading import (
-    Artefact,
+    ArtefactChecker,
+    ArtefactFile,
     ArtefactLimits,
-    Artefacts,
+    ArtefactSet,
     CallTest,
-    Checker,
-    Grade,
+    GradeReport,
     OpenSession,
     TestResult,
     collect,
@@ -74,9 +74,11 @@ def fresh(pool: ForkServerPool) -> OpenSession:
     return pool.open
 
 
-def program(source: str, **others: str) -> Artefacts:
+def program(source: str, **others: str) -> ArtefactSet:
     files = {"solution.py": source, **others}
-    return Artefacts(files=tuple(Artefact(path, files[path].encode()) for path in sorted(files)))
+    return ArtefactSet(
+        files=tuple(ArtefactFile(path, files[path].encode()) for path in sorted(files))
+    )
 
 
 def pwned() -> bool:
@@ -183,7 +185,7 @@ def test_a_grade_is_data_and_no_clock_is_in_it() -> None:
     assert fast == TestResult(id="a", status="ok", seconds=9.9)
     failed = TestResult(id="b", status="wrong", error="x" * 1000)
     assert len(failed.error) == ERROR_CHARACTERS
-    grade = Grade(tests=(fast, failed), artefacts=program("x = 1").manifest())
+    grade = GradeReport(tests=(fast, failed), artefacts=program("x = 1").manifest())
     assert grade.score == 0.5
     record = json.loads(json.dumps(grade.to_json()))
     assert record["score"] == 0.5
@@ -196,7 +198,7 @@ def test_a_grade_needs_tests_with_ids_of_their_own() -> None:
     one = TestResult(id="a", status="ok")
     for tests in ((), (one, one)):
         with pytest.raises(ValueError, match="ids of their own"):
-            Grade(tests=tests, artefacts={})
+            GradeReport(tests=tests, artefacts={})
 
 
 @given(st.lists(st.binary(max_size=50), max_size=4))
@@ -204,10 +206,10 @@ def test_artefacts_come_back_from_a_directory(
     tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    files = tuple(Artefact(f"out/{at}.bin", data) for at, data in enumerate(contents))
-    kept = Artefacts(files=files, refused={"link": "links are not followed"})
+    files = tuple(ArtefactFile(f"out/{at}.bin", data) for at, data in enumerate(contents))
+    kept = ArtefactSet(files=files, refused={"link": "links are not followed"})
     manifest = kept.store(folder)
-    assert Artefacts.load(manifest) == kept
+    assert ArtefactSet.load(manifest) == kept
     assert len(list((folder / "objects").iterdir())) == len(set(contents))
     assert kept.store(folder) == manifest
 
@@ -217,7 +219,7 @@ def test_damaged_artefacts_are_refused(tmp_path: Path) -> None:
     (blob,) = (tmp_path / "objects").iterdir()
     blob.write_bytes(b"def solve(): return 2")
     with pytest.raises(ValueError, match="is damaged"):
-        Artefacts.load(manifest)
+        ArtefactSet.load(manifest)
 
 
 # What is collected.
@@ -571,10 +573,10 @@ async def test_after_two_timeouts_the_rest_is_not_run(fresh: OpenSession) -> Non
 
 async def test_no_artefact_no_session() -> None:
     pool = InMemorySandboxPool({})
-    grade = await grade_calls(Artefacts(), SQUARES, open_session=pool.open)
+    grade = await grade_calls(ArtefactSet(), SQUARES, open_session=pool.open)
     assert (grade.score, pool.sessions) == (0.0, [])
     assert grade.tests[0].error == "solution.py: it is not there"
-    refused = Artefacts(refused={"solution.py": "it is a link"})
+    refused = ArtefactSet(refused={"solution.py": "it is a link"})
     grade = await grade_calls(refused, SQUARES, open_session=pool.open)
     assert grade.tests[0].error == "solution.py: it is a link"
 
@@ -612,14 +614,14 @@ async def test_grading_again_gives_the_same_grade(fresh: OpenSession, tmp_path: 
     source = "def solve(x):\n    if x < 0: raise ValueError(x)\n    return x + x"
     artefacts = program(source)
     first = await grade_calls(artefacts, SQUARES, open_session=fresh)
-    stored = Artefacts.load(artefacts.store(tmp_path))
+    stored = ArtefactSet.load(artefacts.store(tmp_path))
     assert await grade_calls(stored, SQUARES, open_session=fresh) == first
 
 
 # A checker's own program.
 
 
-COUNT = Checker(
+COUNT = ArtefactChecker(
     program="""
 import json
 rows = open('artefacts/report.csv').read().split()
@@ -633,9 +635,9 @@ json.dump(verdict, open('verdict.json', 'w'))
 )
 
 
-def report(text: bytes, **others: bytes) -> Artefacts:
+def report(text: bytes, **others: bytes) -> ArtefactSet:
     files = {"report.csv": text, **others}
-    return Artefacts(files=tuple(Artefact(path, files[path]) for path in sorted(files)))
+    return ArtefactSet(files=tuple(ArtefactFile(path, files[path]) for path in sorted(files)))
 
 
 @pytest.mark.namespaces
@@ -682,7 +684,7 @@ async def test_planted_files_do_not_reach_the_checker(fresh: OpenSession) -> Non
 )
 @watched
 async def test_only_a_whole_verdict_counts(ending: str, fresh: OpenSession) -> None:
-    broken = Checker(program=ending, tests=COUNT.tests)
+    broken = ArtefactChecker(program=ending, tests=COUNT.tests)
     with pytest.raises(EnvError, match="the checker's"):
         await judge_with(broken, report(b"a"), open_session=fresh)
 

@@ -24,14 +24,14 @@ import pytest_asyncio
 
 from agentrl.env import Step, call
 from agentrl.task import Task
+from agentrl_envs.accessibility.node import AccessibilityNode
+from agentrl_envs.accessibility.reading import ObservedPage, read
 from agentrl_envs.gui import GuiEnv
-from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
-from agentrl_envs.gui.inside.site import STATE, Site, handler
-from agentrl_envs.gui.observation import Numbers, Wants, described
+from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
+from agentrl_envs.gui.inside.site import STATE, BrowserSite, handler
+from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, described
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES, bookmarked
-from agentrl_envs.web.observation.node import Node
-from agentrl_envs.web.observation.reading import Page, read
 from tests.support.processes import command_line, family
 
 SETTINGS = DesktopSettings(desktops=1, warm=0, call_s=120, start_s=120, settle_s=20)
@@ -103,7 +103,7 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(Site(SPEC, str(tmp_path))))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(BrowserSite(SPEC, str(tmp_path))))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield Served(tmp_path, server.server_address[1])
@@ -174,7 +174,7 @@ class Left:
         self.has_quit = True
         return True
 
-    async def nodes(self) -> Sequence[Node]:
+    async def nodes(self) -> Sequence[AccessibilityNode]:
         return ()
 
 
@@ -251,7 +251,7 @@ def element(depth: int, role: str, name: str, text: str | None = None, *more: st
 
 def lines(*elements: list[Any]) -> list[str]:
     seen = {"elements": [*elements], "windows": [], "silent": []}
-    nodes, _, _ = described(seen, Wants(), Numbers())
+    nodes, _, _ = described(seen, DesktopObservationOptions(), ElementNumbers())
     return [node.line for node in nodes]
 
 
@@ -302,13 +302,13 @@ async def pool() -> AsyncGenerator[DesktopPool]:
     await made.close()
 
 
-async def begun(pool: DesktopPool, name: str) -> tuple[GuiEnv, Task, Page]:
+async def begun(pool: DesktopPool, name: str) -> tuple[GuiEnv, Task, ObservedPage]:
     env, task = GuiEnv(pack=template_pack(templates=[name]), desktop=pool), first_task(name)
     opening, _ = await env.reset(options={"task": task})
     return env, task, read(opening.messages[-1].text)
 
 
-def shown(step: Step) -> Page:
+def shown(step: Step) -> ObservedPage:
     return read(step[0].messages[-1].text)
 
 
@@ -316,12 +316,12 @@ async def does(env: GuiEnv, action: str, **arguments: Any) -> Step:
     return await env.step(call("computer", action=action, **arguments))
 
 
-async def visited(env: GuiEnv, address: str) -> Page:
+async def visited(env: GuiEnv, address: str) -> ObservedPage:
     await does(env, "key", keys="ctrl+l")
     return shown(await does(env, "type", text=f"{address}\n"))
 
 
-def desktop_of(env: GuiEnv) -> Desktop:
+def desktop_of(env: GuiEnv) -> DesktopSession:
     episode: Any = env._episode  # pyright: ignore[reportPrivateUsage]
     return episode.desktop
 

@@ -24,22 +24,22 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import say
 from agentrl.errors import ConfigError, EnvError, SandboxError
-from agentrl.gold import play_gold
-from agentrl.run_id import using_run_id
+from agentrl.runtime.run_id import using_run_id
 from agentrl.task import Task
 from agentrl_envs.gui import GuiEnv
-from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
+from agentrl_envs.gui.checked_desktop import CheckedDesktop
+from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
 from agentrl_envs.gui.desktop.container import desktop_container, profile
-from agentrl_envs.gui.live import Looked
-from agentrl_envs.gui.observation import Wants
+from agentrl_envs.gui.observation import DesktopObservationOptions
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.world import Ran
+from agentrl_envs.gui.world import CommandResult
 from agentrl_sandbox.launch.contained import started_in_thread
-from agentrl_sandbox.launch.engine import Engine
+from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.lease import LABEL_OWNER, LABEL_RUN
-from agentrl_sandbox.reaping.engine import Container, containers, default_engine
+from agentrl_sandbox.reaping.engine import ListedContainer, containers, default_engine
 from agentrl_sandbox.recipe import RECIPES
 
 module = pytest.mark.asyncio(loop_scope="module")
@@ -55,7 +55,7 @@ TEMPLATES = (
 LIMITS = {"Memory": 2**30, "MemorySwap": 2**30, "PidsLimit": 1000, "ShmSize": 2**28}
 
 
-def ours(run: str) -> list[Container]:
+def ours(run: str) -> list[ListedContainer]:
     return containers(default_engine(), f"{LABEL_RUN}={run}")
 
 
@@ -67,14 +67,16 @@ async def pool() -> AsyncGenerator[DesktopPool]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desktop(pool: DesktopPool) -> AsyncGenerator[Desktop]:
+async def desktop(pool: DesktopPool) -> AsyncGenerator[DesktopSession]:
     taken = await pool.take()
     yield taken
     await pool.give(taken)
 
 
-async def python(desktop: Desktop, code: str) -> Ran:
-    return await Looked(desktop, Wants()).run(["/usr/bin/python3", "-c", code], limit_s=60)
+async def python(desktop: DesktopSession, code: str) -> CommandResult:
+    return await CheckedDesktop(desktop, DesktopObservationOptions()).run(
+        ["/usr/bin/python3", "-c", code], limit_s=60
+    )
 
 
 def first_task(name: str) -> Task:
@@ -180,7 +182,7 @@ async def test_a_desktop_that_is_used_again_looks_as_a_fresh_one() -> None:
 
 @pytest.mark.desktop_image
 @module
-async def test_programs_have_no_right_and_cannot_get_one(desktop: Desktop) -> None:
+async def test_programs_have_no_right_and_cannot_get_one(desktop: DesktopSession) -> None:
     code = """
 import os
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
@@ -191,7 +193,7 @@ print(os.getuid(), os.getgid(), os.getgroups(),
     assert (await python(desktop, code)).out.split() == ["1000", "1000", "[1000]", "1", "2"]
     process = f"/proc/{desktop._started.pid}"  # pyright: ignore[reportPrivateUsage]
     assert os.stat(process).st_uid >= 2**30 or os.geteuid() != 0, "a user nobody has"
-    set_ids = await Looked(desktop, Wants()).run(
+    set_ids = await CheckedDesktop(desktop, DesktopObservationOptions()).run(
         ["find", "/", "-xdev", "-perm", "/6000", "-type", "f"], limit_s=60
     )
     assert set_ids.out == ""
@@ -199,7 +201,7 @@ print(os.getuid(), os.getgid(), os.getgroups(),
 
 @pytest.mark.desktop_image
 @module
-async def test_nothing_is_mounted_even_in_a_user_namespace(desktop: Desktop) -> None:
+async def test_nothing_is_mounted_even_in_a_user_namespace(desktop: DesktopSession) -> None:
     code = """
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -216,7 +218,7 @@ for call in (lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None),
 
 @pytest.mark.desktop_image
 @module
-async def test_nothing_but_the_home_can_be_written(desktop: Desktop) -> None:
+async def test_nothing_but_the_home_can_be_written(desktop: DesktopSession) -> None:
     code = """
 import os
 written = []
@@ -241,12 +243,13 @@ for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/opt/deskt
 @pytest.mark.desktop_image
 @module
 async def test_programs_of_the_home_run_and_files_are_made_as_with_bubblewrap(
-    desktop: Desktop,
+    desktop: DesktopSession,
 ) -> None:
     code = "umask; cp /bin/echo ~/mine; ~/mine run; pwd; id -un; hostname; tty; echo $PATH $HOME"
-    other = await Desktop.start(HERE)
+    other = await DesktopSession.start(HERE)
     ran = [
-        await Looked(one, Wants()).run(["sh", "-c", code], limit_s=60) for one in (desktop, other)
+        await CheckedDesktop(one, DesktopObservationOptions()).run(["sh", "-c", code], limit_s=60)
+        for one in (desktop, other)
     ]
     await other.close()
     assert ran[0] == ran[1]
@@ -261,7 +264,7 @@ async def test_programs_of_the_home_run_and_files_are_made_as_with_bubblewrap(
 async def test_a_container_says_whose_it_is_and_goes_with_its_desktop() -> None:
     run = f"test-{os.urandom(4).hex()}"
     with using_run_id(run):
-        made = await Desktop.start(SETTINGS)
+        made = await DesktopSession.start(SETTINGS)
     (found,) = ours(run)
     assert found.labels[LABEL_OWNER].startswith(f"{os.getpid()}-")
     held = made.memory_bytes()
@@ -276,7 +279,7 @@ async def test_a_container_says_whose_it_is_and_goes_with_its_desktop() -> None:
 @module
 async def test_an_image_that_is_not_there_is_refused_with_the_command() -> None:
     with pytest.raises(ConfigError, match="agentrl image build desktop --tag agentrl-nothing`"):
-        await Desktop.start(replace(SETTINGS, image="agentrl-nothing"))
+        await DesktopSession.start(replace(SETTINGS, image="agentrl-nothing"))
 
 
 @pytest.mark.docker
@@ -285,7 +288,7 @@ async def test_an_image_that_is_not_there_is_refused_with_the_command() -> None:
 async def test_an_image_without_the_programs_is_no_fault_of_an_episode() -> None:
     run = f"test-{os.urandom(4).hex()}"
     with using_run_id(run), pytest.raises(EnvError, match="a desktop did not start") as raised:
-        await Desktop.start(replace(SETTINGS, image=RECIPES["sandbox"].tag))
+        await DesktopSession.start(replace(SETTINGS, image=RECIPES["sandbox"].tag))
     assert "Xvfb" in str(raised.value)
     assert ours(run) == []
 
@@ -295,13 +298,13 @@ async def test_an_image_without_the_programs_is_no_fault_of_an_episode() -> None
 async def test_an_engine_that_fails_is_no_fault_of_an_episode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fails(engine: Engine, name: str) -> None:
+    def fails(engine: DockerEngine, name: str) -> None:
         raise SandboxError(f"the Docker engine could not start {name}")
 
     run = f"test-{os.urandom(4).hex()}"
-    monkeypatch.setattr(Engine, "start", fails)
+    monkeypatch.setattr(DockerEngine, "start", fails)
     with using_run_id(run), pytest.raises(EnvError, match="did not start: the Docker engine could"):
-        await Desktop.start(SETTINGS)
+        await DesktopSession.start(SETTINGS)
     assert ours(run) == []
 
 

@@ -11,17 +11,17 @@ import agentrl
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Step, call, say
 from agentrl.message import ToolCall
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.gate.seat import Seat
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.slot import RolloutSlot
 from agentrl.task import Task
 from agentrl.testing import check_env
 from agentrl.trajectory import Finished, Leaf
+from agentrl_envs.accessibility.reading import read
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import TEMPLATES
-from agentrl_envs.web.observation.reading import read
 from tests.support.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
@@ -208,7 +208,7 @@ async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> N
     pack = template_pack(templates=["press", "enter_code"])
     stream, staged = iter(pack.tasks("train", 0)), list[bool]()
 
-    async def play(seat: Seat) -> Leaf:
+    async def play(seat: RolloutSlot) -> Leaf:
         env: Any = seat.watched(GuiEnv(pack=pack, desktop=small))
         _, info = await env.reset(seed=seat.seed, options={"task": seat.tree.task})
         staged.append(info["staged_desktop"])
@@ -218,8 +218,8 @@ async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> N
         await small.rest()
         return Leaf(node=None, outcome=Finished(reward), sample=seat.attempt.sample)
 
-    gate = Gate(
-        policy=GatePolicy(groups_per_step=2, group_size=2, concurrency=1),
+    gate = RolloutScheduler(
+        policy=SchedulerPolicy(groups_per_step=2, group_size=2, concurrency=1),
         engine=ScriptedEngine(lambda request: []),
         play=play,
         tasks=lambda count: list(islice(stream, count)),

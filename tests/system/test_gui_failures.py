@@ -15,12 +15,12 @@ import pytest_asyncio
 from agentrl.env import Step, call
 from agentrl.errors import ConfigError, EnvError
 from agentrl.task import Split, Task
+from agentrl_envs.accessibility.reading import read
 from agentrl_envs.gui import GuiEnv
-from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
+from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
 from agentrl_envs.gui.inside.form import COMMAND, STATE
-from agentrl_envs.gui.world import LiveDesktop, Scene, Verdict
-from agentrl_envs.pooled import Places
-from agentrl_envs.web.observation.reading import read
+from agentrl_envs.gui.world import DesktopScene, LiveDesktop, TaskVerdict
+from agentrl_envs.pooled import PoolPermits
 from tests.support.desktops import BACKENDS, desktop_of, processes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -41,8 +41,8 @@ class Pack:
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         yield Task(prompt="Press One.", id=f"one-{split}", split=split, seed=seed)
 
-    def scene(self, task: Task) -> Scene:
-        return Scene(
+    def scene(self, task: Task) -> DesktopScene:
+        return DesktopScene(
             goal="Press One.",
             files={"form/form.json": PANEL},
             programs=[*self.form, *self.programs],
@@ -50,8 +50,8 @@ class Pack:
 
     async def judge(
         self, task: Task, desktop: LiveDesktop, said: str | None, *, failed: bool
-    ) -> Verdict:
-        return Verdict(reward=float(await desktop.read(f"form/{STATE}") == b'["One"]'))
+    ) -> TaskVerdict:
+        return TaskVerdict(reward=float(await desktop.read(f"form/{STATE}") == b'["One"]'))
 
     def gold(self, task: Task, seen: Any) -> Any:
         raise KeyError(task.id)
@@ -257,7 +257,7 @@ async def test_a_program_that_does_not_start_is_no_fault_of_the_agent(
 
 async def test_who_waits_for_a_desktop_waits_so_long(settings: DesktopSettings) -> None:
     small = DesktopPool(replace(settings, desktops=1, open_s=1))
-    small._places = Places("desktop", 0, within_s=1)  # pyright: ignore[reportPrivateUsage]
+    small._places = PoolPermits("desktop", 0, within_s=1)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(EnvError, match="no desktop came free within 1 s"):
         await small.take()
     await small.close()
@@ -267,7 +267,7 @@ async def test_who_waits_for_a_desktop_waits_so_long(settings: DesktopSettings) 
 
 async def test_desktops_are_used_again_and_replaced_when_worn(settings: DesktopSettings) -> None:
     small = DesktopPool(replace(settings, desktops=1, recycle_after=2))
-    met: list[Desktop] = []
+    met: list[DesktopSession] = []
     for _ in range(3):
         env, text = await begun(small)
         met.append(desktop_of(env))
@@ -288,4 +288,4 @@ async def test_without_a_desktop_it_says_what_is_missing(
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(ConfigError, match="apt-get install"):
-        await Desktop.start(settings)
+        await DesktopSession.start(settings)

@@ -18,17 +18,17 @@ import pytest
 import pytest_asyncio
 
 import agentrl
+from agentrl.authoring.gold import play_gold
 from agentrl.env import say
 from agentrl.errors import ConfigError
-from agentrl.gold import play_gold
 from agentrl.task import Task
+from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.osworld import osworld_pack, read_tasks
-from agentrl_envs.gui.osworld.gestures import Gesture, Unreadable, gestures, perform
+from agentrl_envs.gui.osworld.gestures import ScriptGesture, UnreadableScript, gestures, perform
 from agentrl_envs.gui.osworld.steps import command_needs, words_of
-from agentrl_envs.gui.world import Ran
-from agentrl_envs.web.observation.node import Node
+from agentrl_envs.gui.world import CommandResult
 from tests.support.xlsx_files import xlsx
 
 URL = "https://files.example/of/book.xlsx?download=1"
@@ -185,19 +185,19 @@ async def test_the_recorded_actions_earn_one_and_doing_nothing_earns_nothing(
 async def test_commands_end_in_time_and_windows_are_found_by_their_titles(
     pool: DesktopPool,
 ) -> None:
-    from agentrl_envs.gui.live import Looked
-    from agentrl_envs.gui.observation import Wants
+    from agentrl_envs.gui.checked_desktop import CheckedDesktop
+    from agentrl_envs.gui.observation import DesktopObservationOptions
 
     desktop = await pool.take()
     desktop.touched = True
-    place_ = Looked(desktop, Wants())
+    place_ = CheckedDesktop(desktop, DesktopObservationOptions())
     said = await place_.run(["sh", "-c", "echo out; echo err >&2; exit 3"], limit_s=60)
-    assert said == Ran(3, "out\n", "err\n")
-    assert await place_.run(["no-such-program"], limit_s=60) == Ran(
+    assert said == CommandResult(3, "out\n", "err\n")
+    assert await place_.run(["no-such-program"], limit_s=60) == CommandResult(
         127, "", said_of("no-such-program")
     )
     endless = await place_.run(["sh", "-c", "echo begun; sleep 600"], limit_s=5)
-    assert endless == Ran(None, "begun\n", "")
+    assert endless == CommandResult(None, "begun\n", "")
     long = await place_.run(["head", "-c", "3000000", "/dev/zero"], limit_s=60)
     assert len(long.out) == 2**20
     assert (await place_.run(["python", "-c", "print(1)"], limit_s=60)).out == "1\n"
@@ -333,13 +333,13 @@ def test_scripts_are_read_and_not_run() -> None:
         "pyautogui.moveTo({SCREEN_WIDTH_HALF}, {SCREEN_HEIGHT_HALF}); pyautogui.rightClick(1, 2)"
     ))  # fmt: skip
     assert read == [
-        Gesture("sleep", {"seconds": 0.5}),
-        Gesture("click", {"x": 960, "y": 540, "button": "left", "times": 1, "keys": []}),
-        Gesture("press", {"keys": ["ctrl", "s"]}),
-        *[Gesture("press", {"keys": ["enter"]})] * 2,
-        Gesture("type", {"text": "a b"}),
-        Gesture("move", {"x": 960, "y": 540}),
-        Gesture("click", {"x": 1, "y": 2, "button": "right", "times": 1, "keys": []}),
+        ScriptGesture("sleep", {"seconds": 0.5}),
+        ScriptGesture("click", {"x": 960, "y": 540, "button": "left", "times": 1, "keys": []}),
+        ScriptGesture("press", {"keys": ["ctrl", "s"]}),
+        *[ScriptGesture("press", {"keys": ["enter"]})] * 2,
+        ScriptGesture("type", {"text": "a b"}),
+        ScriptGesture("move", {"x": 960, "y": 540}),
+        ScriptGesture("click", {"x": 1, "y": 2, "button": "right", "times": 1, "keys": []}),
     ]
 
 
@@ -353,9 +353,9 @@ def test_scripts_are_read_and_not_run() -> None:
     ],
 )  # fmt: skip
 def test_scripts_with_more_in_them_are_not(text: str) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableScript):
         gestures(script(text))
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableScript):
         gestures(f"python -c 'import pyautogui; {text}'")
 
 
@@ -384,13 +384,13 @@ class Recorder:
     async def quit(self) -> bool:
         raise AssertionError
 
-    async def nodes(self) -> Sequence[Node]:
+    async def nodes(self) -> Sequence[AccessibilityNode]:
         raise AssertionError
 
     async def put(self, path: str, data: bytes) -> None:
         raise AssertionError(path)
 
-    async def run(self, command: Sequence[str], *, limit_s: float) -> Ran:
+    async def run(self, command: Sequence[str], *, limit_s: float) -> CommandResult:
         raise AssertionError(command)
 
     async def start(self, command: Sequence[str], *, waits: bool) -> None:

@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from agentrl.task import Task
+from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import HELD_OUT, TEMPLATES
 from agentrl_envs.gui.tasks.state import cells_of, sheet
-from agentrl_envs.gui.tasks.template import Template
-from agentrl_envs.web.observation.node import Node
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 from tests.support.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 OTHERS = [template for template in TEMPLATES if template.program != "form"]
@@ -27,7 +27,7 @@ async def pool() -> AsyncGenerator[DesktopPool]:
     await made.close()
 
 
-def first_task(template: Template) -> Task:
+def first_task(template: DesktopTemplate) -> Task:
     (task,) = islice(template_pack(templates=[template.name]).tasks("heldout", 1), 1)
     return task
 
@@ -35,7 +35,7 @@ def first_task(template: Template) -> Task:
 @pytest.mark.gui
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("template", OTHERS, ids=lambda template: template.name)
-async def test_gold_earns_one(pool: DesktopPool, template: Template) -> None:
+async def test_gold_earns_one(pool: DesktopPool, template: DesktopTemplate) -> None:
     episode = await gold_earns_one_and_doing_nothing_earns_nothing(pool, first_task(template))
     assert 1 <= len(episode.actions) <= 15
 
@@ -48,7 +48,7 @@ def test_there_are_enough_kinds_of_tasks_in_every_program() -> None:
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
-def test_every_template_has_tasks_of_both_splits(template: Template) -> None:
+def test_every_template_has_tasks_of_both_splits(template: DesktopTemplate) -> None:
     pack = template_pack(templates=[template.name])
     for split in ("train", "heldout"):
         assert len(list(islice(pack.tasks(split, 0), 10))) == 10
@@ -74,11 +74,11 @@ class Folder:
     async def quit(self) -> bool:
         return True
 
-    async def nodes(self) -> Sequence[Node]:
+    async def nodes(self) -> Sequence[AccessibilityNode]:
         return ()
 
 
-def with_files(template: Template) -> tuple[Task, dict[str, bytes], Any]:
+def with_files(template: DesktopTemplate) -> tuple[Task, dict[str, bytes], Any]:
     task = first_task(template)
     wanted: dict[str, Any] = task.data["wanted"]
     return task, {name: text.encode() for name, text in wanted["after"].items()}, wanted
@@ -90,7 +90,7 @@ FILED = [
 
 
 @pytest.mark.parametrize("template", FILED, ids=lambda template: template.name)
-async def test_files_are_judged_to_the_last_one(template: Template) -> None:
+async def test_files_are_judged_to_the_last_one(template: DesktopTemplate) -> None:
     task, after, wanted = with_files(template)
     check, name = template.check, next(name for name in after if not name.endswith("/"))
     said = task.answer or ""
@@ -108,7 +108,7 @@ ANSWERED = [t for t in OTHERS if first_task(t).answer is not None]
 
 
 @pytest.mark.parametrize("template", ANSWERED, ids=lambda template: template.name)
-async def test_another_answer_earns_nothing(template: Template) -> None:
+async def test_another_answer_earns_nothing(template: DesktopTemplate) -> None:
     task = first_task(template)
     wanted: dict[str, Any] = task.data["wanted"]
     files = {name: text.encode() for name, text in wanted.get("files", {}).items()}
@@ -122,7 +122,7 @@ async def test_another_answer_earns_nothing(template: Template) -> None:
 @pytest.mark.parametrize(
     "template", [t for t in OTHERS if t.program == "spreadsheet"], ids=lambda t: t.name
 )
-async def test_cells_are_judged_one_by_one(template: Template) -> None:
+async def test_cells_are_judged_one_by_one(template: DesktopTemplate) -> None:
     wanted: dict[str, Any] = first_task(template).data["wanted"]
     after: dict[str, str] = wanted["after"]
 

@@ -107,9 +107,9 @@ def test_points_of_what_can_be_seen() -> None:
 def test_nothing_outlives_a_killed_trainer(backend: str) -> None:
     code = (
         "import asyncio, sys\n"
-        "from agentrl_envs.gui.desktop import Desktop, DesktopSettings\n"
+        "from agentrl_envs.gui.desktop import DesktopSession, DesktopSettings\n"
         "async def main():\n"
-        "    made = await Desktop.start(DesktopSettings(backend=sys.argv[1]))\n"
+        "    made = await DesktopSession.start(DesktopSettings(backend=sys.argv[1]))\n"
         "    print(made._started.pid, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"

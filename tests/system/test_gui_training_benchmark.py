@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from agentrl.authoring.gold import play_gold
 from agentrl.config.load import load_config
 from agentrl.env import say
-from agentrl.gold import play_gold
-from agentrl.simulate.trace import TrajectoryCost, TurnCost, trace_of
-from agentrl.wiring import env_factory
+from agentrl.metrics.latency_trace import TrajectoryCost, TurnCost, trace_of
+from agentrl.run.build import build_env_factory
 from benchmarks import gui_training, metered
 from benchmarks.gui_training import (
     GROUP,
@@ -136,7 +136,7 @@ def test_every_mode_is_a_config(tmp_path: Path) -> None:
         for mode in MODES:
             gui_training.train(mode, tmp_path / "first" / "policy", tmp_path, steps=4, round_=0)
     first, sync, decoupled = given
-    assert isinstance(env_factory(sync)(), Metered)
+    assert isinstance(build_env_factory(sync)(), Metered)
     assert (first.warmstart.guess_fraction, first.warmstart.demonstrations) == (0.0, 24)
     assert (sync.rollout.mode, decoupled.rollout.mode) == ("sync", "async")
     assert sync.env.kwargs | {"log": ""} == decoupled.env.kwargs | {"log": ""}

@@ -13,9 +13,9 @@ from itertools import islice
 import pytest
 import pytest_asyncio
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import call
 from agentrl.errors import EnvError
-from agentrl.gold import play_gold
 from agentrl.task import Task
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings

@@ -27,8 +27,8 @@ from agentrl.gym.text_form import (
     observation_text,
 )
 from agentrl.message import Image, Message, ToolCall
+from agentrl.runtime.scope import run_scope, shared
 from agentrl.sandbox import SandboxSettings, sandbox_settings, using_sandbox
-from agentrl.scope import run_scope, shared
 from agentrl.task import Split, Task
 from agentrl.testing.scripted_env import ScriptedEnv, ScriptedTurn
 

@@ -24,7 +24,7 @@ import agentrl
 from agentrl.env import Action, Env, call, say
 from agentrl.grading.equality import same
 from agentrl.task import Task
-from agentrl_envs.blackbox import BlackBoxEnv, Endpoint
+from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from agentrl_envs.families import MINIWOB, PROGRAMS
 from agentrl_envs.programs import ProgramsEnv
 from agentrl_envs.programs.tasks import hidden_of
@@ -160,7 +160,7 @@ async def test_an_expert_is_not_followed_by_saying_something(tmp_path: Path, sca
     await env.close()
 
 
-async def asks_once(task: Task, endpoint: Endpoint) -> str:
+async def asks_once(task: Task, endpoint: ProgramEndpoint) -> str:
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         said = await client.chat.completions.create(
             model=endpoint.model, messages=[{"role": "user", "content": task.messages[-1].text}]
@@ -168,7 +168,7 @@ async def asks_once(task: Task, endpoint: Endpoint) -> str:
         return said.choices[0].message.content or ""
 
 
-async def needs_words(task: Task, endpoint: Endpoint) -> str:
+async def needs_words(task: Task, endpoint: ProgramEndpoint) -> str:
     if not (said := await asks_once(task, endpoint)).strip():
         raise PolicyDidNothing(task.id)
     return said

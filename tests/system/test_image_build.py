@@ -23,7 +23,7 @@ from agentrl_envs.gui.desktop.parts import image_part
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_sandbox import image, open_pool
 from agentrl_sandbox.commands import image as commands
-from agentrl_sandbox.launch.engine import Engine
+from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.recipe import BASE, DESKTOP, PROGRAMS, RECIPES, Kind
 
 KINDS: tuple[Kind, ...] = ("sandbox", "desktop")
@@ -150,7 +150,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = f"{TAG}-base"
     changed = {**RECIPES, "sandbox": replace(RECIPES["sandbox"], slim=name)}
     monkeypatch.setattr(image, "RECIPES", changed)
-    with contextlib.closing(Engine()) as engine:
+    with contextlib.closing(DockerEngine()) as engine:
         list(engine.build(str(tmp_path), name))
         yield name
         engine.remove_image(name)
@@ -166,7 +166,7 @@ async def test_slim_serves_sessions_and_makes_nobody_more_than_he_is(registry: s
         assert result.value == "'0o755'", result
     finally:
         await pool.close()
-        with contextlib.closing(Engine()) as engine:
+        with contextlib.closing(DockerEngine()) as engine:
             engine.remove_image(TAG)
 
 

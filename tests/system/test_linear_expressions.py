@@ -32,7 +32,7 @@ FUNCTIONS = frozenset(
     {"compile", "match", "search", "sub", "subn", "fullmatch", "findall", "finditer", "split"}
 )
 MADE_LATER: Final = {
-    "agentrl/chat/control.py": "control tokens, escaped, one beside the other",
+    "agentrl/chat/control_tokens.py": "control tokens, escaped, one beside the other",
     "agentrl/chat/encoding.py": "a template's own turns; `test_chat_encoding` has examples",
     "agentrl/chat/tokenizer.py": "control tokens, escaped, one beside the other",
     "agentrl/config/document.py": "the forms of YAML's scalars; they read the user's config",

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 import agentrl
+from agentrl.authoring.tool_env import ToolEnv
+from agentrl.authoring.toolset import ToolSet, known_tools, schemas_of
 from agentrl.errors import ConfigError, ForkUnsupported, ToolFailure
 from agentrl.message import Image, Message, ToolCall
-from agentrl.scope import run_scope
+from agentrl.runtime.scope import run_scope
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext, ToolResult
-from agentrl.tool_env import ToolEnv
-from agentrl.toolbox import Toolbox, known_tools, schemas_of
 from agentrl_tools.mcp import McpTools, mcp_tools
 from tests.support.ports import free_port
 from tests.support.processes import runs
@@ -71,15 +71,15 @@ def server(tmp_path: Path) -> Server:
 
 
 @asynccontextmanager
-async def opened(*sources: Any) -> AsyncGenerator[Toolbox]:
-    box = await Toolbox.open(sources, context=CONTEXT, timeout_s=DEADLINE_S)
+async def opened(*sources: Any) -> AsyncGenerator[ToolSet]:
+    box = await ToolSet.open(sources, context=CONTEXT, timeout_s=DEADLINE_S)
     try:
         yield box
     finally:
         await box.close()
 
 
-async def ask(box: Toolbox, tool: str, /, **arguments: Any) -> ToolResult:
+async def ask(box: ToolSet, tool: str, /, **arguments: Any) -> ToolResult:
     return await box.call(ToolCall("1", tool, arguments))
 
 
@@ -218,13 +218,13 @@ def test_servers_of_a_killed_run_are_ended(server: Server) -> None:
         "import asyncio, os, sys\n"
         "sys.path[:0] = sys.argv[2].split(':')\n"
         "from agentrl.tool import ToolContext\n"
-        "from agentrl.toolbox import Toolbox\n"
+        "from agentrl.authoring.toolset import ToolSet\n"
         "from agentrl_tools.mcp import mcp_tools\n"
         "async def main():\n"
         "    server = [sys.executable, '-I', '-S', sys.argv[1], 'good', sys.argv[3]]\n"
         "    source = mcp_tools(command=server, connect_timeout_s=60)\n"
         "    context = ToolContext(task_id='', sample=0, seed=0)\n"
-        "    await Toolbox.open([source], context=context, timeout_s=60)\n"
+        "    await ToolSet.open([source], context=context, timeout_s=60)\n"
         "    os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())\n"
     )
@@ -257,7 +257,7 @@ async def test_a_run_asks_equal_sources_once_and_may_share_a_server(server: Serv
     async with run_scope():
         boxes = await asyncio.gather(
             *[
-                Toolbox.open([server.tiny(scope="process")], context=CONTEXT, timeout_s=DEADLINE_S)
+                ToolSet.open([server.tiny(scope="process")], context=CONTEXT, timeout_s=DEADLINE_S)
                 for _ in range(3)
             ]
         )

@@ -26,11 +26,11 @@ HEAVY_ROOMS = (
     "agentrl.cluster.engines",
     "agentrl.cluster.trainer",
     "agentrl.engine",
-    "agentrl.sync",
+    "agentrl.weight_sync",
     "agentrl.gym.",
     "agentrl.gymnasium_",
     "agentrl.learn",
-    "agentrl.vision.model",
+    "agentrl.models.vision.model",
 )
 """Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
 if at all."""

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError
-from agentrl.rollout.episode import Episode
+from agentrl.rollout.episode import EpisodeRunner
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Outcome, Tree
-from agentrl_envs.blackbox import BlackBoxEnv, Endpoint
+from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import (
     KNOWN,
     ProgramEnded,
@@ -151,7 +151,7 @@ class RefusedTwice(Refused):
     """One that is a kind of it."""
 
 
-async def refusing(task: Task, endpoint: Endpoint) -> str:
+async def refusing(task: Task, endpoint: ProgramEndpoint) -> str:
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         await client.chat.completions.create(model="", messages=[{"role": "user", "content": "x"}])
     raise RefusedTwice("no")
@@ -161,7 +161,7 @@ async def played(**program: Any) -> Outcome:
     async def is_right(task: Task, result: Any) -> float:
         return float(str(result).strip() == task.answer)
 
-    episode = Episode(
+    episode = EpisodeRunner(
         env=BlackBoxEnv(tasks=lambda split, seed: [QUESTION], score=is_right, **program),
         engine=ScriptedEngine(saying("42")),
         chat=LetterChat(),

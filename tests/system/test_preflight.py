@@ -17,30 +17,31 @@ from typing import Any
 import pytest
 import torch
 
-from agentrl import make, rewards, wiring
+from agentrl import make, rewards
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.env import say
 from agentrl.errors import ConfigError, LearnError
-from agentrl.evaluation.endpoint import Endpoint
-from agentrl.evaluation.policy import evaluate
-from agentrl.learn.trainer import Trainer
-from agentrl.preflight import (
+from agentrl.evaluation.endpoint import HttpEndpoint
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.registry import load, registry, spec
+from agentrl.run import build
+from agentrl.run.evaluate import evaluate
+from agentrl.run.preflight import (
     check_folder,
     check_machine,
     check_policy,
     check_training,
     missing_cuda,
 )
-from agentrl.reachable import CONNECT_S, endpoint_faults, place_faults, unreachable
-from agentrl.registry import load, registry, spec
-from agentrl.tool_env import ToolEnv
+from agentrl.runtime.reachability import CONNECT_S, endpoint_faults, place_faults, unreachable
 from agentrl_envs.gui.desktop.launch import PYTHON
 from agentrl_envs.gui.tasks.catalogue import TEMPLATES
-from agentrl_envs.gui.tasks.template import Template, Wanted
+from agentrl_envs.gui.tasks.template import DesktopTemplate, Wanted
 from agentrl_envs.needs import PROGRAMS_OF
-from agentrl_envs.templates import Unfit
+from agentrl_envs.templates import UnfitChoice
 from agentrl_tools.python import Python
 from tests.support.doubles import doubles
 from tests.support.learning import model_of, trees_of
@@ -84,7 +85,7 @@ def test_a_first_run_is_refused_before_torch_is_imported(root: Path) -> None:
     program = (
         "import sys\n"
         "from agentrl.config.load import load_config\n"
-        "from agentrl.preflight import check_machine\n"
+        "from agentrl.run.preflight import check_machine\n"
         "from agentrl.errors import ConfigError\n"
         "try:\n"
         "    check_machine(load_config('configs/quickstart.yaml', {'policy.device': 'cuda'}))\n"
@@ -190,7 +191,7 @@ def test_tools_of_an_own_environment_say_what_they_need(empty_path: Path) -> Non
     config = config_of(f"{__name__}:OwnEnv", sandbox={"backend": "bubblewrap"})
     with pytest.raises(ConfigError, match="there is no bwrap on PATH"):
         evaluate(config, player="gold")
-    assert isinstance(wiring.env_factory(config, plays=False)(), OwnEnv)
+    assert isinstance(build.build_env_factory(config, plays=False)(), OwnEnv)
 
 
 @pytest.mark.parametrize("env", ["code/ChainSum-v0", "programs/ListPipeline-v0"])
@@ -208,10 +209,10 @@ def test_every_need_that_is_registered_is_a_function() -> None:
     assert all(map(load, every))
 
 
-def wanted_by(template: Template, seed: int) -> Wanted | None:
+def wanted_by(template: DesktopTemplate, seed: int) -> Wanted | None:
     try:
         return template.make(Random(seed))
-    except Unfit:
+    except UnfitChoice:
         return None
 
 
@@ -404,7 +405,7 @@ def test_the_sentence_comes_before_anything_heavy(
         "try:\n"
         "    main()\n"
         "finally:\n"
-        "    heavy = 'agentrl.training torch transformers reasoning_gym sympy docker'.split()\n"
+        "    heavy = 'agentrl.run.train torch transformers reasoning_gym sympy docker'.split()\n"
         "    print('imported:', sorted({*heavy} & {*sys.modules}))\n"
     )
     ran = subprocess.run(
@@ -419,7 +420,7 @@ def test_the_sentence_comes_before_anything_heavy(
 
 def test_a_step_that_runs_out_of_gpu_memory_names_the_keys() -> None:
     """The error is torch's own class, raised in the forward pass: no GPU is at hand."""
-    trainer = Trainer(model_of(), config_of().learn, seed=0)
+    trainer = PolicyTrainer(model_of(), config_of().learn, seed=0)
 
     def run_out(*_: object) -> None:
         raise torch.OutOfMemoryError(
@@ -454,7 +455,7 @@ def test_an_endpoint_where_nobody_listens_is_told_at_once(root: Path) -> None:
         with pytest.raises(ConfigError, match=r"cannot be reached .*start the server there"):
             evaluate(
                 load_config(root / "configs" / "quickstart.yaml"),
-                endpoint=Endpoint(url=url, model="m"),
+                endpoint=HttpEndpoint(url=url, model="m"),
             )
         free.listen()
         assert not unreachable(url, {})

@@ -4,13 +4,13 @@ import functools
 
 import pytest
 
+from agentrl.authoring.toolset import ToolSet, schemas_of
 from agentrl.errors import SandboxError
 from agentrl.message import Content, Image, ToolCall
 from agentrl.sandbox import ExecResult, Sandbox, SandboxSettings, using_sandbox
 from agentrl.testing.sandbox import ScriptedSandbox
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext
-from agentrl.toolbox import Toolbox, schemas_of
 from agentrl_tools import session_tool
 from agentrl_tools.python import NO_OUTPUT, Python, render
 
@@ -68,7 +68,7 @@ async def test_figures_follow_the_text_when_the_model_can_see(
         return ScriptedSandbox(DREW)
 
     monkeypatch.setattr(session_tool, "open_session", open_scripted)
-    box = await Toolbox.open(
+    box = await ToolSet.open(
         [functools.partial(Python, figures=figures)], context=CONTEXT, timeout_s=10
     )
     result = await box.call(ToolCall("call", "python", {"code": code}))

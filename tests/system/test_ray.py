@@ -17,10 +17,10 @@ from agentrl.engine.placement import VARIABLE
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
-from agentrl.metrics import read_metrics
+from agentrl.metrics.writer import read_metrics
 from agentrl.registry import make
+from agentrl.run.train import train
 from agentrl.task import Split, Task
-from agentrl.training import train
 from tests.support.tiny_run import config_file
 
 pytestmark = [
@@ -93,7 +93,7 @@ def devices_of(actor: Any) -> str | None:
 async def test_worlds_are_in_actors_fork_there_and_survive_none() -> None:
     import ray
 
-    from agentrl.cluster.ray_workers import ray_envs
+    from agentrl.cluster.ray_env_workers import ray_envs
 
     async with asyncio.timeout(SOON_S), ray_envs(section(), MAKE) as world:
         first, second, third = [await begun(world) for _ in range(3)]
@@ -132,7 +132,7 @@ async def test_workers_are_spread_over_nodes() -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    from agentrl.cluster.ray_workers import ray_envs
+    from agentrl.cluster.ray_env_workers import ray_envs
 
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
@@ -153,7 +153,7 @@ async def test_workers_are_spread_over_nodes() -> None:
 
 
 async def test_a_cluster_that_is_too_small_or_not_there_is_told_of() -> None:
-    from agentrl.cluster.ray_workers import ray_envs
+    from agentrl.cluster.ray_env_workers import ray_envs
 
     with pytest.raises(ConfigError, match=r"lower cluster\.workers"):
         async with ray_envs(section(worker_cpus=4096, start_s=3), MAKE):

@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl.cluster.engines.freight import Freight
-from agentrl.cluster.engines.host import EngineHost, Opened
-from agentrl.cluster.engines.replicas import RayServed
-from agentrl.cluster.host import Raised
+from agentrl.cluster.engines.host import EngineAddressInfo, EngineHost
+from agentrl.cluster.engines.replicas import RayEngineHost
+from agentrl.cluster.engines.weight_cache import NodeWeightCache
+from agentrl.cluster.env_worker import RemoteFailure
 from agentrl.config.cluster import ClusterSection
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote import ReplacedEngine, connect
+from agentrl.engine.remote import EngineReplica, connect
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights
-from agentrl.engine.remote.spreading import Spreader
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+from agentrl.engine.spec import EngineSpec
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest
-from agentrl.sync.adapters import Adapted
 from agentrl.testing.engine import check_engine
+from agentrl.weight_sync.adapters import AdapterWeights
 from tests.conftest import child_commands
 from tests.support.adapters import adapted, base_of
 from tests.support.engine_models import VOCABULARY, prompt_of, recipe_in, shared, tiny
@@ -55,7 +55,7 @@ def section(**keys: Any) -> ClusterSection:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineSpec:
     model = shared("qwen3")
     folder = tmp_path_factory.mktemp("policy")
     return recipe_in(folder, model, context_tokens=CONTEXT_TOKENS)
@@ -90,11 +90,11 @@ async def of_each(replicas: Any, number: int) -> list[Completion]:
     return await asyncio.gather(*(ask(engine) for engine in replicas.engines))
 
 
-async def told_here(weights: int | Adapted, version: int, number: int) -> Completion:
+async def told_here(weights: int | AdapterWeights, version: int, number: int) -> Completion:
     """Return what a model of this seed, or the first one with such weights, says here."""
     model = tiny("qwen3", weights) if isinstance(weights, int) else tiny("qwen3")
     async with LocalEngine(model, slots=1, context_tokens=CONTEXT_TOKENS, version=version) as local:
-        if isinstance(weights, Adapted):
+        if isinstance(weights, AdapterWeights):
             await local.load(weights, version)
         return await local.generate(request(number))
 
@@ -104,12 +104,12 @@ def remote_of(engine: Any) -> Any:
 
 
 async def test_engines_on_two_machines_die_move_and_keep_their_weights(
-    recipe: EngineRecipe,
+    recipe: EngineSpec,
 ) -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    from agentrl.cluster.engines.replicas import RayReplicas
+    from agentrl.cluster.engines.replicas import RayEngineReplicas
 
     cluster: Any = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
@@ -117,7 +117,7 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
     try:
         away = cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        replicas = RayReplicas(
+        replicas = RayEngineReplicas(
             recipe,
             section(engine_strategy="SPREAD"),
             count=2,
@@ -178,11 +178,11 @@ async def test_engines_on_two_machines_die_move_and_keep_their_weights(
         cluster.shutdown()
 
 
-async def test_weights_are_broadcast_to_engines_on_two_machines(recipe: EngineRecipe) -> None:
+async def test_weights_are_broadcast_to_engines_on_two_machines(recipe: EngineSpec) -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    from agentrl.cluster.engines.replicas import RayReplicas
+    from agentrl.cluster.engines.replicas import RayEngineReplicas
 
     cluster: Any = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
@@ -190,8 +190,8 @@ async def test_weights_are_broadcast_to_engines_on_two_machines(recipe: EngineRe
     try:
         cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        spreader = Spreader(backend="gloo", bucket_bytes=50_000, deadline_s=SOON_S)
-        replicas = RayReplicas(
+        spreader = WeightBroadcaster(backend="gloo", bucket_bytes=50_000, deadline_s=SOON_S)
+        replicas = RayEngineReplicas(
             recipe,
             section(engine_strategy="SPREAD"),
             count=2,
@@ -239,13 +239,13 @@ def rooms() -> list[dict[str, Any]]:
     return [*placement_group_table().values()]
 
 
-async def test_the_contract_holds_and_what_cannot_be_had_says_why(recipe: EngineRecipe) -> None:
+async def test_the_contract_holds_and_what_cannot_be_had_says_why(recipe: EngineSpec) -> None:
     import ray
 
-    from agentrl.cluster.engines.replicas import RayReplicas
+    from agentrl.cluster.engines.replicas import RayEngineReplicas
 
-    def replicas(made: EngineRecipe, python: str | None = None, **keys: Any) -> RayReplicas:
-        return RayReplicas(
+    def replicas(made: EngineSpec, python: str | None = None, **keys: Any) -> RayEngineReplicas:
+        return RayEngineReplicas(
             made, section(**keys), count=1, python=python, start_s=SOON_S, max_restarts=1
         )
 
@@ -271,7 +271,7 @@ def files_of(folder: Path) -> dict[str, Any]:
     }
 
 
-async def test_a_folder_that_a_machine_lacks_is_sent(recipe: EngineRecipe) -> None:
+async def test_a_folder_that_a_machine_lacks_is_sent(recipe: EngineSpec) -> None:
     """As an actor would, in this process."""
 
     def here() -> tuple[str, str]:
@@ -283,12 +283,12 @@ async def test_a_folder_that_a_machine_lacks_is_sent(recipe: EngineRecipe) -> No
     assert host.lacks_folder()
     async with asyncio.timeout(SOON_S):
         refused = await host.open()
-        assert isinstance(refused, Raised)
+        assert isinstance(refused, RemoteFailure)
         assert isinstance(refused.error(), ConfigError)
         host.unpack(files_of(Path(recipe.folder)))
         assert not host.lacks_folder()
         opened = await host.open()
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, EngineAddressInfo)
         assert host.lacks_folder(), "it is read and gone"
         try:
             with pytest.raises(ConfigError, match="refuses us"):
@@ -316,7 +316,7 @@ class Stub:
     async def close(self) -> None: ...
 
 
-class Dying(ReplacedEngine):
+class Dying(EngineReplica):
     """Dies so often while it starts."""
 
     def __init__(self, deaths: int, *, max_restarts: int) -> None:
@@ -391,8 +391,8 @@ async def test_weights_come_to_a_machine_once_however_many_engines_ask(
     async def answer(reference: Any) -> Any:
         return await reference
 
-    monkeypatch.setattr("agentrl.cluster.engines.freight._stored_weights", stored)
-    freight = Freight(home="home", folder=Path("/none"), answered=answer)
+    monkeypatch.setattr("agentrl.cluster.engines.weight_cache._stored_weights", stored)
+    freight = NodeWeightCache(home="home", folder=Path("/none"), answered=answer)
     weights = SharedWeights(tiny("qwen3", 1).state_dict())
     one, two, three = (Carrier(name) for name in ("one", "two", "three"))
 
@@ -442,16 +442,20 @@ class Bereft(RemoteEngine):
 async def test_weights_that_went_with_the_actor_are_its_loss_and_no_fault_of_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agentrl.cluster.engines.freight._stored_weights", stored)
-    freight = Freight(home="home", folder=Path("/none"), answered=lambda reference: reference)
+    monkeypatch.setattr("agentrl.cluster.engines.weight_cache._stored_weights", stored)
+    freight = NodeWeightCache(
+        home="home", folder=Path("/none"), answered=lambda reference: reference
+    )
     actor, weights = Carrier("one"), SharedWeights(tiny("qwen3", 1).state_dict())
-    served = RayServed(actor, Opened("there:1", b"", "there", 1), Bereft(actor), freight)
+    served = RayEngineHost(
+        actor, EngineAddressInfo("there:1", b"", "there", 1), Bereft(actor), freight
+    )
     with pytest.raises(EngineLost):
         await served.load(weights, 1)
     assert not served.is_open, "it is replaced, although its process can still be reached"
 
 
-async def test_the_newest_weights_and_those_before_are_kept(recipe: EngineRecipe) -> None:
+async def test_the_newest_weights_and_those_before_are_kept(recipe: EngineSpec) -> None:
     host = EngineHost(recipe, lambda: ("127.0.0.1", "here"), python=None, start_s=1)
     paths = [Path(host.keep(np.frombuffer(bytes([n] * 3), dtype=np.uint8))) for n in range(3)]
     assert [path.read_bytes() for path in paths[1:]] == [b"\x01\x01\x01", b"\x02\x02\x02"]

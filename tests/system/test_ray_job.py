@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from agentrl.metrics import read_metrics
+from agentrl.metrics.writer import read_metrics
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(720)]
@@ -141,7 +141,7 @@ def test_a_run_is_submitted_as_the_page_says(root: Path, tmp_path: Path) -> None
         assert "succeeded" in ran.stdout + ran.stderr
         had = actors(cluster)
     assert [row["step"] for row in read_metrics(tmp_path / "runs" / "submitted")] == [1, 2]
-    assert had.count("EnvHost") == 2, "its worlds were in the cluster that it was submitted to"
+    assert had.count("EnvWorkerHost") == 2, "its environments were in its own cluster"
 
 
 def actors(cluster: Head) -> list[str]:

@@ -19,21 +19,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentrl import training
-from agentrl.cluster.host import Raised
+from agentrl.cluster.env_worker import RemoteFailure
 from agentrl.cluster.interface import VARIABLE, interface_of, reached_at
 from agentrl.cluster.trainer.host import RankHost
-from agentrl.cluster.trainer.ranks import RayGround, RayRanks, followers, where
+from agentrl.cluster.trainer.ranks import RayRankLauncher, RayRanks, followers, where
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, LearnError
-from agentrl.first_policy import Policy
-from agentrl.learn.sharded.lead import LeadingTrainer
-from agentrl.learn.sharded.link import Command
-from agentrl.learn.sharded.opening import leading_trainer
-from agentrl.learn.sharded.setup import Setup, plain_config
-from agentrl.learn.trainer import Trainer
-from agentrl.metrics import read_metrics
+from agentrl.learn.sharded.rank_link import RankCommand
+from agentrl.learn.sharded.rank_spec import RankSpec, plain_config
+from agentrl.learn.sharded.rank_zero import RankZeroTrainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.metrics.writer import read_metrics
+from agentrl.run import train
+from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.initial_policy import PolicyModel
 from tests.support.learning import model_of, trees_of
 from tests.support.sharded_runs import assert_gone, config_file
 
@@ -70,14 +70,14 @@ def config_of(folder: Path, **changes: Any) -> RunConfig:
     return load_config(config_file(folder), {**ON_RAY, **changes})
 
 
-def opened(folder: Path, **changes: Any) -> tuple[LeadingTrainer, list[int]]:
+def opened(folder: Path, **changes: Any) -> tuple[RankZeroTrainer, list[int]]:
     """Return a trainer with actors around a small policy, and the ids of their processes."""
     config = config_of(folder, **changes)
     policy = folder / "policy"
     model = model_of()
     model.save_pretrained(policy)
-    first = Policy(policy, model, cast(Any, None), cast(Any, None))
-    trainer = leading_trainer(config, first, RayGround(config.cluster))
+    first = PolicyModel(policy, model, cast(Any, None), cast(Any, None))
+    trainer = leading_trainer(config, first, RayRankLauncher(config.cluster))
     return trainer, cast(RayRanks, trainer._link).pids  # pyright: ignore[reportPrivateUsage]
 
 
@@ -102,7 +102,9 @@ def test_a_step_with_actors_and_what_is_said_when_one_dies(tmp_path: Path) -> No
     try:
         assert len({*pids, os.getpid()}) == 3
         assert os.environ[VARIABLE] == interface_of(where())
-        alone = Trainer(model_of(), config_of(tmp_path).learn, seed=0, temperature=1.0, steps=2)
+        alone = PolicyTrainer(
+            model_of(), config_of(tmp_path).learn, seed=0, temperature=1.0, steps=2
+        )
         for version in (0, 1):
             wanted = alone.step(trees_of(2, version=version))
             found = trainer.step(trees_of(2, version=version))
@@ -125,7 +127,7 @@ def test_a_step_with_actors_and_what_is_said_when_one_dies(tmp_path: Path) -> No
     trainer, pids = opened(tmp_path)
     try:
         # A rank that fails alone ends, so that nobody waits for it, and what it said is told.
-        trainer._link.tell(Command("no such command"))  # pyright: ignore[reportPrivateUsage]
+        trainer._link.tell(RankCommand("no such command"))  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(LearnError, match=r"(?s)rank 1 of .*KeyError: 'no such command'"):
             trainer.step(trees_of(2))
     finally:
@@ -137,7 +139,7 @@ def test_a_run_with_actors_is_that_of_one_device(tmp_path: Path) -> None:
     weights: list[dict[str, torch.Tensor]] = []
     lines: list[list[dict[str, Any]]] = []
     for name, changes in (("alone", {}), ("actors", ON_RAY)):
-        result = training.train(config_file(tmp_path), {**changes, "run.name": name})
+        result = train.train(config_file(tmp_path), {**changes, "run.name": name})
         newest = result.folder / "checkpoints" / "step-000002"
         weights.append(AutoModelForCausalLM.from_pretrained(newest).state_dict())
         lines.append(read_metrics(result.folder))
@@ -147,7 +149,7 @@ def test_a_run_with_actors_is_that_of_one_device(tmp_path: Path) -> None:
             assert two[figure] == pytest.approx(one[figure], rel=1e-3, abs=1e-6), figure
     assert_near(weights[1], weights[0])
     # One device goes on from what they have left.
-    resumed = training.train(
+    resumed = train.train(
         config_file(tmp_path), {"run.name": "actors", "run.steps": 3}, resume=True
     )
     assert [line["step"] for line in read_metrics(resumed.folder)] == [1, 2, 3]
@@ -171,9 +173,9 @@ def test_the_actors_end_with_a_killed_run(tmp_path: Path) -> None:
     assert_gone([int(pid) for pid in killed.stdout.split()])
 
 
-def setup_of(folder: Path, **changes: Any) -> Setup:
+def setup_of(folder: Path, **changes: Any) -> RankSpec:
     plain = plain_config(config_of(folder, **changes))
-    return Setup(config=plain, policy=str(folder / "none"), rank=0, size=3, local_rank=0)
+    return RankSpec(config=plain, policy=str(folder / "none"), rank=0, size=3, local_rank=0)
 
 
 def test_gloo_listens_at_the_address_of_the_cluster_unless_it_is_told_otherwise(
@@ -193,7 +195,7 @@ def test_gloo_listens_at_the_address_of_the_cluster_unless_it_is_told_otherwise(
 def test_a_rank_without_the_policy_says_which_folder_all_have_to_see(tmp_path: Path) -> None:
     host = RankHost(setup_of(tmp_path), lambda: "10.0.0.7")
     said = host.load()
-    assert isinstance(said, Raised)
+    assert isinstance(said, RemoteFailure)
     with pytest.raises(ConfigError, match=r"none is not on 10\.0\.0\.7.*run\.folder"):
         raise said.error()
 
@@ -201,7 +203,7 @@ def test_a_rank_without_the_policy_says_which_folder_all_have_to_see(tmp_path: P
 def test_a_rank_that_has_not_joined_says_so(tmp_path: Path) -> None:
     host = RankHost(setup_of(tmp_path), lambda: "10.0.0.7")
     assert "when it has loaded" in (host.join() or "")
-    assert "when it has joined" in (host.run(pickle.dumps(Command("weights"))) or "")
+    assert "when it has joined" in (host.run(pickle.dumps(RankCommand("weights"))) or "")
 
 
 def test_all_ranks_are_on_the_kind_of_device_that_the_first_is_on(

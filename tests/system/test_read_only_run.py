@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.store.ledger import Ledger
+from agentrl.store.index import StoreIndex
 from agentrl.store.opening import LEDGER
 from benchmarks.made_run import MadeRun
 
@@ -59,7 +59,7 @@ def test_a_run_that_cannot_be_written_to_is_looked_at(run: Path, tmp_path: Path)
 @pytest.mark.namespaces
 def test_a_log_that_cannot_be_read_there_is_told(run: Path, tmp_path: Path) -> None:
     """Of a run that was killed: a reader would have to write beside it."""
-    ledger = Ledger(run / "store" / LEDGER)
+    ledger = StoreIndex(run / "store" / LEDGER)
     ledger.mark_pruned([999], position=0)
     copy = tmp_path / "copy"
     shutil.copytree(run, copy, ignore=shutil.ignore_patterns("*-shm"))

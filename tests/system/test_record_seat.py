@@ -15,19 +15,19 @@ import pytest
 import pytest_asyncio
 from numpy import ndarray
 
+from agentrl.authoring.gold import GoldEpisode, play
+from agentrl.authoring.human_player import PlayerLeft, TaskSkipped
 from agentrl.env import Action, Observation
 from agentrl.errors import ConfigError
-from agentrl.gold import GoldEpisode, play
 from agentrl.learn.recording import append_recording, read_recordings, recording_of
-from agentrl.person import Left, Skipped
 from agentrl.task import Task
+from agentrl_envs.accessibility.reading import read
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
-from agentrl_envs.gui.seat import Seat
-from agentrl_envs.gui.seat.board import BUTTONS, HEIGHT, LINE_PIXELS
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.recorded.experts import Expert
-from agentrl_envs.web.observation.reading import read
+from agentrl_envs.gui.vnc import VncPlayer
+from agentrl_envs.gui.vnc.board import BUTTONS, HEIGHT, LINE_PIXELS
+from agentrl_envs.recorded.experts import ExpertTrajectory
 from tests.support.viewer import RETURN, Viewer, connect
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
@@ -54,7 +54,7 @@ def first_task(template: str) -> Task:
 class Person:
     """Plays a task through a viewer, and looks at nothing but what the recorder asks next."""
 
-    def __init__(self, env: GuiEnv, seat: Seat, viewer: Viewer) -> None:
+    def __init__(self, env: GuiEnv, seat: VncPlayer, viewer: Viewer) -> None:
         self.env = env
         self.seat = seat
         self.viewer = viewer
@@ -115,7 +115,7 @@ async def test_what_a_person_does_over_vnc_is_recorded_and_happens_again(
     append_recording(file, recording_of(episode, player="human"))
     (recording,) = read_recordings(file)
     assert (recording.player, recording.task, recording.reward) == ("human", task.id, 1.0)
-    expert = Expert.of(recording)
+    expert = ExpertTrajectory.of(recording)
     wanted = [*task.data["wanted"]["new"].values()]
     done = [turn.action.tool_calls[0].arguments for turn in expert.turns]
     assert [d["action"] for d in done] == [*["click", "type"] * len(wanted), "click", "done"]
@@ -167,7 +167,7 @@ async def test_points_that_mean_no_element_and_what_the_board_does(pool: Desktop
         assert await does() == {"action": "done", "text": "42"}
         person.press("cannot be done")
         assert await does() == {"action": "fail"}
-        for button, why in (("skip", Skipped), ("leave", Left)):
+        for button, why in (("skip", TaskSkipped), ("leave", PlayerLeft)):
             person.press(button)
             with pytest.raises(why):
                 await does()

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from agentrl.atomic import write_json, write_text
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.load import load_config
 from agentrl.config.run import EnvSection, RunConfig, RunSection
 from agentrl.config.section import unread
 from agentrl.errors import ConfigError, EnvError
-from agentrl.run_folder import RunFolder
-from agentrl.summary import Summary
+from agentrl.run.folder import RunFolder
+from agentrl.run.summary import RunSummary
+from agentrl.runtime.atomic_files import write_json, write_text
 
 
 def config(where: Path, /, *, learn: LearnSection | None = None, **run: Any) -> RunConfig:
@@ -77,7 +77,7 @@ def test_two_runs_in_one_folder(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from agentrl.config.load import load_config
-from agentrl.run_folder import RunFolder
+from agentrl.run.folder import RunFolder
 folder = RunFolder.open(load_config(sys.argv[1], [f"run.folder={sys.argv[2]}"]), resume=False)
 print("open", flush=True)
 time.sleep(60)
@@ -159,7 +159,7 @@ def test_damaged_notes_of_a_run_are_told_with_their_file(tmp_path: Path, garbage
     assert session["packages"]["pydantic"]
     summary.write_bytes(garbage)
     with pytest.raises(ConfigError, match=r"summary\.json is damaged: .*; remove it to resume: "):
-        Summary(summary)
+        RunSummary(summary)
 
 
 def test_long_values_are_compared_whole(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox.cgroup import (
-    Bounds,
-    Cgroups,
-    Group,
+    CgroupLimits,
+    CgroupRoot,
+    ProcessCgroup,
     available_bytes,
     host_pid,
     pool_bounds,
@@ -36,15 +36,15 @@ from agentrl_sandbox.cgroup import (
     total_bytes,
 )
 from agentrl_sandbox.cgroup.group import field
-from agentrl_sandbox.cgroup.place import Place, locate, refusal
+from agentrl_sandbox.cgroup.place import CgroupPath, locate, refusal
 from agentrl_sandbox.cgroup.room import NO_LIMIT_BYTES, limit_bytes_of, room_bytes
+from agentrl_sandbox.cgroup.sandbox_cgroups import PoolCgroup
 from agentrl_sandbox.cgroup.values import values
-from agentrl_sandbox.fence import Fence
 from agentrl_sandbox.reaping import record
-from agentrl_sandbox.reaping.owner import Owner
+from agentrl_sandbox.reaping.owner import LeaseOwner
 
 MIB = 2**20
-MINE = f"agentrl-{Owner.me().text}-"
+MINE = f"agentrl-{LeaseOwner.me().text}-"
 HYBRID = """\
 23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
 32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
@@ -74,12 +74,12 @@ def test_v1_has_a_directory_per_controller() -> None:
     root = "/sys/fs/cgroup"
     want = {"memory": f"{root}/memory/jobs/7", "pids": f"{root}/pids"}
     want["cpu"] = f"{root}/cpu,cpuacct/slice"
-    assert locate(HYBRID, membership, nothing) == Place(1, want)
+    assert locate(HYBRID, membership, nothing) == CgroupPath(1, want)
 
 
 def test_v2_has_one_directory() -> None:
     directory = "/sys/fs/cgroup/user.slice/run-3.scope"
-    want = Place(2, dict.fromkeys(("memory", "pids", "cpu"), directory))
+    want = CgroupPath(2, dict.fromkeys(("memory", "pids", "cpu"), directory))
     assert locate(UNIFIED, "0::/user.slice/run-3.scope\n", everything) == want
     # We moved ourselves down when that one was divided; ours are made where we were.
     assert locate(UNIFIED, "0::/user.slice/run-3.scope/agentrl-host\n", everything) == want
@@ -93,14 +93,14 @@ def test_v2_without_a_memory_controller_is_no_place() -> None:
 def test_the_version_that_has_the_memory_is_used() -> None:
     mountinfo = "\n".join(line for line in HYBRID.splitlines() if "rw,memory" not in line)
     found = locate(mountinfo, "8:pids:/\n0::/x\n", lambda _: frozenset(("memory",)))
-    assert found == Place(2, {"memory": "/sys/fs/cgroup/unified/x"})
+    assert found == CgroupPath(2, {"memory": "/sys/fs/cgroup/unified/x"})
 
 
 def test_a_container_sees_its_own_part() -> None:
     inside = locate(CONTAINER, "4:memory:/docker/ab/more\n", nothing)
-    assert inside == Place(1, {"memory": "/sys/fs/cgroup/memory/more"})
+    assert inside == CgroupPath(1, {"memory": "/sys/fs/cgroup/memory/more"})
     exactly = locate(CONTAINER, "4:memory:/docker/ab\n", nothing)
-    assert exactly == Place(1, {"memory": "/sys/fs/cgroup/memory"})
+    assert exactly == CgroupPath(1, {"memory": "/sys/fs/cgroup/memory"})
 
 
 @pytest.mark.parametrize("path", ["/docker/abc", "/", "/docker/ab/../cd", "/../x"])
@@ -109,31 +109,31 @@ def test_what_is_outside_of_the_mount_is_no_place(path: str) -> None:
 
 
 def test_what_is_left_behind_elsewhere_would_never_be_found() -> None:
-    assert "not below /sys/fs/cgroup" in refusal(Place(1, {"memory": "/tmp"}))
-    assert "not writable" in refusal(Place(1, {"memory": "/sys/fs/cgroup/none"}))
+    assert "not below /sys/fs/cgroup" in refusal(CgroupPath(1, {"memory": "/tmp"}))
+    assert "not writable" in refusal(CgroupPath(1, {"memory": "/sys/fs/cgroup/none"}))
 
 
 @pytest.mark.cgroup
-def test_processes_have_to_be_bounded_too(cgroups: Cgroups) -> None:
+def test_processes_have_to_be_bounded_too(cgroups: CgroupRoot) -> None:
     directories = dict(cgroups.place.directories)
     del directories["pids"]
-    assert refusal(Place(cgroups.place.version, directories)) == "there is no pids controller"
+    assert refusal(CgroupPath(cgroups.place.version, directories)) == "there is no pids controller"
 
 
 def test_a_mount_point_may_have_a_space() -> None:
     line = "35 31 0:32 / /c\\040g rw - cgroup cgroup rw,memory\n"
-    assert locate(line, "4:memory:/x\n", nothing) == Place(1, {"memory": "/c g/x"})
+    assert locate(line, "4:memory:/x\n", nothing) == CgroupPath(1, {"memory": "/c g/x"})
 
 
 # -- what -------------------------------------------------------------------------------------
 
 
-def written(version: int, bounds: Bounds) -> list[tuple[str, str]]:
+def written(version: int, bounds: CgroupLimits) -> list[tuple[str, str]]:
     return [(v.file, v.text) for v in values(2 if version == 2 else 1, bounds)]
 
 
 def test_what_is_written() -> None:
-    bounds = Bounds(memory_bytes=MIB, processes=7, cpus=1.5)
+    bounds = CgroupLimits(memory_bytes=MIB, processes=7, cpus=1.5)
     assert written(1, bounds) == [
         ("memory.limit_in_bytes", "1048576"),
         ("memory.memsw.limit_in_bytes", "1048576"),
@@ -148,8 +148,8 @@ def test_what_is_written() -> None:
         ("pids.max", "7"),
         ("cpu.max", "150000 100000"),
     ]
-    assert written(1, Bounds()) == written(2, Bounds()) == []
-    assert written(2, Bounds(cpus=0.001)) == [("cpu.max", "1000 100000")]
+    assert written(1, CgroupLimits()) == written(2, CgroupLimits()) == []
+    assert written(2, CgroupLimits(cpus=0.001)) == [("cpu.max", "1000 100000")]
 
 
 @given(st.integers(1, 2000), st.integers(1, 2**42), st.integers(0, 2**42), st.integers(2, 2**22))
@@ -174,10 +174,10 @@ def test_a_pool_never_gets_the_whole_machine(
 
 def test_a_small_pool_gets_what_its_sessions_need_and_no_more() -> None:
     limits = Limits(memory_bytes=100 * MIB, disk_bytes=28 * MIB, processes=16)
-    assert session_bounds(limits) == Bounds(memory_bytes=160 * MIB, processes=25)
-    assert session_bounds(limits, members=3) == Bounds(memory_bytes=416 * MIB, processes=59)
+    assert session_bounds(limits) == CgroupLimits(memory_bytes=160 * MIB, processes=25)
+    assert session_bounds(limits, members=3) == CgroupLimits(memory_bytes=416 * MIB, processes=59)
     roomy = {"total_bytes": 2**40, "free_memory_bytes": 2**30, "processes_max": 2**22}
-    want = Bounds(memory_bytes=2 * 160 * MIB + 256 * MIB, processes=2 * 25 + 64)
+    want = CgroupLimits(memory_bytes=2 * 160 * MIB + 256 * MIB, processes=2 * 25 + 64)
     assert pool_bounds(limits, sessions=2, **roomy) == want
 
 
@@ -261,8 +261,8 @@ os.waitpid(pid, 0)
 
 
 @pytest.fixture
-def cgroups() -> Iterator[Cgroups]:
-    found = Cgroups.find()
+def cgroups() -> Iterator[CgroupRoot]:
+    found = CgroupRoot.find()
     assert found is not None
     yield found
     for directory in found.place.directories.values():
@@ -273,14 +273,14 @@ def cgroups() -> Iterator[Cgroups]:
 
 def leases() -> list[str]:
     """Return what this process has written down to be removed."""
-    folder = record.state_directory() / Owner.me().text
+    folder = record.state_directory() / LeaseOwner.me().text
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     return [path.read_text(errors="replace") for path in files]
 
 
 @pytest.fixture
-def group(cgroups: Cgroups) -> Iterator[Group]:
-    made = cgroups.make("test", Bounds(memory_bytes=64 * MIB, processes=20))
+def group(cgroups: CgroupRoot) -> Iterator[ProcessCgroup]:
+    made = cgroups.make("test", CgroupLimits(memory_bytes=64 * MIB, processes=20))
     yield made
     assert made.remove()
 
@@ -306,7 +306,7 @@ def go(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.cgroup
-def test_what_is_made_is_leased_before(group: Group) -> None:
+def test_what_is_made_is_leased_before(group: ProcessCgroup) -> None:
     paths = set(group.directories.values())
     assert all(any(path in text for text in leases()) for path in paths)
 
@@ -314,7 +314,7 @@ def test_what_is_made_is_leased_before(group: Group) -> None:
 @pytest.mark.cgroup
 @pytest.mark.parametrize("tree", [HOG], indirect=True)
 def test_memory_of_the_whole_tree_is_bounded_and_the_kill_is_counted(
-    group: Group, tree: subprocess.Popen[str]
+    group: ProcessCgroup, tree: subprocess.Popen[str]
 ) -> None:
     assert group.oom_kills() == 0
     group.add(tree.pid)
@@ -326,7 +326,9 @@ def test_memory_of_the_whole_tree_is_bounded_and_the_kill_is_counted(
 
 @pytest.mark.cgroup
 @pytest.mark.parametrize("tree", [BOMB], indirect=True)
-def test_processes_of_the_whole_tree_are_bounded(group: Group, tree: subprocess.Popen[str]) -> None:
+def test_processes_of_the_whole_tree_are_bounded(
+    group: ProcessCgroup, tree: subprocess.Popen[str]
+) -> None:
     group.add(tree.pid)
     assert go(tree) == "19 BlockingIOError"
     assert len(group.pids()) == 20
@@ -335,11 +337,11 @@ def test_processes_of_the_whole_tree_are_bounded(group: Group, tree: subprocess.
 @pytest.mark.cgroup
 @pytest.mark.parametrize("tree", [HOG], indirect=True)
 def test_the_bound_of_a_pool_holds_for_its_sessions(
-    cgroups: Cgroups, tree: subprocess.Popen[str]
+    cgroups: CgroupRoot, tree: subprocess.Popen[str]
 ) -> None:
-    pool = cgroups.make("pool", Bounds(memory_bytes=48 * MIB, processes=50))
+    pool = cgroups.make("pool", CgroupLimits(memory_bytes=48 * MIB, processes=50))
     try:
-        session = pool.make("session", Bounds(memory_bytes=512 * MIB, processes=20))
+        session = pool.make("session", CgroupLimits(memory_bytes=512 * MIB, processes=20))
         session.add(tree.pid)
         assert pool.pids() == [tree.pid]
         assert go(tree) == str(int(signal.SIGKILL))
@@ -351,15 +353,15 @@ def test_the_bound_of_a_pool_holds_for_its_sessions(
 @pytest.mark.cgroup
 @pytest.mark.parametrize("tree", [GROWN], indirect=True)
 def test_a_pool_with_a_process_of_its_own_can_still_have_sessions(
-    cgroups: Cgroups, tree: subprocess.Popen[str]
+    cgroups: CgroupRoot, tree: subprocess.Popen[str]
 ) -> None:
     """In v2 a cgroup with processes cannot have bounded children: they move."""
     assert tree.stdout is not None
     assert tree.stdout.readline() == "grown\n"
-    pool = cgroups.make("pool", Bounds(memory_bytes=256 * MIB, processes=50))
+    pool = cgroups.make("pool", CgroupLimits(memory_bytes=256 * MIB, processes=50))
     try:
         pool.add(tree.pid)
-        session = pool.make("session", Bounds(processes=20))
+        session = pool.make("session", CgroupLimits(processes=20))
         assert (pool.pids(), session.pids()) == ([tree.pid], [])
         pool.add_tree(tree.pid)
         assert len(pool.pids()) == 3
@@ -370,7 +372,7 @@ def test_a_pool_with_a_process_of_its_own_can_still_have_sessions(
     assert tree.wait(30) == -signal.SIGKILL
 
 
-def memory_limit(group: Group) -> int:
+def memory_limit(group: ProcessCgroup) -> int:
     names = ("memory.limit_in_bytes", "memory.max")
     paths = [Path(group.directories["memory"], name) for name in names]
     return next(int(path.read_text()) for path in paths if path.exists())
@@ -379,42 +381,42 @@ def memory_limit(group: Group) -> int:
 @pytest.mark.cgroup
 @pytest.mark.parametrize("tree", [HOLDER], indirect=True)
 def test_limits_can_be_raised_and_lowered_but_not_below_what_is_used(
-    group: Group, tree: subprocess.Popen[str]
+    group: ProcessCgroup, tree: subprocess.Popen[str]
 ) -> None:
     for memory_bytes in (512 * MIB, 32 * MIB, 128 * MIB):
-        group.limit(Bounds(memory_bytes=memory_bytes))
+        group.limit(CgroupLimits(memory_bytes=memory_bytes))
         assert memory_limit(group) == memory_bytes
     group.add(tree.pid)
     assert go(tree) == "holds"
     with pytest.raises(OSError, match=r"in use|busy"):
-        group.limit(Bounds(memory_bytes=8 * MIB))
+        group.limit(CgroupLimits(memory_bytes=8 * MIB))
     assert memory_limit(group) == 128 * MIB
     assert tree.poll() is None
 
 
 @pytest.mark.cgroup
-def test_a_group_that_cannot_have_its_limits_is_not_made(cgroups: Cgroups) -> None:
+def test_a_group_that_cannot_have_its_limits_is_not_made(cgroups: CgroupRoot) -> None:
     with pytest.raises(OSError, match="Invalid argument"):
-        cgroups.make("wrong", Bounds(processes=-5))
+        cgroups.make("wrong", CgroupLimits(processes=-5))
 
 
 @pytest.mark.cgroup
 @pytest.mark.parametrize("tree", [HOG], indirect=True)
 async def test_a_start_that_is_cancelled_leaves_none_behind(
-    monkeypatch: pytest.MonkeyPatch, cgroups: Cgroups, tree: subprocess.Popen[str]
+    monkeypatch: pytest.MonkeyPatch, cgroups: CgroupRoot, tree: subprocess.Popen[str]
 ) -> None:
     """What is looked at is what `cgroups` looks at in the end."""
     del cgroups
-    create, made, go_on = Cgroups.make, threading.Event(), threading.Event()
+    create, made, go_on = CgroupRoot.make, threading.Event(), threading.Event()
 
-    def slowly(self: Cgroups, name: str, bounds: Bounds) -> Group:
+    def slowly(self: CgroupRoot, name: str, bounds: CgroupLimits) -> ProcessCgroup:
         group = create(self, name, bounds)
         made.set()
         assert go_on.wait(30)
         return group
 
-    monkeypatch.setattr(Cgroups, "make", slowly)
-    starting = asyncio.create_task(Fence.around(tree.pid, SandboxSettings()))
+    monkeypatch.setattr(CgroupRoot, "make", slowly)
+    starting = asyncio.create_task(PoolCgroup.around(tree.pid, SandboxSettings()))
     assert await asyncio.to_thread(made.wait, 30)
     starting.cancel()
     await asyncio.sleep(0)
@@ -424,7 +426,7 @@ async def test_a_start_that_is_cancelled_leaves_none_behind(
 
 
 @pytest.mark.cgroup
-def test_whoever_holds_a_door_moves_itself(group: Group) -> None:
+def test_whoever_holds_a_door_moves_itself(group: ProcessCgroup) -> None:
     """A process without any right, in namespaces of its own, and its host pid by a pidfd."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-I", "-S", "-c", WALKER]
@@ -444,16 +446,16 @@ def test_whoever_holds_a_door_moves_itself(group: Group) -> None:
 
 
 @pytest.mark.cgroup
-def test_what_a_killed_process_left_is_removed(cgroups: Cgroups) -> None:
+def test_what_a_killed_process_left_is_removed(cgroups: CgroupRoot) -> None:
     code = (
-        "from agentrl_sandbox.cgroup import Bounds, Cgroups\n"
-        "pool = Cgroups.find().make('left', Bounds(memory_bytes=2**26, processes=9))\n"
-        "pool.make('inner', Bounds(processes=5))\n"
+        "from agentrl_sandbox.cgroup import CgroupLimits, CgroupRoot\n"
+        "pool = CgroupRoot.find().make('left', CgroupLimits(memory_bytes=2**26, processes=9))\n"
+        "pool.make('inner', CgroupLimits(processes=5))\n"
         "print(*set(pool.directories.values()), sep='|', flush=True); input()"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code]
-    mine = cgroups.make("kept", Bounds(memory_bytes=64 * MIB))
+    mine = cgroups.make("kept", CgroupLimits(memory_bytes=64 * MIB))
     try:
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import CheckError, ConfigError, SandboxError
+from agentrl.runtime.scope import run_scope
 from agentrl.sandbox import ExecResult, Sandbox, SandboxPool, SandboxSettings, using_sandbox
-from agentrl.scope import run_scope
-from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 from agentrl.testing.sandbox import InMemorySandboxPool, check_sandbox
-from agentrl_sandbox import Session, layers, open_pool, open_session
+from agentrl_sandbox import SandboxSession, layers, open_pool, open_session
 from tests.support.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
@@ -27,13 +27,13 @@ BACKENDS = [
 
 @asynccontextmanager
 async def no_leak() -> AsyncGenerator[None]:
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     yield
     await check_no_leak(before)
 
 
 @pytest.fixture
-async def bare_session() -> AsyncIterator[Session]:
+async def bare_session() -> AsyncIterator[SandboxSession]:
     async with opened(BARE) as pool:
         yield await pool.open()
 
@@ -124,7 +124,7 @@ async def test_a_session_without_a_scope_closes_its_pool_with_its_last_fork(
         await copy.close()
 
 
-async def test_an_error_shows_the_cell_and_nothing_of_ours(bare_session: Session) -> None:
+async def test_an_error_shows_the_cell_and_nothing_of_ours(bare_session: SandboxSession) -> None:
     session = bare_session
     await session.exec("def half(x):\n    return x / 0")
     result = await session.exec("y = 1\nhalf(2)")
@@ -154,13 +154,13 @@ async def test_an_error_shows_the_cell_and_nothing_of_ours(bare_session: Session
     ],
 )
 async def test_the_last_expression_is_echoed_as_in_a_notebook(
-    bare_session: Session, code: str, value: str | None
+    bare_session: SandboxSession, code: str, value: str | None
 ) -> None:
     result = await bare_session.exec(code)
     assert (result.status, result.value) == ("ok", value)
 
 
-async def test_hostile_reprs_and_exceptions_are_results(bare_session: Session) -> None:
+async def test_hostile_reprs_and_exceptions_are_results(bare_session: SandboxSession) -> None:
     code = "class A:\n    def __repr__(self): raise ValueError('no')\nA()"
     assert "ValueError: no" in ((await bare_session.exec(code)).error or "")
     code = "class E(Exception):\n    def __str__(self): raise KeyboardInterrupt\nraise E"

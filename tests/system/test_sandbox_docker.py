@@ -30,28 +30,28 @@ from hypothesis import strategies as st
 
 from agentrl.cli import app
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.run_id import using_run_id
+from agentrl.runtime.run_id import using_run_id
 from agentrl.sandbox import Backend, Limits, Pressure, SandboxSettings
-from agentrl.testing.leaks import Holdings, check_no_leak
-from agentrl_sandbox import ForkServerPool, Session, open_pool
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl_sandbox import ForkServerPool, SandboxSession, open_pool
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.image import bootstrap, pack
 from agentrl_sandbox.inside.container import LINKS
 from agentrl_sandbox.launch import container, handover
 from agentrl_sandbox.launch import engine as launch_engine
-from agentrl_sandbox.launch.container import Machine
-from agentrl_sandbox.launch.engine import Engine
-from agentrl_sandbox.launch.handover import Home
-from agentrl_sandbox.reaping.engine import Container, containers, default_engine
+from agentrl_sandbox.launch.container import EngineMachine
+from agentrl_sandbox.launch.engine import DockerEngine
+from agentrl_sandbox.launch.handover import HandoverFolder
+from agentrl_sandbox.reaping.engine import ListedContainer, containers, default_engine
 from tests.support.pools import opened
 
 DOCKER = SandboxSettings(backend="docker")
 GIB = 2**30
-MACHINE = Machine(memory_bytes=16 * GIB, cores=4, security=("name=seccomp,profile=default",))
+MACHINE = EngineMachine(memory_bytes=16 * GIB, cores=4, security=("name=seccomp,profile=default",))
 IMAGE_OF_TESTS = "agentrl-test-image"
 
 
-def ours(run: str) -> list[Container]:
+def ours(run: str) -> list[ListedContainer]:
     return containers(default_engine(), f"agentrl.run={run}")
 
 
@@ -71,11 +71,11 @@ async def pool(run: str) -> AsyncIterator[ForkServerPool]:
 
 
 @pytest.fixture
-async def session(pool: ForkServerPool) -> Session:
+async def session(pool: ForkServerPool) -> SandboxSession:
     return await pool.open()
 
 
-async def value(session: Session, code: str) -> Any:
+async def value(session: SandboxSession, code: str) -> Any:
     result = await session.exec(code)
     assert result.ok, result
     return result.value
@@ -96,7 +96,7 @@ def test_memory_is_that_of_all_sessions_or_of_the_machine() -> None:
     assert container.memory_bytes(settings(sessions=99, free_memory_bytes=GIB), MACHINE) == 15 * GIB
     shared = replace(settings(sessions=99, free_memory_bytes=GIB), supervisors=3)
     assert container.memory_bytes(shared, MACHINE) == 5 * GIB
-    tiny = Machine(memory_bytes=GIB, cores=1)
+    tiny = EngineMachine(memory_bytes=GIB, cores=1)
     assert container.memory_bytes(few, tiny) == container.SUPERVISOR_BYTES + one
 
 
@@ -123,7 +123,7 @@ def test_containers_together_leave_the_machine_its_memory(
         limits=Limits(memory_bytes=memory),
         pressure=Pressure(sessions=sessions, free_memory_bytes=free),
     )
-    here = Machine(memory_bytes=machine, cores=1)
+    here = EngineMachine(memory_bytes=machine, cores=1)
     got = container.memory_bytes(asked, here)
     least = memory + asked.limits.disk_bytes
     assert got > least
@@ -142,8 +142,8 @@ def test_the_user_is_nobodys_and_the_engine_can_have_it() -> None:
 
 def test_the_machine_is_read_from_the_engines_answer() -> None:
     info = {"MemTotal": 5, "NCPU": 2, "SecurityOptions": None, "MemoryLimit": True}
-    assert Machine.of(info) == Machine(memory_bytes=5, cores=2)
-    found = Machine.of({**info, "MemoryLimit": False, "PidsLimit": False})
+    assert EngineMachine.of(info) == EngineMachine(memory_bytes=5, cores=2)
+    found = EngineMachine.of({**info, "MemoryLimit": False, "PidsLimit": False})
     with pytest.raises(ConfigError, match="cannot limit memory and pids"):
         container.check_machine(found)
     with pytest.raises(ConfigError, match="no seccomp"):
@@ -202,7 +202,7 @@ async def test_an_engine_that_does_not_answer_is_refused_with_the_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     async with opened(DOCKER) as pool:
         with pytest.raises(ConfigError, match=r"none\.sock.*apt-get install docker\.io.*dockerd"):
             await pool.open()
@@ -232,7 +232,7 @@ def broken_image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     (tmp_path / "Dockerfile").write_text(base + request.param)
     (tmp_path / "python3").write_text("#!/bin/sh\necho too old >&2\nexit 3\n")
     (tmp_path / "python3").chmod(0o755)
-    with contextlib.closing(Engine()) as engine:
+    with contextlib.closing(DockerEngine()) as engine:
         list(engine.build(str(tmp_path), IMAGE_OF_TESTS))
         yield IMAGE_OF_TESTS
         engine.remove_image(IMAGE_OF_TESTS)
@@ -255,7 +255,7 @@ def broken_image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 async def test_an_image_that_cannot_be_used_is_refused_and_nothing_stays(
     broken_image: str, words: str, run: str
 ) -> None:
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     async with opened(replace(DOCKER, image=broken_image)) as pool:
         with pytest.raises(ConfigError, match=words):
             await pool.open()
@@ -328,7 +328,7 @@ def test_a_removal_is_repeated_while_the_engine_fails(
     asked = len(statuses)
     with (
         answering(tmp_path / "e.sock", statuses) as server,
-        contextlib.closing(Engine()) as engine,
+        contextlib.closing(DockerEngine()) as engine,
     ):
         engine.remove("some")
         assert server.removals == asked
@@ -344,7 +344,7 @@ def test_a_removal_that_keeps_failing_is_an_error(
     monkeypatch.setattr(launch_engine, "time", clock)
     with (
         answering(tmp_path / "e.sock", [status]) as server,
-        contextlib.closing(Engine()) as engine,
+        contextlib.closing(DockerEngine()) as engine,
     ):
         with pytest.raises(SandboxError, match="not remove the container some: Could not kill"):
             engine.remove("some")
@@ -354,21 +354,21 @@ def test_a_removal_that_keeps_failing_is_an_error(
 # -- handing over ---------------------------------------------------------------------------------
 
 
-def connect(home: Home) -> socket.socket:
+def connect(home: HandoverFolder) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.connect(os.path.join(home.path, "socket"))
     return client
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
-    made = Home()
+def home() -> Iterator[HandoverFolder]:
+    made = HandoverFolder()
     yield made
     made.remove()
     assert not os.path.exists(made.path)
 
 
-def test_only_the_process_that_is_meant_gets_the_descriptors(home: Home) -> None:
+def test_only_the_process_that_is_meant_gets_the_descriptors(home: HandoverFolder) -> None:
     with connect(home) as client:
         me = os.pidfd_open(os.getpid())
         home.hand_over(os.getpid(), me, (0, 2))
@@ -380,7 +380,9 @@ def test_only_the_process_that_is_meant_gets_the_descriptors(home: Home) -> None
     assert os.listdir(home.path) == ["inside.zip"]
 
 
-def test_another_process_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_gets_nothing(
+    home: HandoverFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handover, "CONNECT_S", 0.3)
     other = os.pidfd_open(1)
     with connect(home) as client:
@@ -390,7 +392,7 @@ def test_another_process_gets_nothing(home: Home, monkeypatch: pytest.MonkeyPatc
     os.close(other)
 
 
-def test_a_process_that_ends_is_not_waited_for(home: Home) -> None:
+def test_a_process_that_ends_is_not_waited_for(home: HandoverFolder) -> None:
     with subprocess.Popen(["true"]) as ended:
         pidfd = os.pidfd_open(ended.pid)
         with pytest.raises(SandboxError, match="ended before it connected"):
@@ -398,7 +400,7 @@ def test_a_process_that_ends_is_not_waited_for(home: Home) -> None:
         os.close(pidfd)
 
 
-def test_a_stop_ends_the_waiting(home: Home) -> None:
+def test_a_stop_ends_the_waiting(home: HandoverFolder) -> None:
     stop = threading.Event()
     stop.set()
     me = os.pidfd_open(os.getpid())
@@ -411,7 +413,7 @@ def test_a_stop_ends_the_waiting(home: Home) -> None:
 
 
 @pytest.mark.docker
-async def test_the_code_is_nobody(session: Session) -> None:
+async def test_the_code_is_nobody(session: SandboxSession) -> None:
     code = """
 import os
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
@@ -423,7 +425,7 @@ status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read()
 
 
 @pytest.mark.docker
-async def test_the_host_sees_a_user_without_a_name(run: str, session: Session) -> None:
+async def test_the_host_sees_a_user_without_a_name(run: str, session: SandboxSession) -> None:
     """From the host: what runs in there is not root, nor anybody who is known."""
     namespace = (await value(session, "import os; os.readlink('/proc/self/ns/pid')")).strip("'")
     owners = users_in(namespace)
@@ -448,7 +450,7 @@ def _link(path: Path) -> str:
 
 
 @pytest.mark.docker
-async def test_no_network_and_no_engine(session: Session) -> None:
+async def test_no_network_and_no_engine(session: SandboxSession) -> None:
     code = "[line.split(':')[0].strip() for line in open('/proc/net/dev').readlines()[2:]]"
     assert await value(session, code) == str(["lo"])
     connect = "import socket; socket.create_connection(('192.0.2.1', 80), 2)"
@@ -463,7 +465,7 @@ sockets = "/var/run/docker.sock", "/run/docker.sock", "/run/containerd", "/run/a
 
 
 @pytest.mark.docker
-async def test_nothing_but_the_session_can_be_written(session: Session) -> None:
+async def test_nothing_but_the_session_can_be_written(session: SandboxSession) -> None:
     code = """
 import os
 written = []
@@ -557,7 +559,7 @@ for _ in range(3):
 
 @pytest.mark.docker
 async def test_a_container_says_whose_it_is_and_goes_with_its_pool(run: str) -> None:
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     async with opened(DOCKER) as twin:
         async with opened(DOCKER) as pool:
             await asyncio.gather(pool.open(), twin.open())
@@ -572,7 +574,7 @@ async def test_a_container_says_whose_it_is_and_goes_with_its_pool(run: str) -> 
 @pytest.mark.docker
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.3])
 async def test_a_start_that_is_cancelled_leaves_nothing(run: str, after_s: float) -> None:
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     async with opened(DOCKER) as pool:
         opening = asyncio.create_task(pool.open())
         await asyncio.sleep(after_s)
@@ -588,7 +590,7 @@ async def test_a_container_that_is_removed_is_a_sandbox_error_and_is_replaced(
     run: str, pool: ForkServerPool
 ) -> None:
     session = await pool.open()
-    with contextlib.closing(Engine()) as engine:
+    with contextlib.closing(DockerEngine()) as engine:
         for found in ours(run):
             engine.remove(found.id)
     with pytest.raises(SandboxError):
@@ -598,7 +600,7 @@ async def test_a_container_that_is_removed_is_a_sandbox_error_and_is_replaced(
 
 OWNER = """
 import asyncio
-from agentrl.run_id import using_run_id
+from agentrl.runtime.run_id import using_run_id
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import open_pool
 

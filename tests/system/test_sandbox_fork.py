@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ForkUnsupported
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import ForkServerPool, Session
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from tests.support.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
@@ -45,7 +45,7 @@ OPERATIONS = st.lists(
 class Model:
     """What a session should hold."""
 
-    session: Session
+    session: SandboxSession
     x: int | None = None
     items: list[int] = field(default_factory=list[int])
     text: str = ""
@@ -75,7 +75,7 @@ async def test_sessions_behave_like_separate_copies(
             assert await _content(model.session) == model.content
 
 
-async def _start(session: Session) -> Model:
+async def _start(session: SandboxSession) -> Model:
     await session.write("text", b"")
     assert (await session.exec("x = None; items = []")).ok
     return Model(session)
@@ -106,7 +106,7 @@ async def _apply(name: str, models: list[Model], model: Model, value: int) -> No
             assert await _content(session) == model.content
 
 
-async def _content(session: Session) -> tuple[str | None, bytes]:
+async def _content(session: SandboxSession) -> tuple[str | None, bytes]:
     """Return what a session's names and its file are, the file read from both sides."""
     result = await session.exec("x, items, open('text').read()")
     return result.value, await session.read("text")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import ForkServerPool, Session, open_pool
+from agentrl_sandbox import ForkServerPool, SandboxSession, open_pool
 
 HERE = str(Path(__file__).parent)
 SYSCALL = """
@@ -39,17 +39,17 @@ async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
 
 
 @pytest.fixture
-async def session(pool: ForkServerPool) -> Session:
+async def session(pool: ForkServerPool) -> SandboxSession:
     return await pool.open()
 
 
-async def value(session: Session, code: str) -> str | None:
+async def value(session: SandboxSession, code: str) -> str | None:
     result = await session.exec(code)
     assert result.ok, result
     return result.value
 
 
-async def test_the_code_is_nobody(session: Session) -> None:
+async def test_the_code_is_nobody(session: SandboxSession) -> None:
     code = """
 import os
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
@@ -60,7 +60,7 @@ status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read()
     assert await value(session, code) == str([True] * 3 + [""] * 5 + ["1", "2"])
 
 
-async def test_the_host_sees_it_as_a_user_without_rights(session: Session) -> None:
+async def test_the_host_sees_it_as_a_user_without_rights(session: SandboxSession) -> None:
     """Started by real root, the sandbox must not be root outside of its namespaces either."""
     code = "open('/proc/self/uid_map').read().split()"
     inside, parent, count = eval(await value(session, code) or "")
@@ -92,7 +92,7 @@ for name in os.listdir("/proc"):
     assert "PermissionError" in (result.error or "")
 
 
-async def test_no_files_of_the_host(session: Session) -> None:
+async def test_no_files_of_the_host(session: SandboxSession) -> None:
     code = "import os; sorted(os.listdir('/'))"
     allowed = {"bin", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "home"}
     roots = set(eval(await value(session, code) or ""))
@@ -103,7 +103,7 @@ async def test_no_files_of_the_host(session: Session) -> None:
         assert any(word in (result.error or "") for word in refused), (path, result)
 
 
-async def test_nothing_but_the_session_directory_can_be_written(session: Session) -> None:
+async def test_nothing_but_the_session_directory_can_be_written(session: SandboxSession) -> None:
     code = """
 import os
 written = []
@@ -119,7 +119,7 @@ written
     assert await value(session, code) == str(["/home/agent/x", "/dev/shm/x"])  # the same file
 
 
-async def test_no_network(session: Session) -> None:
+async def test_no_network(session: SandboxSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         for host in ("127.0.0.1", "192.0.2.1"):
@@ -131,7 +131,7 @@ async def test_no_network(session: Session) -> None:
     assert await value(session, code) == str(["lo"])
 
 
-async def test_abstract_unix_sockets_of_the_host_are_out_of_reach(session: Session) -> None:
+async def test_abstract_unix_sockets_of_the_host_are_out_of_reach(session: SandboxSession) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         name = f"\0agentrl-test-{os.getpid()}"
         server.bind(name)
@@ -158,7 +158,7 @@ found, pids
     assert await value(one, "1 + 1") == "2"
 
 
-async def test_the_keeper_cannot_be_killed_traced_or_read(session: Session) -> None:
+async def test_the_keeper_cannot_be_killed_traced_or_read(session: SandboxSession) -> None:
     await session.exec(SYSCALL)
     await session.exec("import os, signal")
     for number in (9, 15, 2, 19, 11):
@@ -192,13 +192,13 @@ async def test_the_keeper_cannot_be_killed_traced_or_read(session: Session) -> N
     ],
 )
 async def test_calls_deep_into_the_kernel_are_refused(
-    session: Session, name: str, numbers: tuple[int, ...], answer: str
+    session: SandboxSession, name: str, numbers: tuple[int, ...], answer: str
 ) -> None:
     await session.exec(SYSCALL)
     assert await value(session, f"call{numbers}") == repr(answer), name
 
 
-async def test_ordinary_programs_still_work(session: Session) -> None:
+async def test_ordinary_programs_still_work(session: SandboxSession) -> None:
     """The filter denies: threads, processes, pipes, files and sockets are not on its list."""
     code = """
 import socket, subprocess, tempfile, threading
@@ -215,7 +215,7 @@ seen
     assert await value(session, "import sys; sys.stdin.read()") == "''"
 
 
-async def test_only_the_three_standard_descriptors_reach_a_program(session: Session) -> None:
+async def test_only_the_three_standard_descriptors_reach_a_program(session: SandboxSession) -> None:
     code = """
 import subprocess
 subprocess.run(["/bin/ls", "/proc/self/fd"], capture_output=True, text=True).stdout.split()

@@ -10,29 +10,34 @@ from contextlib import suppress
 import pytest
 
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import Session, open_pool
-from agentrl_sandbox.line import Expired, Line, LineBroken, Outcome
+from agentrl_sandbox import SandboxSession, open_pool
+from agentrl_sandbox.interpreter_channel import (
+    CellDeadlineError,
+    CellReply,
+    InterpreterChannel,
+    LineBroken,
+)
 
 DIES = "import os; print('said', flush=True); os._exit(3)"
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session]:
+async def session() -> AsyncIterator[SandboxSession]:
     pool = open_pool(SandboxSettings(backend="process", allow_unisolated=True))
     try:
         opened = await pool.open()
-        assert isinstance(opened, Session)
+        assert isinstance(opened, SandboxSession)
         yield opened
     finally:
         await pool.close()
 
 
 @pytest.fixture
-def dead(session: Session, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+def dead(session: SandboxSession, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Have cells that end their interpreter be known to have, and go on for all that."""
-    told, ask = asyncio.Event(), Line.ask
+    told, ask = asyncio.Event(), InterpreterChannel.ask
 
-    async def late(self: Line, code: str, *, timeout_s: float) -> Outcome:
+    async def late(self: InterpreterChannel, code: str, *, timeout_s: float) -> CellReply:
         if code != DIES:
             return await ask(self, code, timeout_s=timeout_s)
         with suppress(LineBroken):
@@ -42,14 +47,14 @@ def dead(session: Session, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
                 await asyncio.sleep(0.01)
         told.set()
         await asyncio.sleep(1)
-        raise Expired
+        raise CellDeadlineError
 
-    monkeypatch.setattr(Line, "ask", late)
+    monkeypatch.setattr(InterpreterChannel, "ask", late)
     return told
 
 
 async def test_a_cell_that_is_late_has_its_own_end_and_the_next_one_runs(
-    session: Session, dead: asyncio.Event
+    session: SandboxSession, dead: asyncio.Event
 ) -> None:
     assert (await session.exec("x = 1")).ok
     ended = await session.exec(DIES, timeout_s=0.5)
@@ -59,7 +64,7 @@ async def test_a_cell_that_is_late_has_its_own_end_and_the_next_one_runs(
 
 
 async def test_a_cell_that_was_cancelled_leaves_no_word_to_the_next(
-    session: Session, dead: asyncio.Event
+    session: SandboxSession, dead: asyncio.Event
 ) -> None:
     cell = asyncio.create_task(session.exec(DIES))
     await dead.wait()

@@ -37,10 +37,10 @@ from agentrl.errors import ConfigError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool
 from agentrl_sandbox.inside import kernel, processes
-from agentrl_sandbox.inside.root import Step
+from agentrl_sandbox.inside.root import RootStep
 from agentrl_sandbox.launch.forbidden import forbidding_settings, ways_out
 from agentrl_sandbox.launch.namespaces import NamespaceLauncher, isolating
-from agentrl_sandbox.launch.shown import Shown, base_python
+from agentrl_sandbox.launch.shown import VisiblePaths, base_python
 from agentrl_sandbox.root import ARCHIVE, FILES, bubblewrap_words, session_steps
 from tests.support.pools import opened
 
@@ -227,7 +227,7 @@ class Bait:
             "abstract": self.unix.getsockname().decode(),
             "segment": self.key,
             "words": ["secret-0451", str(Path(__file__).parents[1])],
-            "is_other_user": Shown.for_supervisor("").as_root,
+            "is_other_user": VisiblePaths.for_supervisor("").as_root,
         }
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 def play(
     code: str,
     bait: Bait,
-    shown: Shown,
+    shown: VisiblePaths,
     *,
     before: Sequence[str] = (),
     more_fds: Sequence[int] = (),
@@ -292,7 +292,7 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
     descriptors = [os.open(path, os.O_RDONLY) for path in ("/", str(bait.canary))]
     numbers = {"x86_64": ("250", "248"), "aarch64": ("219", "217")}[platform.machine()]
     before = [sys.executable, "-c", HOLDER, *numbers, "0"] if attack == "keyring" else []
-    shown = Shown.for_supervisor("")
+    shown = VisiblePaths.for_supervisor("")
     if attack == "propagation":
         # A machine whose mounts are shared, and no stage, which is private by itself.
         before = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "shared"]
@@ -310,7 +310,7 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
 def test_a_program_that_finds_something_says_so(bait: Bait) -> None:
     """Else the tests above could not fail."""
     code = "through.append(canary_at('')); attempt('x', os.stat, '/')"
-    assert play(code, bait, Shown.for_supervisor("")) == [[], "x"]
+    assert play(code, bait, VisiblePaths.for_supervisor("")) == [[], "x"]
 
 
 # -- a supervisor that runs, seen from the machine ------------------------------------------------
@@ -517,17 +517,17 @@ def test_an_interpreter_in_a_hidden_place_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_each_step_in_bubblewrap_s_words() -> None:
     steps = [
-        Step("directory", "/a"),
-        Step("link", "/lib", "usr/lib"),
-        Step("bind", "/in", "/out"),
-        Step("bind-if-there", "/etc/x", "/etc/x"),
-        Step("device", "/dev/null", "/dev/null"),
-        Step("proc", "/proc"),
-        Step("memory", "/dev"),
-        Step("empty", "/in/packages"),
-        Step("blank", "/in/file"),
-        Step("data", "/etc/hosts"),
-        Step("seal", "/"),
+        RootStep("directory", "/a"),
+        RootStep("link", "/lib", "usr/lib"),
+        RootStep("bind", "/in", "/out"),
+        RootStep("bind-if-there", "/etc/x", "/etc/x"),
+        RootStep("device", "/dev/null", "/dev/null"),
+        RootStep("proc", "/proc"),
+        RootStep("memory", "/dev"),
+        RootStep("empty", "/in/packages"),
+        RootStep("blank", "/in/file"),
+        RootStep("data", "/etc/hosts"),
+        RootStep("seal", "/"),
     ]
     assert " ".join(bubblewrap_words(steps, {"/etc/hosts": 7})) == (
         "--perms 0755 --dir /a --symlink usr/lib /lib --ro-bind /out /in "
@@ -539,7 +539,7 @@ def test_each_step_in_bubblewrap_s_words() -> None:
 
 def test_the_root_of_a_session_is_closed_last_and_holds_what_is_promised() -> None:
     steps = session_steps([("/opt/python/lib", "/opt/python/lib")], "/home/agent")
-    assert steps[-2:] == [Step("seal", "/dev"), Step("seal", "/")]
+    assert steps[-2:] == [RootStep("seal", "/dev"), RootStep("seal", "/")]
     assert sum(step.kind == "seal" for step in steps) == 2
     made = set[str]()
     for step in steps[:-2]:

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.sandbox import Limits, SandboxSettings
-from agentrl_sandbox import ForkServerPool, Session
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.inside.cpu_time import CpuMeter, ProcessSample, charge_s
-from agentrl_sandbox.reaping.owner import Owner
+from agentrl_sandbox.reaping.owner import LeaseOwner
 from tests.support.pools import LONGER_S, opened, sizes
 from tests.support.watchdog import watched
 
@@ -47,15 +47,15 @@ async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
 
 
 @pytest.fixture
-async def session(pool: ForkServerPool) -> Session:
+async def session(pool: ForkServerPool) -> SandboxSession:
     return await pool.open()
 
 
-async def usable(session: Session) -> bool:
+async def usable(session: SandboxSession) -> bool:
     return (await session.exec("6 * 7")).value == "42"
 
 
-async def test_a_deadline_ends_the_whole_tree_of_processes(session: Session) -> None:
+async def test_a_deadline_ends_the_whole_tree_of_processes(session: SandboxSession) -> None:
     """Children that left the group, ignore signals, or were orphaned on purpose: all of them."""
     code = """
 import os, signal, time
@@ -86,7 +86,7 @@ while True: time.sleep(1)
     assert await usable(session)
 
 
-async def test_what_was_printed_before_the_deadline_is_kept(session: Session) -> None:
+async def test_what_was_printed_before_the_deadline_is_kept(session: SandboxSession) -> None:
     for timeout_s in LONGER_S:
         result = await session.exec("print('so far')\nwhile True: pass", timeout_s=timeout_s)
         if result.stdout:
@@ -97,14 +97,14 @@ async def test_what_was_printed_before_the_deadline_is_kept(session: Session) ->
     assert (await session.exec("print('later')")).stdout == "later\n"
 
 
-async def test_a_timeout_costs_names_and_keeps_files(session: Session) -> None:
+async def test_a_timeout_costs_names_and_keeps_files(session: SandboxSession) -> None:
     await session.exec("x = 1; open('kept', 'w').write('yes')")
     await session.exec("while True: pass", timeout_s=0.2)
     assert "NameError" in ((await session.exec("x")).error or "")
     assert await session.read("kept") == b"yes"
 
 
-async def test_memory(session: Session) -> None:
+async def test_memory(session: SandboxSession) -> None:
     result = await session.exec("hoard = []\nwhile True: hoard.append(bytearray(2**20))")
     assert result.status == "oom"
     assert "MemoryError" in (result.error or "")
@@ -147,7 +147,7 @@ async def test_the_kernel_counts_processes_of_one_session_only() -> None:
         assert (await other.exec("os.fork() and 1")).value == "1"
 
 
-async def test_threads_count_too_or_are_bounded_by_memory(session: Session) -> None:
+async def test_threads_count_too_or_are_bounded_by_memory(session: SandboxSession) -> None:
     code = """
 import threading, time
 for _ in range(5000):
@@ -263,7 +263,7 @@ async def test_who_goes_on_writing_when_its_command_has_ended_is_read_slowly() -
         await _write_on(await pool.open())
 
 
-async def _write_on(session: Session) -> None:
+async def _write_on(session: SandboxSession) -> None:
     await session.write("writer.py", WRITER.encode())
     result = await session.run(["sh", "-c", "exec 2>&-; python3 writer.py & echo started"])
     assert "started" in result.stdout
@@ -272,7 +272,7 @@ async def _write_on(session: Session) -> None:
     assert int(await session.read("count")) < 64 * 2**20
 
 
-async def test_one_file_and_many_open_files(session: Session) -> None:
+async def test_one_file_and_many_open_files(session: SandboxSession) -> None:
     code = f"with open('big', 'wb') as file: file.write(bytes({LIMITS.file_bytes + 1}))"
     result = await session.exec(code)
     assert result.status == "limit"
@@ -287,7 +287,7 @@ async def test_one_file_and_many_open_files(session: Session) -> None:
     assert len(await session.read("long")) == LIMITS.file_bytes
 
 
-async def test_the_directory_as_a_whole(session: Session) -> None:
+async def test_the_directory_as_a_whole(session: SandboxSession) -> None:
     code = "for n in range(8): open(f'{n}', 'wb').write(bytes(2**20))"
     result = await session.exec(code)
     assert result.status == "limit", result
@@ -296,7 +296,9 @@ async def test_the_directory_as_a_whole(session: Session) -> None:
 
 
 @watched
-async def test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory(session: Session) -> None:
+async def test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory(
+    session: SandboxSession,
+) -> None:
     code = "print('head')\nfor _ in range(10_000): print('a' * 1000)\nprint('tail')"
     result = await session.exec(code)
     assert result.truncated
@@ -310,7 +312,7 @@ async def test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory(session
     assert (result.status, result.truncated) == ("limit", True)
 
 
-async def killed_flood(session: Session, timeout_s: float) -> bool:
+async def killed_flood(session: SandboxSession, timeout_s: float) -> bool:
     """Return whether it printed before its deadline; if it did, head and tail are there."""
     result = await session.exec("while True: print('x' * 65536)", timeout_s=timeout_s)
     assert (result.status, result.truncated) == ("timeout", bool(result.stdout))
@@ -319,7 +321,7 @@ async def killed_flood(session: Session, timeout_s: float) -> bool:
     return bool(result.stdout)
 
 
-async def test_a_crash_is_named(session: Session) -> None:
+async def test_a_crash_is_named(session: SandboxSession) -> None:
     result = await session.exec("import ctypes; print('before'); ctypes.string_at(0)")
     assert (result.status, result.stdout) == ("crash", "before\n")
     assert "SIGSEGV" in (result.error or "")
@@ -327,7 +329,7 @@ async def test_a_crash_is_named(session: Session) -> None:
     assert "exit status 3" in ((await session.exec("import os; os._exit(3)")).error or "")
 
 
-async def test_a_death_between_cells_is_told_with_the_next_one(session: Session) -> None:
+async def test_a_death_between_cells_is_told_with_the_next_one(session: SandboxSession) -> None:
     code = """
 import os, threading, time
 def die():
@@ -344,7 +346,7 @@ threading.Thread(target=die).start()
     assert await usable(session)
 
 
-async def test_a_cell_that_forks_and_returns_answers_once(session: Session) -> None:
+async def test_a_cell_that_forks_and_returns_answers_once(session: SandboxSession) -> None:
     result = await session.exec("import os\npid = os.fork()\nprint('x')\npid == 0")
     assert (result.ok, result.value) == (True, "False")
     assert [(await session.exec(f"{n}")).value for n in range(5)] == list("01234")
@@ -355,7 +357,7 @@ async def test_nothing_is_left_on_the_host(settings: SandboxSettings) -> None:
     import tempfile
 
     # Other processes have theirs there.
-    ours = f"agentrl-sandbox-{Owner.me().text}-*"
+    ours = f"agentrl-sandbox-{LeaseOwner.me().text}-*"
 
     def places() -> set[str]:
         return {p.name for p in Path(tempfile.gettempdir()).glob(ours)}

@@ -18,11 +18,17 @@ from hypothesis import strategies as st
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import ExecResult, Limits, SandboxSettings
-from agentrl.testing.leaks import Holdings, check_no_leak
-from agentrl_sandbox import ForkServerPool, Session
-from agentrl_sandbox import family as family_module
-from agentrl_sandbox.inside.frames import HEADER, Frame, FrameError, Reader, encode
-from agentrl_sandbox.inside.output import Capture, Clipped, appending, capture_file
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl_sandbox import ForkServerPool, SandboxSession
+from agentrl_sandbox import session_forks as family_module
+from agentrl_sandbox.inside.frames import (
+    HEADER,
+    ChannelFrame,
+    ChannelFrameReader,
+    FrameError,
+    encode,
+)
+from agentrl_sandbox.inside.output import ClippedOutput, OutputCapture, appending, capture_file
 from agentrl_sandbox.inside.processes import descendants
 from tests.support.pools import LONGER_S, opened, sizes
 from tests.support.processes import parent_of, runs
@@ -49,7 +55,7 @@ async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
 
 
 @pytest.fixture
-async def session(pool: ForkServerPool) -> Session:
+async def session(pool: ForkServerPool) -> SandboxSession:
     return await pool.open()
 
 
@@ -59,7 +65,7 @@ def test_frames_survive_any_cut(
 ) -> None:
     """Kills: consuming too much or too little of the buffer, dropping the blob."""
     stream = b"".join(encode(body, blob) for body, blob in sent)
-    reader, got, at = Reader(), list[Frame](), 0
+    reader, got, at = ChannelFrameReader(), list[ChannelFrame](), 0
     while at < len(stream):
         size = data.draw(st.integers(1, len(stream) - at))
         got += reader.feed(stream[at : at + size])
@@ -69,7 +75,7 @@ def test_frames_survive_any_cut(
 
 @given(st.binary(max_size=200))
 def test_garbage_is_a_frame_error_or_waits_for_more(garbage: bytes) -> None:
-    reader = Reader(json_bytes_max=100, blob_bytes_max=100)
+    reader = ChannelFrameReader(json_bytes_max=100, blob_bytes_max=100)
     try:
         for frame in reader.feed(garbage):
             assert isinstance(frame.body, dict)
@@ -89,13 +95,13 @@ def test_garbage_is_a_frame_error_or_waits_for_more(garbage: bytes) -> None:
 )
 def test_a_broken_frame_is_refused_at_once(data: bytes) -> None:
     with pytest.raises(FrameError):
-        Reader().feed(data)
+        ChannelFrameReader().feed(data)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(2, 60))
 def test_clipped_output_keeps_head_and_tail(pieces: list[bytes], limit: int) -> None:
     """Kills: keeping a middle, losing order across pieces, a wrong count of what is left out."""
-    clipped = Clipped(limit)
+    clipped = ClippedOutput(limit)
     for piece in pieces:
         clipped.add(piece.replace(b"\n", b".").decode("latin-1").encode("ascii", "replace"))
     whole = "".join(
@@ -115,14 +121,14 @@ def test_captured_output_keeps_head_and_tail(sizes: list[int], limit: int, file:
     """Kills: a crop that forgets what it left out, twice counts it, or takes the wrong part."""
     fd, whole = capture_file("out"), b""
     into = appending(fd)
-    capture = Capture(fd, limit, file_bytes=file)
+    capture = OutputCapture(fd, limit, file_bytes=file)
     for number, size in enumerate(sizes):
         piece = bytes([65 + number]) * min(size, capture.piece_bytes)
         whole += piece
         capture.wrote(os.write(into, piece))
         assert os.fstat(fd).st_size <= 2 * capture.piece_bytes + limit + 2
     text, truncated = capture.take()
-    expected = Clipped(limit)
+    expected = ClippedOutput(limit)
     expected.add(whole)
     assert (text, truncated) == (expected.text(), expected.truncated)
     assert capture.take() == ("", False)
@@ -138,13 +144,13 @@ def test_a_kill_in_the_middle_of_a_crop_loses_neither_head_nor_tail(
     fd = capture_file("out")
     into = appending(fd)
     whole = bytes(range(65, 91)) * 4
-    writer = Capture(fd, 10, file_bytes=40)
+    writer = OutputCapture(fd, 10, file_bytes=40)
     with monkeypatch.context() as patch:
         if call:
             patch.setattr(os, call, Mock(side_effect=SystemExit))
         with contextlib.suppress(SystemExit):
             writer.wrote(os.write(into, whole))
-    text, truncated = Capture(fd, 10).take(dead=True)
+    text, truncated = OutputCapture(fd, 10).take(dead=True)
     left_out = 1 if call is None else len(whole) - 10
     assert text == f"ABCDE\n... {left_out} bytes or more left out ...\nVWXYZ"
     assert truncated
@@ -194,7 +200,7 @@ def wait_to_go():
 )
 @watched
 async def test_a_forged_message_ends_the_interpreter_and_nothing_else(
-    session: Session, attack: str
+    session: SandboxSession, attack: str
 ) -> None:
     await session.write("forge.py", FORGE.encode())
     load = "exec(open('forge.py').read())"
@@ -205,7 +211,7 @@ async def test_a_forged_message_ends_the_interpreter_and_nothing_else(
     assert [(await session.exec(f"{n}")).value for n in range(5)] == list("01234")
 
 
-async def test_a_stolen_nonce_buys_one_lie_and_no_later_reply(session: Session) -> None:
+async def test_a_stolen_nonce_buys_one_lie_and_no_later_reply(session: SandboxSession) -> None:
     """The code may lie about its own cell; it cannot shift the replies of the cells after it."""
     await session.exec(FORGE)
     result = await session.exec("send({'nonce': nonce(), **lie})\nwait_to_go()")
@@ -217,7 +223,9 @@ async def test_a_stolen_nonce_buys_one_lie_and_no_later_reply(session: Session) 
     assert [(await session.exec(f"{n}")).value for n in range(5)] == list("01234")
 
 
-async def test_a_message_between_cells_is_a_violation_told_with_the_next(session: Session) -> None:
+async def test_a_message_between_cells_is_a_violation_told_with_the_next(
+    session: SandboxSession,
+) -> None:
     await session.exec(FORGE)
     late = "threading.Thread(target=lambda: (wait_to_go(), send(lie))).start()"
     assert (await session.exec(f"import threading, time\n{late}")).ok
@@ -228,7 +236,7 @@ async def test_a_message_between_cells_is_a_violation_told_with_the_next(session
     assert (await session.exec("1")).value == "1"
 
 
-async def test_a_cancelled_cell_is_stopped_and_its_reply_discarded(session: Session) -> None:
+async def test_a_cancelled_cell_is_stopped_and_its_reply_discarded(session: SandboxSession) -> None:
     for after_s in LONGER_S:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(after_s):
@@ -240,7 +248,7 @@ async def test_a_cancelled_cell_is_stopped_and_its_reply_discarded(session: Sess
 
 
 async def test_a_cancelled_short_cell_leaves_a_late_reply_that_nobody_gets(
-    session: Session,
+    session: SandboxSession,
 ) -> None:
     for number in range(20):
         task = asyncio.create_task(session.exec(f"'late {number}'"))
@@ -268,7 +276,7 @@ async def test_cells_of_one_session_queue_and_sessions_run_at_once(pool: ForkSer
     await asyncio.wait(busy)
 
 
-async def test_half_a_message_is_waited_for_until_the_deadline(session: Session) -> None:
+async def test_half_a_message_is_waited_for_until_the_deadline(session: SandboxSession) -> None:
     await session.exec(FORGE)
     half = "os.write(3, struct.pack('>II', 10, 2**20))"
     assert (await session.exec(half, timeout_s=0.5)).status == "timeout"
@@ -316,7 +324,7 @@ async def test_a_dead_supervisor_fails_what_is_in_flight_and_the_next_open_start
 HOST = """
 import asyncio, sys
 from agentrl.sandbox import SandboxSettings
-from agentrl.testing.leaks import Holdings, check_no_leak
+from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 from agentrl_sandbox import open_pool
 from tests.support.processes import parent_of, runs
 
@@ -390,7 +398,7 @@ async def test_closing_a_session_fails_its_running_cell_at_once(pool: ForkServer
     assert (await other.exec("1")).value == "1"
 
 
-async def test_lone_surrogates_never_reach_the_host(session: Session) -> None:
+async def test_lone_surrogates_never_reach_the_host(session: SandboxSession) -> None:
     result = await session.exec("raise ValueError('\\ud800')")
     assert (result.error or "").encode()
     code = "class A:\n    def __repr__(self): return '\\ud800'\nA()"
@@ -399,7 +407,7 @@ async def test_lone_surrogates_never_reach_the_host(session: Session) -> None:
 
 
 async def test_opening_can_be_cancelled_at_any_moment() -> None:
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     async with opened(BARE) as pool:
         for after_s in (0, 0.01, *(step / 200 for step in range(10, 30)), 0.2):
             with contextlib.suppress(TimeoutError):

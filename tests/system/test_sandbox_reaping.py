@@ -26,23 +26,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.run_id import new_run_id, run_id, using_run_id
+from agentrl.runtime.run_id import new_run_id, run_id, using_run_id
 from agentrl.sandbox import Backend, Sandbox, SandboxSettings
-from agentrl.testing.leaks import Holdings
+from agentrl.testing.leaks import ProcessHoldings
 from agentrl_sandbox.gc import collect as collect_leftovers
 from agentrl_sandbox.inside.processes import descendants
-from agentrl_sandbox.lease import LABEL_POOL, Lease, labels, new_mark
+from agentrl_sandbox.lease import LABEL_POOL, ResourceLease, labels, new_mark
 from agentrl_sandbox.reaping import record, remove
 from agentrl_sandbox.reaping.engine import containers
-from agentrl_sandbox.reaping.owner import Owner, World, start_ticks
-from agentrl_sandbox.reaping.plan import ORDER, Held, Resource, State, removable, state_of
+from agentrl_sandbox.reaping.owner import LeaseOwner, PidNamespace, start_ticks
+from agentrl_sandbox.reaping.plan import (
+    ORDER,
+    FoundResource,
+    LeasedResource,
+    State,
+    removable,
+    state_of,
+)
 from tests.support.processes import children, family
 
 SOON_S = 30.0
 """How long anything may take on a machine that is busy with something else."""
-HERE = World("00000001", "a")
-REBOOTED = World("00000000", "a")
-CONTAINER = World("00000001", "b")
+HERE = PidNamespace("00000001", "a")
+REBOOTED = PidNamespace("00000000", "a")
+CONTAINER = PidNamespace("00000001", "b")
 
 
 def until(done: Callable[[], bool], what: str, *, within_s: float = SOON_S) -> None:
@@ -73,39 +80,39 @@ def until_gone(owner: "Running") -> None:
         (HERE, False, True, "alive"),
         (HERE, False, False, "dead"),
         (REBOOTED, False, False, "dead"),
-        (World("00000000", "b"), False, False, "dead"),
+        (PidNamespace("00000000", "b"), False, False, "dead"),
         (CONTAINER, True, False, "alive"),
         (CONTAINER, False, False, "unknown"),
     ],
 )
 def test_an_owner_is_dead_when_neither_lock_nor_process_shows_it(
-    world: World, locked: bool, runs: bool, state: State
+    world: PidNamespace, locked: bool, runs: bool, state: State
 ) -> None:
-    owner = Owner(7, 100, world)
+    owner = LeaseOwner(7, 100, world)
     assert state_of(owner, here=HERE, locked=locked, running={owner} if runs else ()) == state
     assert state_of(None, here=HERE, locked=locked, running=()) == "unknown"
 
 
 def test_a_reused_process_id_is_another_owner() -> None:
-    before, now = Owner(7, 100, HERE), Owner(7, 101, HERE)
+    before, now = LeaseOwner(7, 100, HERE), LeaseOwner(7, 101, HERE)
     assert state_of(before, here=HERE, locked=False, running={now}) == "dead"
 
 
 def test_what_is_removed_by_hand() -> None:
-    dead, alive, far = Owner(1, 1, HERE), Owner(2, 1, HERE), Owner(3, 1, CONTAINER)
-    old = Owner(4, 1, REBOOTED)
-    states: dict[Owner, State] = {dead: "dead", alive: "alive", far: "unknown", old: "dead"}
+    dead, alive, far = LeaseOwner(1, 1, HERE), LeaseOwner(2, 1, HERE), LeaseOwner(3, 1, CONTAINER)
+    old = LeaseOwner(4, 1, REBOOTED)
+    states: dict[LeaseOwner, State] = {dead: "dead", alive: "alive", far: "unknown", old: "dead"}
     held = [
-        Held(Resource("directory", "/a"), dead),
-        Held(Resource("directory", "/b"), dead),
-        Held(Resource("directory", "/b"), alive),
-        Held(Resource("directory", "/c"), None),
-        Held(Resource("container", "x", "/e"), far, running=True),
-        Held(Resource("container", "y", "/e"), old, running=True),
-        Held(Resource("container", "z", "/e"), old),
-        Held(Resource("process", "p"), dead, running=True),
-        Held(Resource("process", "p"), dead, running=True),
-        Held(Resource("process", "q"), alive, running=True),
+        FoundResource(LeasedResource("directory", "/a"), dead),
+        FoundResource(LeasedResource("directory", "/b"), dead),
+        FoundResource(LeasedResource("directory", "/b"), alive),
+        FoundResource(LeasedResource("directory", "/c"), None),
+        FoundResource(LeasedResource("container", "x", "/e"), far, running=True),
+        FoundResource(LeasedResource("container", "y", "/e"), old, running=True),
+        FoundResource(LeasedResource("container", "z", "/e"), old),
+        FoundResource(LeasedResource("process", "p"), dead, running=True),
+        FoundResource(LeasedResource("process", "p"), dead, running=True),
+        FoundResource(LeasedResource("process", "q"), alive, running=True),
     ]
     removed = [h.resource.name for h in removable(held, states, here=HERE)]
     assert removed == ["p", "z", "/a"]
@@ -113,10 +120,10 @@ def test_what_is_removed_by_hand() -> None:
     assert [h.resource.name for h in everything] == ["p", "x", "y", "z", "/a", "/c"]
 
 
-OWNERS = [Owner(pid, 1, world) for pid in (1, 2) for world in (HERE, REBOOTED, CONTAINER)]
+OWNERS = [LeaseOwner(pid, 1, world) for pid in (1, 2) for world in (HERE, REBOOTED, CONTAINER)]
 held_things = st.builds(
-    Held,
-    st.builds(Resource, st.sampled_from(ORDER), st.sampled_from("abc")),
+    FoundResource,
+    st.builds(LeasedResource, st.sampled_from(ORDER), st.sampled_from("abc")),
     st.sampled_from([None, *OWNERS]),
     st.booleans(),
 )
@@ -129,9 +136,9 @@ held_things = st.builds(
     unknown_too=st.booleans(),
 )
 def test_never_anything_of_a_live_owner_and_everything_of_dead_ones(
-    held: list[Held], running: set[Owner], locked: set[Owner], unknown_too: bool
+    held: list[FoundResource], running: set[LeaseOwner], locked: set[LeaseOwner], unknown_too: bool
 ) -> None:
-    states: dict[Owner, State] = {
+    states: dict[LeaseOwner, State] = {
         o: state_of(o, here=HERE, locked=o in locked, running=running) for o in OWNERS
     }
     assert all(states[owner] == "alive" for owner in running | locked)
@@ -157,27 +164,27 @@ def test_never_anything_of_a_live_owner_and_everything_of_dead_ones(
 
 @given(
     st.builds(
-        Owner,
+        LeaseOwner,
         st.integers(1, 2**22),
         st.integers(0, 2**40),
         st.builds(
-            World,
+            PidNamespace,
             st.text("0123456789abcdef", min_size=8, max_size=8),
             st.integers(1, 2**32).map("{:x}".format),
         ),
     )
 )
-def test_an_owner_is_found_in_whatever_it_named(owner: Owner) -> None:
+def test_an_owner_is_found_in_whatever_it_named(owner: LeaseOwner) -> None:
     for text in (owner.text, f"/tmp/agentrl-sandbox-{owner.text}-0123abcd", f"{owner.text}-9f"):
-        assert Owner.find(text) == owner
-    assert Owner.find("agentrl-sandbox-k3j4h5") is None
+        assert LeaseOwner.find(text) == owner
+    assert LeaseOwner.find("agentrl-sandbox-k3j4h5") is None
 
 
 def test_a_process_knows_itself_and_no_later_one_is_it() -> None:
-    me = Owner.me()
+    me = LeaseOwner.me()
     assert me.runs
-    assert not Owner(me.pid, me.start_ticks + 1, me.world).runs
-    assert not Owner(me.pid, me.start_ticks, World("0" * 8, me.world.namespace)).runs
+    assert not LeaseOwner(me.pid, me.start_ticks + 1, me.world).runs
+    assert not LeaseOwner(me.pid, me.start_ticks, PidNamespace("0" * 8, me.world.namespace)).runs
     ended = subprocess.Popen(["true"])
     until(lambda: start_ticks(ended.pid) is None, "a zombie has ended")
     ended.wait()
@@ -203,15 +210,15 @@ async def _run_id() -> str:
 OWNER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from agentrl_sandbox.lease import Lease, new_mark
+from agentrl_sandbox.lease import ResourceLease, new_mark
 place = sys.argv[1]
 path = f"{place}/agentrl-sandbox-{new_mark()}"
-directory = Lease.take("directory", path)
+directory = ResourceLease.take("directory", path)
 os.makedirs(f"{path}/closed/" + "deep/" * 300)
 os.symlink(f"{place}/outside", f"{path}/closed/link")
 Path(path, "closed/file").write_text("x")
 os.chmod(f"{path}/closed", 0)
-processes = Lease.take("process", new_mark())
+processes = ResourceLease.take("process", new_mark())
 # It leaves its parent and its session, and starts another with a clean environment.
 command = "setsid env -i sleep 1000 & echo $! > $0/child; exec sleep 1000"
 subprocess.Popen(["sh", "-c", command, path], env={**processes.environ, "PATH": os.environ["PATH"]},
@@ -270,7 +277,7 @@ class Running:
         self.said = self._line()
         me = start_ticks(self.process.pid)
         assert me is not None
-        self.owner = Owner(self.process.pid, me, World.here())
+        self.owner = LeaseOwner(self.process.pid, me, PidNamespace.here())
         self.below = {(pid, start_ticks(pid)) for pid in descendants(self.process.pid)}
 
     def _line(self) -> str:
@@ -455,25 +462,27 @@ def test_a_forked_process_does_not_keep_its_parent_alive(place: Path) -> None:
         assert not Path(owner.said).exists()
 
 
-def planted(place: Path, owner: Owner, *, name: str | None = None, engine: str = "") -> Path:
+def planted(place: Path, owner: LeaseOwner, *, name: str | None = None, engine: str = "") -> Path:
     """Write a lease of some owner, and make its directory."""
     record.checked(place / "state", make=True)
     folder = place / "state" / owner.text
     folder.mkdir()
     if engine:
-        record.write(folder, "a", Resource("container", "agentrl.pool=x", engine), "run")
+        record.write(folder, "a", LeasedResource("container", "agentrl.pool=x", engine), "run")
         return folder
     directory = place / (name or f"agentrl-sandbox-{os.urandom(4).hex()}")
     directory.mkdir(exist_ok=True)
-    record.write(folder, "a", Resource("directory", str(directory)), "run")
+    record.write(folder, "a", LeasedResource("directory", str(directory)), "run")
     return directory
 
 
 def test_leases_of_another_boot_and_of_a_reused_process_id_are_stale(place: Path) -> None:
-    me = Owner.me()
-    rebooted = planted(place, Owner(me.pid, me.start_ticks, World("0" * 8, me.world.namespace)))
-    reused = planted(place, Owner(me.pid, me.start_ticks - 1, me.world))
-    far = planted(place, Owner(me.pid, me.start_ticks, World(me.world.boot, "1")))
+    me = LeaseOwner.me()
+    rebooted = planted(
+        place, LeaseOwner(me.pid, me.start_ticks, PidNamespace("0" * 8, me.world.namespace))
+    )
+    reused = planted(place, LeaseOwner(me.pid, me.start_ticks - 1, me.world))
+    far = planted(place, LeaseOwner(me.pid, me.start_ticks, PidNamespace(me.world.boot, "1")))
     mine = planted(place, me)
     unnamed = place / "agentrl-sandbox-abc"
     unnamed.mkdir()
@@ -488,7 +497,7 @@ def test_leases_of_another_boot_and_of_a_reused_process_id_are_stale(place: Path
 
 
 def test_a_lock_shows_an_owner_whose_process_cannot_be_seen(place: Path) -> None:
-    far = Owner(1, 1, World(World.here().boot, "1"))
+    far = LeaseOwner(1, 1, PidNamespace(PidNamespace.here().boot, "1"))
     directory = planted(place, far)
     holder = subprocess.Popen(
         ["flock", "--exclusive", str(place / "state" / far.text), "cat"],
@@ -505,7 +514,7 @@ def test_a_lock_shows_an_owner_whose_process_cannot_be_seen(place: Path) -> None
 
 
 def test_a_damaged_lease_and_one_of_somebody_elses_directory_do_no_harm(place: Path) -> None:
-    dead = Owner(2**22, 1, World.here())
+    dead = LeaseOwner(2**22, 1, PidNamespace.here())
     precious = planted(place, dead, name="outside")
     folder = place / "state" / dead.text
     (folder / "b.lease").write_text('{"kind": "direc')
@@ -523,19 +532,19 @@ def test_a_damaged_lease_and_one_of_somebody_elses_directory_do_no_harm(place: P
 def test_only_what_carries_our_name_is_deleted(name: str) -> None:
     for kind in ("directory", "cgroup"):
         with pytest.raises(remove.RemovalError, match="no absolute path"):
-            remove.remove(Resource(kind, name))
+            remove.remove(LeasedResource(kind, name))
 
 
 def test_a_link_in_place_of_a_directory_is_not_followed(place: Path) -> None:
     link = place / "agentrl-sandbox-link"
     link.symlink_to(place / "outside")
     with pytest.raises(remove.RemovalError, match="is no directory"):
-        remove.remove(Resource("directory", str(link)))
+        remove.remove(LeasedResource("directory", str(link)))
     assert (place / "outside" / "precious").exists()
 
 
 def test_an_engine_that_does_not_answer_is_an_error_that_says_what_remains(place: Path) -> None:
-    folder = planted(place, Owner(2**22, 1, World.here()), engine=f"{place}/engine")
+    folder = planted(place, LeaseOwner(2**22, 1, PidNamespace.here()), engine=f"{place}/engine")
     done = collect(place)
     assert done.returncode == 1
     assert "agentrl.pool=x" in done.stdout
@@ -549,7 +558,7 @@ def test_leases_are_refused_where_others_could_write_them(place: Path) -> None:
     done = collect(place)
     assert done.returncode == 2
     assert "mode 0700" in done.stderr
-    script = "from agentrl_sandbox.lease import Lease\nLease.take('process', 'x')"
+    script = "from agentrl_sandbox.lease import ResourceLease\nLease.take('process', 'x')"
     ran = subprocess.run(
         [sys.executable, "-c", script],
         env=environment(place),
@@ -566,27 +575,27 @@ def test_leases_are_refused_where_others_could_write_them(place: Path) -> None:
 
 
 async def test_a_lease_is_on_disk_before_and_until(place: Path) -> None:
-    before = Holdings.now()
+    before = ProcessHoldings.now()
     path = f"{place}/agentrl-sandbox-{new_mark()}"
-    with using_run_id("night-1"), Lease.take("directory", path) as lease:
-        folder = record.state_directory() / Owner.me().text
+    with using_run_id("night-1"), ResourceLease.take("directory", path) as lease:
+        folder = record.state_directory() / LeaseOwner.me().text
         assert record.is_locked(folder)
-        (found,) = [r for r in record.read(folder, Owner.me()) if r.held.resource.name == path]
+        (found,) = [r for r in record.read(folder, LeaseOwner.me()) if r.held.resource.name == path]
         assert found.run == "night-1"
-        assert not before.gained(Holdings.now())[1:], "only the lock of the folder is held"
+        assert not before.gained(ProcessHoldings.now())[1:], "only the lock of the folder is held"
     assert not found.path.exists()
-    assert not before.gained(Holdings.now())
+    assert not before.gained(ProcessHoldings.now())
     lease.release()
     assert labels("p").keys() == {"agentrl.run", "agentrl.pool", "agentrl.owner"}
 
 
 def test_clear_removes_and_releases(place: Path) -> None:
-    lease = Lease.take("process", new_mark())
+    lease = ResourceLease.take("process", new_mark())
     process = subprocess.Popen(["sleep", "1000"], env=dict(lease.environ))
     lease.clear()
     assert process.wait(SOON_S) == -signal.SIGKILL
     lease.clear()
-    bad = Lease.take("directory", str(place / "outside"))
+    bad = ResourceLease.take("directory", str(place / "outside"))
     with pytest.raises(SandboxError, match="outside stays"):
         bad.clear()
     bad.release()
@@ -606,12 +615,12 @@ def test_a_place_for_leases_that_cannot_be_is_an_error(monkeypatch: pytest.Monke
 PROGRAM = """
 import asyncio, sys
 from agentrl.task import Task
-from agentrl_envs.blackbox import Endpoint
-from agentrl_envs.blackbox.program import Command
+from agentrl_envs.blackbox import ProgramEndpoint
+from agentrl_envs.blackbox.program import CommandProgram
 say = "import os, sys, time; open(sys.argv[1], 'w').write(os.getcwd()); time.sleep(1000)"
 async def main():
-    program = Command(words=(sys.executable, "-c", say, f"{sys.argv[1]}/where"))
-    endpoint = Endpoint(openai_url="", anthropic_url="", key="")
+    program = CommandProgram(words=(sys.executable, "-c", say, f"{sys.argv[1]}/where"))
+    endpoint = ProgramEndpoint(openai_url="", anthropic_url="", key="")
     running = asyncio.create_task(program.run(Task(prompt="x"), endpoint))
     while not (os.path.exists(f"{sys.argv[1]}/where") and open(f"{sys.argv[1]}/where").read()):
         await asyncio.sleep(0.01)
@@ -725,7 +734,9 @@ async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
         assert not [pid for pid, began in made.items() if began and start_ticks(pid) == began]
     finally:
         await pool.close()
-    assert not [n for n in os.listdir(tempfile.gettempdir()) if Owner.find(n) == Owner.me()]
+    assert not [
+        n for n in os.listdir(tempfile.gettempdir()) if LeaseOwner.find(n) == LeaseOwner.me()
+    ]
 
 
 @pytest.mark.docker
@@ -838,7 +849,7 @@ def test_containers_go_also_when_the_engine_was_killed_with_the_trainer(place: P
     try:
         engine.import_image()
         script = (
-            "import sys\nfrom agentrl_sandbox.lease import Lease, new_mark\n"
+            "import sys\nfrom agentrl_sandbox.lease import ResourceLease, new_mark\n"
             f"path = new_mark()\nLease.take('container', f'{LABEL_POOL}={{path}}', "
             f"engine={engine.socket!r})\n"
         )

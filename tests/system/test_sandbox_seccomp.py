@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import open_pool
-from agentrl_sandbox.inside import notify, seccomp, syscalls
+from agentrl_sandbox.inside import seccomp, syscall_listener, syscalls
 
 ALLOW, KILL, NOTIFY, PRETEND = 0x7FFF0000, 0x80000000, 0x7FC00000, 0x50000
 EPERM, ENOSYS, ENOTTY = 0x50001, 0x50026, 0x50019
@@ -408,7 +408,7 @@ def run(script: str) -> str:
 
 @pytest.mark.namespaces
 def test_one_call_of_an_unprivileged_process_is_let_through_by_its_keeper() -> None:
-    assert notify.available()
+    assert syscall_listener.available()
     told, after = run(ASKED).splitlines()
     assert told == "EPERM done ENOSPC EPERM [True, True]"
     assert after == "ENOSYS"

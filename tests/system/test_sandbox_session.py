@@ -17,7 +17,7 @@ from agentrl.errors import ForkUnsupported, SandboxError
 from agentrl.sandbox import AfterTimeout, Backend, Limits, Pressure, Sandbox, SandboxSettings
 from agentrl_sandbox.cgroup import session_bounds
 from agentrl_sandbox.inside.processes import descendants
-from agentrl_sandbox.reaping.owner import Owner
+from agentrl_sandbox.reaping.owner import LeaseOwner
 from tests.support.pools import LONGER_S, opened, sizes
 
 BACKENDS = [
@@ -312,7 +312,7 @@ def in_session(pid: int) -> bool:
     """Return whether the memory of a process counts for a session of ours."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/cgroup").read_text()
-        place = rf"^(\d+:memory:|0::).*/agentrl-{Owner.me().text}-.*/session-"
+        place = rf"^(\d+:memory:|0::).*/agentrl-{LeaseOwner.me().text}-.*/session-"
         return re.search(place, text, re.MULTILINE) is not None
     return False
 

@@ -15,7 +15,7 @@ import pytest
 from agentrl.errors import ConfigError, RolloutError, SandboxError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool, pool
-from agentrl_sandbox.launch import Launcher, Started, launcher
+from agentrl_sandbox.launch import ForkServerLauncher, StartedForkServer, launcher
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
 both = pytest.mark.parametrize(
@@ -34,7 +34,7 @@ both = pytest.mark.parametrize(
 class Killing:
     """Starts supervisors and, when it has last words for them, kills each at once."""
 
-    inner: Launcher
+    inner: ForkServerLauncher
     last_words: bytes | None
     newest: int = 0
     """The process id of the last one."""
@@ -43,7 +43,7 @@ class Killing:
     def isolated(self) -> bool:
         return self.inner.isolated
 
-    async def start(self, control: socket) -> Started:
+    async def start(self, control: socket) -> StartedForkServer:
         started = await self.inner.start(control)
         assert started.pid is not None
         if self.last_words is not None:
@@ -61,7 +61,7 @@ def killing(how: SandboxSettings, monkeypatch: pytest.MonkeyPatch) -> Killing:
     """Return what starts the supervisors of the next pool."""
     found = Killing(launcher(how), b"no namespaces here")
 
-    def instead(settings: SandboxSettings) -> Launcher:
+    def instead(settings: SandboxSettings) -> ForkServerLauncher:
         return found
 
     monkeypatch.setattr(pool, "launcher", instead)

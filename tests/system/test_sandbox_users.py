@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.sandbox import Limits, SandboxSettings
-from agentrl_sandbox import ForkServerPool, Session
-from agentrl_sandbox.inside.users import NOBODY, Users, end_of
+from agentrl_sandbox import ForkServerPool, SandboxSession
+from agentrl_sandbox.inside.users import NOBODY, SessionUsers, end_of
 from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, gives_ids, lent, rotated
 from tests.support.pools import opened
 from tests.support.processes import parent_of
@@ -53,7 +53,7 @@ def test_the_ids_after_ones_own_are_read_from_the_map(text: str, end: int) -> No
 
 
 def test_without_ids_of_its_own_a_session_has_the_keepers() -> None:
-    users = Users(range(0))
+    users = SessionUsers(range(0))
     assert [users.take(), users.take()] == [NOBODY, NOBODY]
     users.give_back(NOBODY)
 
@@ -62,7 +62,7 @@ def test_without_ids_of_its_own_a_session_has_the_keepers() -> None:
 def test_no_two_live_sessions_have_one_id_as_long_as_there_are_enough(
     size: int, steps: list[int | None]
 ) -> None:
-    users, live = Users(range(1001, 1001 + size)), list[int]()
+    users, live = SessionUsers(range(1001, 1001 + size)), list[int]()
     for step in steps:
         if step is None:
             taken = users.take()
@@ -75,7 +75,7 @@ def test_no_two_live_sessions_have_one_id_as_long_as_there_are_enough(
 
 
 def test_an_id_comes_again_as_late_as_it_can() -> None:
-    users = Users(range(5, 8))
+    users = SessionUsers(range(5, 8))
     assert users.take() == 5
     users.give_back(5)
     assert [users.take() for _ in range(3)] == [6, 7, 5]
@@ -183,7 +183,7 @@ def running(argument: int) -> int:
     raise AssertionError(f"nobody runs with the argument {argument}")
 
 
-async def sleeper(session: Session) -> int:
+async def sleeper(session: SandboxSession) -> int:
     """Return the process here of a program that the session's interpreter runs."""
     number = next(_numbers)
     code = f"import subprocess; child = subprocess.Popen(['/bin/sleep', '{number}'])"
@@ -191,7 +191,7 @@ async def sleeper(session: Session) -> int:
     return running(number)
 
 
-async def value(session: Session, code: str) -> str | None:
+async def value(session: SandboxSession, code: str) -> str | None:
     result = await session.exec(code)
     assert result.ok, result
     return result.value

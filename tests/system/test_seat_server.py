@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_envs.gui.seat.board import BUTTONS, HEIGHT, LINE_PIXELS, Board, button_at
-from agentrl_envs.gui.seat.gestures import Event, Key, Pointer
-from agentrl_envs.gui.seat.rfb import (
+from agentrl_envs.gui.vnc.board import BUTTONS, HEIGHT, LINE_PIXELS, StatusBoard, button_at
+from agentrl_envs.gui.vnc.gestures import Event, KeyEvent, PointerEvent
+from agentrl_envs.gui.vnc.rfb import (
     BadViewer,
-    Pixels,
-    Pointed,
-    Pressed,
+    KeyMessage,
+    PixelFormat,
+    PointerMessage,
     Said,
-    Wish,
+    UpdateRequest,
     answer_to,
     changed,
     read_message,
     update,
 )
-from agentrl_envs.gui.seat.server import VncServer
+from agentrl_envs.gui.vnc.server import VncServer
 from tests.support.viewer import connect
 
 LIMIT_S = 120.0
@@ -60,13 +60,13 @@ def test_the_answer_is_the_one_every_viewer_gives() -> None:
 
 
 async def test_messages_are_read_whole() -> None:
-    assert await read(b"\x03\x01" + bytes(8)) == Wish(changes=True)
-    assert await read(b"\x03\x00" + bytes(8)) == Wish(changes=False)
-    assert await read(struct.pack("!BBxxI", 4, 1, 0xFF0D)) == Pressed(0xFF0D, True)
-    assert await read(struct.pack("!BBHH", 5, 5, 300, 2)) == Pointed(5, (300, 2))
+    assert await read(b"\x03\x01" + bytes(8)) == UpdateRequest(changes=True)
+    assert await read(b"\x03\x00" + bytes(8)) == UpdateRequest(changes=False)
+    assert await read(struct.pack("!BBxxI", 4, 1, 0xFF0D)) == KeyMessage(0xFF0D, True)
+    assert await read(struct.pack("!BBHH", 5, 5, 300, 2)) == PointerMessage(5, (300, 2))
     assert await read(struct.pack("!BxHii", 2, 2, 0, -239)) is None
     assert await read(struct.pack("!B3xI", 6, 3) + b"abc") is None
-    assert await read(b"\x00\0\0\0" + Pixels().pack()) == Pixels()
+    assert await read(b"\x00\0\0\0" + PixelFormat().pack()) == PixelFormat()
     for bad, why in (
         (b"\x07", "type 7"),
         (struct.pack("!B3xI", 6, 2**31), "a clipboard of"),
@@ -83,15 +83,15 @@ async def test_messages_are_read_whole() -> None:
 
 def test_pixels_are_sent_as_they_are_asked_for() -> None:
     frame = np.array([[[0, 128, 255, 7], [255, 0, 0, 7]]], dtype=np.uint8)  # orange, blue
-    assert Pixels().encoded(frame) == frame.tobytes()
-    five = Pixels(16, True, (31, 63, 31), (11, 5, 0))
+    assert PixelFormat().encoded(frame) == frame.tobytes()
+    five = PixelFormat(16, True, (31, 63, 31), (11, 5, 0))
     assert five.encoded(frame).hex() == "fc00001f"
-    assert Pixels(16, False, (31, 63, 31), (11, 5, 0)).encoded(frame).hex() == "00fc1f00"
-    assert Pixels(8, False, (7, 7, 3), (5, 2, 0)).encoded(frame).hex() == "f003"
-    swapped = Pixels(32, False, (255, 255, 255), (0, 8, 16))
+    assert PixelFormat(16, False, (31, 63, 31), (11, 5, 0)).encoded(frame).hex() == "00fc1f00"
+    assert PixelFormat(8, False, (7, 7, 3), (5, 2, 0)).encoded(frame).hex() == "f003"
+    swapped = PixelFormat(32, False, (255, 255, 255), (0, 8, 16))
     assert swapped.encoded(frame).hex() == "ff8000000000ff00"
-    assert update(frame, 3, 4, Pixels())[:16].hex() == "0000000100030004000200010000" + "0000"
-    assert Pixels.parse(five.pack()) == five
+    assert update(frame, 3, 4, PixelFormat())[:16].hex() == "0000000100030004000200010000" + "0000"
+    assert PixelFormat.parse(five.pack()) == five
 
 
 frames = st.lists(st.integers(0, 1), min_size=12, max_size=12).map(
@@ -136,8 +136,8 @@ async def test_viewers_of_every_version_see_and_are_heard(version: str) -> None:
         await server.show(other)
         assert await looking == (5, 2, 2, 2)
         assert (viewer.frame == other).all()
-        assert [type(event) for event in events] == [Pointer] * 3 + [Key] * 2
-        assert [e.buttons for e in events if isinstance(e, Pointer)] == [0, 1, 0]
+        assert [type(event) for event in events] == [PointerEvent] * 3 + [KeyEvent] * 2
+        assert [e.buttons for e in events if isinstance(e, PointerEvent)] == [0, 1, 0]
 
 
 async def test_who_does_not_know_the_password_is_told_and_the_next_one_may_come() -> None:
@@ -198,11 +198,11 @@ def test_passwords_are_made_anew() -> None:
 
 
 def test_the_board_has_the_task_and_its_buttons() -> None:
-    board = Board(goal="Press it. " * 60, state="wait")
+    board = StatusBoard(goal="Press it. " * 60, state="wait")
     drawn = board.drawn(500)
     assert drawn.shape == (HEIGHT, 500, 4)
-    assert (drawn != Board(goal=board.goal).drawn(500)).any(), "the state is there"
-    empty = Board().drawn(500)
+    assert (drawn != StatusBoard(goal=board.goal).drawn(500)).any(), "the state is there"
+    empty = StatusBoard().drawn(500)
     for line in range(3):
         rows = slice(line * LINE_PIXELS, (line + 1) * LINE_PIXELS)
         assert (drawn[rows] != empty[rows]).any(), "a long task has three lines"

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.learn.checkpoint import latest, load, save
 from agentrl.learn.dtensor import whole
-from agentrl.learn.newpolicy import load_model
-from agentrl.learn.ranks import ALONE, Ranks
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.ranks import ALONE, TrainerRanks
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.folders import load_model
 from tests.support.learning import model_of, trees_of
 from tests.support.sharded import World, world
 
@@ -35,10 +35,10 @@ def section(**changes: Any) -> LearnSection:
 
 
 def go(
-    ranks: Ranks, model: PreTrainedModel, config: LearnSection, folder: Path, *, steps: int
+    ranks: TrainerRanks, model: PreTrainedModel, config: LearnSection, folder: Path, *, steps: int
 ) -> dict[str, Tensor]:
     """Go on from the newest checkpoint by so many steps and write another; return everything."""
-    trainer = Trainer(model, config, seed=1, steps=6, ranks=ranks)
+    trainer = PolicyTrainer(model, config, seed=1, steps=6, ranks=ranks)
     if (newest := latest(folder)) is not None and ranks.rank == 0:
         load(newest, trainer)
     elif newest is not None:
@@ -84,7 +84,7 @@ def on(
 
 
 def _go(
-    ranks: Ranks, model: PreTrainedModel, config: LearnSection, folder: Path, steps: int
+    ranks: TrainerRanks, model: PreTrainedModel, config: LearnSection, folder: Path, steps: int
 ) -> dict[str, Tensor]:
     return go(ranks, model, config, folder, steps=steps)
 

@@ -24,19 +24,19 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.engine.remote.shared_weights import SharedWeights
-from agentrl.engine.remote.spreading import Spreader
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
 from agentrl.engine.weights import read_weights
 from agentrl.errors import LearnError
 from agentrl.learn.dtensor import whole
-from agentrl.learn.ranks import Ranks
+from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sharded import gather
-from agentrl.learn.sharded.link import Command
 from agentrl.learn.sharded.mesh import MeshRanks
-from agentrl.learn.trainer import Trainer
-from agentrl.sync.adapters import Adapted, adapted_in
-from agentrl.sync.buckets import ByteRow
-from agentrl.sync.memory import InMemory, MemoryFile
-from agentrl.sync.proof import Proof, Provable
+from agentrl.learn.sharded.rank_link import RankCommand
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.weight_sync.adapters import AdapterWeights, adapted_in
+from agentrl.weight_sync.buckets import SafetensorsBytes
+from agentrl.weight_sync.check import CheckedWeights, WeightCheck
+from agentrl.weight_sync.shared_memory import SharedMemoryFile, SharedMemoryWeights
 from tests.support.learning import trees_of
 from tests.support.sharded import World, world
 from tests.support.sharded_runs import leading
@@ -80,18 +80,18 @@ def put_together(
         for (name, value), (*_, in_shards) in zip(made(shapes, seed).items(), shapes, strict=True)
     }
     types = {f"weight.{i}": each[2] for i, each in enumerate(shapes) if each[2] is not None}
-    put, bucket, sizes = MemoryFile.put, gather.BUCKET_BYTES, list[int]()
+    put, bucket, sizes = SharedMemoryFile.put, gather.BUCKET_BYTES, list[int]()
 
-    def noted(self: MemoryFile, data: Tensor, *, start: int) -> None:
+    def noted(self: SharedMemoryFile, data: Tensor, *, start: int) -> None:
         sizes.append(len(data))
         put(self, data, start=start)
 
-    gather.BUCKET_BYTES, MemoryFile.put = bucket_bytes, noted
+    gather.BUCKET_BYTES, SharedMemoryFile.put = bucket_bytes, noted
     try:
         found = ranks.gathered(weights, types, tied={"tied": "weight.0"})
     finally:
-        gather.BUCKET_BYTES, MemoryFile.put = bucket, put
-    if not isinstance(found, InMemory):
+        gather.BUCKET_BYTES, SharedMemoryFile.put = bucket, put
+    if not isinstance(found, SharedMemoryWeights):
         return dict(found), b"", []
     return dict(found), found.file.path.read_bytes(), sizes[1:]
 
@@ -126,17 +126,17 @@ def test_every_bit_is_there_and_the_file_is_the_one_that_is_copied_otherwise(
         assert found[name].dtype == value.dtype
         assert torch.equal(found[name], value)
     del wanted["tied"]  # empty ones are written twice
-    assert data == MemoryFile.of(wanted).path.read_bytes()
+    assert data == SharedMemoryFile.of(wanted).path.read_bytes()
     if all(in_shards for *_, in_shards in shapes):
         assert max(pieces, default=0) <= max(4, bucket_bytes // size)
 
 
 def sent(
-    ranks: Ranks, policy: PreTrainedModel, changes: Mapping[str, Any], tied: bool
+    ranks: TrainerRanks, policy: PreTrainedModel, changes: Mapping[str, Any], tied: bool
 ) -> dict[str, Tensor]:
     """Train, then return on the first rank what is read of the file, on others what they keep."""
     section = LearnSection.model_validate({"optimizer": {"learning_rate": 1e-3}, **changes})
-    trainer = Trainer(policy, section, seed=5, ranks=ranks)
+    trainer = PolicyTrainer(policy, section, seed=5, ranks=ranks)
     trainer.step(trees_of(3, seed=1))
     wanted = {
         n: whole(v.detach()).to(trainer._types.get(n, v.dtype))  # pyright: ignore[reportPrivateUsage]
@@ -148,22 +148,22 @@ def sent(
         return {}
     kept = SharedWeights(weights)
     found = dict(read_weights(kept.path))
-    if isinstance(weights, Adapted):
-        assert isinstance(weights.base.weights, InMemory)
+    if isinstance(weights, AdapterWeights):
+        assert isinstance(weights.base.weights, SharedMemoryWeights)
         assert kept.base is not None
         assert kept.base.path == weights.base.weights.file.path
         wanted = {n.replace(".base_layer.", "."): v for n, v in wanted.items() if "lora_" not in n}
         found = dict(read_weights(kept.base.path))
         assert adapted_in(weights) is weights
     else:
-        assert isinstance(weights, InMemory)
+        assert isinstance(weights, SharedMemoryWeights)
         assert kept.path == weights.file.path, "it is not copied"
     assert set(weights) == wanted.keys()
     assert found.keys() == {*wanted} - ({"lm_head.weight"} if tied else set[str]())
     for name, value in found.items():
         assert value.dtype == wanted[name].dtype
         assert torch.equal(value, wanted[name]), name
-    if not isinstance(weights, Adapted):
+    if not isinstance(weights, AdapterWeights):
         assert all(torch.equal(weights[name], value) for name, value in wanted.items())
     return found
 
@@ -189,16 +189,16 @@ def test_a_trainers_weights_are_what_its_ranks_keep(
 # --- what is done with it -------------------------------------------------------------------------
 
 
-def in_memory() -> InMemory:
+def in_memory() -> SharedMemoryWeights:
     weights = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.rand(5).bfloat16()}
-    layout = gather.Layout.of(
-        {n: gather.Shaped(tuple(v.shape), v.dtype) for n, v in weights.items()}
+    layout = gather.SafetensorsLayout.of(
+        {n: gather.TensorShape(tuple(v.shape), v.dtype) for n, v in weights.items()}
     )
-    file = MemoryFile()
+    file = SharedMemoryFile()
     file.put(torch.frombuffer(bytearray(layout.header), dtype=torch.uint8), start=0)
     for name, value in weights.items():
         file.put(value.view(torch.uint8).flatten(), start=layout.starts[name])
-    return InMemory(file, layout, tied={"c": "a"})
+    return SharedMemoryWeights(file, layout, tied={"c": "a"})
 
 
 def test_it_stays_while_there_is_anything_of_it_and_goes_with_the_last() -> None:
@@ -213,7 +213,7 @@ def test_it_stays_while_there_is_anything_of_it_and_goes_with_the_last() -> None
                 found += os.stat(f"/proc/self/fd/{name}").st_ino == place
         return found
 
-    kept = SharedWeights(Provable(weights, PROOF))
+    kept = SharedWeights(CheckedWeights(weights, PROOF))
     assert kept.proof is PROOF
     assert kept.path == weights.file.path
     assert kept.size_bytes == len(kept.path.read_bytes())
@@ -226,16 +226,16 @@ def test_it_stays_while_there_is_anything_of_it_and_goes_with_the_last() -> None
     assert not held()
 
 
-PROOF = Proof(token_ids=(1, 2), logprobs=(-1.0,), max_gap=0.1, deadline_s=1.0)
+PROOF = WeightCheck(token_ids=(1, 2), logprobs=(-1.0,), max_gap=0.1, deadline_s=1.0)
 
 
 async def test_a_broadcast_goes_from_it_and_keeps_it_as_the_copy() -> None:
     weights = in_memory()
-    row = ByteRow.of_weights(weights)
+    row = SafetensorsBytes.of_weights(weights)
     target = torch.empty(row.size_bytes, dtype=torch.uint8)
     row.copy_to(target, start=0)
     assert target.numpy().tobytes() == weights.file.path.read_bytes()
-    spreader = Spreader(backend="gloo", bucket_bytes=64, deadline_s=60.0)
+    spreader = WeightBroadcaster(backend="gloo", bucket_bytes=64, deadline_s=60.0)
     copy = await spreader.spread(weights, [])
     assert copy.path == weights.file.path
     await spreader.close()
@@ -244,10 +244,10 @@ async def test_a_broadcast_goes_from_it_and_keeps_it_as_the_copy() -> None:
 # --- a rank that is lost --------------------------------------------------------------------------
 
 
-class Dying(Command):
+class Dying(RankCommand):
     """A command that kills its process at the third of its gathers."""
 
-    def run(self, trainer: Trainer) -> None:
+    def run(self, trainer: PolicyTrainer) -> None:
         gathers, calls = dist.gather, list[int]()
 
         def gather(*args: Any, **kwargs: Any) -> None:
@@ -263,19 +263,19 @@ class Dying(Command):
 def test_a_rank_that_dies_in_the_middle_is_named_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, put = {*memory_files()}, MemoryFile.put
+    before, put = {*memory_files()}, SharedMemoryFile.put
     written: list[int] = []
 
-    def noted(self: MemoryFile, data: Tensor, *, start: int) -> None:
+    def noted(self: SharedMemoryFile, data: Tensor, *, start: int) -> None:
         put(self, data, start=start)
         written.append(start)
 
-    monkeypatch.setattr(MemoryFile, "put", noted)
+    monkeypatch.setattr(SharedMemoryFile, "put", noted)
     with leading(tmp_path) as (trainer, _):
         link: Any = trainer._link  # pyright: ignore[reportPrivateUsage]
         tell = link.tell
 
-        def tell_it_to_die(command: Command) -> None:
+        def tell_it_to_die(command: RankCommand) -> None:
             tell(Dying(command.name))
 
         monkeypatch.setattr(link, "tell", tell_it_to_die)
@@ -311,7 +311,7 @@ def memory_files() -> list[int]:
 
 def test_memory_that_there_is_not_is_an_error_and_kills_nobody() -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    file = MemoryFile()
+    file = SharedMemoryFile()
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):

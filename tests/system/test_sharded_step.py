@@ -14,9 +14,9 @@ from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.learning.devices import DevicesSection
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learn.newpolicy import make_model
-from agentrl.learn.ranks import ALONE, Ranks
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.ranks import ALONE, TrainerRanks
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.folders import make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.learning import SECTION, VOCABULARY, model_of, trees_of
@@ -136,11 +136,11 @@ def assert_near(own: Mapping[str, Tensor], wanted: Mapping[str, Tensor], toleran
         assert gap <= tolerance * max(float(value.norm()), 0.05 * most), name
 
 
-def sizes(ranks: Ranks, policy: PreTrainedModel) -> tuple[int, int]:
+def sizes(ranks: TrainerRanks, policy: PreTrainedModel) -> tuple[int, int]:
     """Return how many numbers this rank keeps of a model that trains, and of its moments."""
     from agentrl.learn.dtensor import local
 
-    trainer = Trainer(policy, section({}), seed=0, ranks=ranks)
+    trainer = PolicyTrainer(policy, section({}), seed=0, ranks=ranks)
     trainer.step(BATCHES[0])
     moments = trainer.optimizer.state().items()
     return (
@@ -156,10 +156,10 @@ def test_a_rank_keeps_its_part_only(ranks: World) -> None:
         assert max(kept) <= all_of_it // 3 + 200
 
 
-def drawn(ranks: Ranks, policy: PreTrainedModel) -> str:
+def drawn(ranks: TrainerRanks, policy: PreTrainedModel) -> str:
     """Train with an advantage that is another one on every rank; return what is said."""
     config = section({"advantage": {"name": "custom", "function": "tests.support.sharded:differs"}})
-    trainer = Trainer(policy, config, seed=0, ranks=ranks)
+    trainer = PolicyTrainer(policy, config, seed=0, ranks=ranks)
     torch.manual_seed(ranks.rank)
     try:
         trainer.step(BATCHES[0])
@@ -173,7 +173,7 @@ def test_a_method_that_differs_between_ranks_is_refused(ranks: World) -> None:
         assert said.startswith("LearnError: the credit of a batch is not the same on all 2 ranks")
 
 
-class Two(Ranks):
+class Two(TrainerRanks):
     """Says that there is another one."""
 
     size = 2
@@ -183,15 +183,17 @@ class Two(Ranks):
 def test_anchors_that_are_other_weights_take_one_device(proximal: str) -> None:
     config = section({"proximal": {"name": proximal}})
     with pytest.raises(ConfigError, match="keeps other weights on one device"):
-        Trainer(model(), config, seed=0, ranks=Two())
+        PolicyTrainer(model(), config, seed=0, ranks=Two())
     devices = DevicesSection(count=2)
     run = RunConfig.model_construct(learn=config.model_copy(update={"devices": devices}))
     found = [each for each in learning_conflicts(run) if "learn.devices.count is 2" in each]
     assert len(found) == 1
 
 
-def said(ranks: Ranks, policy: PreTrainedModel, tokens: tuple[int, ...]) -> tuple[float, ...]:
-    return Trainer(policy, section({}), seed=5, ranks=ranks).logprobs(tokens)
+def said(
+    ranks: TrainerRanks, policy: PreTrainedModel, tokens: tuple[int, ...]
+) -> tuple[float, ...]:
+    return PolicyTrainer(policy, section({}), seed=5, ranks=ranks).logprobs(tokens)
 
 
 def test_every_rank_says_the_same_of_tokens(ranks: World) -> None:

@@ -10,32 +10,32 @@ from hypothesis import strategies as st
 
 from agentrl.chat.call_json import CALL_LIMITS
 from agentrl.env import Action, Observation
-from agentrl.json_limits import check_json
-from agentrl.message import Image, Message, ToolCall
-from agentrl.rollout.curation.graft import Branch
-from agentrl.store.codec import decode, encode, pack, unpack
-from agentrl.store.damage import DamagedStore, StoreError
-from agentrl.store.event import (
+from agentrl.events.kinds import (
     KINDS,
-    Abandoned,
-    Began,
-    Branched,
-    Checkpointed,
-    Completed,
-    Dropped,
-    Ended,
-    Enlarged,
+    BranchesPlanned,
+    CheckpointStarted,
+    ComponentNoted,
+    EnvExchange,
     Event,
-    Exchange,
-    Fork,
+    ForkPoint,
+    GroupCompleted,
+    GroupDropped,
     GroupOpened,
-    Grown,
-    Noted,
-    Resumed,
-    Trained,
+    GroupResized,
+    GroupsTrained,
+    RolloutAbandoned,
+    RolloutFinished,
+    RolloutStarted,
+    RunResumed,
+    TurnCompleted,
 )
-from agentrl.store.objects import Objects
-from agentrl.store.record import Record
+from agentrl.message import Image, Message, ToolCall
+from agentrl.runtime.json_limits import check_json
+from agentrl.store.blobs import BlobStore
+from agentrl.store.codec import decode, encode, pack, unpack
+from agentrl.store.errors import DamagedStore, StoreError
+from agentrl.store.record import LogRecord
+from agentrl.store.trajectory_copy import TrajectoryCopy
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Truncated
 
@@ -70,11 +70,11 @@ def test_what_is_too_deep_to_be_read_again_is_not_recorded(depth: int) -> None:
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b'{"$": "Ended", ', b"\xff", b"9" * 5_000])
 def test_a_record_that_nobody_wrote_is_damage(tmp_path: Path, text: bytes) -> None:
-    record = Record(kind=0, sequence=7, payload=len(text).to_bytes(4, "little") + text)
+    record = LogRecord(kind=0, sequence=7, payload=len(text).to_bytes(4, "little") + text)
     with pytest.raises(StoreError, match="record 7"):
-        decode(record, Objects(tmp_path))
+        decode(record, BlobStore(tmp_path))
     with pytest.raises(DamagedStore):
-        decode(Record(kind=0, sequence=7, payload=b"\1"), Objects(tmp_path))
+        decode(LogRecord(kind=0, sequence=7, payload=b"\1"), BlobStore(tmp_path))
 
 
 texts = st.text(st.characters(codec=None), max_size=20)
@@ -113,7 +113,7 @@ actions = st.builds(
     Action, texts, st.lists(calls, max_size=2).map(tuple), st.lists(texts, max_size=2).map(tuple)
 )
 exchanges = st.builds(
-    Exchange,
+    EnvExchange,
     action=st.none() | actions,
     observation=observations,
     fingerprint=texts,
@@ -182,7 +182,7 @@ ids = st.integers(0, 2**40)
 turns = st.none() | st.integers(1, 99)
 several = st.lists(nodes(), max_size=3).map(tuple)
 forks = st.builds(
-    Fork,
+    ForkPoint,
     parent=ids,
     node=ids,
     shared=ids,
@@ -202,7 +202,7 @@ events: list[st.SearchStrategy[Event]] = [
         max_turn_tokens=st.none() | ids,
     ),
     st.builds(
-        Began,
+        RolloutStarted,
         trajectory=ids,
         group=ids,
         sample=ids,
@@ -212,26 +212,31 @@ events: list[st.SearchStrategy[Event]] = [
         nodes=several,
     ),
     st.builds(
-        Grown, trajectory=ids, group=ids, nodes=several, at=ids, exchange=st.none() | exchanges
+        TurnCompleted,
+        trajectory=ids,
+        group=ids,
+        nodes=several,
+        at=ids,
+        exchange=st.none() | exchanges,
     ),
     st.builds(
-        Ended,
+        RolloutFinished,
         trajectory=ids,
         group=ids,
         nodes=several,
         leaf=leaves,
         exchange=st.none() | exchanges,
     ),
-    st.builds(Abandoned, trajectory=ids, group=ids, reason=texts, turns=ids),
-    st.builds(Completed, group=ids),
-    st.builds(Dropped, group=ids, reason=texts),
-    st.builds(Trained, groups=st.lists(ids, max_size=3).map(tuple), step=ids),
-    st.builds(Checkpointed, step=ids),
-    st.builds(Resumed, position=ids, step=ids, torn_bytes=ids),
-    st.builds(Enlarged, group=ids, size=ids),
-    st.builds(Branched, trajectory=ids, group=ids, fork=forks, nodes=several),
+    st.builds(RolloutAbandoned, trajectory=ids, group=ids, reason=texts, turns=ids),
+    st.builds(GroupCompleted, group=ids),
+    st.builds(GroupDropped, group=ids, reason=texts),
+    st.builds(GroupsTrained, groups=st.lists(ids, max_size=3).map(tuple), step=ids),
+    st.builds(CheckpointStarted, step=ids),
+    st.builds(RunResumed, position=ids, step=ids, torn_bytes=ids),
+    st.builds(GroupResized, group=ids, size=ids),
+    st.builds(BranchesPlanned, trajectory=ids, group=ids, fork=forks, nodes=several),
     st.builds(
-        Noted,
+        ComponentNoted,
         group=ids,
         trajectory=st.none() | ids,
         note=st.dictionaries(texts, plain, max_size=2),
@@ -242,8 +247,8 @@ events: list[st.SearchStrategy[Event]] = [
 
 def there_and_back(event: Event, folder: Path) -> Event:
     """Return an event that was written and read by two different processes, as it were."""
-    kind, payload = encode(event, Objects(folder))
-    return decode(Record(kind=kind, sequence=0, payload=payload), Objects(folder))
+    kind, payload = encode(event, BlobStore(folder))
+    return decode(LogRecord(kind=kind, sequence=0, payload=payload), BlobStore(folder))
 
 
 def exact(value: Any) -> str:
@@ -271,8 +276,8 @@ def test_every_event_comes_back_exactly(
     assert exact(there_and_back(event, folder)) == exact(event)
 
 
-@given(st.dictionaries(texts, st.builds(Branch, nodes=several, leaf=leaves), max_size=2))
-def test_what_is_packed_comes_back_with_its_images(branches: dict[str, Branch]) -> None:
+@given(st.dictionaries(texts, st.builds(TrajectoryCopy, nodes=several, leaf=leaves), max_size=2))
+def test_what_is_packed_comes_back_with_its_images(branches: dict[str, TrajectoryCopy]) -> None:
     assert exact(unpack(pack(branches))) == exact(branches)
 
 
@@ -295,9 +300,9 @@ def test_log_probs_keep_their_bits(tmp_path: Path) -> None:
         logprobs=values,
         versions=(2,) * 5,
     )
-    grown = Grown(trajectory=0, group=0, nodes=(node,), at=0, exchange=None)
+    grown = TurnCompleted(trajectory=0, group=0, nodes=(node,), at=0, exchange=None)
     back = there_and_back(grown, tmp_path)
-    assert isinstance(back, Grown)
+    assert isinstance(back, TurnCompleted)
     assert [x.hex() for x in back.nodes[0].logprobs] == [x.hex() for x in values]
 
 
@@ -312,21 +317,21 @@ def test_the_bytes_of_an_event_are_fixed(tmp_path: Path) -> None:
         entropies=(2.0,),
         seconds=0.25,
     )
-    grown = Grown(trajectory=5, group=4, nodes=(node,), at=2, exchange=None)
+    grown = TurnCompleted(trajectory=5, group=4, nodes=(node,), at=2, exchange=None)
     text = (
         '{"$":"Grown","trajectory":5,"group":4,"nodes":{"$tuple":[{"$node":'
         '[0,"sampled",1,0.25,"",[],1,1]}]},"at":2,"exchange":null}'
     )
     numbers = "02010000 03000000 000000000000e0bf 0000000000000040"
     want = len(text).to_bytes(4, "little") + text.encode() + bytes.fromhex(numbers)
-    assert encode(grown, Objects(tmp_path)) == (2, want)
+    assert encode(grown, BlobStore(tmp_path)) == (2, want)
 
 
 def test_a_value_that_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
     task = Task(prompt="q", data={"when": Path("x")})
     event = GroupOpened(group=0, task=task, order=0, seed=0, size=1, step=0)
     with pytest.raises(ValueError, match=r"a PosixPath cannot be recorded: .*text, numbers"):
-        encode(event, Objects(tmp_path))
+        encode(event, BlobStore(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -335,20 +340,20 @@ def test_a_value_that_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
 def test_another_versions_record_is_refused(tmp_path: Path, text: str) -> None:
     payload = len(text).to_bytes(4, "little") + text.encode()
     with pytest.raises(StoreError, match="written by another version"):
-        decode(Record(kind=5, sequence=0, payload=payload), Objects(tmp_path))
+        decode(LogRecord(kind=5, sequence=0, payload=payload), BlobStore(tmp_path))
 
 
 def test_an_image_is_stored_once_and_checked(tmp_path: Path) -> None:
     heard: list[Path] = []
-    objects = Objects(tmp_path, written=heard.append)
+    objects = BlobStore(tmp_path, written=heard.append)
     digest = objects.put(b"picture")
-    assert objects.put(b"picture") == Objects(tmp_path).put(b"picture") == digest
+    assert objects.put(b"picture") == BlobStore(tmp_path).put(b"picture") == digest
     assert heard.count(objects.file(digest)) == 1
     objects.file(digest).write_bytes(b"picturE")
     with pytest.raises(DamagedStore, match=f"{digest} is damaged"):
         objects.get(digest)
     objects.file(digest).write_bytes(b"pict")
-    assert Objects(tmp_path).put(b"picture") == digest
+    assert BlobStore(tmp_path).put(b"picture") == digest
     assert objects.get(digest) == b"picture"
     objects.file(digest).unlink()
     with pytest.raises(DamagedStore, match=f"{digest} is missing"):
@@ -358,5 +363,5 @@ def test_an_image_is_stored_once_and_checked(tmp_path: Path) -> None:
 def test_half_written_objects_are_removed(tmp_path: Path) -> None:
     (tmp_path / "ab").mkdir()
     (tmp_path / "ab" / ".abcd.17.partial").write_bytes(b"ha")
-    Objects(tmp_path).clean()
+    BlobStore(tmp_path).clean()
     assert not [*(tmp_path / "ab").iterdir()]

@@ -26,23 +26,37 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.lora import LoraSection
 from agentrl.config.run import ProbeSection, RunConfig
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.opening import recipe_of
-from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote import AddressEngine, EngineServer, ProcessEngine, Replicas, connect
+from agentrl.engine.remote import (
+    AddressEngine,
+    EngineReplicas,
+    EngineServer,
+    ProcessEngine,
+    connect,
+)
 from agentrl.engine.remote import address as address_module
 from agentrl.engine.remote import client as client_module
 from agentrl.engine.remote.client import RemoteEngine, to_safetensors
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.engine.spec import EngineSpec
 from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import read_weights
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt, adapted
-from agentrl.learn.proving import provable
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.learn.weight_check import provable
 from agentrl.policy import GenerateRequest, PolicyEngine
-from agentrl.sync.adapters import MARK, Adapted, Adapter, Base, adapted_in, packed, unpacked
-from agentrl.sync.stream import distinct, header_of
+from agentrl.run.build_engine import recipe_of
+from agentrl.weight_sync.adapters import (
+    MARK,
+    AdapterWeights,
+    BaseWeights,
+    LoraAdapter,
+    adapted_in,
+    packed,
+    unpacked,
+)
+from agentrl.weight_sync.safetensors import distinct, header_of
 from tests.support.engine_models import recipe_in, tiny
 
 KEY = b"a key that nobody guesses"
@@ -62,12 +76,12 @@ def moved(model: PreTrainedModel, *, seed: int, size: float = 0.05) -> None:
 
 def trainer_of(
     model: PreTrainedModel, *, seed: int | None = 1, precision: str = "float32", **lora: Any
-) -> Trainer:
+) -> PolicyTrainer:
     """Return a trainer with adapters, which have been moved unless there is no seed."""
     section = LearnSection.model_validate(
         {"lora": {"rank": 4, "alpha": 6.0, **lora}, "precision": precision}
     )
-    trainer = Trainer(model, section, seed=0)
+    trainer = PolicyTrainer(model, section, seed=0)
     if seed is not None:
         moved(trainer.model, seed=seed)
     return trainer
@@ -87,7 +101,9 @@ def by_peft(model: PreTrainedModel) -> dict[str, Tensor]:
     return found
 
 
-def over_there(weights: Mapping[str, Tensor], base: Base, way: str, folder: Path) -> Adapted:
+def over_there(
+    weights: Mapping[str, Tensor], base: BaseWeights, way: str, folder: Path
+) -> AdapterWeights:
     """Return weights as they come out at the other end, over a copy of the base."""
     ours = adapted_in(weights)
     assert ours is not None
@@ -142,7 +158,7 @@ def test_what_an_engine_merges_is_what_the_trainer_merges_to_the_last_bit(
     )
     first = parts_of(trainer)
     assert {str(v.dtype) for v in first.base.weights.values()} == {f"torch.{precision}"}
-    base = Base({n: v.clone() for n, v in first.base.weights.items()}, id=first.base.id)
+    base = BaseWeights({n: v.clone() for n, v in first.base.weights.items()}, id=first.base.id)
     untouched = {name: value.clone() for name, value in base.weights.items()}
     for seed in range(updates):
         moved(model, seed=seed)
@@ -164,9 +180,9 @@ def test_weights_that_are_stored_the_other_way_round_are_merged_so(tmp_path: Pat
 
 
 def test_an_adapter_adds_its_scale_times_b_times_a() -> None:
-    adapter = Adapter(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[10.0], [20.0]]), 0.5)
-    base = Base({"w": torch.ones(2, 3), "v": torch.zeros(3, 2), "other": torch.ones(1)})
-    weights = Adapted(base, {"w": adapter, "v": replace(adapter, transposed=True)})
+    adapter = LoraAdapter(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[10.0], [20.0]]), 0.5)
+    base = BaseWeights({"w": torch.ones(2, 3), "v": torch.zeros(3, 2), "other": torch.ones(1)})
+    weights = AdapterWeights(base, {"w": adapter, "v": replace(adapter, transposed=True)})
     assert weights["w"].tolist() == [[6.0, 11.0, 16.0], [11.0, 21.0, 31.0]]
     assert weights["v"].tolist() == [[5.0, 10.0], [10.0, 20.0], [15.0, 30.0]]
     assert weights["other"] is base.weights["other"]
@@ -181,7 +197,7 @@ def test_an_adapter_adds_its_scale_times_b_times_a() -> None:
 def test_a_step_later_weights_are_still_asked_for_as_they_are_then() -> None:
     """An average that is judged is put into the model for a moment, and must stay what it is."""
     section = LearnSection.model_validate({"lora": {"rank": 2}, "ema": {"decay": 0.5}})
-    trainer = Trainer(tiny("qwen3"), section, seed=0)
+    trainer = PolicyTrainer(tiny("qwen3"), section, seed=0)
     judged = trainer.judged_weights()
     before = {name: value.clone() for name, value in judged.items()}
     trained = trainer.weights()
@@ -190,7 +206,7 @@ def test_a_step_later_weights_are_still_asked_for_as_they_are_then() -> None:
     assert any(not torch.equal(trained[name], value) for name, value in before.items())
 
 
-ODD = Adapter(torch.zeros(2, 3), torch.zeros(4, 2), 1.0)
+ODD = LoraAdapter(torch.zeros(2, 3), torch.zeros(4, 2), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -202,23 +218,23 @@ ODD = Adapter(torch.zeros(2, 3), torch.zeros(4, 2), 1.0)
         ("w", replace(ODD, a=torch.zeros(1, 3)), r"A \(1, 3\)"),
     ],
 )
-def test_adapters_of_another_model_are_refused(name: str, adapter: Adapter, words: str) -> None:
-    base = Base({"w": torch.zeros(4, 3)})
-    assert Adapted(base, {"w": ODD}).adapters
+def test_adapters_of_another_model_are_refused(name: str, adapter: LoraAdapter, words: str) -> None:
+    base = BaseWeights({"w": torch.zeros(4, 3)})
+    assert AdapterWeights(base, {"w": ODD}).adapters
     with pytest.raises(ValueError, match=words):
-        Adapted(base, {name: adapter})
+        AdapterWeights(base, {name: adapter})
 
 
 def test_what_nobody_packed_is_refused() -> None:
-    base = Base({"w": torch.zeros(4, 3)})
-    tensors, said = packed(Adapted(base, {"w": ODD}))
+    base = BaseWeights({"w": torch.zeros(4, 3)})
+    tensors, said = packed(AdapterWeights(base, {"w": ODD}))
     assert unpacked(tensors, said, base)["w"].shape == (4, 3)
     for broken in ("{", "[]", '{"base": "x"}', '{"base": "x", "of": {"w": 3}}'):
         with pytest.raises(ValueError, match="not what was packed"):
             unpacked(tensors, {MARK: broken}, base)
     with pytest.raises(ValueError, match=r"not what was packed.*w\.B"):
         unpacked({"w.A": ODD.a}, said, base)
-    for other in (None, Base(base.weights)):
+    for other in (None, BaseWeights(base.weights)):
         with pytest.raises(ValueError, match="send the base first"):
             unpacked(tensors, said, other)
 
@@ -282,7 +298,7 @@ def bytes_of(weights: Mapping[str, Tensor]) -> int:
     return sum(v.numel() * v.element_size() for v in distinct(weights).values())
 
 
-def parts_of(trainer: Trainer) -> Adapted:
+def parts_of(trainer: PolicyTrainer) -> AdapterWeights:
     found = adapted_in(trainer.weights())
     assert found is not None
     return found
@@ -384,7 +400,7 @@ def request(number: int = 0, tokens: int = 12) -> GenerateRequest:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineSpec:
     # Not the base: engines are to have the one that they are given.
     model = tiny("qwen3", 9)
     folder = tmp_path_factory.mktemp("policy")
@@ -392,7 +408,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> EngineRecipe:
 
 
 async def test_processes_sample_what_the_trainer_scores_and_replacements_too(
-    recipe: EngineRecipe,
+    recipe: EngineSpec,
 ) -> None:
     """Two engines over one base in shared memory, which load in turn; one dies."""
     trainer = trainer_of(tiny("qwen3"), rank=2)
@@ -402,7 +418,7 @@ async def test_processes_sample_what_the_trainer_scores_and_replacements_too(
     assert ours.size_bytes < ours.base.size_bytes / 5
     engines = [ProcessEngine(recipe, max_restarts=1) for _ in range(2)]
     local = LocalEngine(tiny("qwen3"), slots=4, context_tokens=CONTEXT_TOKENS)
-    async with asyncio.timeout(DEADLINE_S), local, Replicas(engines) as replicas:
+    async with asyncio.timeout(DEADLINE_S), local, EngineReplicas(engines) as replicas:
         for version in range(1, 4):
             moved(trainer.model, seed=version)
             await replicas.roll(await replicas.prepare(trainer.weights()), version)
@@ -479,7 +495,7 @@ def test_vllm_is_told_of_adapters_of_its_own_where_the_config_asks_for_them() ->
         recipe = recipe_of(config_of(adapters, {"rank": 3}), "folder", device="cpu")
         assert recipe.vllm.get("adapter_rank") == rank
         assert VllmSettings(model="folder", **recipe.vllm).adapter_rank == rank
-        assert EngineRecipe.of_json(recipe.to_json()) == recipe
+        assert EngineSpec.of_json(recipe.to_json()) == recipe
 
 
 def test_adapters_that_there_are_none_of_are_refused() -> None:

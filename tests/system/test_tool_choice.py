@@ -24,23 +24,23 @@ from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, CallRule, Observation, Patch, Step, TurnRequest, say
 from agentrl.errors import EnvError
-from agentrl.gateway import BadRequest, Desk
+from agentrl.gateway import BadRequest, GatewaySession
 from agentrl.gateway.answer import build_answer
-from agentrl.gateway.anthropic import Messages
-from agentrl.gateway.chat import Chat
-from agentrl.gateway.dialogue import Asked, Dialect
-from agentrl.gateway.responses import Responses
+from agentrl.gateway.anthropic import AnthropicDialect
+from agentrl.gateway.chat import ChatCompletionsDialect
+from agentrl.gateway.dialect import ApiDialect, ChatRequest
+from agentrl.gateway.responses import ResponsesDialect
 from agentrl.learn.contexts import contexts
 from agentrl.learn.sample import sample_of
 from agentrl.message import Message, ToolCall
 from agentrl.policy import GenerateRequest
 from agentrl.rollout.call_rule import call_opening, read_turn
-from agentrl.rollout.episode import Episode, EpisodeLimits, Place
-from agentrl.rollout.replay import fingerprint
+from agentrl.rollout.env_replay import fingerprint
+from agentrl.rollout.episode import EpisodeLimits, EpisodePosition, EpisodeRunner
 from agentrl.store.codec import pack, unpack
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Node, Tree
-from agentrl_envs.blackbox import BlackBoxEnv, Endpoint
+from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from benchmarks.letters import LetterChat
 
 SOON_S = 120.0
@@ -71,15 +71,18 @@ def text_of(chat: ChatFormat, token_ids: Sequence[int]) -> str:
 
 # -- as it is told --------------------------------------------------------------------------------
 
-HI: dict[Dialect, dict[str, Any]] = {
-    (CHAT := Chat()): {"messages": [{"role": "user", "content": "hi"}], "tools": CHAT_TOOLS},
-    (FLAT := Responses()): {"input": "hi", "tools": FLAT_TOOLS},
-    (BLOCKS := Messages()): {
+HI: dict[ApiDialect, dict[str, Any]] = {
+    (CHAT := ChatCompletionsDialect()): {
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": CHAT_TOOLS,
+    },
+    (FLAT := ResponsesDialect()): {"input": "hi", "tools": FLAT_TOOLS},
+    (BLOCKS := AnthropicDialect()): {
         "messages": [{"role": "user", "content": "hi"}],
         "tools": BLOCK_TOOLS,
     },
 }
-TOLD: list[tuple[Dialect, Any, CallRule, str]] = [
+TOLD: list[tuple[ApiDialect, Any, CallRule, str]] = [
     *[(protocol, None, "auto", "") for protocol in HI],
     *[(protocol, rule, rule, "") for protocol in (CHAT, FLAT) for rule in ("auto", "none")],
     *[(protocol, "required", "required", "") for protocol in (CHAT, FLAT)],
@@ -94,7 +97,7 @@ TOLD: list[tuple[Dialect, Any, CallRule, str]] = [
 
 @pytest.mark.parametrize(("protocol", "choice", "rule", "tool"), TOLD)
 def test_every_protocol_says_it_in_its_way(
-    protocol: Dialect, choice: Any, rule: CallRule, tool: str
+    protocol: ApiDialect, choice: Any, rule: CallRule, tool: str
 ) -> None:
     asked = protocol.read({**HI[protocol], "tool_choice": choice})
     assert asked.request == TurnRequest(calls=rule, tool=tool)
@@ -122,7 +125,7 @@ def test_every_protocol_says_it_in_its_way(
         (BLOCKS, {"type": "any", "disable_parallel_tool_use": True}, "parallel.*not answered"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(protocol: Dialect, choice: Any, words: str) -> None:
+def test_what_cannot_be_kept_is_refused(protocol: ApiDialect, choice: Any, words: str) -> None:
     with pytest.raises(BadRequest, match=f"'tool_choice'.*{words}|{words}"):
         protocol.read({**HI[protocol], "tool_choice": choice})
 
@@ -151,7 +154,7 @@ def closing(chat: ChatFormat) -> tuple[int, ...]:
     return chat.encode(chat.turns.closing)
 
 
-async def chat_agent(task: Task, endpoint: Endpoint) -> str:
+async def chat_agent(task: Task, endpoint: ProgramEndpoint) -> str:
     messages: list[Any] = [{"role": "user", "content": "q"}]
     told: list[Any] = []
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
@@ -171,7 +174,7 @@ async def chat_agent(task: Task, endpoint: Endpoint) -> str:
     return json.dumps(told)
 
 
-async def flat_agent(task: Task, endpoint: Endpoint) -> str:
+async def flat_agent(task: Task, endpoint: ProgramEndpoint) -> str:
     after: Any = openai.omit
     given: Any = "q"
     told: list[Any] = []
@@ -197,7 +200,7 @@ async def flat_agent(task: Task, endpoint: Endpoint) -> str:
     return json.dumps(told)
 
 
-async def block_agent(task: Task, endpoint: Endpoint) -> str:
+async def block_agent(task: Task, endpoint: ProgramEndpoint) -> str:
     messages: list[Any] = [{"role": "user", "content": "q"}]
     told: list[Any] = []
     url, key = endpoint.anthropic_url, endpoint.key
@@ -225,7 +228,7 @@ async def block_agent(task: Task, endpoint: Endpoint) -> str:
 
 async def play(
     chat: Any, agent: Any, turns: Sequence[Sequence[int]], **episode: Any
-) -> tuple[Episode, ScriptedEngine, list[Any], Any]:
+) -> tuple[EpisodeRunner, ScriptedEngine, list[Any], Any]:
     """Return an episode in which the policy samples these turns, and what its program was told."""
     left = [list(turn) for turn in turns]
 
@@ -239,7 +242,7 @@ async def play(
         return 1.0
 
     engine = ScriptedEngine(reply)
-    played = Episode(
+    played = EpisodeRunner(
         env=BlackBoxEnv(tasks=lambda split, seed: [QUESTION], score=score, agent=agent),
         engine=engine,
         chat=chat,
@@ -322,7 +325,7 @@ async def test_calls_that_the_rule_forbids_are_told_as_text_and_gone_on_with(
 
 
 async def test_a_conversation_forks_before_the_beginning_of_a_call(chat: ChatFormat) -> None:
-    async def twice(task: Task, endpoint: Endpoint) -> str:
+    async def twice(task: Task, endpoint: ProgramEndpoint) -> str:
         """Ask one thing first with a call required and then without, and go on with both."""
         url = endpoint.openai_url
         async with openai.AsyncOpenAI(base_url=url, api_key=endpoint.key) as client:
@@ -378,7 +381,7 @@ def test_whatever_is_sampled_a_program_gets_calls_by_its_rule_or_all_the_text(
 # -- as an episode --------------------------------------------------------------------------------
 
 
-async def asking(task: Task, endpoint: Endpoint) -> str:
+async def asking(task: Task, endpoint: ProgramEndpoint) -> str:
     """Require a call, and go on without where that is refused."""
     async with openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.key) as client:
         ask: list[Any] = [{"role": "user", "content": "q"}]
@@ -456,14 +459,16 @@ async def test_a_turn_taken_up_in_its_middle_is_read_from_its_beginning(chat: Ch
     )
     env = Demands()
     engine = ScriptedEngine(lambda request: turn[2:])
-    place = Place(
+    place = EpisodePosition(
         node=at,
         turn=0,
         context_tokens=len(tree.tokens(at)),
         begun=begun,
         request=unpack(pack(NAMED)),
     )
-    episode = Episode(env=env, engine=engine, chat=chat, tree=tree, sample=0, seed=1, begin=place)
+    episode = EpisodeRunner(
+        env=env, engine=engine, chat=chat, tree=tree, sample=0, seed=1, begin=place
+    )
     episode.limits = EpisodeLimits(context_tokens=4096)
     assert (await episode.run()).outcome == Finished(1.0)
     (action,) = env.done
@@ -475,7 +480,7 @@ async def test_a_required_call_is_not_patched(chat: ChatFormat) -> None:
     engine = ScriptedEngine(lambda request: written(chat, "now", {}, tool="now"))
     limits = EpisodeLimits(context_tokens=4096)
     env = Demands(Patch(say("x")))
-    episode = Episode(
+    episode = EpisodeRunner(
         env=env, engine=engine, chat=chat, tree=Tree(QUESTION), sample=0, seed=1, limits=limits
     )
     outcome = (await episode.run()).outcome
@@ -494,8 +499,8 @@ def test_a_rule_is_part_of_what_an_observation_says() -> None:
 
 
 async def test_another_rule_is_another_question_and_the_same_one_a_retry() -> None:
-    desk = Desk()
-    ask = Asked(messages=(Message("user", "a"),), request=NAMED, key="k")
+    desk = GatewaySession()
+    ask = ChatRequest(messages=(Message("user", "a"),), request=NAMED, key="k")
     first = asyncio.ensure_future(desk.ask(ask))
     question = await asyncio.wait_for(desk.next(), SOON_S)
     question.answer(say("yes"))

@@ -14,12 +14,12 @@ import pytest
 
 from agentrl.env import say
 from agentrl.errors import VerifierError
-from agentrl.scheduler import check_failures
-from agentrl.scope import run_scope
+from agentrl.rollout.scheduler.topology import check_failures
+from agentrl.runtime.scope import run_scope
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished
 from agentrl_envs.reasoning import ReasoningEnv
-from agentrl_envs.reasoning.family import Family
+from agentrl_envs.reasoning.family import ReasoningFamily
 from agentrl_envs.reasoning.mixture import mixture
 from agentrl_envs.reasoning.tasks import entry_of
 from agentrl_envs.reasoning.verifiers import VerifierPool
@@ -30,7 +30,7 @@ ENDLESS = "tan(exp(exp(exp(3))))"
 """No answer that `guard` lets through; the pool asks whatever it is given."""
 
 
-def problem(name: str) -> tuple[Family, Task]:
+def problem(name: str) -> tuple[ReasoningFamily, Task]:
     made = mixture(name)[name]
     (task,) = islice(ReasoningEnv(families=name).tasks("train"), 1)
     return made, task

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agentrl.evaluation.interval import Estimate
-from agentrl.view.choice import Steps
+from agentrl.evaluation.interval import IntervalEstimate
+from agentrl.view.group_choice import StepRange
 from agentrl.view.live import SHOWN_FLYING, live_of
+from agentrl.view.run_reader import RunReader
+from agentrl.view.run_status import LiveRollout, RunStatus, TimeShares
 from agentrl.view.serve import LiveRun
-from agentrl.view.source import RunSource
-from agentrl.view.standing import Flying, Shares, Standing
 from benchmarks.made_run import MadeRun
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 WAIT_MS = 60_000
 
 
-def flying(number: int, quiet_s: float | None) -> Flying:
-    return Flying(group=7, sample=number, task=f"t{number}", turns=2, used_s=9.0, quiet_s=quiet_s)
+def flying(number: int, quiet_s: float | None) -> LiveRollout:
+    return LiveRollout(
+        group=7, sample=number, task=f"t{number}", turns=2, used_s=9.0, quiet_s=quiet_s
+    )
 
 
-def standing(**changes: object) -> Standing:
-    one = Estimate(mean=0.5, low=0.25, high=0.75, tasks=4)
+def standing(**changes: object) -> RunStatus:
+    one = IntervalEstimate(mean=0.5, low=0.25, high=0.75, tasks=4)
     settings: dict[str, object] = {
         "name": "run",
         "phase": "running",
@@ -43,13 +45,13 @@ def standing(**changes: object) -> Standing:
         "step_s": 4.0,
         "rewards": [(2, one), (3, one)],
         "learning": 0.25,
-        "shares": Shares(policy=0.5, world=0.3, other=0.2),
+        "shares": TimeShares(policy=0.5, world=0.3, other=0.2),
         "failures": {"tool": 2},
         "ended": 40,
         "groups": {"trained": 3, "open": 1},
         "flying": [flying(0, 60.0), flying(1, 59.9), flying(2, None)],
     }
-    return Standing(**(settings | changes))  # pyright: ignore[reportArgumentType]
+    return RunStatus(**(settings | changes))  # pyright: ignore[reportArgumentType]
 
 
 def test_a_standing_is_told() -> None:
@@ -86,7 +88,7 @@ def test_a_standing_is_told() -> None:
 
 
 def test_what_is_not_known_is_null() -> None:
-    alone = Estimate(mean=0.5, low=-math.inf, high=math.inf, tasks=1)
+    alone = IntervalEstimate(mean=0.5, low=-math.inf, high=math.inf, tasks=1)
     told = live_of(standing(figures={}, shares=None, rewards=[(1, alone)], step_s=None))
     assert (told["tokensPerS"], told["age"], told["shares"], told["leftS"]) == (None,) * 4
     assert told["reward"] == {"step": 1, "mean": 0.5, "groups": 1, "low": None, "high": None}
@@ -109,8 +111,8 @@ def test_many_readers_share_one_look(folder: Path, monkeypatch: pytest.MonkeyPat
     """Silence is known from the second look on, which comes a second later."""
     now_s = [100.0]
     monkeypatch.setattr("agentrl.view.serve.time.monotonic", lambda: now_s[0])
-    with RunSource(folder) as source:
-        live = LiveRun(source, steps=Steps())
+    with RunReader(folder) as source:
+        live = LiveRun(source, steps=StepRange())
         first = live.live()
         now_s[0] += 0.5
         assert live.live() is first

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agentrl.view.choice import Steps
 from agentrl.view.document import page
-from agentrl.view.source import RunSource
+from agentrl.view.group_choice import StepRange
+from agentrl.view.run_reader import RunReader
 from benchmarks.made_run import MadeRun
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ WAIT_MS = 60_000
 
 
 def write(folder: Path, file: Path) -> Path:
-    with RunSource(folder, environ={"MY_API_KEY": SECRET}) as source:
-        file.write_text("".join(page(source, steps=Steps(), limit=20_000)), encoding="utf-8")
+    with RunReader(folder, environ={"MY_API_KEY": SECRET}) as source:
+        file.write_text("".join(page(source, steps=StepRange(), limit=20_000)), encoding="utf-8")
     return file
 
 

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from agentrl.env import Observation
-from agentrl.store.event import Exchange
-from agentrl.store.store import Store
+from agentrl.events.kinds import EnvExchange
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Node, Tree
-from agentrl.view.choice import Steps
+from agentrl.view.group_choice import StepRange
+from agentrl.view.run_reader import RunReader
 from agentrl.view.serve import LiveRun, app_of, serve
-from agentrl.view.source import RunSource
 from benchmarks.made_run import MadeRun
 
 SECRET = "correct-horse-battery"
@@ -32,20 +32,20 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def live(folder: Path) -> Iterator[LiveRun]:
-    with RunSource(folder, environ={"A_SECRET": SECRET}) as source:
-        yield LiveRun(source, steps=Steps())
+    with RunReader(folder, environ={"A_SECRET": SECRET}) as source:
+        yield LiveRun(source, steps=StepRange())
 
 
 def play(folder: Path) -> None:
     """Open one more group, whose trajectory has made its reset."""
     task = Task(prompt="one more", id="more")
-    with Store.open(folder / "store", resume=True) as store:
+    with StoreWriter.open(folder / "store", resume=True) as store:
         store.restore(position=store.position, step=1)
         group = store.open_group(task, order=9, seed=0, size=1, step=1)
         tree = Tree(task)
         root = tree.add(Node(parent=None, source="prompt", token_ids=(1, 2), turn=0))
         id = store.begin(group, sample=0, seed=0)
-        store.turn(id, tree, root, Exchange.resetting(Observation(task.messages)))
+        store.turn(id, tree, root, EnvExchange.resetting(Observation(task.messages)))
 
 
 def test_tables_follow_the_run_and_are_read_once(folder: Path, live: LiveRun) -> None:
@@ -103,4 +103,4 @@ def test_an_address_is_answered_from_when_it_is_announced(folder: Path) -> None:
             raise Announced
 
     with pytest.raises(Announced):
-        serve(folder, steps=Steps(), port=0, announce=announce)
+        serve(folder, steps=StepRange(), port=0, announce=announce)

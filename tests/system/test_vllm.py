@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import agentrl
-from agentrl.metrics import read_metrics
+from agentrl.metrics.writer import read_metrics
 from tests.support.foreign_packages import python_of
 from tests.support.tiny_run import seeing_changes
 

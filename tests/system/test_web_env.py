@@ -19,9 +19,9 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.message import ToolCall
 from agentrl.testing import check_env
 from agentrl_envs.web import WebEnv
-from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Visit
+from agentrl_envs.web.browser import BrowserPool, BrowserSettings, EpisodeContext
+from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from agentrl_envs.web.observation import read
-from agentrl_envs.web.world import WebRequest, WebResponse
 from tests.support.processes import children, command_line
 from tests.support.web_pages import FORM, ORIGIN, PAGES, Pages, PagesPack
 
@@ -73,7 +73,7 @@ def shown(step: Step) -> str:
     return step[0].messages[-1].text
 
 
-def visit_of(env: WebEnv) -> Visit:
+def visit_of(env: WebEnv) -> EpisodeContext:
     episode: Any = env._episode  # pyright: ignore[reportPrivateUsage]
     return episode.visit
 
@@ -91,7 +91,7 @@ async def test_the_environment_keeps_its_promises(pool: BrowserPool, fork: str) 
 
 async def test_a_scope_owns_the_browsers() -> None:
     """Two environments share them, and their end is the scope's."""
-    from agentrl.scope import run_scope
+    from agentrl.runtime.scope import run_scope
 
     first, second = (WebEnv(pack=PagesPack(), browser={"warm": 0}) for _ in range(2))
     async with run_scope():

@@ -9,7 +9,7 @@ from PIL import Image as Pictures
 
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
-from agentrl_envs.web.observation import Page, read
+from agentrl_envs.web.observation import ObservedPage, read
 from agentrl_envs.web.observation.marks import mark
 from tests.support.watchdog import watched
 from tests.support.web_pages import PagesPack
@@ -52,7 +52,7 @@ async def opening(pool: BrowserPool, html: str, **options: object) -> tuple[str,
     return shown.messages[0].text, [image.data for image in shown.messages[0].images]
 
 
-def lines(page: Page) -> list[str]:
+def lines(page: ObservedPage) -> list[str]:
     return [node.line for node in page.nodes]
 
 

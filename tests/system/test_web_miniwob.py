@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import GoldPlayer, call, say
 from agentrl.errors import ConfigError, EnvError
-from agentrl.gold import play_gold
 from agentrl.task import SPLITS, Task
 from agentrl.testing import check_env
 from agentrl_envs.families import MINIWOB
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
+from agentrl_envs.web.episode_site import WebRequest
 from agentrl_envs.web.miniwob import MiniWobPack, pages, task_of
 from agentrl_envs.web.miniwob.pack import SEED_RANGES
 from agentrl_envs.web.miniwob.players import PLAYERS
-from agentrl_envs.web.miniwob.world import MiniWobWorld, paid
+from agentrl_envs.web.miniwob.world import MiniWobSite, paid
 from agentrl_envs.web.observation import read
-from agentrl_envs.web.world import WebRequest
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
 PROMISING = ("click-collapsible", "drag-box", "form-sequence-3", "moving-items")
@@ -145,13 +145,13 @@ class Said:
 async def test_the_page_decides_and_words_are_worth_nothing(
     state: Any, said: str | None, reward: float, done: bool
 ) -> None:
-    verdict = await MiniWobWorld("click-test", 1).judge(Said(state), said)
+    verdict = await MiniWobSite("click-test", 1).judge(Said(state), said)
     assert (verdict.reward, verdict.done) == (reward, done)
 
 
 async def test_a_page_without_an_instruction_is_an_infrastructure_failure() -> None:
     with pytest.raises(EnvError, match=r"click-test.html with seed 1 gave no instruction"):
-        await MiniWobWorld("click-test", 1).begin(Said(None))
+        await MiniWobSite("click-test", 1).begin(Said(None))
 
 
 @pytest.mark.parametrize(

@@ -16,20 +16,20 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agentrl.closing import Closes
 from agentrl.env import call
 from agentrl.errors import ConfigError, EnvError
+from agentrl.runtime.closing import AsyncClosable
 from agentrl_envs.web import WebEnv
-from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Screen
-from agentrl_envs.web.browser.browser import Browser
+from agentrl_envs.web.browser import BrowserPool, BrowserSettings, PageScreen
+from agentrl_envs.web.browser.browser import BrowserProcess
+from agentrl_envs.web.browser.context import EpisodeContext
 from agentrl_envs.web.browser.processes import below, private_bytes
-from agentrl_envs.web.browser.shelf import Place, Shelf
-from agentrl_envs.web.browser.visit import Visit
-from agentrl_envs.web.world import WebRequest, WebResponse
+from agentrl_envs.web.browser.warm_pages import PageOptions, WarmPages
+from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from tests.support.processes import children
 from tests.support.web_pages import ORIGIN, PagesPack
 
-SCREEN = Screen(400, 300)
+SCREEN = PageScreen(400, 300)
 
 
 # -- starts ----------------------------------------------------------------------------------------
@@ -40,11 +40,11 @@ async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
     """Of Playwright's driver, and of a browser, wherever the start has come to."""
     before = {*children(os.getpid())}
     for after_s in (0.0, 0.1, 0.3, 0.6, 1.2):
-        await cut_short(Browser.start(BrowserSettings(call_s=60)), after_s)
+        await cut_short(BrowserProcess.start(BrowserSettings(call_s=60)), after_s)
         assert await are_gone(lambda: {*children(os.getpid())} - before)
 
 
-async def cut_short(starting: Coroutine[Any, Any, Closes], after_s: float) -> None:
+async def cut_short(starting: Coroutine[Any, Any, AsyncClosable], after_s: float) -> None:
     """Cancel a start after a while; what was quicker is closed."""
     task = asyncio.create_task(starting)
     await asyncio.sleep(after_s)
@@ -66,39 +66,39 @@ async def are_gone(left: Callable[[], Collection[int]]) -> bool:
 # -- pages that wait -------------------------------------------------------------------------------
 
 
-def waiting(*, used: bool = False, screen: Screen = SCREEN) -> Visit:
-    visit = Visit(None, screen, BrowserSettings())  # pyright: ignore[reportArgumentType]
+def waiting(*, used: bool = False, screen: PageScreen = SCREEN) -> EpisodeContext:
+    visit = EpisodeContext(None, screen, BrowserSettings())  # pyright: ignore[reportArgumentType]
     visit.used = used
     return visit
 
 
 def test_a_page_fits_by_address_screen_and_past() -> None:
-    shelf = Shelf()
-    fresh, used, wide = waiting(), waiting(used=True), waiting(screen=Screen(800, 600))
+    shelf = WarmPages()
+    fresh, used, wide = waiting(), waiting(used=True), waiting(screen=PageScreen(800, 600))
     for visit in (fresh, used, wide):
         shelf.put("http://a.test/", visit)
-    assert shelf.take(Place("http://b.test/", SCREEN, used_too=True)) is None
-    assert shelf.take(Place("", SCREEN)) is None
-    assert shelf.count(Place("http://a.test/", SCREEN)) == 1
-    assert shelf.take(Place("http://a.test/", SCREEN, used_too=True)) is used
-    assert shelf.take(Place("http://a.test/", SCREEN)) is fresh
-    assert shelf.take(Place("http://a.test/", SCREEN)) is None
-    assert shelf.take(Place("http://a.test/", Screen(800, 600))) is wide
+    assert shelf.take(PageOptions("http://b.test/", SCREEN, used_too=True)) is None
+    assert shelf.take(PageOptions("", SCREEN)) is None
+    assert shelf.count(PageOptions("http://a.test/", SCREEN)) == 1
+    assert shelf.take(PageOptions("http://a.test/", SCREEN, used_too=True)) is used
+    assert shelf.take(PageOptions("http://a.test/", SCREEN)) is fresh
+    assert shelf.take(PageOptions("http://a.test/", SCREEN)) is None
+    assert shelf.take(PageOptions("http://a.test/", PageScreen(800, 600))) is wide
     assert len(shelf) == 0
 
 
 def test_a_page_that_broke_while_it_waited_is_passed_over() -> None:
-    shelf = Shelf()
+    shelf = WarmPages()
     sound, broken = waiting(), waiting()
     shelf.put("", sound)
     shelf.put("", broken)
     broken.fail(EnvError("it died"))
-    assert shelf.take(Place("", SCREEN)) is sound
+    assert shelf.take(PageOptions("", SCREEN)) is sound
     assert len(shelf) == 0
 
 
 def test_the_page_that_has_waited_longest_goes_and_empty_ones_stay() -> None:
-    shelf = Shelf()
+    shelf = WarmPages()
     empty, first, second = waiting(), waiting(), waiting()
     shelf.put("", empty)
     shelf.put("http://a.test/", first)
@@ -106,7 +106,7 @@ def test_the_page_that_has_waited_longest_goes_and_empty_ones_stay() -> None:
     assert shelf.surplus(2) is None
     assert shelf.surplus(1) is first
     assert shelf.surplus(1) is None
-    assert shelf.take(Place("", SCREEN)) is empty
+    assert shelf.take(PageOptions("", SCREEN)) is empty
 
 
 class Halting:
@@ -135,9 +135,9 @@ class Halting:
 async def test_a_context_whose_page_does_not_open_is_not_left_behind() -> None:
     broken = Halting(RuntimeError("out of memory"))
     with pytest.raises(EnvError, match="out of memory"):
-        await Visit.open(broken, SCREEN, BrowserSettings())
+        await EpisodeContext.open(broken, SCREEN, BrowserSettings())
     slow = Halting(None)
-    opening = asyncio.create_task(Visit.open(slow, SCREEN, BrowserSettings()))
+    opening = asyncio.create_task(EpisodeContext.open(slow, SCREEN, BrowserSettings()))
     await slow.opening.wait()
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -278,7 +278,7 @@ async def test_a_browser_that_has_grown_is_replaced_between_episodes(
 ) -> None:
     """Episodes that are on it go on to their end; with a cgroup, and where there is none."""
     if not cgroup:
-        monkeypatch.setattr("agentrl_sandbox.program.Cgroups.find", lambda: None)
+        monkeypatch.setattr("agentrl_sandbox.program.CgroupRoot.find", lambda: None)
     pool = await BrowserPool.open(BrowserSettings(warm=0, call_s=60))
     try:
         one, two, three = (WebEnv(pack=PagesPack(), browser=pool) for _ in range(3))

@@ -19,9 +19,9 @@ from agentrl.task import Split, Task, split_of
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserSettings, parts
 from agentrl_envs.web.browser.chromium import INSTALL
+from agentrl_envs.web.episode_site import SiteVerdict, WebRequest
 from agentrl_envs.web.observation import read
-from agentrl_envs.web.site import SitePack, SiteWorld
-from agentrl_envs.web.world import Verdict, WebRequest
+from agentrl_envs.web.site import CustomSite, CustomSitePack
 
 START = "http://tasks.test/"
 PROMPTS = [f"Add {word} to the list." for word in ("milk", "tea", "rice", "salt", "oil", "jam")]
@@ -69,9 +69,9 @@ def check(task: Task, page: Any, said: str | None) -> float | None:
     return None
 
 
-def world(**changes: Any) -> SiteWorld:
+def world(**changes: Any) -> CustomSite:
     made: dict[str, Any] = {"start_url": START, "tasks": PROMPTS, "checker": check, "app": Notes()}
-    pack = SitePack(**(made | changes))
+    pack = CustomSitePack(**(made | changes))
     return pack.world(Task(prompt="Add milk to the list."))
 
 
@@ -98,7 +98,7 @@ def test_what_no_browser_could_open_is_refused(changes: dict[str, Any], says: st
 
 
 def test_prompts_are_tasks_each_in_one_split() -> None:
-    pack = SitePack(start_url=START, tasks=PROMPTS, checker=check)
+    pack = CustomSitePack(start_url=START, tasks=PROMPTS, checker=check)
     found = {split: [*pack.tasks(split, 0)] for split in agentrl.task.SPLITS}
     assert sorted(t.messages[-1].text for of in found.values() for t in of) == sorted(PROMPTS)
     for split, of in found.items():
@@ -106,7 +106,7 @@ def test_prompts_are_tasks_each_in_one_split() -> None:
 
 
 def test_tasks_and_checkers_have_names() -> None:
-    pack = SitePack(start_url=START, tasks=f"{__name__}:tasks", checker=f"{__name__}:check")
+    pack = CustomSitePack(start_url=START, tasks=f"{__name__}:tasks", checker=f"{__name__}:check")
     assert [task.prompt for task in pack.tasks("heldout", 3)] == ["heldout 3 0", "heldout 3 1"]
     with pytest.raises(KeyError):
         pack.gold(Task(prompt="x"), ())
@@ -225,7 +225,7 @@ async def later(task: Task, page: Any, said: str | None) -> float | None:
         (gives(1), None, 1, True),
         (later, None, 0, False),
         (later, "words", 0.5, True),
-        (gives(Verdict(reward=0.25, done=False)), "words", 0.25, False),
+        (gives(SiteVerdict(reward=0.25, done=False)), "words", 0.25, False),
     ],
 )
 async def test_a_number_ends_it_and_nothing_lets_it_go_on(
@@ -288,7 +288,7 @@ async def test_a_checker_that_fails_is_no_reward() -> None:
     def fails(task: Task, page: Any, said: str | None) -> float:
         raise RuntimeError("the database is away")
 
-    pack = SitePack(start_url=START, app=Notes(), tasks=f"{__name__}:tasks", checker=fails)
+    pack = CustomSitePack(start_url=START, app=Notes(), tasks=f"{__name__}:tasks", checker=fails)
     env = WebEnv(pack=pack, browser=BrowserSettings(warm=0, call_s=60))
     try:
         await env.reset(seed=0)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import Action, Step, call
-from agentrl.gold import play_gold
 from agentrl.message import Message
 from agentrl.task import Task
 from agentrl.testing import check_env
@@ -16,7 +16,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
 from agentrl_envs.web.observation import read
 from agentrl_envs.web.sites import shop_pack, wiki_pack
-from agentrl_envs.web.sites.pack import SitePack
+from agentrl_envs.web.sites.pack import TemplateSitePack
 from agentrl_envs.web.sites.shop.site import SHOP
 from agentrl_envs.web.sites.wiki.site import WIKI
 
@@ -26,7 +26,7 @@ TEMPLATES = [(shop_pack, t.name) for t in SHOP.templates] + [
     (wiki_pack, t.name) for t in WIKI.templates
 ]
 NAMES = [f"{pack.__name__}-{name}" for pack, name in TEMPLATES]
-Pack = Callable[..., SitePack[Any]]
+Pack = Callable[..., TemplateSitePack[Any]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -36,7 +36,7 @@ async def pool() -> AsyncGenerator[BrowserPool]:
     await made.close()
 
 
-def first_task(pack: SitePack[Any]) -> Task:
+def first_task(pack: TemplateSitePack[Any]) -> Task:
     (task,) = islice(pack.tasks("heldout", 1), 1)
     return task
 

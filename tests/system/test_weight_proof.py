@@ -26,19 +26,19 @@ from agentrl.config.check import RULES
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import ProbeSection, RunConfig
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote import AddressEngine, EngineServer, ProcessEngine, ReplacedEngine
+from agentrl.engine.remote import AddressEngine, EngineReplica, EngineServer, ProcessEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, path_of
+from agentrl.engine.spec import EngineSpec
 from agentrl.errors import EngineError, EngineLost, LearnError, WeightsUnproven
-from agentrl.learn.proving import probe_tokens, provable
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.learn.weight_check import probe_tokens, provable
 from agentrl.policy import GenerateRequest, ScoreRequest, Scores
-from agentrl.sync.proof import Proof, Provable, complaint, next_move
+from agentrl.weight_sync.check import CheckedWeights, WeightCheck, complaint, next_move
 from tests.support.engine_models import VOCABULARY, tiny
 from tests.support.learning import model_of, trees_of
 
 DEADLINE_S = 200.0
-PROOF = Proof(token_ids=(3, 4, 5), logprobs=(-1.0, -2.0), max_gap=0.1, deadline_s=60.0)
+PROOF = WeightCheck(token_ids=(3, 4, 5), logprobs=(-1.0, -2.0), max_gap=0.1, deadline_s=60.0)
 
 
 def scores(*logprobs: float, version: int = 7) -> Scores:
@@ -149,7 +149,7 @@ class Double:
         self.closed, self.is_open = True, False
 
 
-class Doubles(ReplacedEngine):
+class Doubles(EngineReplica):
     """Serves doubles, one after the other; `faults` are those of every load there will be."""
 
     def __init__(self, *faults: Fault, max_restarts: int = 3) -> None:
@@ -166,12 +166,12 @@ class Doubles(ReplacedEngine):
         return [double.loads for double in self.doubles]
 
 
-def weights(value: float, *, deadline_s: float = 60.0) -> Provable:
+def weights(value: float, *, deadline_s: float = 60.0) -> CheckedWeights:
     proof = replace(PROOF, logprobs=(value, value), deadline_s=deadline_s)
-    return Provable({"w": torch.tensor([value])}, proof)
+    return CheckedWeights({"w": torch.tensor([value])}, proof)
 
 
-async def loaded(engine: Doubles, *, new: Provable | None = None) -> Doubles:
+async def loaded(engine: Doubles, *, new: CheckedWeights | None = None) -> Doubles:
     """Load good weights as version 1, then others as version 2."""
     await engine.load(weights(-1.0), 1)
     await engine.load(new or weights(-2.0), 2)
@@ -269,7 +269,7 @@ async def test_weights_without_a_proof_and_engines_that_are_paused_are_believed(
 
 async def test_an_address_that_disproves_is_not_taken_for_one_that_is_away() -> None:
     local = LocalEngine(tiny("qwen3"), slots=2, context_tokens=64)
-    wrong = Provable(
+    wrong = CheckedWeights(
         tiny("qwen3", 1).state_dict(), replace(PROOF, logprobs=(-100.0, -100.0), max_gap=1.0)
     )
     async with asyncio.timeout(DEADLINE_S), local, EngineServer(local, key=b"k" * 16) as server:
@@ -283,9 +283,9 @@ async def test_an_address_that_disproves_is_not_taken_for_one_that_is_away() -> 
 # --- the trainer, and a real engine ---------------------------------------------------------------
 
 
-def trainer_of(*, temperature: float = 1.0, **learn: Any) -> Trainer:
+def trainer_of(*, temperature: float = 1.0, **learn: Any) -> PolicyTrainer:
     section = LearnSection.model_validate({"micro_batch_tokens": 64, **learn})
-    return Trainer(model_of(), section, seed=3, temperature=temperature)
+    return PolicyTrainer(model_of(), section, seed=3, temperature=temperature)
 
 
 SECTION = ProbeSection(tokens=12)
@@ -310,7 +310,7 @@ async def test_an_engine_proves_the_trainers_weights_after_a_step_and_no_others(
     for _ in range(2):
         trainer.step(trees_of(version=trainer.version))
     sent = provable(trainer, SECTION, max_gap=1e-3)
-    assert isinstance(sent, Provable)
+    assert isinstance(sent, CheckedWeights)
     assert sent.keys() == trainer.weights().keys()
     async with asyncio.timeout(DEADLINE_S), engine:
         await engine.load(trainer.weights(), 2)
@@ -339,12 +339,10 @@ async def test_a_process_is_replaced_over_weights_that_are_not_what_they_say(
 ) -> None:
     train_tokenizer(["some words"], vocab_size=VOCABULARY, folder=tmp_path)
     tiny("qwen3").save_pretrained(tmp_path)
-    recipe = EngineRecipe(
-        kind="local", folder=str(tmp_path), slots=4, context_tokens=128, threads=1
-    )
+    recipe = EngineSpec(kind="local", folder=str(tmp_path), slots=4, context_tokens=128, threads=1)
     good, other = tiny("qwen3", 1), tiny("qwen3", 2)
     tokens = probe_tokens(9, vocabulary=VOCABULARY)
-    proof = Proof(
+    proof = WeightCheck(
         token_ids=tokens,
         logprobs=logprobs_of(good.eval(), tokens),
         max_gap=1e-3,
@@ -353,11 +351,11 @@ async def test_a_process_is_replaced_over_weights_that_are_not_what_they_say(
     asked = GenerateRequest(id="a/0/0", prompt=(1, 2, 3), max_new_tokens=6, seed=4)
     async with asyncio.timeout(DEADLINE_S), ProcessEngine(recipe, max_restarts=2) as engine:
         first = engine.pid
-        await engine.load(Provable(good.state_dict(), proof), 1)
+        await engine.load(CheckedWeights(good.state_dict(), proof), 1)
         told = await engine.generate(asked)
         assert engine.pid == first
         with pytest.raises(WeightsUnproven, match=r"process \d+ has not version 2"):
-            await engine.load(Provable(other.state_dict(), proof), 2)
+            await engine.load(CheckedWeights(other.state_dict(), proof), 2)
         assert engine.went_back == 1
         assert await engine.generate(asked) == told
         assert engine.pid != first

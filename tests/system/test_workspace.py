@@ -4,13 +4,13 @@ import functools
 
 import pytest
 
+from agentrl.authoring.toolset import schemas_of
 from agentrl.errors import ForkUnsupported
 from agentrl.message import ToolCall
 from agentrl.sandbox import Sandbox
 from agentrl.testing.sandbox import ScriptedSandbox
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext, tool
-from agentrl.toolbox import schemas_of
 from agentrl_tools import session_tool
 from agentrl_tools.files import ListFiles, ReadFile
 from agentrl_tools.python import NO_OUTPUT, Python

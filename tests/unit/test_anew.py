@@ -19,11 +19,11 @@ from agentrl.config.learn import LearnSection
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation, Step, TurnRequest, TurnUsage
 from agentrl.learn.contexts import contexts
-from agentrl.learn.sample import Sample, sample_of
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.sample import TrainingSample, sample_of
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Message
-from agentrl.rollout.episode import Episode, EpisodeLimits, Place
-from agentrl.rollout.replay import fingerprint
+from agentrl.rollout.env_replay import fingerprint
+from agentrl.rollout.episode import EpisodeLimits, EpisodePosition, EpisodeRunner
 from agentrl.store.codec import pack, unpack
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
@@ -42,8 +42,10 @@ class Forgets(Echo):
         return Observation((Message("user", "cd"),), tools=(), anew=True), 0.1, False, False, {}
 
 
-async def play(*turns: str, seen: list[str], context_tokens: int = 100) -> tuple[Episode, Leaf]:
-    episode = Episode(
+async def play(
+    *turns: str, seen: list[str], context_tokens: int = 100
+) -> tuple[EpisodeRunner, Leaf]:
+    episode = EpisodeRunner(
         env=Forgets(),
         engine=ScriptedEngine(saying(*turns, seen=seen)),
         chat=LetterChat(),
@@ -145,11 +147,11 @@ def test_every_token_trains_once_behind_what_it_saw(turns: Sequence[tuple[str, b
 def test_a_step_on_it_is_one_on_its_conversations(layout: str) -> None:
     turns = [("ab", False), ("cd", False), ("ef", True)]
     whole, apart = model_of(), model_of()
-    Trainer(whole, _ones(layout), seed=0).step([_tree(turns)])
+    PolicyTrainer(whole, _ones(layout), seed=0).step([_tree(turns)])
     two = Tree(Task(prompt="q", id="t"))
     for sample, part in enumerate((turns[:2], [("ef", False)])):
         _grow(two, part, sample=sample, begin=7 if sample else 2)
-    Trainer(apart, _ones(layout), seed=0).step([two])
+    PolicyTrainer(apart, _ones(layout), seed=0).step([two])
     pairs = [*zip(whole.parameters(), apart.parameters(), model_of().parameters(), strict=True)]
     assert all(torch.allclose(one, other, atol=1e-6) for one, other, _ in pairs)
     assert any(not torch.equal(one, first) for one, _, first in pairs)
@@ -179,8 +181,8 @@ class Talks(Echo):
         return shown, 0.0, False, False, {}
 
 
-def talking(plan: Sequence[int], tree: Tree, begin: Place | None = None) -> Episode:
-    return Episode(
+def talking(plan: Sequence[int], tree: Tree, begin: EpisodePosition | None = None) -> EpisodeRunner:
+    return EpisodeRunner(
         env=Talks(plan, 0 if begin is None else begin.turn),
         engine=ScriptedEngine(lambda request: (*map(ord, str(request.id[-3])), END)),
         chat=LetterChat(),
@@ -233,7 +235,7 @@ async def test_a_conversation_goes_on_in_its_own_context(
     (said,) = [at for at in own if tree.node(at).source == "sampled"]
     for node in tree.nodes[:said]:
         half.add(node)
-    place = Place(node=said - 1, turn=turn, context_tokens=0)
+    place = EpisodePosition(node=said - 1, turn=turn, context_tokens=0)
     resumed = talking(plan, half, place)
     end = await resumed.run()
     assert isinstance(end.outcome, Finished)
@@ -261,7 +263,7 @@ async def test_an_observation_that_goes_on_after_nothing_fails_alone() -> None:
         async def step(self, action: Action) -> Step:
             return Observation((Message("tool", "ok"),), after=5), 0.0, False, False, {}
 
-    episode = Episode(
+    episode = EpisodeRunner(
         env=Lost(),
         engine=ScriptedEngine(saying("hi")),
         chat=LetterChat(),
@@ -330,7 +332,7 @@ def _prompt(parent: int, *, withdraws: int, turn: int = 0) -> Node:
     return Node(parent=parent, source="prompt", token_ids=(7,), turn=turn, withdraws=withdraws)
 
 
-def _sample(tree: Tree) -> Sample:
+def _sample(tree: Tree) -> TrainingSample:
     found = sample_of(tree.trajectories()[0])
     assert found is not None
     return found

@@ -16,10 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.atomic import DISK_ERRORS, DiskError, disk_advice, first_disk_error, new_folder
 from agentrl.errors import ConfigError
-from agentrl.store.damage import DamagedStore, StoreError
-from agentrl.store.store import Store
+from agentrl.runtime.atomic_files import (
+    DISK_ERRORS,
+    DiskError,
+    disk_advice,
+    first_disk_error,
+    new_folder,
+)
+from agentrl.store.errors import DamagedStore, StoreError
+from agentrl.store.writer import StoreWriter
 from benchmarks.store import play_group
 
 
@@ -140,7 +146,7 @@ def disk_of(limit_bytes: int) -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def play_groups(store: Store) -> None:
+def play_groups(store: StoreWriter) -> None:
     for order in range(100):
         play_group(store, order)
 
@@ -151,11 +157,11 @@ def test_a_store_on_a_full_disk_is_not_damaged(tmp_path: Path, limit_bytes: int)
     with (
         pytest.raises(StoreError, match=r"[Mm]ake room on the disk") as refused,
         disk_of(limit_bytes),
-        Store.open(folder) as store,
+        StoreWriter.open(folder) as store,
     ):
         play_groups(store)
     assert not isinstance(refused.value, DamagedStore)
-    with Store.open(folder, resume=True) as store:
+    with StoreWriter.open(folder, resume=True) as store:
         if store.position:
             store.restore()
         play_group(store, 100)

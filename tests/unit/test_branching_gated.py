@@ -23,22 +23,22 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Info, Observation, Step
 from agentrl.errors import ForkUnsupported
 from agentrl.policy import Sampling
-from agentrl.rollout.branching.aepo import Monitored, Online, Static
-from agentrl.rollout.branching.arpo import ArpoPaper
-from agentrl.rollout.branching.balanced import Balanced
-from agentrl.rollout.branching.budget import Budget
-from agentrl.rollout.branching.gated import GatedTrees
-from agentrl.rollout.branching.shaped import Shaped
+from agentrl.rollout.branching.aepo import MonitoredRootSplit, OnlineRootSplit, StaticRootSplit
+from agentrl.rollout.branching.arpo import ArpoPaperRule
+from agentrl.rollout.branching.balanced import EntropyBalancedTopology
+from agentrl.rollout.branching.branching_topology import BranchingTopology
+from agentrl.rollout.branching.budget import BranchBudget
+from agentrl.rollout.branching.fixed_topologies import FanOutTopology, TreeGrpoTopology
+from agentrl.rollout.branching.summary import BranchingSummary
 from agentrl.rollout.branching.topology import AnyTopology
-from agentrl.rollout.branching.tree import FanOut, TreeGrpo
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.ledger import Ledger
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.gate.segments import SegmentBudget
-from agentrl.rollout.pool import Rollouts
-from agentrl.scheduler import Hooks
-from agentrl.seeds import derive
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.queue import RolloutQueue
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.segments import SegmentBudget
+from agentrl.rollout.scheduler.topology import RolloutHooks
+from agentrl.runtime.seeds import derive
 from agentrl.simulate.clock import run_virtual
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Tree
@@ -73,16 +73,16 @@ class Rig:
     """A gate with a branching topology over worlds that know all their copies."""
 
     topology: AnyTopology
-    policy: GatePolicy
+    policy: SchedulerPolicy
     strategy: Any = "copy"
     on_step: Callable[[Counting], None] = lambda env: None
     on_fork: Callable[[Counting], None] = lambda env: None
     env: type[Counting] = Counting
-    hooks: Hooks = field(default_factory=Hooks)
+    hooks: RolloutHooks = field(default_factory=RolloutHooks)
     token_s: float = 1.0
     make_engine: Callable[[], ScriptedEngine] | None = None
     worlds: list[Counting] = field(default_factory=list[Counting])
-    over: list[Shaped] = field(default_factory=list[Shaped])
+    over: list[BranchingSummary] = field(default_factory=list[BranchingSummary])
 
     def make_env(self) -> Counting:
         return self.env(
@@ -92,10 +92,10 @@ class Rig:
             on_fork=self.on_fork,
         )
 
-    def gate(self) -> Gate:
+    def gate(self) -> RolloutScheduler:
         scripted = ScriptedEngine(spoken, logprob=surprise, token_s=self.token_s)
         self.engine = self.make_engine() if self.make_engine else scripted
-        rollouts = Rollouts(
+        rollouts = RolloutRunner(
             make_env=self.make_env,
             engine=self.engine,
             chat=LetterChat(),
@@ -103,7 +103,7 @@ class Rig:
             concurrency=self.policy.concurrency,
             retries=self.policy.retries,
         )
-        self.trees = GatedTrees(
+        self.trees = BranchingTopology(
             topology=self.topology,
             rollouts=rollouts,
             sampling=Sampling(),
@@ -128,11 +128,11 @@ class Rig:
         return sum(env.is_open for env in self.worlds)
 
 
-def sync(size: int = 8, **changes: Any) -> GatePolicy:
-    return replace(GatePolicy(groups_per_step=2, group_size=size), **changes)
+def sync(size: int = 8, **changes: Any) -> SchedulerPolicy:
+    return replace(SchedulerPolicy(groups_per_step=2, group_size=size), **changes)
 
 
-def starts_of(shaped: Shaped) -> int:
+def starts_of(shaped: BranchingSummary) -> int:
     return sum(len(decision.children) for decision in shaped.decisions)
 
 
@@ -174,7 +174,7 @@ def test_a_group_has_the_leaves_of_its_budget_and_they_share_what_they_share(
     run(main())
 
 
-def check_prefixes(shaped: Shaped) -> None:
+def check_prefixes(shaped: BranchingSummary) -> None:
     """Where a branch began there is one more way on from the place's node."""
     tree = shaped.tree
     paths = [tree.path_ids(leaf.node) for leaf in tree.leaves if leaf.node is not None]
@@ -189,7 +189,7 @@ def check_prefixes(shaped: Shaped) -> None:
 
 def test_late_branches_begin_before_their_group_is_complete() -> None:
     async def main() -> None:
-        rig = Rig(TreeGrpo(trees=2, rounds=2, width=2), sync(10))
+        rig = Rig(TreeGrpoTopology(trees=2, rounds=2, width=2), sync(10))
         async with rig.gate() as gate:
             for version in range(1, 4):
                 batch = await gate.batch()
@@ -209,7 +209,7 @@ def test_fresh_roots_fill_what_branches_left() -> None:
         raise ForkUnsupported("threads run in it")
 
     async def main() -> None:
-        rig = Rig(always(6, split=Static(roots=1)), sync(6), on_fork=refuse)
+        rig = Rig(always(6, split=StaticRootSplit(roots=1)), sync(6), on_fork=refuse)
         async with rig.gate() as gate:
             batch = await gate.batch()
             for tree in batch.trees:
@@ -290,7 +290,7 @@ def test_closing_in_the_middle_closes_every_world_and_says_what_was_decided() ->
         assert len(rig.over) == 2
 
     for seconds in (0.5, 3.5, 6.5, 9.5, 12.5, 15.5):
-        for topology in (always(10), TreeGrpo(trees=2, rounds=2, width=2)):
+        for topology in (always(10), TreeGrpoTopology(trees=2, rounds=2, width=2)):
             run(main(seconds, topology))
 
 
@@ -298,7 +298,9 @@ def test_closing_between_a_fork_and_its_first_step_closes_the_copy() -> None:
     """The branch's coroutine is cancelled before it has begun: nothing in it ever runs."""
 
     async def main() -> None:
-        rig = Rig(always(4, split=Static(roots=1)), sync(4, groups_per_step=1), token_s=0.0)
+        rig = Rig(
+            always(4, split=StaticRootSplit(roots=1)), sync(4, groups_per_step=1), token_s=0.0
+        )
         gate, before = rig.gate(), asyncio.all_tasks()
         forked, closed = gate.fork, asyncio.Event()
 
@@ -323,20 +325,20 @@ def test_closing_between_a_fork_and_its_first_step_closes_the_copy() -> None:
 def test_a_probe_is_no_turn_of_its_own() -> None:
     async def turns(topology: AnyTopology) -> tuple[int, list[tuple[int, ...]]]:
         heard: list[Any] = []
-        hooks = Hooks(on_turn=lambda attempt, tree: heard.append(attempt))
+        hooks = RolloutHooks(on_turn=lambda attempt, tree: heard.append(attempt))
         rig = Rig(topology, sync(4, groups_per_step=1), hooks=hooks)
         async with rig.gate() as gate:
             (tree,) = (await gate.batch()).trees
         return len(heard), [t.token_ids for t in tree.trajectories()]
 
-    probed = aepo(4, rule=ArpoPaper(threshold=100), split=Static(roots=4))
-    plain = FanOut(budget=Budget(leaves=4), width=1)
+    probed = aepo(4, rule=ArpoPaperRule(threshold=100), split=StaticRootSplit(roots=4))
+    plain = FanOutTopology(budget=BranchBudget(leaves=4), width=1)
     assert run(turns(probed)) == run(turns(plain))
 
 
 def test_segments_count_a_probed_turn_once() -> None:
     async def main() -> None:
-        policy = GatePolicy(
+        policy = SchedulerPolicy(
             mode="partial",
             groups_per_step=1,
             group_size=4,
@@ -352,9 +354,9 @@ def test_segments_count_a_probed_turn_once() -> None:
 
 def test_what_groups_have_shown_is_what_the_next_ones_begin_with() -> None:
     async def main() -> None:
-        rig = Rig(aepo(split=Online()), sync())
+        rig = Rig(aepo(split=OnlineRootSplit()), sync())
         async with rig.gate() as gate:
-            assert isinstance(rig.trees.topology, Balanced)
+            assert isinstance(rig.trees.topology, EntropyBalancedTopology)
             await gate.batch()
             seen = rig.trees.topology.prior
             assert seen.roots >= 2
@@ -369,7 +371,7 @@ def test_what_groups_have_shown_is_what_the_next_ones_begin_with() -> None:
 
 def test_pre_monitoring_runs_one_alone() -> None:
     async def main() -> None:
-        rig = Rig(aepo(split=Monitored()), sync(groups_per_step=1))
+        rig = Rig(aepo(split=MonitoredRootSplit()), sync(groups_per_step=1))
         async with rig.gate() as gate:
             batch = asyncio.create_task(gate.batch())
             await asyncio.sleep(0.5)
@@ -403,11 +405,11 @@ class Slow(Counting):
 
 
 TOPOLOGIES: dict[str, Callable[[int], AnyTopology]] = {
-    "aepo": lambda n: aepo(n, split=Online()),
-    "monitored": lambda n: aepo(n, split=Monitored()),
+    "aepo": lambda n: aepo(n, split=OnlineRootSplit()),
+    "monitored": lambda n: aepo(n, split=MonitoredRootSplit()),
     "always": always,
-    "fan_out": lambda n: FanOut(budget=Budget(leaves=n), turns=(1, 2)),
-    "tree_grpo": lambda n: TreeGrpo(trees=n, rounds=2, width=1),
+    "fan_out": lambda n: FanOutTopology(budget=BranchBudget(leaves=n), turns=(1, 2)),
+    "tree_grpo": lambda n: TreeGrpoTopology(trees=n, rounds=2, width=1),
 }
 
 
@@ -440,7 +442,7 @@ def test_whatever_happens_a_group_has_its_leaves_and_nothing_stays_open(
 ) -> None:
     random = Random(seed)
 
-    gates: list[Gate] = []
+    gates: list[RolloutScheduler] = []
     playing: set[int] = set()
 
     def sometimes(env: Counting) -> None:
@@ -450,7 +452,7 @@ def test_whatever_happens_a_group_has_its_leaves_and_nothing_stays_open(
 
     topology = TOPOLOGIES[name](size)
     target = topology.growth(topology.start("", seed=0)[0]).ledger.budget.leaves
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode=mode,
         groups_per_step=2,
         group_size=target,
@@ -507,10 +509,10 @@ def test_signals_are_measured_behind_the_gate_too() -> None:
 
 
 def test_a_branch_is_as_old_as_its_oldest_token() -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="async", groups_per_step=1, group_size=1, max_age=1, when_old="restart"
     )
-    ledger = Ledger(policy, version=1)
+    ledger = RolloutQueue(policy, version=1)
     ledger.open_groups([0])
     member = ledger.start_next()
     assert member is not None

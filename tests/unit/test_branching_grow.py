@@ -22,17 +22,17 @@ from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Step, 
 from agentrl.errors import ConfigError, ForkUnsupported
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.rollout.branching.aepo import Static
-from agentrl.rollout.branching.arpo import Arpo, ArpoPaper
-from agentrl.rollout.branching.balanced import Balanced
-from agentrl.rollout.branching.budget import Budget
+from agentrl.rollout.branching.aepo import StaticRootSplit
+from agentrl.rollout.branching.arpo import ArpoPaperRule, ArpoRule
+from agentrl.rollout.branching.balanced import EntropyBalancedTopology
+from agentrl.rollout.branching.budget import BranchBudget
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.grow import Grower, Grown
+from agentrl.rollout.branching.fixed_topologies import FanOutTopology, TreeGrpoTopology, chains
+from agentrl.rollout.branching.grow import GrownTree, TreeGrower
 from agentrl.rollout.branching.topology import AnyTopology, restore
-from agentrl.rollout.branching.tree import FanOut, TreeGrpo, chains
-from agentrl.rollout.episode import Episode, EpisodeLimits
-from agentrl.rollout.replay import History, ReplayMismatch, replay
-from agentrl.seeds import derive
+from agentrl.rollout.env_replay import ActionHistory, ReplayMismatch, replay
+from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task
 from agentrl.testing import ScriptedEnv, ScriptedTurn
 from agentrl.trajectory import Failed, Finished, Tree
@@ -117,8 +117,8 @@ def surprise(request: GenerateRequest, place: int, token: int) -> float:
 
 def grower(
     topology: AnyTopology, make_env: Callable[[], Any] | None = None, **changes: Any
-) -> Grower[Any]:
-    return Grower(
+) -> TreeGrower[Any]:
+    return TreeGrower(
         topology=topology,
         make_env=make_env or Counting,
         engine=changes.pop("engine", None) or ScriptedEngine(spoken, logprob=surprise),
@@ -128,20 +128,20 @@ def grower(
     )
 
 
-async def grow(topology: AnyTopology, *args: Any, seed: int = 0, **changes: Any) -> Grown:
+async def grow(topology: AnyTopology, *args: Any, seed: int = 0, **changes: Any) -> GrownTree:
     return await grower(topology, *args, **changes).grow(TASK, seed=seed, sampling=Sampling())
 
 
-def aepo(leaves: int = 8, **changes: Any) -> Balanced:
-    changes = {"rule": Arpo(weight=0.5), "split": Static(roots=2)} | changes
-    return Balanced(budget=Budget(leaves=leaves), signal=SIGNAL, **changes)
+def aepo(leaves: int = 8, **changes: Any) -> EntropyBalancedTopology:
+    changes = {"rule": ArpoRule(weight=0.5), "split": StaticRootSplit(roots=2)} | changes
+    return EntropyBalancedTopology(budget=BranchBudget(leaves=leaves), signal=SIGNAL, **changes)
 
 
-def always(leaves: int = 8, **changes: Any) -> Balanced:
-    return aepo(leaves, rule=ArpoPaper(threshold=-100), **changes)
+def always(leaves: int = 8, **changes: Any) -> EntropyBalancedTopology:
+    return aepo(leaves, rule=ArpoPaperRule(threshold=-100), **changes)
 
 
-def check_shared(grown: Grown, *, unbroken: bool = True) -> None:
+def check_shared(grown: GrownTree, *, unbroken: bool = True) -> None:
     """Every child has its parent's exact tokens, mask and versions up to where it began.
 
     A parent that broke and was begun again has another path: the child still lies on the old one.
@@ -213,10 +213,10 @@ async def test_prefixes_are_stored_once() -> None:
 
 
 async def test_a_probe_changes_no_token_of_its_trajectory() -> None:
-    never = aepo(4, rule=ArpoPaper(threshold=100), split=Static(roots=4))
+    never = aepo(4, rule=ArpoPaperRule(threshold=100), split=StaticRootSplit(roots=4))
     engine = ScriptedEngine(spoken, logprob=-1.0)
     probed = await grow(never, engine=engine)
-    plain = await grow(chains(Budget(leaves=4)), engine=ScriptedEngine(spoken, logprob=-1.0))
+    plain = await grow(chains(BranchBudget(leaves=4)), engine=ScriptedEngine(spoken, logprob=-1.0))
     assert [t.token_ids for t in probed.tree.trajectories()] == [
         t.token_ids for t in plain.tree.trajectories()
     ]
@@ -225,10 +225,10 @@ async def test_a_probe_changes_no_token_of_its_trajectory() -> None:
 
 
 async def test_chains_are_what_the_pool_plays() -> None:
-    grown = await grow(chains(Budget(leaves=3)), seed=7)
+    grown = await grow(chains(BranchBudget(leaves=3)), seed=7)
     for sample in range(3):
         tree = Tree(TASK)
-        leaf = await Episode(
+        leaf = await EpisodeRunner(
             env=Counting(),
             engine=ScriptedEngine(spoken, logprob=surprise),
             chat=LetterChat(),
@@ -244,9 +244,9 @@ async def test_chains_are_what_the_pool_plays() -> None:
 def topology_of(kind: str, leaves: int) -> AnyTopology:
     match kind:
         case "fan":
-            return FanOut(budget=Budget(leaves=leaves), turns=(1, 2))
+            return FanOutTopology(budget=BranchBudget(leaves=leaves), turns=(1, 2))
         case "tree":
-            return TreeGrpo(trees=leaves, rounds=1, width=2)
+            return TreeGrpoTopology(trees=leaves, rounds=1, width=2)
         case "always":
             return always(leaves)
         case _:
@@ -310,7 +310,7 @@ async def test_a_fork_that_hangs_misses_its_deadline() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    grown = await grow(always(3, split=Static(roots=1)), Hangs, fork_s=0.01)
+    grown = await grow(always(3, split=StaticRootSplit(roots=1)), Hangs, fork_s=0.01)
     assert len(grown.tree.leaves) == 3
     assert all("deadline" in copied.error for copied in grown.copies)
 
@@ -324,7 +324,7 @@ async def test_a_world_that_does_not_repeat_itself_is_not_replayed() -> None:
 
     everyone: list[Counting] = []
     grown = await grow(
-        always(4, split=Static(roots=1)), lambda: Moody(strategy="replay", opened=everyone)
+        always(4, split=StaticRootSplit(roots=1)), lambda: Moody(strategy="replay", opened=everyone)
     )
     assert len(grown.tree.leaves) == 4
     errors = {copied.error.split(" has fingerprint")[0] for copied in grown.copies if copied.error}
@@ -349,7 +349,7 @@ async def test_a_replayed_world_that_does_not_close_hides_neither_why_nor_a_canc
     everyone: list[Counting] = []
     env = Counting(opened=everyone)
     observation, _ = await env.reset(seed=5, options={"task": TASK, "sample": 0})
-    history = History.begun(TASK, sample=0, seed=5, observation=observation)
+    history = ActionHistory.begun(TASK, sample=0, seed=5, observation=observation)
     with pytest.raises(ReplayMismatch, match="the first observation"):
         await replay(Jammed, replace(history, opening="0"), reset_s=5, step_s=5)
     history = history.after(say("hang"), (observation, 0.0, False, False, {}))
@@ -368,7 +368,7 @@ async def test_replay_says_what_differs_and_closes() -> None:
     env = Counting(opened=everyone)
     options = {"task": TASK, "sample": 0}
     observation, _ = await env.reset(seed=5, options=options)
-    history = History.begun(TASK, sample=0, seed=5, observation=observation)
+    history = ActionHistory.begun(TASK, sample=0, seed=5, observation=observation)
     for text in ("a", "bc"):
         history = history.after(say(text), await env.step(say(text)))
     again = await replay(lambda: Counting(opened=everyone), history, reset_s=5, step_s=5)
@@ -391,7 +391,7 @@ async def test_tree_grpo_branches_from_places_that_have_passed() -> None:
     everyone: list[Counting] = []
     found: set[int] = set()
     for seed in range(6):
-        topology = TreeGrpo(trees=2, rounds=2, width=2)
+        topology = TreeGrpoTopology(trees=2, rounds=2, width=2)
         grown = await grow(topology, lambda: Counting(opened=everyone), seed=seed)
         assert len(grown.tree.leaves) == 10
         check_shared(grown)
@@ -405,7 +405,7 @@ async def test_tree_grpo_branches_from_places_that_have_passed() -> None:
 
 async def test_all_that_begins_at_a_root_begins_in_its_world() -> None:
     everyone: list[Counting] = []
-    await grow(TreeGrpo(trees=2, rounds=2, width=3), lambda: Counting(opened=everyone))
+    await grow(TreeGrpoTopology(trees=2, rounds=2, width=3), lambda: Counting(opened=everyone))
     assert {env.seed for env in everyone} == {derive(0, TASK.id, tree) for tree in (0, 1)}
 
 
@@ -457,14 +457,14 @@ async def test_branches_that_wait_for_a_place_are_closed_too() -> None:
 async def test_a_config_error_rises() -> None:
     wanted = pytest.RaisesExc(ConfigError, match="context_tokens")
     with pytest.RaisesGroup(wanted, flatten_subgroups=True):
-        await grow(chains(Budget(leaves=1)), limits=EpisodeLimits(context_tokens=2))
+        await grow(chains(BranchBudget(leaves=1)), limits=EpisodeLimits(context_tokens=2))
 
 
 async def test_what_fails_for_good_is_a_leaf_and_the_rest_is_told_apart() -> None:
     def broken(env: Counting) -> None:
         raise RuntimeError("boom")
 
-    grown = await grow(chains(Budget(leaves=2, retries=1)), lambda: Counting(on_step=broken))
+    grown = await grow(chains(BranchBudget(leaves=2, retries=1)), lambda: Counting(on_step=broken))
     assert [type(leaf.outcome) for leaf in grown.tree.leaves] == [Failed, Failed]
     assert len(grown.discarded) == 2
 
@@ -496,7 +496,7 @@ async def test_cancelling_closes_places_held_for_later() -> None:
                 await asyncio.Event().wait()
             return await super().step(action)
 
-    topology = TreeGrpo(trees=2, rounds=2, width=3)
+    topology = TreeGrpoTopology(trees=2, rounds=2, width=3)
     running = asyncio.create_task(grow(topology, lambda: Waits(opened=everyone)))
     for _ in range(2):
         await held.acquire()

@@ -18,19 +18,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.events.kinds import TurnCompleted
 from agentrl.policy import Sampling
-from agentrl.rollout.branching.aepo import Static
-from agentrl.rollout.branching.budget import Budget
-from agentrl.rollout.branching.gated import GatedTrees
-from agentrl.rollout.branching.shaped import Shaped
+from agentrl.rollout.branching.aepo import StaticRootSplit
+from agentrl.rollout.branching.branching_topology import BranchingTopology
+from agentrl.rollout.branching.budget import BranchBudget
+from agentrl.rollout.branching.fixed_topologies import FanOutTopology, TreeGrpoTopology
+from agentrl.rollout.branching.summary import BranchingSummary
 from agentrl.rollout.branching.topology import AnyTopology
-from agentrl.rollout.branching.tree import FanOut, TreeGrpo
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.pool import Rollouts
-from agentrl.seeds import derive
-from agentrl.store.event import Grown
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.runtime.seeds import derive
 from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
@@ -48,7 +48,7 @@ class Process(Dying):
 
     folder: Path
     topology: AnyTopology
-    policy: GatePolicy
+    policy: SchedulerPolicy
     strategy: Any = "copy"
     on_step: Callable[[Counting], None] = lambda env: None
     env: type[Counting] = Counting
@@ -56,7 +56,7 @@ class Process(Dying):
     version: int = 0
     taken: int = 0
     worlds: list[Counting] = field(default_factory=list[Counting])
-    over: list[Shaped] = field(default_factory=list[Shaped])
+    over: list[BranchingSummary] = field(default_factory=list[BranchingSummary])
     record: RunStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,8 +78,8 @@ class Process(Dying):
         first, self.taken = self.taken, self.taken + count
         return [Task(prompt="ab", answer="x", id=f"task-{first + i}") for i in range(count)]
 
-    def gate(self) -> Gate:
-        rollouts = Rollouts(
+    def gate(self) -> RolloutScheduler:
+        rollouts = RolloutRunner(
             make_env=self.make_env,
             engine=ScriptedEngine(spoken, logprob=surprise, token_s=self.token_s),
             chat=LetterChat(),
@@ -87,7 +87,7 @@ class Process(Dying):
             concurrency=self.policy.concurrency,
             retries=self.policy.retries,
         )
-        self.trees = GatedTrees(
+        self.trees = BranchingTopology(
             topology=self.topology,
             rollouts=rollouts,
             sampling=Sampling(),
@@ -141,7 +141,7 @@ def test_whenever_it_is_killed_a_group_has_its_leaves(
     folder = tmp_path_factory.mktemp("killed")
     topology = TOPOLOGIES[name](size)
     target = topology.growth(topology.start("", seed=0)[0]).ledger.budget.leaves
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode=mode, groups_per_step=2, group_size=target, concurrency=concurrency, retries=2
     )
     random = Random(seed)
@@ -172,15 +172,15 @@ def test_whenever_it_is_killed_a_group_has_its_leaves(
     run(last())
     with StoreReader(folder / "store") as reader:
         events = [event for _, event in reader.events()]
-    reset = [e.trajectory for e in events if isinstance(e, Grown) and is_reset(e)]
+    reset = [e.trajectory for e in events if isinstance(e, TurnCompleted) and is_reset(e)]
     assert len(reset) == len({*reset}), "a trajectory was reset twice under one name"
 
 
-def is_reset(event: Grown) -> bool:
+def is_reset(event: TurnCompleted) -> bool:
     return event.exchange is not None and event.exchange.action is None
 
 
-def check_shape(shaped: Shaped, topology: AnyTopology, target: int) -> None:
+def check_shape(shaped: BranchingSummary, topology: AnyTopology, target: int) -> None:
     """Every decision is at a node of the tree, and no path was begun more often than decided."""
     begun = [child.path for decision in shaped.decisions for child in decision.children]
     assert len(begun) == len({*begun})
@@ -222,7 +222,7 @@ def test_a_tree_is_restored_in_the_very_state_it_was_in(
     assert run(again()) == before
 
 
-async def step_on(process: Process, gate: Gate) -> None:
+async def step_on(process: Process, gate: RolloutScheduler) -> None:
     while True:
         await process.step(gate)
 
@@ -248,9 +248,9 @@ def test_a_group_that_another_topology_grew_begins_again(tmp_path: Path) -> None
 
 
 FIXED: dict[str, AnyTopology] = {
-    "fan_out": FanOut(budget=Budget(leaves=8), turns=(1, 2), roots=2),
-    "tree_grpo": TreeGrpo(trees=4, rounds=2, width=1),
-    "aepo": aepo(30, split=Static(roots=2)),
+    "fan_out": FanOutTopology(budget=BranchBudget(leaves=8), turns=(1, 2), roots=2),
+    "tree_grpo": TreeGrpoTopology(trees=4, rounds=2, width=1),
+    "aepo": aepo(30, split=StaticRootSplit(roots=2)),
 }
 """With so much room that no two trajectories compete for a place: time does not shape the tree."""
 

@@ -8,15 +8,17 @@ from random import Random
 
 import pytest
 
-from agentrl.rollout.branching.aepo import Static
-from agentrl.rollout.branching.budget import Budget
+from agentrl.rollout.branching.aepo import StaticRootSplit
+from agentrl.rollout.branching.budget import BranchBudget
+from agentrl.rollout.branching.fixed_topologies import FanOutTopology
 from agentrl.rollout.branching.topology import AnyTopology
-from agentrl.rollout.branching.tree import FanOut
 from tests.unit.test_branching_gated import Rig, Slow, run, sync
 from tests.unit.test_branching_grow import Counting, always
 
 
-@pytest.mark.parametrize("topology", [always(8), FanOut(budget=Budget(leaves=8), turns=(1, 2))])
+@pytest.mark.parametrize(
+    "topology", [always(8), FanOutTopology(budget=BranchBudget(leaves=8), turns=(1, 2))]
+)
 def test_few_roots_open_no_more_trees_than_there_is_room_for_their_branches(
     topology: AnyTopology,
 ) -> None:
@@ -46,7 +48,9 @@ def test_a_branch_plays_beside_its_parent_when_there_is_a_place() -> None:
         def look(env: Counting) -> None:
             playing.append(sum(at.phase != "gate" for at in gate.activities()))
 
-        rig = Rig(always(2, split=Static(roots=1)), sync(2, groups_per_step=1), on_step=look)
+        rig = Rig(
+            always(2, split=StaticRootSplit(roots=1)), sync(2, groups_per_step=1), on_step=look
+        )
         async with rig.gate() as gate:
             await gate.batch()
         return max(playing)

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.rollout.branching.aepo import Aepo, AepoPaper, Monitored, Observed, Online, root_share
-from agentrl.rollout.branching.arpo import Arpo, ArpoPaper
+from agentrl.rollout.branching.aepo import (
+    AepoPaperRule,
+    AepoRule,
+    MonitoredRootSplit,
+    ObservedSignals,
+    OnlineRootSplit,
+    root_share,
+)
+from agentrl.rollout.branching.arpo import ArpoPaperRule, ArpoRule
 from agentrl.rollout.branching.entropy import (
     EntropySignal,
     bounds,
@@ -108,8 +115,8 @@ def test_the_mean_is_the_codes_sum_over_twenty_tokens() -> None:
     assert mean is not None
     assert total is not None
     assert total.value == pytest.approx(20 * mean.value)
-    by_mean = Aepo().chance(mean.value - 0.1, 2).value
-    by_sum = Aepo(weight=0.2).chance(total.value - 2.0, 2).value
+    by_mean = AepoRule().chance(mean.value - 0.1, 2).value
+    by_sum = AepoRule(weight=0.2).chance(total.value - 2.0, 2).value
     assert by_mean == pytest.approx(by_sum)
 
 
@@ -120,15 +127,15 @@ def test_log_probs_of_no_distribution_are_refused(wrong: list[float]) -> None:
 
 
 def test_chances_by_hand() -> None:
-    arpo, aepo = Arpo(base=0.5, weight=0.2), Aepo(base=0.5, weight=0.2)
+    arpo, aepo = ArpoRule(base=0.5, weight=0.2), AepoRule(base=0.5, weight=0.2)
     assert arpo.chance(0.5, 7).value == pytest.approx(0.6)
     for streak, wanted in [(0, 0.6), (1, 0.573684), (4, 0.475), (10, 0.1), (20, 0.0), (30, 0.0)]:
         assert aepo.chance(0.5, streak).value == pytest.approx(wanted, abs=5e-7)
 
 
 def test_a_larger_base_means_more_for_arpo_and_less_for_aepo() -> None:
-    assert Arpo(base=0.7).chance(0, 0).value == pytest.approx(0.7)
-    assert Aepo(base=0.7).chance(0, 0).value == pytest.approx(0.3)
+    assert ArpoRule(base=0.7).chance(0, 0).value == pytest.approx(0.7)
+    assert AepoRule(base=0.7).chance(0, 0).value == pytest.approx(0.3)
 
 
 @given(
@@ -142,32 +149,32 @@ def test_the_chance_is_that_of_the_codes_own_expression(
     u: float, base: float, weight: float, rise: float, streak: int
 ) -> None:
     """Per draw, not on average: rounding aside, the same draws branch."""
-    p = Arpo(base=base, weight=weight).chance(rise, streak).value
+    p = ArpoRule(base=base, weight=weight).chance(rise, streak).value
     if base < 1 and abs(u - p) > 1e-9:
         assert (u < p) == (clip(u - weight * rise) <= base)
     factor = max(0.0, 1 - 0.05 * streak)
-    p = Aepo(base=base, weight=weight).chance(rise, streak).value
+    p = AepoRule(base=base, weight=weight).chance(rise, streak).value
     mirrored = 1 - u
     if abs(u - p) > 1e-9 and factor > 1e-9:
         assert (u < p) == (clip((mirrored + weight * rise) * factor) >= base)
 
 
 def test_draws_branch_as_often_as_the_chance_says() -> None:
-    chance, count = Aepo(weight=0.2).chance(0.5, 1).value, 20_000
+    chance, count = AepoRule(weight=0.2).chance(0.5, 1).value, 20_000
     hits = sum(seeded_draw(3, "task", ("branch", i)) < chance for i in range(count))
     sigma = math.sqrt(chance * (1 - chance) / count)
     assert abs(hits / count - chance) < 3 * sigma
 
 
 def test_the_papers_threshold_is_exact_and_knows_no_draw() -> None:
-    arpo = ArpoPaper(alpha=0.5, beta=1.0, threshold=0.6)
+    arpo = ArpoPaperRule(alpha=0.5, beta=1.0, threshold=0.6)
     assert arpo.chance(0.1, 0).value == 0.0, "equal is not above"
     assert arpo.chance(0.11, 9).value == 1.0
-    aepo = AepoPaper(alpha=0.5, gamma=1.0, threshold=0.5, penalty=0.1)
+    aepo = AepoPaperRule(alpha=0.5, gamma=1.0, threshold=0.5, penalty=0.1)
     first, third = aepo.chance(0.1, 0), aepo.chance(0.1, 2)
     assert (first.value, first.score) == (1.0, pytest.approx(0.6))
     assert (third.value, third.score) == (0.0, pytest.approx(0.48))
-    literal = AepoPaper(alpha=-3, gamma=1.0, threshold=0.5, penalty=None)
+    literal = AepoPaperRule(alpha=-3, gamma=1.0, threshold=0.5, penalty=None)
     assert literal.chance(0.0, 2).value == 0.0, "two negatives make no branch"
     assert literal.chance(0.0, 2).factor == 0.0
 
@@ -197,17 +204,19 @@ def test_a_share_is_within_the_leaves_and_grows_with_the_root(
 
 
 def test_what_was_observed_adds_up_to_a_share() -> None:
-    one = Observed(root_sum=0.6, roots=2, tool_sum=0.2, tools=2)
-    assert (one + one).share(16, Online(temperature=0.5)) == 9
-    assert Observed().share(16, Online()) is None
-    assert Observed(root_sum=0.3, roots=1).share(16, Monitored()) == 9, "the root stands for both"
+    one = ObservedSignals(root_sum=0.6, roots=2, tool_sum=0.2, tools=2)
+    assert (one + one).share(16, OnlineRootSplit(temperature=0.5)) == 9
+    assert ObservedSignals().share(16, OnlineRootSplit()) is None
+    assert ObservedSignals(root_sum=0.3, roots=1).share(16, MonitoredRootSplit()) == 9, (
+        "the root stands for both"
+    )
     # With the openings (0.6 + 0.2) / 4 = 0.2, so 16 * sigmoid(1) = 11.7; else 16 * sigmoid(2).
-    assert one.share(16, Online(count_opening=True)) == 12
-    assert one.share(16, Online()) == 15
-    among = Online(temperature=100, count_opening=True, form="paper")
+    assert one.share(16, OnlineRootSplit(count_opening=True)) == 12
+    assert one.share(16, OnlineRootSplit()) == 15
+    among = OnlineRootSplit(temperature=100, count_opening=True, form="paper")
     # (0.3 + 0.3 + 0.1 + 0.1) / 4 = 0.2, 16 * sigmoid(10) = 15.999
     assert one.share(16, among) == 16
-    assert Observed(root_sum=0.2, roots=2, tool_sum=0.6, tools=2).share(16, among) == 1
+    assert ObservedSignals(root_sum=0.2, roots=2, tool_sum=0.6, tools=2).share(16, among) == 1
 
 
 def test_draws_are_uniform_below_one_and_differ_by_what_they_are_for() -> None:

@@ -10,33 +10,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.rollout.branching.aepo import Aepo, Monitored, Observed, Online, Static
-from agentrl.rollout.branching.arpo import ArpoPaper
-from agentrl.rollout.branching.balanced import Balanced
-from agentrl.rollout.branching.budget import Budget, Ledger
+from agentrl.rollout.branching.aepo import (
+    AepoRule,
+    MonitoredRootSplit,
+    ObservedSignals,
+    OnlineRootSplit,
+    StaticRootSplit,
+)
+from agentrl.rollout.branching.arpo import ArpoPaperRule
+from agentrl.rollout.branching.balanced import EntropyBalancedTopology
+from agentrl.rollout.branching.budget import BranchBudget, BudgetLedger
 from agentrl.rollout.branching.decision import (
-    Boundary,
     BranchDecision,
-    Origin,
+    BranchPoint,
+    BranchPointReached,
     Path,
-    Start,
+    PlannedRollout,
     as_json,
     explain,
     from_json,
     name_of,
 )
-from agentrl.rollout.branching.entropy import EntropySignal, Probe
-from agentrl.rollout.branching.growth import Ended
+from agentrl.rollout.branching.entropy import EntropyProbe, EntropySignal
+from agentrl.rollout.branching.fixed_topologies import (
+    FanOutTopology,
+    TreeGrpoTopology,
+    chains,
+    prune,
+)
 from agentrl.rollout.branching.rule import Draw
 from agentrl.rollout.branching.topology import AnyTopology, Event, restore
-from agentrl.rollout.branching.tree import FanOut, TreeGrpo, chains, prune
-from agentrl.seeds import derive
+from agentrl.rollout.branching.tree_state import PathEnded
+from agentrl.runtime.seeds import derive
 
 SIGNAL = EntropySignal(vocabulary=100)
 
 
-def probe(value: float) -> Probe:
-    return Probe(value=value, lower=value, upper=value + 0.1, tokens=20)
+def probe(value: float) -> EntropyProbe:
+    return EntropyProbe(value=value, lower=value, upper=value + 0.1, tokens=20)
 
 
 @dataclass
@@ -44,10 +55,10 @@ class Played:
     """A tree grown by a driver that has no engine: lengths, failures and order are random."""
 
     state: Any
-    ended: list[Start] = field(default_factory=list[Start])
+    ended: list[PlannedRollout] = field(default_factory=list[PlannedRollout])
     decisions: list[BranchDecision] = field(default_factory=list[BranchDecision])
     events: list[Event] = field(default_factory=list[Event])
-    begun: list[Start] = field(default_factory=list[Start])
+    begun: list[PlannedRollout] = field(default_factory=list[PlannedRollout])
 
 
 def drive(
@@ -62,9 +73,9 @@ def drive(
     rng = Random(order)
     state, starts = topology.start("task", seed=seed)
     played = Played(state)
-    live: dict[Path, tuple[Start, int]] = {}
+    live: dict[Path, tuple[PlannedRollout, int]] = {}
 
-    def begin(starts: tuple[Start, ...]) -> None:
+    def begin(starts: tuple[PlannedRollout, ...]) -> None:
         for start in starts:
             assert start.path not in live
             played.begun.append(start)
@@ -85,7 +96,7 @@ def drive(
         if turn < 6 and rng.random() < 0.75:
             at = turn + 1 if turn or start.path in seen_opening(played, start) else 0
             value = (derive("signal", *start.path, at) % 1000) / 1000
-            boundary = Boundary(
+            boundary = BranchPointReached(
                 path=start.path,
                 turn=at,
                 node=at,
@@ -100,7 +111,7 @@ def drive(
             begin(decision.children)
             continue
         del live[start.path]
-        ended = Ended(path=start.path, tokens=80, failed=rng.random() < failing)
+        ended = PathEnded(path=start.path, tokens=80, failed=rng.random() < failing)
         played.events.append(ended)
         before = topology.growth(played.state).ledger.ended
         played.state, more = topology.finished(played.state, ended)
@@ -111,9 +122,11 @@ def drive(
     return played
 
 
-def seen_opening(played: Played, start: Start) -> set[Path]:
+def seen_opening(played: Played, start: PlannedRollout) -> set[Path]:
     return {
-        event.path for event in played.events if isinstance(event, Boundary) and event.turn == 0
+        event.path
+        for event in played.events
+        if isinstance(event, BranchPointReached) and event.turn == 0
     } & {start.path}
 
 
@@ -126,25 +139,27 @@ def drawn(*draws: float) -> Draw:
     return draw
 
 
-def balanced(leaves: int = 8, **changes: Any) -> Balanced:
-    budget = changes.pop("budget", Budget(leaves=leaves))
-    return Balanced(budget=budget, signal=SIGNAL, **changes)
+def balanced(leaves: int = 8, **changes: Any) -> EntropyBalancedTopology:
+    budget = changes.pop("budget", BranchBudget(leaves=leaves))
+    return EntropyBalancedTopology(budget=budget, signal=SIGNAL, **changes)
 
 
 TOPOLOGIES: dict[str, Callable[[int], AnyTopology]] = {
     "aepo online": balanced,
-    "aepo static": lambda n: balanced(n, split=Static(), beam=3),
-    "aepo monitored": lambda n: balanced(n, split=Monitored(), fill_at_once=True),
-    "always": lambda n: balanced(n, rule=ArpoPaper(threshold=-100), split=Static(roots=1)),
+    "aepo static": lambda n: balanced(n, split=StaticRootSplit(), beam=3),
+    "aepo monitored": lambda n: balanced(n, split=MonitoredRootSplit(), fill_at_once=True),
+    "always": lambda n: balanced(
+        n, rule=ArpoPaperRule(threshold=-100), split=StaticRootSplit(roots=1)
+    ),
     "capped": lambda n: balanced(
-        rule=ArpoPaper(threshold=-100),
-        split=Static(roots=1),
-        budget=Budget(leaves=n, path_branches=2),
+        rule=ArpoPaperRule(threshold=-100),
+        split=StaticRootSplit(roots=1),
+        budget=BranchBudget(leaves=n, path_branches=2),
     ),
     "code's own": lambda n: balanced(n, inherit_first=False, delayed=True),
-    "fan-out": lambda n: FanOut(budget=Budget(leaves=n), turns=(1, 3)),
-    "chains": lambda n: chains(Budget(leaves=n)),
-    "tree_grpo": lambda n: TreeGrpo(trees=n, rounds=2, width=2),
+    "fan-out": lambda n: FanOutTopology(budget=BranchBudget(leaves=n), turns=(1, 3)),
+    "chains": lambda n: chains(BranchBudget(leaves=n)),
+    "tree_grpo": lambda n: TreeGrpoTopology(trees=n, rounds=2, width=2),
 }
 
 
@@ -177,10 +192,10 @@ def check_decision(topology: AnyTopology, decision: BranchDecision) -> None:
     assert from_json(as_json(decision)) == decision
     assert explain(decision).startswith(f"trajectory {name_of(decision.boundary.path)}, turn ")
     for child in decision.children:
-        assert child.origin == Origin(path=decision.boundary.path, turn=decision.boundary.turn)
+        assert child.origin == BranchPoint(path=decision.boundary.path, turn=decision.boundary.turn)
         assert child.path[:-2] == decision.boundary.path
         assert child.seed == derive(0, "task", *child.path)
-    if isinstance(topology, Balanced):
+    if isinstance(topology, EntropyBalancedTopology):
         assert len(decision.children) <= topology.beam - 1
         if topology.budget.path_branches is not None and decision.reason == "branched":
             assert decision.boundary.turn >= 1
@@ -207,9 +222,9 @@ def test_a_log_gives_the_state_back_and_the_same_seed_the_same_tree(name: str, o
 @settings(max_examples=40)
 def test_no_path_has_more_branches_than_it_may(order: int, cap: int) -> None:
     topology = balanced(
-        rule=ArpoPaper(threshold=-100),
-        split=Static(roots=1),
-        budget=Budget(leaves=12, path_branches=cap),
+        rule=ArpoPaperRule(threshold=-100),
+        split=StaticRootSplit(roots=1),
+        budget=BranchBudget(leaves=12, path_branches=cap),
     )
     played = drive(topology, order, failing=0.1)
     branched = [d.boundary for d in played.decisions if d.reason == "branched"]
@@ -219,7 +234,7 @@ def test_no_path_has_more_branches_than_it_may(order: int, cap: int) -> None:
         assert len(on_path) <= cap
 
 
-def is_on(start: Start, boundary: Boundary) -> bool:
+def is_on(start: PlannedRollout, boundary: BranchPointReached) -> bool:
     """Return whether a boundary lies on the path from the root to the start's end."""
     if boundary.path == start.path:
         return True
@@ -230,23 +245,27 @@ def is_on(start: Start, boundary: Boundary) -> bool:
 @given(order=st.integers(0, 2**32), penalty=st.sampled_from([0.25, 0.5]))
 @settings(max_examples=40)
 def test_branches_in_a_row_end_where_the_penalty_leaves_nothing(order: int, penalty: float) -> None:
-    rule = Aepo(base=1e-9, weight=0, penalty=penalty)
-    played = drive(balanced(40, rule=rule, split=Static(roots=1)), order)
+    rule = AepoRule(base=1e-9, weight=0, penalty=penalty)
+    played = drive(balanced(40, rule=rule, split=StaticRootSplit(roots=1)), order)
     streaks = [d.streak for d in played.decisions if d.reason == "branched"]
     assert max(streaks, default=0) < 1 / penalty
 
 
 def test_a_streak_is_the_paths_own() -> None:
     """The child inherits it one longer, another root knows nothing of it, no branch resets it."""
-    rule = Aepo(base=0.5, weight=0.2)
-    topology = balanced(16, rule=rule, split=Static(roots=2), draw=drawn(0.0, 0.0, 0.0, 1.0, 0.0))
+    rule = AepoRule(base=0.5, weight=0.2)
+    topology = balanced(
+        16, rule=rule, split=StaticRootSplit(roots=2), draw=drawn(0.0, 0.0, 0.0, 1.0, 0.0)
+    )
     state, (one, other) = topology.start("task", seed=0)
 
     def at(path: Path, turn: int, value: float = 0.5) -> BranchDecision:
         nonlocal state
         state, decision = topology.at_boundary(
             state,
-            Boundary(path=path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)),
+            BranchPointReached(
+                path=path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)
+            ),
         )
         return decision
 
@@ -270,9 +289,9 @@ def test_a_streak_is_the_paths_own() -> None:
 
 
 def test_a_fork_that_fails_gives_its_budget_back_and_is_no_branch() -> None:
-    topology = balanced(4, rule=ArpoPaper(threshold=-9), split=Static(roots=1))
+    topology = balanced(4, rule=ArpoPaperRule(threshold=-9), split=StaticRootSplit(roots=1))
     state, (root,) = topology.start("task", seed=0)
-    boundary = Boundary(
+    boundary = BranchPointReached(
         path=root.path, turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.1)
     )
     state, _ = topology.at_boundary(state, replace(boundary, turn=0))
@@ -288,17 +307,17 @@ def test_a_fork_that_fails_gives_its_budget_back_and_is_no_branch() -> None:
 
 def test_what_branches_leave_is_filled_one_at_a_time_or_at_once() -> None:
     for at_once, wanted in [(False, 1), (True, 3)]:
-        topology = balanced(4, split=Static(roots=1), fill_at_once=at_once)
+        topology = balanced(4, split=StaticRootSplit(roots=1), fill_at_once=at_once)
         state, (root,) = topology.start("task", seed=0)
-        _, starts = topology.finished(state, Ended(path=root.path, tokens=5))
+        _, starts = topology.finished(state, PathEnded(path=root.path, tokens=5))
         assert len(starts) == wanted
         assert starts[0].path == (1,)
 
 
 def test_places_of_roots_to_come_are_not_branched_away() -> None:
-    topology = balanced(3, rule=ArpoPaper(threshold=-9), split=Static(roots=1))
+    topology = balanced(3, rule=ArpoPaperRule(threshold=-9), split=StaticRootSplit(roots=1))
     state, (root,) = topology.start("task", seed=0)
-    boundary = Boundary(
+    boundary = BranchPointReached(
         path=root.path, turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.1)
     )
     state, _ = topology.at_boundary(state, replace(boundary, turn=0))
@@ -306,9 +325,11 @@ def test_places_of_roots_to_come_are_not_branched_away() -> None:
     assert (decision.reason, decision.open) == ("budget", 0)
 
 
-def opening(topology: Balanced, state: Any, start: Start, *values: float) -> Any:
+def opening(
+    topology: EntropyBalancedTopology, state: Any, start: PlannedRollout, *values: float
+) -> Any:
     for turn, value in enumerate(values):
-        boundary = Boundary(
+        boundary = BranchPointReached(
             path=start.path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)
         )
         state, decision = topology.at_boundary(state, boundary)
@@ -316,7 +337,7 @@ def opening(topology: Balanced, state: Any, start: Start, *values: float) -> Any
     return state
 
 
-NEVER = ArpoPaper(threshold=100)
+NEVER = ArpoPaperRule(threshold=100)
 
 
 def test_roots_are_estimated_from_what_has_ended() -> None:
@@ -325,11 +346,11 @@ def test_roots_are_estimated_from_what_has_ended() -> None:
     state, starts = topology.start("task", seed=0)
     assert len(starts) == 8
     state = opening(topology, state, starts[0], 0.3, 0.05, 0.15)
-    state, more = topology.finished(state, Ended(path=(0,), tokens=5))
-    assert state.observed == Observed(root_sum=0.3, roots=1, tool_sum=0.2, tools=2)
+    state, more = topology.finished(state, PathEnded(path=(0,), tokens=5))
+    assert state.observed == ObservedSignals(root_sum=0.3, roots=1, tool_sum=0.2, tools=2)
     assert [start.path for start in more] == [(i,) for i in range(8, 15)]
     state = opening(topology, state, starts[1], 0.3, 0.9)
-    state, more = topology.finished(state, Ended(path=(1,), tokens=5))
+    state, more = topology.finished(state, PathEnded(path=(1,), tokens=5))
     assert more == (), "what has begun is not undone"
 
 
@@ -338,13 +359,13 @@ def test_a_branch_adds_the_signals_it_has_seen_itself_and_nothing_of_its_root() 
 
     Mutants: a branch counts its root's opening again; it inherits its parent's tool signals.
     """
-    rule = Aepo(base=0.5, weight=0.2)
-    topology = balanced(4, rule=rule, split=Static(roots=1), draw=drawn(0.0, 1.0))
+    rule = AepoRule(base=0.5, weight=0.2)
+    topology = balanced(4, rule=rule, split=StaticRootSplit(roots=1), draw=drawn(0.0, 1.0))
     state, (root,) = topology.start("task", seed=0)
 
     def at(path: Path, turn: int, value: float) -> BranchDecision:
         nonlocal state
-        boundary = Boundary(
+        boundary = BranchPointReached(
             path=path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)
         )
         state, decision = topology.at_boundary(state, boundary)
@@ -354,35 +375,37 @@ def test_a_branch_adds_the_signals_it_has_seen_itself_and_nothing_of_its_root() 
     (child,) = at(root.path, 1, 0.5).children
     assert not at(child.path, 2, 0.75).children
     for path in (root.path, child.path):
-        state, _ = topology.finished(state, Ended(path=path, tokens=5))
-    assert state.observed == Observed(root_sum=0.25, roots=1, tool_sum=1.25, tools=2)
+        state, _ = topology.finished(state, PathEnded(path=path, tokens=5))
+    assert state.observed == ObservedSignals(root_sum=0.25, roots=1, tool_sum=1.25, tools=2)
 
 
 def test_earlier_tasks_say_how_many_roots_begin() -> None:
-    prior = Observed(root_sum=0.1, roots=1, tool_sum=0.3, tools=1)
+    prior = ObservedSignals(root_sum=0.1, roots=1, tool_sum=0.3, tools=1)
     _, starts = balanced(16, prior=prior).start("task", seed=0)
     assert len(starts) == 2  # 16 * sigmoid(-2) = 1.9, and one more
 
 
 def test_premonitoring_runs_one_trajectory_alone_and_keeps_it() -> None:
     topology = balanced(
-        16, rule=ArpoPaper(threshold=-9), split=Monitored(temperature=0.5, form="code")
+        16, rule=ArpoPaperRule(threshold=-9), split=MonitoredRootSplit(temperature=0.5, form="code")
     )
     state, starts = topology.start("task", seed=0)
     assert len(starts) == 1
     state = opening(topology, state, starts[0], 0.1)
-    boundary = Boundary(path=(0,), turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.3))
+    boundary = BranchPointReached(
+        path=(0,), turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.3)
+    )
     state, decision = topology.at_boundary(state, boundary)
     assert (decision.reason, decision.children) == ("alone", ())
-    state, more = topology.finished(state, Ended(path=(0,), tokens=5))
+    state, more = topology.finished(state, PathEnded(path=(0,), tokens=5))
     assert len(more) == 7, "8 by the split, and the first is one of them"
     assert state.growth.ledger.ended == (0,)
 
 
 def test_a_failed_root_is_begun_again_as_it_was_and_then_counts() -> None:
-    topology = chains(Budget(leaves=1, retries=2))
+    topology = chains(BranchBudget(leaves=1, retries=2))
     state, (root,) = topology.start("task", seed=0)
-    failed = Ended(path=root.path, tokens=3, failed=True)
+    failed = PathEnded(path=root.path, tokens=3, failed=True)
     for _ in range(2):
         state, again = topology.finished(state, failed)
         assert again == (root,)
@@ -391,18 +414,18 @@ def test_a_failed_root_is_begun_again_as_it_was_and_then_counts() -> None:
 
 
 def test_roots_have_the_seeds_of_chains() -> None:
-    _, starts = chains(Budget(leaves=3)).start("task", seed=5)
+    _, starts = chains(BranchBudget(leaves=3)).start("task", seed=5)
     assert [s.seed for s in starts] == [derive(5, "task", i) for i in range(3)]
 
 
 def test_when_the_tokens_are_used_up_nothing_more_begins() -> None:
     topology = balanced(
-        rule=ArpoPaper(threshold=-9),
-        split=Static(roots=1),
-        budget=Budget(leaves=8, tokens=50),
+        rule=ArpoPaperRule(threshold=-9),
+        split=StaticRootSplit(roots=1),
+        budget=BranchBudget(leaves=8, tokens=50),
     )
     state, (root,) = topology.start("task", seed=0)
-    boundary = Boundary(
+    boundary = BranchPointReached(
         path=root.path, turn=0, node=0, context_tokens=1, tokens=20, probe=probe(0.1)
     )
     state, _ = topology.at_boundary(state, boundary)
@@ -411,18 +434,20 @@ def test_when_the_tokens_are_used_up_nothing_more_begins() -> None:
     state, two = topology.at_boundary(state, replace(boundary, turn=2, tokens=55))
     assert two.reason == "budget"
     assert state.growth.ledger.tokens == 55, "each token once, though three boundaries told of it"
-    state, more = topology.finished(state, Ended(path=one.children[0].path, tokens=5))
-    state, last = topology.finished(state, Ended(path=root.path, tokens=60))
+    state, more = topology.finished(state, PathEnded(path=one.children[0].path, tokens=5))
+    state, last = topology.finished(state, PathEnded(path=root.path, tokens=60))
     assert (more, last, state.growth.ledger.tokens) == ((), (), 65)
 
 
 def test_a_fan_out_is_a_full_tree() -> None:
-    topology = FanOut(budget=Budget(leaves=8), width=2, turns=(1, 2, 3))
+    topology = FanOutTopology(budget=BranchBudget(leaves=8), width=2, turns=(1, 2, 3))
     state, starts = topology.start("task", seed=0)
     assert len(starts) == 1
     for turn in (1, 2, 3):
         for line in state.lines:
-            boundary = Boundary(path=line.start.path, turn=turn, node=0, context_tokens=1, tokens=1)
+            boundary = BranchPointReached(
+                path=line.start.path, turn=turn, node=0, context_tokens=1, tokens=1
+            )
             state, decision = topology.at_boundary(state, boundary)
             assert decision.reason == "branched"
     assert len(state.lines) == 8
@@ -433,24 +458,28 @@ def test_tree_grpo_expands_every_place_equally_often() -> None:
     found: Counter[int] = Counter()
     rounds = 4000
     for seed in range(rounds):
-        topology = TreeGrpo(trees=1, rounds=1, width=1)
+        topology = TreeGrpoTopology(trees=1, rounds=1, width=1)
         state, (root,) = topology.start("task", seed=seed)
         for turn in range(4):
-            boundary = Boundary(path=root.path, turn=turn, node=0, context_tokens=1, tokens=1)
+            boundary = BranchPointReached(
+                path=root.path, turn=turn, node=0, context_tokens=1, tokens=1
+            )
             state, _ = topology.at_boundary(state, boundary)
-        _, (start,) = topology.finished(state, Ended(path=root.path, tokens=1))
+        _, (start,) = topology.finished(state, PathEnded(path=root.path, tokens=1))
         found[start.origin.turn] += 1
     for turn in range(4):
         assert abs(found[turn] / rounds - 0.25) < 0.03
 
 
 def test_tree_grpo_holds_no_more_places_than_chains_to_come() -> None:
-    topology = TreeGrpo(trees=2, rounds=2, width=2)
+    topology = TreeGrpoTopology(trees=2, rounds=2, width=2)
     assert topology.budget.leaves == 10
     state, starts = topology.start("task", seed=0)
     for turn in range(20):
         for start in starts:
-            boundary = Boundary(path=start.path, turn=turn, node=0, context_tokens=1, tokens=1)
+            boundary = BranchPointReached(
+                path=start.path, turn=turn, node=0, context_tokens=1, tokens=1
+            )
             state, decision = topology.at_boundary(state, boundary)
             assert decision.keep == (decision.boundary.turn > 0 and origin(decision) in kept(state))
     assert len(kept(state)) <= 8
@@ -461,12 +490,12 @@ def test_tree_grpo_holds_no_more_places_than_chains_to_come() -> None:
     assert kept_count() > 0
 
 
-def origin(decision: BranchDecision) -> Origin:
-    return Origin(path=decision.boundary.path, turn=decision.boundary.turn)
+def origin(decision: BranchDecision) -> BranchPoint:
+    return BranchPoint(path=decision.boundary.path, turn=decision.boundary.turn)
 
 
-def kept(state: Any) -> frozenset[Origin]:
-    return TreeGrpo().kept(state)
+def kept(state: Any) -> frozenset[BranchPoint]:
+    return TreeGrpoTopology().kept(state)
 
 
 def test_pruning_keeps_so_many_in_order() -> None:
@@ -482,12 +511,12 @@ def test_pruning_keeps_so_many_in_order() -> None:
 def test_a_decision_in_words() -> None:
     topology = balanced(
         16,
-        rule=Aepo(weight=0.2),
-        split=Static(roots=1),
+        rule=AepoRule(weight=0.2),
+        split=StaticRootSplit(roots=1),
         draw=drawn(0.0, 0.0),
     )
     state, (root,) = topology.start("task", seed=0)
-    boundary = Boundary(
+    boundary = BranchPointReached(
         path=root.path, turn=0, node=0, context_tokens=1, tokens=1, probe=probe(0.11)
     )
     state, first = topology.at_boundary(state, boundary)
@@ -503,23 +532,23 @@ def test_a_decision_in_words() -> None:
 
 def test_a_ledger_names_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="sample 0 is not live"):
-        Ledger.of(Budget(leaves=1)).end(0)
+        BudgetLedger.of(BranchBudget(leaves=1)).end(0)
     with pytest.raises(ValueError, match="at least one leaf, got 0"):
-        Budget(leaves=0)
+        BranchBudget(leaves=0)
     with pytest.raises(ValueError, match="turns from 1 on"):
-        FanOut(budget=Budget(leaves=1), turns=(0,))
-    assert Online().roots == 0
+        FanOutTopology(budget=BranchBudget(leaves=1), turns=(0,))
+    assert OnlineRootSplit().roots == 0
 
 
 def test_a_place_is_held_while_its_chain_lives_and_no_longer() -> None:
-    topology = TreeGrpo(trees=1, rounds=1, width=1, draw=drawn(0.0))
+    topology = TreeGrpoTopology(trees=1, rounds=1, width=1, draw=drawn(0.0))
     state, (root,) = topology.start("task", seed=0)
-    boundary = Boundary(path=root.path, turn=1, node=0, context_tokens=1, tokens=1)
+    boundary = BranchPointReached(path=root.path, turn=1, node=0, context_tokens=1, tokens=1)
     state, decision = topology.at_boundary(state, boundary)
     assert decision.keep
-    state, (start,) = topology.finished(state, Ended(path=root.path, tokens=1))
+    state, (start,) = topology.finished(state, PathEnded(path=root.path, tokens=1))
     assert (start.origin, topology.kept(state)) == (origin(decision), {origin(decision)})
-    state, again = topology.finished(state, Ended(path=start.path, tokens=1, failed=True))
+    state, again = topology.finished(state, PathEnded(path=start.path, tokens=1, failed=True))
     assert (again[0].origin, topology.kept(state)) == (origin(decision), {origin(decision)})
-    state, more = topology.finished(state, Ended(path=again[0].path, tokens=1))
+    state, more = topology.finished(state, PathEnded(path=again[0].path, tokens=1))
     assert (more, topology.kept(state)) == ((), frozenset())

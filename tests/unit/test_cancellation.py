@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from agentrl.engine.router import EngineRouter
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import EngineError
-from agentrl.rollout.branching.growing import Growing
-from agentrl.rollout.branching.tree import TreeGrpo
-from agentrl.rollout.gate.routing import Router
-from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.branching.fixed_topologies import TreeGrpoTopology
+from agentrl.rollout.branching.forks import TreeGrowth
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from tests.unit.test_branching_gated import Rig, sync
 from tests.unit.test_branching_grow import TASK, Counting, always, spoken
 
@@ -93,7 +93,7 @@ class Slow(ScriptedEngine):
 
 async def test_a_cancelled_call_of_several_engines_leaves_nothing_running_or_paused() -> None:
     engines = [Slow(rounds) for rounds in (1, 4, 2)]
-    router = Router(engines)
+    router = EngineRouter(engines)
 
     async def check(call: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -111,7 +111,7 @@ async def test_a_cancelled_call_of_several_engines_leaves_nothing_running_or_pau
 @pytest.mark.parametrize("call", ["pause", "paused", "load"])
 async def test_one_engine_that_breaks_ends_the_calls_of_the_others(call: str) -> None:
     engines = [Slow(0), Slow(2, breaks_at=call), Slow(50)]
-    router = Router(engines)
+    router = EngineRouter(engines)
     with pytest.raises(EngineError, match=f"broken at {call}"):
         await (router.load({}, 1) if call == "load" else router.pause())
     assert not any(engine.is_busy or engine.is_paused for engine in engines)
@@ -125,7 +125,7 @@ async def test_what_kept_engines_from_pausing_is_told_and_not_that_one_did_not_r
 
     engines = [Slow(3), BreaksTwice(0, breaks_at="paused")]
     with pytest.raises(EngineError, match="broken at paused"):
-        await Router(engines).pause()
+        await EngineRouter(engines).pause()
     assert not engines[0].is_paused
 
 
@@ -141,7 +141,7 @@ class Lingering(Counting):
 def partial_rig(engine: Slow) -> Rig:
     """Return a rig whose gate closes on requests in flight."""
     return Rig(
-        TreeGrpo(trees=2, rounds=1, width=2),
+        TreeGrpoTopology(trees=2, rounds=1, width=2),
         sync(4, groups_per_step=1, mode="partial", over_provision=2.0),
         env=Lingering,
         make_engine=lambda: engine,
@@ -180,7 +180,7 @@ async def test_a_gate_whose_close_is_cancelled_at_any_step_closes_everything() -
 
 
 async def test_a_hold_that_is_cancelled_at_any_step_leaves_the_gate_open() -> None:
-    async def hold(gate: Gate) -> None:
+    async def hold(gate: RolloutScheduler) -> None:
         async with gate.held():
             await asyncio.sleep(0)
 
@@ -229,7 +229,7 @@ class SlowWorld(Counting):
 
 
 async def test_worlds_are_closed_whoever_is_cancelled_over_it() -> None:
-    growing = Growing(topology=always(4), task=TASK, seed=0, make_env=Counting)
+    growing = TreeGrowth(topology=always(4), task=TASK, seed=0, make_env=Counting)
 
     async def attempt(rounds: int) -> bool:
         worlds = [SlowWorld(2), SlowWorld(1, cancels=True), SlowWorld(4), SlowWorld(0)]

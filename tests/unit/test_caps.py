@@ -18,18 +18,25 @@ from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.rollout.caps import Caps, CapSchedule, Wave, cap_figures, capped, crest
-from agentrl.rollout.curation.rules import Curation
+from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.batch import Batch
-from agentrl.rollout.gate.policy import GatePolicy, Mode
-from agentrl.rollout.pool import Rollouts
-from agentrl.scheduler import Order
-from agentrl.seeds import derive
+from agentrl.rollout.length_schedule import (
+    LengthCaps,
+    LengthSchedule,
+    Wave,
+    cap_figures,
+    capped,
+    crest,
+)
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.batch import RolloutBatch
+from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
+from agentrl.rollout.scheduler.topology import GroupRequest
+from agentrl.run.build import build_length_schedule
+from agentrl.runtime.seeds import derive
 from agentrl.simulate.clock import run_virtual
 from agentrl.task import Task
 from agentrl.trajectory import Tree
-from agentrl.wiring import cap_schedule
 from tests.support.tiny_run import config_file
 from tests.unit.test_curation_gate import Endless
 from tests.unit.test_curation_kept import Process
@@ -37,15 +44,15 @@ from tests.unit.test_curation_step import LetterChat
 
 WAVES: tuple[Wave, ...] = ("cosine", "stair", "stair_cosine")
 SIRI: dict[str, Any] = {
-    "least": Caps(turn_tokens=8192, turns=4),
-    "most": Caps(turn_tokens=16384, turns=8),
+    "least": LengthCaps(turn_tokens=8192, turns=4),
+    "most": LengthCaps(turn_tokens=16384, turns=8),
     "period_steps": 640,
 }
 TASK = Task(prompt="q", id="t")
 
 
-def schedule(wave: Wave = "stair", **keys: Any) -> CapSchedule:
-    return CapSchedule(wave=wave, **{**SIRI, **keys})
+def schedule(wave: Wave = "stair", **keys: Any) -> LengthSchedule:
+    return LengthSchedule(wave=wave, **{**SIRI, **keys})
 
 
 @pytest.mark.parametrize(
@@ -101,8 +108,8 @@ def test_what_goes_down_comes_up_the_same_way(eighth: int, step: int) -> None:
 
 
 def test_an_order_with_less_turns_keeps_them() -> None:
-    caps = Caps(turn_tokens=5, turns=3)
-    orders = [Order(task=TASK, max_turns=turns, trajectories=9) for turns in (None, 2, 3, 8)]
+    caps = LengthCaps(turn_tokens=5, turns=3)
+    orders = [GroupRequest(task=TASK, max_turns=turns, trajectories=9) for turns in (None, 2, 3, 8)]
     found = [caps.on(order) for order in orders]
     assert [(o.max_turns, o.max_turn_tokens, o.trajectories) for o in found] == [
         (3, 5, 9),
@@ -114,9 +121,11 @@ def test_an_order_with_less_turns_keeps_them() -> None:
 
 
 def test_figures_are_those_of_the_groups_that_train() -> None:
-    orders = [Order(task=TASK, max_turns=turns, max_turn_tokens=2 * turns) for turns in (2, 4)]
+    orders = [
+        GroupRequest(task=TASK, max_turns=turns, max_turn_tokens=2 * turns) for turns in (2, 4)
+    ]
     assert cap_figures([*orders, None]) == {"caps/turn_tokens": 6.0, "caps/turns": 3.0}
-    assert cap_figures([Order(task=TASK, max_turns=3), None]) == {}
+    assert cap_figures([GroupRequest(task=TASK, max_turns=3), None]) == {}
 
 
 # --- behind the gate ------------------------------------------------------------------------------
@@ -138,14 +147,16 @@ def spoken(tree: Tree) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("mode", ["sync", "partial", "async"])
 async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -> None:
-    rollouts = Rollouts(
+    rollouts = RolloutRunner(
         make_env=Endless,
         engine=ScriptedEngine(babble),
         chat=LetterChat(),
         limits=EpisodeLimits(context_tokens=640, max_turns=5, max_turn_tokens=9),
     )
     waves = schedule(
-        least=Caps(turn_tokens=2, turns=1), most=Caps(turn_tokens=5, turns=3), period_steps=2
+        least=LengthCaps(turn_tokens=2, turns=1),
+        most=LengthCaps(turn_tokens=5, turns=3),
+        period_steps=2,
     )
     opened: list[int] = []
 
@@ -154,7 +165,7 @@ async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -
         return [Task(prompt="q", id=f"t{len(opened) - count + i}") for i in range(count)]
 
     gate = rollouts.gate(
-        GatePolicy(
+        SchedulerPolicy(
             mode=mode,
             groups_per_step=2,
             group_size=2,
@@ -165,7 +176,7 @@ async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
     )
-    batches: list[Batch] = []
+    batches: list[RolloutBatch] = []
     async with gate:
         for version in range(1, 5):
             batches.append(await gate.batch())
@@ -182,16 +193,18 @@ async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -
 
 def test_caps_hold_after_a_kill(tmp_path: Path) -> None:
     """Begun under 3 tokens and 2 turns; the run that goes on would give 256 and 8."""
-    waves = schedule(least=Caps(turn_tokens=3, turns=2), most=Caps(turn_tokens=4, turns=3))
+    waves = schedule(
+        least=LengthCaps(turn_tokens=3, turns=2), most=LengthCaps(turn_tokens=4, turns=3)
+    )
 
     @dataclass
     class Short(Process):
-        def orders(self, count: int) -> list[Order]:
+        def orders(self, count: int) -> list[GroupRequest]:
             return capped(super().orders, waves, lambda: 0)(count)
 
-    first = Short(tmp_path, Curation(), speak=babble, env=Endless)
+    first = Short(tmp_path, CurationRules(), speak=babble, env=Endless)
     run_virtual(first.live_for(4))
-    process = Process(tmp_path, Curation(), speak=babble, env=Endless)
+    process = Process(tmp_path, CurationRules(), speak=babble, env=Endless)
     assert {(g.max_turns, g.max_turn_tokens) for g in process.record.groups} == {(2, 3)}
     assert process.record.turns > 0
     (curated,) = run_virtual(process.steps(1))
@@ -201,11 +214,11 @@ def test_caps_hold_after_a_kill(tmp_path: Path) -> None:
 
 def test_what_is_not_scheduled_stays(tmp_path: Path) -> None:
     path = config_file(tmp_path)
-    assert cap_schedule(load_config(path)) is None
-    found = cap_schedule(load_config(path, {"rollout.schedule.min_turns": 1}))
+    assert build_length_schedule(load_config(path)) is None
+    found = build_length_schedule(load_config(path, {"rollout.schedule.min_turns": 1}))
     assert found is not None
-    assert found.least == Caps(turn_tokens=24, turns=1)
-    assert found.most == Caps(turn_tokens=24, turns=3)
+    assert found.least == LengthCaps(turn_tokens=24, turns=1)
+    assert found.most == LengthCaps(turn_tokens=24, turns=3)
     assert (found.wave, found.period_steps) == ("cosine", 640)
 
 

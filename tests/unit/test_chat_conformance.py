@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat.conformance import Verdict, check_template
+from agentrl.chat.conformance import ConformanceVerdict, check_template
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.tokenizer import train_tokenizer
 
@@ -21,7 +21,7 @@ def hermes(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
     return tokenizer_of("hermes", tmp_path_factory.mktemp("hermes"))
 
 
-def failed(verdict: Verdict) -> dict[str, str]:
+def failed(verdict: ConformanceVerdict) -> dict[str, str]:
     return {row.name: row.why for row in verdict.rows if not row.ok}
 
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 import agentrl
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.chat.call_json import CALLS_MAX
 from agentrl.chat.conformance import check_template
-from agentrl.chat.dialect import Dialect
+from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects import find_dialect, installed_dialects
 from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.dialects.llama3 import LLAMA3
@@ -28,9 +29,8 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action
 from agentrl.errors import ConfigError
 from agentrl.message import ToolCall
-from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.task import Task
-from agentrl.tool_env import ToolEnv
 from agentrl.trajectory import Failed, Tree
 from tests.support.doubles import doubles
 from tests.support.pages import blocks
@@ -185,7 +185,7 @@ async def test_a_dialect_that_cannot_read_a_turn_fails_the_trajectory(
     module = tmp_path / "bracket_dialect.py"
     module.write_text(module.read_text().replace("    if begin < 0:", f"    {body}\n    if True:"))
     chat = ChatFormat(bracket, dialect="bracket_dialect:BRACKET")
-    episode = Episode(
+    episode = EpisodeRunner(
         env=ToolEnv(tasks=doubles, tools=[], reward=agentrl.rewards.exact_answer),
         engine=ScriptedEngine(lambda request: bracket.encode("Hi")),
         chat=chat,
@@ -238,7 +238,10 @@ def test_a_distribution_offers_dialects(bracket: PreTrainedTokenizerFast, tmp_pa
         ("mine", "there are hermes, llama3, or write a dialect of your own"),
         ("no_such_module:X", "no_such_module"),
         ("agentrl.chat.dialects.hermes:HERMS", "did you mean 'HERMES'"),
-        ("agentrl.chat.dialects.hermes:OPEN", "is a str; name an agentrl.chat.dialect.Dialect"),
+        (
+            "agentrl.chat.dialects.hermes:OPEN",
+            "is a str; name an agentrl.chat.dialect.ToolCallDialect",
+        ),
     ],
 )
 def test_a_dialect_that_is_none_is_refused_with_the_way_out(name: str, wrong: str) -> None:
@@ -270,7 +273,7 @@ OPENINGS = ["", "<tool_call>", "<think>", "<|python_tag|>", '{"name": ["']
 
 
 @pytest.mark.parametrize("dialect", [HERMES, LLAMA3], ids=["hermes", "llama3"])
-def test_reading_takes_time_in_proportion(dialect: Dialect) -> None:
+def test_reading_takes_time_in_proportion(dialect: ToolCallDialect) -> None:
     """Sixteen times the text takes less than a hundred times as long, and not 256 times. The
     fastest of three readings counts: another process may hold the processor."""
 
@@ -297,7 +300,7 @@ fragments = st.sampled_from(
 
 @pytest.mark.parametrize("dialect", [HERMES, LLAMA3], ids=["hermes", "llama3"])
 @given(text=st.lists(fragments, max_size=12).map("".join) | st.text(), start=st.integers(0, 20))
-def test_any_text_can_be_read(dialect: Dialect, text: str, start: int) -> None:
+def test_any_text_can_be_read(dialect: ToolCallDialect, text: str, start: int) -> None:
     """Nothing raises, and what is left of a text was in it."""
     action = dialect.parse(text, min(start, len(text)))
     assert all(call.name for call in action.tool_calls)

@@ -1,6 +1,7 @@
 """Messages to tokens and back. Mutants these tests were seen to kill: the cut before a sampled turn
-dropped from `Encoder`; control tokens left whole in content; `ended` ignored; glue left out; the
-stop token kept by `parse`; thinking searched for calls; assistant text not neutral in `write`."""
+dropped from `TextTokenizer`; control tokens left whole in content; `ended` ignored; glue left out;
+the stop token kept by `parse`; thinking searched for calls; assistant text not neutral in
+`write`."""
 
 import json
 from collections.abc import Sequence
@@ -15,11 +16,11 @@ from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.dialects import DIALECTS
 from agentrl.chat.format import ChatFormat
+from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.tokenizer import conversation_text, train_tokenizer
 from agentrl.env import Action, ToolSchema, call, say
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message, ToolCall
-from agentrl.rollout.chat import TokenSegment
 
 SUM: ToolSchema = {
     "type": "function",

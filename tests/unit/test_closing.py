@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from agentrl.closing import close_all
+from agentrl.runtime.closing import close_all
 
 
 class Thing:

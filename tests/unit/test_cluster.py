@@ -15,9 +15,10 @@ from typing import Any, Self
 
 import pytest
 
-from agentrl.cluster.env import RemoteEnv
-from agentrl.cluster.fleet import Fleet, WorkerDied
-from agentrl.cluster.host import Belongings, EnvHost, Method, Raised
+from agentrl.authoring.tool_env import ToolEnv
+from agentrl.cluster.env_pool import EnvWorkerPool, WorkerDied
+from agentrl.cluster.env_worker import EnvRunContext, EnvWorkerHost, Method, RemoteFailure
+from agentrl.cluster.remote_env import RemoteEnv
 from agentrl.env import Action, BaseEnv, ForkStrategy, GoldPlayer, Info, Observation, Step, say
 from agentrl.errors import (
     ConfigError,
@@ -29,17 +30,16 @@ from agentrl.errors import (
 )
 from agentrl.message import Message
 from agentrl.rewards import exact_answer
-from agentrl.run_id import run_id
+from agentrl.runtime.run_id import run_id
+from agentrl.runtime.scope import shared
 from agentrl.sandbox import SandboxSettings, sandbox_settings
-from agentrl.scope import shared
 from agentrl.task import Split, Task
 from agentrl.testing import check_env
-from agentrl.tool_env import ToolEnv
 from tests.support.doubles import double, doubles, gold
 
 TASK = Task(prompt="q", answer="a", id="t")
 SOON_S = 60.0
-BELONGINGS = Belongings(sandbox=SandboxSettings(after_timeout="end"), run_id="test-cluster")
+BELONGINGS = EnvRunContext(sandbox=SandboxSettings(after_timeout="end"), run_id="test-cluster")
 
 
 def doubling() -> ToolEnv:
@@ -128,13 +128,13 @@ RAISED: dict[str, type[Exception]] = {
 class Here:
     """A worker in this process. What goes in and out is copied, as between processes."""
 
-    def __init__(self, host: EnvHost) -> None:
+    def __init__(self, host: EnvWorkerHost) -> None:
         self.host = host
         self.is_dead = False
 
     @classmethod
     async def start(cls, make_env: Any = Moody) -> "Here":
-        host = EnvHost(make_env, BELONGINGS)
+        host = EnvWorkerHost(make_env, BELONGINGS)
         try:
             await host.open()
         except BaseException:
@@ -178,7 +178,9 @@ class Fleets:
             self.started.append(await Here.start(make_env))
             return self.started[-1]
 
-        self.fleet = Fleet(start, workers=workers, max_restarts=max_restarts, start_s=SOON_S)
+        self.fleet = EnvWorkerPool(
+            start, workers=workers, max_restarts=max_restarts, start_s=SOON_S
+        )
 
     async def __aenter__(self) -> "Fleets":
         await self.fleet.open()
@@ -391,9 +393,9 @@ async def test_workers_that_do_not_come_leave_nothing() -> None:
 
 
 async def test_a_host_knows_only_what_it_was_given() -> None:
-    host = EnvHost(Moody, BELONGINGS)
+    host = EnvWorkerHost(Moody, BELONGINGS)
     await host.open()
-    assert await host.call(7, "step", say("x")) == Raised(
+    assert await host.call(7, "step", say("x")) == RemoteFailure(
         "env", "the worker of environment 7 has been replaced by another"
     )
     assert await host.call(7, "close") is None

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.document import Document, dump, parse_value, read
+from agentrl.config.document import ConfigDocument, dump, parse_value, read
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import keys, plain, wanted
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
 MINIMAL = "env: {id: demo/Multiply-v0}\n"
@@ -325,7 +325,7 @@ def test_the_resolved_config_is_complete_and_loads_to_the_same(tmp_path: Path) -
 
 
 def test_every_default_obeys_its_own_rules() -> None:
-    """Pydantic is told not to look at defaults, see `Section`."""
+    """Pydantic is told not to look at defaults, see `ConfigSection`."""
     for key in keys(RunConfig):
         for section in key.sections:
             if not any(field.is_required() for field in section.model_fields.values()):
@@ -381,7 +381,7 @@ def test_plain_values_mean_what_they_look_like(text: str, value: object) -> None
 
 
 def test_an_origin_is_the_key_then_what_is_in_it_then_what_is_around_it() -> None:
-    document = Document({}, {("a",): "1", ("a", "b", "c"): "2"})
+    document = ConfigDocument({}, {("a",): "1", ("a", "b", "c"): "2"})
     assert document.origin(("a", "b", "c")) == "2"
     assert document.origin(("a", "b")) == "2"
     assert document.origin(("a", "x", "y")) == "1"
@@ -392,7 +392,7 @@ def test_every_shipped_config_loads(root: Path) -> None:
     paths = sorted((root / "configs").rglob("*.yaml"))
     assert paths
     for path in paths:
-        assert isinstance(load_config(path), Section)
+        assert isinstance(load_config(path), ConfigSection)
 
 
 def test_types_are_said_in_words() -> None:

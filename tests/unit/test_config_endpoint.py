@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from agentrl import wiring
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
-from agentrl.engine.endpoint import CompletionsEngine, Servers
-from agentrl.engine.opening import engine_of, recipe_of
+from agentrl.engine.endpoint import CompletionsEngine, EndpointReplicas
 from agentrl.errors import ConfigError
-from agentrl.evaluation.policy import evaluate
-from agentrl.first_policy import Policy, load_policy
-from agentrl.learn.trainer import Trainer
-from agentrl.sync.proof import Provable
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.run import build
+from agentrl.run.build_engine import engine_of, recipe_of
+from agentrl.run.evaluate import evaluate
+from agentrl.run.initial_policy import PolicyModel, load_policy
+from agentrl.weight_sync.check import CheckedWeights
 from tests.support.engine_models import recipe_in, tiny
 
 ENDPOINT = {"urls": ["http://one.test/v1"], "model": "m"}
@@ -80,7 +80,7 @@ def test_a_probe_and_several_servers_go_together(tmp_path: Path) -> None:
     assert config(tmp_path, {**ASKED, **two, **rolling}).engine.rolling
 
 
-def policy_in(folder: Path, made: RunConfig) -> Policy:
+def policy_in(folder: Path, made: RunConfig) -> PolicyModel:
     recipe_in(folder, tiny("qwen3"), context_tokens=64)
     return load_policy(made, folder)
 
@@ -91,7 +91,7 @@ def test_the_engine_of_a_config(tmp_path: Path) -> None:
     assert isinstance(engine_of(made, policy), CompletionsEngine)
     urls = ["http://a/v1", "http://b/v1"]
     both = config(tmp_path, {**ASKED, "engine.endpoint": {**ENDPOINT, "urls": urls}})
-    assert isinstance(engine_of(both, policy), Servers)
+    assert isinstance(engine_of(both, policy), EndpointReplicas)
     with pytest.raises(ConfigError, match="an engine is to be made"):
         recipe_of(made, str(policy.path), device="cpu")
     with pytest.raises(ConfigError, match="a URL and a model"):
@@ -114,9 +114,9 @@ def test_what_a_killed_run_left_in_its_own_folder_goes(tmp_path: Path, is_own: b
 def test_its_weights_are_always_proven(tmp_path: Path, tokens: int | None) -> None:
     own = {} if tokens is None else {"engine.probe": {"tokens": tokens}}
     made = config(tmp_path, {**ASKED, **own})
-    trainer = Trainer(tiny("qwen3"), made.learn, seed=0, temperature=1.0, steps=1)
-    found = wiring.weights(made, trainer)()
-    assert isinstance(found, Provable)
+    trainer = PolicyTrainer(tiny("qwen3"), made.learn, seed=0, temperature=1.0, steps=1)
+    found = build.build_weight_source(made, trainer)()
+    assert isinstance(found, CheckedWeights)
     assert len(found.proof.logprobs) == (tokens or 16)
 
 

@@ -10,26 +10,26 @@ import pytest
 from pydantic import Field
 
 from agentrl.config.run import EnvSection, LimitsSection, RunConfig, SandboxSection
-from agentrl.config.section import Section, check_all_read, peeking, unread
+from agentrl.config.section import ConfigSection, check_all_read, peeking, unread
 from agentrl.errors import ConfigError
 
 
-class Inner(Section):
+class Inner(ConfigSection):
     depth: int = 1
     width: int = 1
 
 
-class Red(Section):
+class Red(ConfigSection):
     name: Literal["red"] = "red"
     shade: int = 0
 
 
-class Blue(Section):
+class Blue(ConfigSection):
     name: Literal["blue"]
     tone: int = 0
 
 
-class Outer(Section):
+class Outer(ConfigSection):
     name: str = "outer"
     mode: Literal["one", "two"] = "one"
     numbers: tuple[int, ...] = ()

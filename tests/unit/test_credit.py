@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.config.learn import LearnSection
-from agentrl.credit import FOLDER, CreditLog, TokenCredit, read_credit
 from agentrl.errors import ConfigError
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.store.token_credit import FOLDER, TokenCredit, TokenCreditLog, read_credit
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Node, Tree
 from tests.support.learning import model_of, trees_of
@@ -34,7 +34,7 @@ def credit(owner: int, sample: int, *values: float) -> TokenCredit:
 @given(st.lists(st.lists(st.floats(-8, 8, width=16), max_size=5), max_size=4))
 def test_what_is_written_comes_back(values: list[list[float]]) -> None:
     with tempfile.TemporaryDirectory() as place:
-        log = CreditLog(Path(place), limit_bytes=10**6)
+        log = TokenCreditLog(Path(place), limit_bytes=10**6)
         log.write(3, [credit(at, at, *own) for at, own in enumerate(values)], groups=range(7, 11))
         found = read_credit(Path(place), 3)
     assert [*found] == [(7 + at, at) for at in range(len(values))]
@@ -50,16 +50,16 @@ def test_a_step_that_was_not_kept_has_nothing(tmp_path: Path) -> None:
 
 def test_the_oldest_steps_go_when_there_is_too_much(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).standard_normal(500).tolist()
-    CreditLog(tmp_path, limit_bytes=10**6).write(1, [credit(0, 0, *noise)], groups=[0])
+    TokenCreditLog(tmp_path, limit_bytes=10**6).write(1, [credit(0, 0, *noise)], groups=[0])
     (first,) = (tmp_path / FOLDER).iterdir()
-    log = CreditLog(tmp_path, limit_bytes=2 * first.stat().st_size + 100)
+    log = TokenCreditLog(tmp_path, limit_bytes=2 * first.stat().st_size + 100)
     for step in (2, 3, 4):
         log.write(step, [credit(0, 0, *noise)], groups=[0])
     assert [step for step in range(6) if read_credit(tmp_path, step)] == [3, 4]
 
 
 def test_a_resumed_run_forgets_later_steps(tmp_path: Path) -> None:
-    log = CreditLog(tmp_path, limit_bytes=10**6)
+    log = TokenCreditLog(tmp_path, limit_bytes=10**6)
     for step in (1, 2, 3):
         log.write(step, [credit(0, 0, 1.0)], groups=[0])
     log.truncate_after(1)
@@ -68,7 +68,7 @@ def test_a_resumed_run_forgets_later_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"no zlib", None])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: bytes | None) -> None:
-    CreditLog(tmp_path, limit_bytes=10**6).write(1, [credit(0, 0, 1.0)], groups=[0])
+    TokenCreditLog(tmp_path, limit_bytes=10**6).write(1, [credit(0, 0, 1.0)], groups=[0])
     (file,) = (tmp_path / FOLDER).iterdir()
     file.write_bytes(file.read_bytes()[:-4] if damage is None else damage)
     with pytest.raises(ConfigError, match=r"00000001\.credit"):
@@ -82,10 +82,10 @@ def failed_tree() -> Tree:
     return tree
 
 
-def trained(*, keeps: bool, epochs: int = 1) -> tuple[Trainer, list[Tree]]:
+def trained(*, keeps: bool, epochs: int = 1) -> tuple[PolicyTrainer, list[Tree]]:
     """Return a trainer after one step, with a group that failed before the others."""
     trees = [failed_tree(), *trees_of(2, gap=0.3)]
-    trainer = Trainer(model_of(), LearnSection(epochs=epochs), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(epochs=epochs), seed=0)
     trainer.keeps_credit = keeps
     trainer.step(trees)
     return trainer, trees
@@ -123,7 +123,7 @@ def test_the_last_look_counts() -> None:
 
 def test_a_token_that_may_not_train_is_marked() -> None:
     trees = trees_of(1)
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     trainer.keeps_credit = True
     trainer.step(
         trees, lambda t: tuple(m and turn == 0 for m, turn in zip(t.mask, t.turns, strict=True))

@@ -19,42 +19,47 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.rollout.curation import dars, dart
-from agentrl.rollout.curation.allocation import Allocation, Dars, Dart, Fixed
-from agentrl.rollout.curation.dapo import DynamicSampling, Verdict, spread, to_ask, verdict
-from agentrl.rollout.curation.outcomes import GroupResult, Result, group_result
-from agentrl.rollout.curation.record import UNSEEN, TaskRecord, observe
-from agentrl.rollout.curation.redundancy import length_bias
+from agentrl.rollout.curation.allocation import (
+    DarsAllocator,
+    DartAllocator,
+    FixedAllocator,
+    RolloutAllocation,
+)
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter, Verdict, spread, to_ask, verdict
+from agentrl.rollout.curation.length_bias import length_bias
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, group_result
+from agentrl.rollout.curation.record import UNSEEN, TaskStatistics, observe
 from agentrl.rollout.curation.rules import (
     CONFLICTS,
     SLOTS,
-    Curation,
-    Surroundings,
+    CurationContext,
+    CurationRules,
     check,
     curation_of,
 )
-from agentrl.rollout.curation.saved import decode, encode
+from agentrl.rollout.curation.state_json import decode, encode
 from agentrl.rollout.curation.steps import (
     HighEntropySteps,
-    Step,
+    TurnTokens,
     steps_of,
     threshold,
     token_weights,
     turn_weights,
 )
-from agentrl.rollout.curation.success_pool import PoolState, Success, SuccessPool, with_loan
+from agentrl.rollout.curation.success_pool import PooledSuccess, PoolState, SuccessPool, with_loan
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
 
 
-def results(*rewards: float | None, turns: int = 2, tokens: int = 10) -> tuple[Result, ...]:
+def results(*rewards: float | None, turns: int = 2, tokens: int = 10) -> tuple[RolloutSummary, ...]:
     return tuple(
-        Result(sample=i, reward=r, tokens=tokens, turns=turns, version=0, seconds=1.0)
+        RolloutSummary(sample=i, reward=r, tokens=tokens, turns=turns, version=0, seconds=1.0)
         for i, r in enumerate(rewards)
     )
 
 
-def group(*rewards: float | None, task: str = "t", ordinal: int = 0, step: int = 0) -> GroupResult:
-    return GroupResult(
+def group(*rewards: float | None, task: str = "t", ordinal: int = 0, step: int = 0) -> GroupOutcome:
+    return GroupOutcome(
         step=step, ordinal=ordinal, task_id=task, asked=len(rewards), results=results(*rewards)
     )
 
@@ -93,10 +98,10 @@ def test_darts_turn_cap_is_a_bit_more_than_the_longest_success(
 
 
 def test_dart_reads_the_latest_scores_of_a_task() -> None:
-    record = TaskRecord(recent=(0.0,) * 8 + (1.0,) * 6 + (0.0,) * 2, longest_success_turns=4)
-    allotment = Dart(length_slack=1.5).first(record, base=8, max_turns=30)
+    record = TaskStatistics(recent=(0.0,) * 8 + (1.0,) * 6 + (0.0,) * 2, longest_success_turns=4)
+    allotment = DartAllocator(length_slack=1.5).first(record, base=8, max_turns=30)
     assert (allotment.trajectories, allotment.max_turns) == (5, 6)
-    allotment = Dart(length_slack=None).first(UNSEEN, base=8, max_turns=30)
+    allotment = DartAllocator(length_slack=None).first(UNSEEN, base=8, max_turns=30)
     assert (allotment.trajectories, allotment.max_turns) == (8, 30)
 
 
@@ -126,23 +131,23 @@ def test_dars_with_the_standard_deviation_has_a_flatter_mass() -> None:
 def test_dars_never_asks_beyond_its_limit(
     rewards: list[float | None], form: dars.Form, std: bool, limit: int
 ) -> None:
-    rule = Dars(form=form, normalise_std=std, max_trajectories=limit)
+    rule = DarsAllocator(form=form, normalise_std=std, max_trajectories=limit)
     more = rule.more(group(*rewards), base=len(rewards))
     assert 0 <= more <= max(0, limit - len(rewards))
 
 
 def test_a_group_of_failures_gets_no_second_phase() -> None:
-    assert Dars().more(group(None, None), base=2) == 0
-    assert Fixed().more(group(0.0, 0.0), base=2) == 0
+    assert DarsAllocator().more(group(None, None), base=2) == 0
+    assert FixedAllocator().more(group(0.0, 0.0), base=2) == 0
 
 
 def test_failures_do_not_make_a_task_look_hard() -> None:
-    assert Dars().more(group(1.0, 0.0, None, None, None, None, None, None), base=8) == 0
+    assert DarsAllocator().more(group(1.0, 0.0, None, None, None, None, None, None), base=8) == 0
 
 
 def test_a_second_phase_stays_within_its_seconds() -> None:
-    assert Dars(budget_s=5.5).more(group(*[0.0] * 8), base=8) == 5
-    assert Dars(budget_s=500).more(group(*[0.0] * 8), base=8) == 24
+    assert DarsAllocator(budget_s=5.5).more(group(*[0.0] * 8), base=8) == 5
+    assert DarsAllocator(budget_s=500).more(group(*[0.0] * 8), base=8) == 24
 
 
 # Records
@@ -185,19 +190,19 @@ def test_records_do_not_depend_on_the_order_of_a_step(order: list[int], inner: l
     ],
 )
 def test_only_a_spread_of_rewards_is_kept(rewards: tuple[float | None, ...], found: str) -> None:
-    assert verdict(group(*rewards), DynamicSampling()) == found
+    assert verdict(group(*rewards), DynamicSamplingFilter()) == found
 
 
 def test_ui_s1s_threshold_on_the_spread_over_n() -> None:
     assert spread((1.0, 1.0, 1.0, 0.0)) == pytest.approx(0.4330127)
-    rule = DynamicSampling(min_spread=0.3)
+    rule = DynamicSamplingFilter(min_spread=0.3)
     assert verdict(group(1.0, 1.0, 1.0, 0.0), rule) == "kept"
     assert verdict(group(1.0, 1.0, 1.0, 1.0), rule) == "all_right"
     assert verdict(group(0.6, 0.4), rule) == "even"
 
 
 def test_a_mean_that_is_too_high_is_too_easy() -> None:
-    rule = DynamicSampling(max_mean_reward=0.75)
+    rule = DynamicSamplingFilter(max_mean_reward=0.75)
     found: list[Verdict] = [verdict(group(1.0, r), rule) for r in (0.0, 0.49, 0.5)]
     assert found == ["kept", "kept", "too_easy"]
 
@@ -205,7 +210,9 @@ def test_a_mean_that_is_too_high_is_too_easy() -> None:
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=9), st.integers(0, 4))
 def test_failures_never_change_a_verdict(rewards: list[float], failures: int) -> None:
     with_failures = group(*rewards, *[None] * failures)
-    assert verdict(with_failures, DynamicSampling()) == verdict(group(*rewards), DynamicSampling())
+    assert verdict(with_failures, DynamicSamplingFilter()) == verdict(
+        group(*rewards), DynamicSamplingFilter()
+    )
 
 
 def test_equal_rewards_have_no_spread_whatever_the_rounding() -> None:
@@ -217,20 +224,20 @@ def test_equal_rewards_have_no_spread_whatever_the_rounding() -> None:
     [
         (None, 0, 0, 8),
         (None, 5, 1, 0),
-        (DynamicSampling(), 0, 0, 8),
-        (DynamicSampling(), 5, 1, 3),
-        (DynamicSampling(), 8, 1, 0),
-        (DynamicSampling(refill="batch"), 5, 1, 8),
-        (DynamicSampling(refill="batch"), 3, 0, 5),
-        (DynamicSampling(oversample=1.5), 0, 0, 12),
-        (DynamicSampling(oversample=1.1), 0, 0, 9),
-        (DynamicSampling(oversample=1.1), 7, 1, 2),
-        (DynamicSampling(max_refills=2), 5, 2, 3),
-        (DynamicSampling(max_refills=2), 5, 3, 0),
+        (DynamicSamplingFilter(), 0, 0, 8),
+        (DynamicSamplingFilter(), 5, 1, 3),
+        (DynamicSamplingFilter(), 8, 1, 0),
+        (DynamicSamplingFilter(refill="batch"), 5, 1, 8),
+        (DynamicSamplingFilter(refill="batch"), 3, 0, 5),
+        (DynamicSamplingFilter(oversample=1.5), 0, 0, 12),
+        (DynamicSamplingFilter(oversample=1.1), 0, 0, 9),
+        (DynamicSamplingFilter(oversample=1.1), 7, 1, 2),
+        (DynamicSamplingFilter(max_refills=2), 5, 2, 3),
+        (DynamicSamplingFilter(max_refills=2), 5, 3, 0),
     ],
 )
 def test_refills_ask_for_what_is_missing_within_their_budget(
-    rule: DynamicSampling | None, live: int, rounds: int, count: int
+    rule: DynamicSamplingFilter | None, live: int, rounds: int, count: int
 ) -> None:
     assert to_ask(rule, wanted=8, live=live, rounds=rounds) == count
 
@@ -249,12 +256,14 @@ def test_the_bias_of_first_come_first_kept_is_told() -> None:
 # Success pool
 
 
-def stored(sample: int, version: int, *, used: int = 0) -> Success:
-    result = Result(sample=sample, reward=1.0, tokens=7, turns=3, version=version)
-    return Success(group=f"{version}/0", result=result, used=used)
+def stored(sample: int, version: int, *, used: int = 0) -> PooledSuccess:
+    result = RolloutSummary(sample=sample, reward=1.0, tokens=7, turns=3, version=version)
+    return PooledSuccess(group=f"{version}/0", result=result, used=used)
 
 
-def lend(held: list[Success], rule: SuccessPool, rewards: tuple[float | None, ...]) -> str | None:
+def lend(
+    held: list[PooledSuccess], rule: SuccessPool, rewards: tuple[float | None, ...]
+) -> str | None:
     state = PoolState(successes={"t": tuple(held)})
     loan = rule.lend(state, group(*rewards, step=9), version=10, success_above=0.0)
     return loan.ref if loan else None
@@ -315,8 +324,8 @@ def test_uses_are_counted_per_batch() -> None:
 # Steps
 
 
-def steps(*entropies: float | None) -> list[Step]:
-    return [Step(tokens=10, entropy=e) for e in entropies]
+def steps(*entropies: float | None) -> list[TurnTokens]:
+    return [TurnTokens(tokens=10, entropy=e) for e in entropies]
 
 
 def test_the_upper_four_fifths_train() -> None:
@@ -336,7 +345,7 @@ def test_equal_entropies_all_train_at_a_percentile_and_not_by_a_top_share() -> N
 
 
 def test_renormalised_weights_keep_the_weight_of_the_group() -> None:
-    mixed = [Step(tokens=30, entropy=0.1), *steps(1.0, 2.0, 3.0, 4.0)]
+    mixed = [TurnTokens(tokens=30, entropy=0.1), *steps(1.0, 2.0, 3.0, 4.0)]
     weights = HighEntropySteps(weight="renormalised").weights(mixed)
     assert weights[0] == 0.0
     assert sum(w * s.tokens for w, s in zip(weights, mixed, strict=True)) == pytest.approx(70)
@@ -423,15 +432,15 @@ def test_a_reward_that_is_no_number_is_refused() -> None:
 # Composition
 
 
-AROUND = Surroundings(group_size=8, tasks_per_step=4, tasks=100, entropies=True)
+AROUND = CurationContext(group_size=8, tasks_per_step=4, tasks=100, entropies=True)
 
 
 def test_every_method_can_be_named() -> None:
     for slot, methods in SLOTS.items():
         for name in methods:
-            assert isinstance(curation_of({slot: {"name": name}}), Curation)
+            assert isinstance(curation_of({slot: {"name": name}}), CurationRules)
     found = curation_of({"allocation": {"name": "dart", "threshold": 1.0}, "revisit_every": 3})
-    assert found == Curation(allocation=Dart(threshold=1.0), revisit_every=3)
+    assert found == CurationRules(allocation=DartAllocator(threshold=1.0), revisit_every=3)
 
 
 @pytest.mark.parametrize(
@@ -463,15 +472,15 @@ ALL = {
     ("rules", "around"),
     [
         (curation_of(ALL), replace(AROUND, max_age=8)),
-        (Curation(), replace(AROUND, group_size=1, tasks=None, entropies=False)),
+        (CurationRules(), replace(AROUND, group_size=1, tasks=None, entropies=False)),
         (curation_of({"allocation": {"name": "dars"}, "pool": {"name": "success"}}), AROUND),
     ],
 )
-def test_everything_together_composes(rules: Curation, around: Surroundings) -> None:
+def test_everything_together_composes(rules: CurationRules, around: CurationContext) -> None:
     assert complaint(rules, around) == ""
 
 
-def complaint(rules: Curation, around: Surroundings) -> str:
+def complaint(rules: CurationRules, around: CurationContext) -> str:
     try:
         check(rules, around)
     except ConfigError as error:
@@ -576,8 +585,8 @@ def test_what_makes_no_sense_names_both_keys(
     assert sum(conflict.holds(rules, surroundings) for conflict in CONFLICTS) == 1
 
 
-@pytest.mark.parametrize("allocation", [Fixed(), Dart(), Dars()])
-def test_an_allocation_of_an_unknown_task_is_the_runs_own(allocation: Allocation) -> None:
+@pytest.mark.parametrize("allocation", [FixedAllocator(), DartAllocator(), DarsAllocator()])
+def test_an_allocation_of_an_unknown_task_is_the_runs_own(allocation: RolloutAllocation) -> None:
     first = allocation.first(UNSEEN, base=8, max_turns=12)
     assert (first.trajectories, first.max_turns) == (8, 12)
 

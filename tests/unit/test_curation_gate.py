@@ -19,27 +19,27 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Info, Observation, Step
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.rollout.curation.allocation import Dars, Dart
-from agentrl.rollout.curation.cdas import Cdas
-from agentrl.rollout.curation.curated_step import Curated, Curator
-from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn
-from agentrl.rollout.curation.gated import GatedCuration
-from agentrl.rollout.curation.rules import Curation
-from agentrl.rollout.curation.sampling import Sampler, Uniform
-from agentrl.rollout.curation.saved import decode, encode
+from agentrl.rollout.curation.allocation import DarsAllocator, DartAllocator
+from agentrl.rollout.curation.cdas import CdasTaskSampler
+from agentrl.rollout.curation.curated_step import CuratedBatch, TaskCurator
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn
+from agentrl.rollout.curation.group_curation import GroupCuration
+from agentrl.rollout.curation.rules import CurationRules
+from agentrl.rollout.curation.sampling import CurriculumSampler, UniformTaskSampler
+from agentrl.rollout.curation.state_json import decode, encode
 from agentrl.rollout.curation.steps import HighEntropySteps
-from agentrl.rollout.curation.success_pool import PoolState, Success, SuccessPool
-from agentrl.rollout.curation.vade import Vade
+from agentrl.rollout.curation.success_pool import PooledSuccess, PoolState, SuccessPool
+from agentrl.rollout.curation.vade import VadeTaskSampler
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.ledger import Ledger
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.gate.segments import SegmentBudget
-from agentrl.rollout.pool import Rollouts
-from agentrl.rollout.repeats import Repeats
-from agentrl.sampler import TaskSampler
-from agentrl.scheduler import GroupState, Order, OutOfTasks
-from agentrl.seeds import derive
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.queue import RolloutQueue
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.segments import SegmentBudget
+from agentrl.rollout.scheduler.topology import GroupRequest, GroupState, OutOfTasks
+from agentrl.rollout.seed_repeats import SeedRepeats
+from agentrl.rollout.task_sampler import TaskSampler
+from agentrl.runtime.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Tree, reward_of
 from benchmarks.letters import END, LetterChat
@@ -55,7 +55,7 @@ WHAT = ("wrong", "right", "mixed")
 class Rig:
     """A gate with curation over scripted trajectories."""
 
-    rules: Curation
+    rules: CurationRules
     mode: Mode = "sync"
     wanted: int = 3
     tasks: int = 12
@@ -63,20 +63,20 @@ class Rig:
     engine: ScriptedEngine = field(default_factory=lambda: ScriptedEngine(reply))
     env: Callable[[], Any] = Graded
     policy: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    curation: GatedCuration = field(init=False)
-    gate: Gate = field(init=False)
+    curation: GroupCuration = field(init=False)
+    gate: RolloutScheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        curator = Curator(
+        curator = TaskCurator(
             self.rules,
             TaskSampler(Graded(), seed=0, limit=self.tasks),
             seed=0,
             group_size=self.group_size,
             max_turns=8,
         )
-        self.curation = GatedCuration(curator=curator, wanted=self.wanted)
+        self.curation = GroupCuration(curator=curator, wanted=self.wanted)
         keys: dict[str, Any] = {"retries": 0, "concurrency": 24, **self.policy}
-        rollouts = Rollouts(
+        rollouts = RolloutRunner(
             make_env=self.env,
             engine=self.engine,
             chat=LetterChat(),
@@ -85,7 +85,7 @@ class Rig:
             entropies=self.rules.steps is not None,
         )
         self.gate = rollouts.gate(
-            GatePolicy(
+            SchedulerPolicy(
                 mode=self.mode,
                 groups_per_step=self.wanted,
                 group_size=self.group_size,
@@ -99,8 +99,8 @@ class Rig:
         )
         self.curation.flying = self.gate.unfinished
 
-    async def steps(self, count: int) -> list[Curated]:
-        found: list[Curated] = []
+    async def steps(self, count: int) -> list[CuratedBatch]:
+        found: list[CuratedBatch] = []
         async with asyncio.timeout(60), self.gate:
             for version in range(1, count + 1):
                 batch = await self.gate.batch()
@@ -119,10 +119,10 @@ def rewards(tree: Tree) -> list[float | None]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("sampler", [Uniform(), Cdas(), Vade()])
-async def test_samplers(mode: Mode, sampler: Sampler) -> None:
+@pytest.mark.parametrize("sampler", [UniformTaskSampler(), CdasTaskSampler(), VadeTaskSampler()])
+async def test_samplers(mode: Mode, sampler: CurriculumSampler) -> None:
     """No task is in two places at once, and what the sampler knows comes from groups that ended."""
-    rig = Rig(Curation(sampler=sampler), mode)
+    rig = Rig(CurationRules(sampler=sampler), mode)
     for curated in await rig.steps(4):
         ids = [tree.task.id for tree in curated.trees]
         assert len(ids) == len(set(ids)) == 3
@@ -133,7 +133,12 @@ async def test_samplers(mode: Mode, sampler: Sampler) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_dart_makes_groups_of_solved_tasks_smaller(mode: Mode) -> None:
-    rig = Rig(Curation(sampler=Uniform(), allocation=Dart()), mode, tasks=3, wanted=3)
+    rig = Rig(
+        CurationRules(sampler=UniformTaskSampler(), allocation=DartAllocator()),
+        mode,
+        tasks=3,
+        wanted=3,
+    )
     sizes: dict[str, list[int]] = {what: [] for what in WHAT}
     for curated in await rig.steps(5):
         for tree in curated.trees:
@@ -159,20 +164,23 @@ class Endless(Graded):
 
 
 async def test_an_order_has_its_own_number_of_trajectories_and_turns() -> None:
-    rollouts = Rollouts(
+    rollouts = RolloutRunner(
         make_env=Endless,
         engine=ScriptedEngine(lambda request: (1, END)),
         chat=LetterChat(),
         limits=EpisodeLimits(context_tokens=640, max_turns=5),
     )
-    (first, second), given = [Task(prompt=f"task {i}", id=f"t{i}") for i in range(2)], list[Order]()
+    (first, second), given = (
+        [Task(prompt=f"task {i}", id=f"t{i}") for i in range(2)],
+        list[GroupRequest](),
+    )
 
-    def orders(count: int) -> list[Task | Order]:
-        given.append(Order(task=first, trajectories=3, max_turns=2))
+    def orders(count: int) -> list[Task | GroupRequest]:
+        given.append(GroupRequest(task=first, trajectories=3, max_turns=2))
         return [given[-1], second][:count]
 
     gate = rollouts.gate(
-        GatePolicy(groups_per_step=2, group_size=2),
+        SchedulerPolicy(groups_per_step=2, group_size=2),
         orders,
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
@@ -193,7 +201,9 @@ async def test_dart_caps_turns_at_a_bit_more_than_the_longest_success(mode: Mode
         env.quick = len(made) <= 4 * 2 * 2
         return env
 
-    rules = Curation(sampler=Uniform(), allocation=Dart(window=1, threshold=1.0))
+    rules = CurationRules(
+        sampler=UniformTaskSampler(), allocation=DartAllocator(window=1, threshold=1.0)
+    )
     engine = ScriptedEngine(lambda request: (1, END))
     rig = Rig(rules, mode, tasks=2, wanted=2, engine=engine, env=quick_at_first)
     lengths = [
@@ -208,7 +218,7 @@ async def test_dart_caps_turns_at_a_bit_more_than_the_longest_success(mode: Mode
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_dars_grows_groups_that_fail(mode: Mode) -> None:
-    rig = Rig(Curation(allocation=Dars()), mode)
+    rig = Rig(CurationRules(allocation=DarsAllocator()), mode)
     seen: dict[str, int] = {}
     for curated in await rig.steps(3):
         for tree in curated.trees:
@@ -230,7 +240,9 @@ async def test_dars_grows_before_the_filter_looks_and_once() -> None:
         _, _, sample, _, _ = request.id.split("/")
         return (*map(ord, "yes" if sample == "5" else "no"), END)
 
-    rules = Curation(allocation=Dars(max_trajectories=6), filter=DynamicSampling())
+    rules = CurationRules(
+        allocation=DarsAllocator(max_trajectories=6), filter=DynamicSamplingFilter()
+    )
     rig = Rig(rules, engine=ScriptedEngine(late))
     (curated,) = await rig.steps(1)
     for tree in curated.trees:
@@ -242,7 +254,7 @@ async def test_dars_grows_before_the_filter_looks_and_once() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_the_filter_keeps_groups_that_differ(mode: Mode) -> None:
-    rig = Rig(Curation(sampler=Uniform(), filter=DynamicSampling()), mode)
+    rig = Rig(CurationRules(sampler=UniformTaskSampler(), filter=DynamicSamplingFilter()), mode)
     found = await rig.steps(3)
     assert all(kind(tree) == "mixed" for curated in found for tree in curated.trees)
     assert all(len(curated.trees) == 3 for curated in found)
@@ -252,7 +264,7 @@ async def test_the_filter_keeps_groups_that_differ(mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_step_that_dropped_enough_trains_on_what_it_has(mode: Mode) -> None:
-    rules = Curation(filter=DynamicSampling(max_refills=0))
+    rules = CurationRules(filter=DynamicSamplingFilter(max_refills=0))
     rig = Rig(rules, mode, policy={"concurrency": 12})
     (curated,) = await rig.steps(1)
     assert 0 < len(curated.trees) < 3
@@ -261,7 +273,7 @@ async def test_a_step_that_dropped_enough_trains_on_what_it_has(mode: Mode) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_step_of_nothing_stops_the_run(mode: Mode) -> None:
-    rules = Curation(filter=DynamicSampling(max_refills=1, min_spread=0.9))
+    rules = CurationRules(filter=DynamicSamplingFilter(max_refills=1, min_spread=0.9))
     with pytest.raises(NothingToLearn, match=r"groups that can teach.*max_refills"):
         await Rig(rules, mode).steps(1)
 
@@ -270,7 +282,7 @@ async def test_a_step_of_nothing_stops_the_run(mode: Mode) -> None:
 async def test_steps_of_low_entropy_weigh_nothing(mode: Mode) -> None:
     """The entropy of a trajectory's only turn rises with its sample."""
     engine = ScriptedEngine(reply, entropy=lambda request, i, t: float(request.id.split("/")[2]))
-    rules = Curation(steps=HighEntropySteps(keep=0.5, how="top"))
+    rules = CurationRules(steps=HighEntropySteps(keep=0.5, how="top"))
     rig = Rig(rules, mode, engine=engine)
     for curated in await rig.steps(2):
         assert curated.weights is not None
@@ -282,12 +294,12 @@ async def test_steps_of_low_entropy_weigh_nothing(mode: Mode) -> None:
 
 
 def test_a_pool_without_its_trajectories_is_begun_anew() -> None:
-    rules = Curation(pool=SuccessPool())
+    rules = CurationRules(pool=SuccessPool())
     who = Rig(rules).curation.curator
     tree = Tree(Task(prompt="q", id="t0"))
     group_of = {"step": 0, "ordinal": 0, "task_id": "t0", "asked": 1}
     state = replace(who.state, pool=_pool(group_of))
-    again = Curator(
+    again = TaskCurator(
         rules,
         TaskSampler(Graded(), seed=0, limit=12),
         seed=0,
@@ -300,30 +312,30 @@ def test_a_pool_without_its_trajectories_is_begun_anew() -> None:
 
 
 def _pool(group: Mapping[str, Any]) -> PoolState:
-    from agentrl.rollout.curation.outcomes import Result
+    from agentrl.rollout.curation.outcomes import RolloutSummary
 
-    result = Result(sample=0, reward=1.0, tokens=1, turns=1, version=0)
-    return PoolState(successes={"t0": (Success(group="0/0", result=result),)})
+    result = RolloutSummary(sample=0, reward=1.0, tokens=1, turns=1, version=0)
+    return PoolState(successes={"t0": (PooledSuccess(group="0/0", result=result),)})
 
 
 # What the gate does for it
 
 
-def plain(mode: Mode, tasks: Sequence[Task], *, per_step: int, **keys: Any) -> Gate:
+def plain(mode: Mode, tasks: Sequence[Task], *, per_step: int, **keys: Any) -> RolloutScheduler:
     left = list(tasks)
 
     def take(count: int) -> list[Task]:
         taken, left[:] = left[:count], left[count:]
         return taken
 
-    rollouts = Rollouts(
+    rollouts = RolloutRunner(
         make_env=Endless if "segment" in keys else Graded,
         engine=ScriptedEngine(reply if "segment" not in keys else lambda request: (1, END)),
         chat=LetterChat(),
         limits=EpisodeLimits(context_tokens=64, max_turns=4),
     )
     return rollouts.gate(
-        GatePolicy(mode=mode, groups_per_step=per_step, group_size=2, **keys),
+        SchedulerPolicy(mode=mode, groups_per_step=per_step, group_size=2, **keys),
         take,
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
@@ -354,7 +366,7 @@ async def test_tasks_that_run_out_let_parked_trajectories_go_on(mode: Mode) -> N
 
 async def test_a_task_may_come_twice_in_one_collect() -> None:
     engine = ScriptedEngine(reply)
-    rollouts = Rollouts(make_env=Graded, engine=engine, chat=LetterChat(), concurrency=3)
+    rollouts = RolloutRunner(make_env=Graded, engine=engine, chat=LetterChat(), concurrency=3)
     twice = [FIVE[0], FIVE[1], FIVE[0], FIVE[0]]
     trees = await rollouts.collect(twice, group_size=2, seed=7, sampling=Sampling())
     assert [tree.task.id for tree in trees] == ["t0", "t1", "t0", "t0"]
@@ -369,7 +381,7 @@ def test_repeats_are_told_apart_however_often_they_are_asked(
     groups: list[tuple[int, str]], random: Random
 ) -> None:
     """First asked in their order, then again in any order: the same, and never one twice."""
-    repeats = Repeats()
+    repeats = SeedRepeats()
     first = [repeats.of(i, task, step=step) for i, (step, task) in enumerate(groups)]
     named = [(step, task, again) for (step, task), again in zip(groups, first, strict=True)]
     assert len({*named}) == len(named)
@@ -389,9 +401,11 @@ def test_groups_of_any_size_may_grow_once(
     groups: list[tuple[int, int]], failing: set[int], random: Random
 ) -> None:
     """Random ends: each group trains on its own number and what it grew by, less its failures."""
-    ledger = Ledger(GatePolicy(groups_per_step=len(groups), group_size=9, retries=0, concurrency=5))
+    ledger = RolloutQueue(
+        SchedulerPolicy(groups_per_step=len(groups), group_size=9, retries=0, concurrency=5)
+    )
     ledger.wait_for_batch()
-    orders = [Order(task=FIVE[0], trajectories=size) for size, _ in groups]
+    orders = [GroupRequest(task=FIVE[0], trajectories=size) for size, _ in groups]
     opened = ledger.open_groups([0] * len(groups), orders)
     grown, live, count = set[int](), list[Any](), 0
     while True:
@@ -420,8 +434,8 @@ def test_groups_of_any_size_may_grow_once(
 
 
 def test_a_small_group_needs_no_more_valid_ones_than_it_has() -> None:
-    ledger = Ledger(GatePolicy(groups_per_step=1, group_size=4, min_valid=3, retries=0))
-    (group,) = ledger.open_groups([0], [Order(task=FIVE[0], trajectories=2)])
+    ledger = RolloutQueue(SchedulerPolicy(groups_per_step=1, group_size=4, min_valid=3, retries=0))
+    (group,) = ledger.open_groups([0], [GroupRequest(task=FIVE[0], trajectories=2)])
     ends = list[str]()
     while (member := ledger.start_next()) is not None:
         leaf = Leaf(node=None, outcome=Finished(1.0), sample=member.sample)

@@ -16,23 +16,23 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.events.kinds import GroupDropped, GroupResized
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.rollout.curation.allocation import Dars
-from agentrl.rollout.curation.curated_step import Curated, Curator
-from agentrl.rollout.curation.dapo import DynamicSampling
-from agentrl.rollout.curation.gated import GatedCuration
-from agentrl.rollout.curation.rules import Curation
-from agentrl.rollout.curation.sampling import Uniform
-from agentrl.rollout.curation.vade import Vade
+from agentrl.rollout.curation.allocation import DarsAllocator
+from agentrl.rollout.curation.curated_step import CuratedBatch, TaskCurator
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+from agentrl.rollout.curation.group_curation import GroupCuration
+from agentrl.rollout.curation.rules import CurationRules
+from agentrl.rollout.curation.sampling import UniformTaskSampler
+from agentrl.rollout.curation.vade import VadeTaskSampler
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.policy import GatePolicy, Mode
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.pool import Rollouts
-from agentrl.sampler import TaskSampler
-from agentrl.scheduler import Order
-from agentrl.seeds import derive
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.topology import GroupRequest
+from agentrl.rollout.task_sampler import TaskSampler
+from agentrl.runtime.seeds import derive
 from agentrl.simulate.clock import run_virtual
-from agentrl.store.event import Dropped, Enlarged
 from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
@@ -59,7 +59,7 @@ class Process(Dying):
     """One process of a curated run."""
 
     folder: Path
-    rules: Curation
+    rules: CurationRules
     mode: Mode = "sync"
     wanted: int = 2
     speak: Callable[[GenerateRequest], Sequence[int]] = reply
@@ -68,7 +68,7 @@ class Process(Dying):
     """Of every order, where it is not the run's."""
     version: int = 0
     record: RunStore = field(init=False)
-    curation: GatedCuration = field(init=False)
+    curation: GroupCuration = field(init=False)
 
     def __post_init__(self) -> None:
         place = self.folder / "store"
@@ -82,17 +82,17 @@ class Process(Dying):
         )
         stream.skip(self.record.restore({}, step=0) or 0)
         known = stream if self.rules.sampler is None else TaskSampler(Graded(), seed=0, limit=9)
-        curator = Curator(self.rules, known, seed=0, group_size=SIZE, max_turns=8)
-        self.curation = GatedCuration(curator=curator, wanted=self.wanted)
+        curator = TaskCurator(self.rules, known, seed=0, group_size=SIZE, max_turns=8)
+        self.curation = GroupCuration(curator=curator, wanted=self.wanted)
 
-    def orders(self, count: int) -> list[Order]:
+    def orders(self, count: int) -> list[GroupRequest]:
         return [
             replace(order, max_turns=self.max_turns or order.max_turns)
             for order in self.curation.tasks(count)
         ]
 
-    def gate(self) -> Gate:
-        rollouts = Rollouts(
+    def gate(self) -> RolloutScheduler:
+        rollouts = RolloutRunner(
             make_env=self.env,
             engine=ScriptedEngine(
                 lambda asked: rest_of_turn(asked, self.speak(asked)), token_s=1.0
@@ -102,7 +102,7 @@ class Process(Dying):
             retries=0,
         )
         gate = rollouts.gate(
-            GatePolicy(
+            SchedulerPolicy(
                 mode=self.mode,
                 groups_per_step=self.wanted,
                 group_size=SIZE,
@@ -122,7 +122,7 @@ class Process(Dying):
         gate.adopt(self.record.groups, self.record.requeued)
         return gate
 
-    async def step(self, gate: Gate) -> Curated:
+    async def step(self, gate: RolloutScheduler) -> CuratedBatch:
         batch = await gate.batch()
         curated = self.curation.batch(batch.trees)
         self.version += 1
@@ -132,7 +132,7 @@ class Process(Dying):
         await gate.load(None, self.version)
         return curated
 
-    async def steps(self, count: int) -> list[Curated]:
+    async def steps(self, count: int) -> list[CuratedBatch]:
         with self.record:
             async with self.gate() as gate:
                 return [await self.step(gate) for _ in range(count)]
@@ -144,7 +144,9 @@ def late(request: GenerateRequest) -> Sequence[int]:
     return (*map(ord, "yes" if sample == "5" else "no"), END)
 
 
-GROWING = Curation(allocation=Dars(max_trajectories=6), filter=DynamicSampling())
+GROWING = CurationRules(
+    allocation=DarsAllocator(max_trajectories=6), filter=DynamicSamplingFilter()
+)
 
 
 @pytest.mark.parametrize("seconds", [2.5, 3.5, 5.5, 6.5])
@@ -160,14 +162,14 @@ def test_a_second_phase_goes_on_and_is_not_had_twice(tmp_path: Path, seconds: fl
         assert rewards(tree).count(1.0) == 1
     with StoreReader(tmp_path / "store") as reader:
         events = [event for _, event in reader.events()]
-    grown = [event.group for event in events if isinstance(event, Enlarged)]
+    grown = [event.group for event in events if isinstance(event, GroupResized)]
     assert sorted(grown) == sorted({*grown}), "each once"
-    assert not [event for event in events if isinstance(event, Dropped)]
+    assert not [event for event in events if isinstance(event, GroupDropped)]
 
 
 def test_a_second_phase_that_had_ended_is_not_asked_for_again(tmp_path: Path) -> None:
     """Rules that would give any group more: its size on record says that it has had it."""
-    always = Curation(allocation=Dars(form="hardness", max_trajectories=6))
+    always = CurationRules(allocation=DarsAllocator(form="hardness", max_trajectories=6))
     run_virtual(Process(tmp_path, always, speak=late, wanted=1).live_for(4))
     process = Process(tmp_path, always, speak=late, wanted=1)
     (kept,) = process.record.groups
@@ -175,12 +177,12 @@ def test_a_second_phase_that_had_ended_is_not_asked_for_again(tmp_path: Path) ->
     asked: list[int] = []
     inner = process.curation.curator.rules.allocation.more
 
-    class Noting(Dars):
+    class Noting(DarsAllocator):
         def more(self, group: Any, *, base: int) -> int:
             asked.append(group.asked)
             return inner(group, base=base)
 
-    process.curation.curator.rules = Curation(allocation=Noting(max_trajectories=20))
+    process.curation.curator.rules = CurationRules(allocation=Noting(max_trajectories=20))
     (curated,) = run_virtual(process.steps(1))
     (tree,) = curated.trees
     assert len(tree.leaves) == 6
@@ -193,9 +195,9 @@ def test_turns_of_an_order_hold_after_a_kill(tmp_path: Path) -> None:
     def word(request: GenerateRequest) -> Sequence[int]:
         return (1, END)
 
-    first = Process(tmp_path, Curation(), speak=word, env=Endless, max_turns=3)
+    first = Process(tmp_path, CurationRules(), speak=word, env=Endless, max_turns=3)
     run_virtual(first.live_for(3))
-    process = Process(tmp_path, Curation(), speak=word, env=Endless)
+    process = Process(tmp_path, CurationRules(), speak=word, env=Endless)
     assert {group.max_turns for group in process.record.groups} == {3}
     assert process.record.turns > 0
     (curated,) = run_virtual(process.steps(1))
@@ -205,11 +207,13 @@ def test_turns_of_an_order_hold_after_a_kill(tmp_path: Path) -> None:
 
 REWARDS = {"wrong": [0.0] * SIZE, "right": [1.0] * SIZE, "mixed": [1.0, 0.0, 1.0, None]}
 """By sample, of each kind of group; None for a trajectory that fails."""
-FILTERED = DynamicSampling(max_refills=3)
+FILTERED = DynamicSamplingFilter(max_refills=3)
 SAMPLED = {
-    "stream": Curation(filter=FILTERED),
-    "revisit": Curation(sampler=Uniform(), revisit_every=2, filter=FILTERED),
-    "vade": Curation(sampler=Vade(), filter=FILTERED, allocation=Dars(max_trajectories=6)),
+    "stream": CurationRules(filter=FILTERED),
+    "revisit": CurationRules(sampler=UniformTaskSampler(), revisit_every=2, filter=FILTERED),
+    "vade": CurationRules(
+        sampler=VadeTaskSampler(), filter=FILTERED, allocation=DarsAllocator(max_trajectories=6)
+    ),
 }
 
 
@@ -261,7 +265,7 @@ def test_whenever_it_is_killed_only_groups_that_can_teach_train(
 ) -> None:
     """Groups all right or all wrong are dropped, restored ones too, and others take their place."""
     folder = tmp_path_factory.mktemp("killed")
-    rules = Curation(filter=DynamicSampling(max_refills=20))
+    rules = CurationRules(filter=DynamicSamplingFilter(max_refills=20))
     for seconds in lives:
         run_virtual(Process(folder, rules, mode).live_for(seconds))
     process = Process(folder, rules, mode)
@@ -274,7 +278,7 @@ def test_whenever_it_is_killed_only_groups_that_can_teach_train(
         assert sorted(leaf.sample for leaf in tree.leaves) == list(range(SIZE))
     with StoreReader(folder / "store") as reader:
         states = {number: reader.state(number) for number in reader.groups()}
-        dropped = {e.group for _, e in reader.events() if isinstance(e, Dropped)}
+        dropped = {e.group for _, e in reader.events() if isinstance(e, GroupDropped)}
         recorded = {number: reader.group(number).tree for number in states}
     for tree in (*trees, *recorded.values()):
         for leaf in tree.leaves:

@@ -14,33 +14,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.rollout.curation.allocation import Dart
-from agentrl.rollout.curation.curated_step import Ask
-from agentrl.rollout.curation.dapo import DynamicSampling
-from agentrl.rollout.curation.gated import GatedCuration
-from agentrl.rollout.curation.graft import with_members
-from agentrl.rollout.curation.members import Balanced
-from agentrl.rollout.curation.outcomes import GroupResult, Result
-from agentrl.rollout.curation.rules import Curation, Surroundings, conflicts, curation_of
+from agentrl.rollout.curation.allocation import DartAllocator
+from agentrl.rollout.curation.curated_step import CurationRequest
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+from agentrl.rollout.curation.group_curation import GroupCuration
+from agentrl.rollout.curation.members import BalancedRollouts
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
+from agentrl.rollout.curation.rules import CurationContext, CurationRules, conflicts, curation_of
 from agentrl.rollout.curation.success_pool import SuccessPool
-from agentrl.scheduler import Attempt, GroupState
+from agentrl.rollout.scheduler.topology import GroupState, RolloutKey
+from agentrl.store.trajectory_copy import with_members
 from agentrl.trajectory import Finished, Tree, reward_of
 from tests.support.curating import Score, curator, filled, tokens_of
 from tests.unit.test_curation_gate import MODES, Mode, Rig
 from tests.unit.test_curation_step import by_number, run
 
-AROUND = Surroundings(group_size=12, tasks_per_step=8, tasks=100)
+AROUND = CurationContext(group_size=12, tasks_per_step=8, tasks=100)
 
 
-def result(sample: int, reward: float | None, *, turns: int = 5) -> Result:
-    return Result(sample=sample, reward=reward, tokens=10, turns=turns, version=0)
+def result(sample: int, reward: float | None, *, turns: int = 5) -> RolloutSummary:
+    return RolloutSummary(sample=sample, reward=reward, tokens=10, turns=turns, version=0)
 
 
-def group(*results: Result, ordinal: int = 0) -> GroupResult:
-    return GroupResult(step=0, ordinal=ordinal, task_id="t", asked=len(results), results=results)
+def group(*results: RolloutSummary, ordinal: int = 0) -> GroupOutcome:
+    return GroupOutcome(step=0, ordinal=ordinal, task_id="t", asked=len(results), results=results)
 
 
-def chosen(rule: Balanced, held: GroupResult, seed: int = 0) -> frozenset[int]:
+def chosen(rule: BalancedRollouts, held: GroupOutcome, seed: int = 0) -> frozenset[int]:
     return rule.chosen(held, seed=seed, success_above=0.0)
 
 
@@ -49,7 +49,7 @@ def test_darts_cut_keeps_the_only_success_and_the_only_failure() -> None:
     one_lost = group(*(result(i, float(i != 3)) for i in range(12)))
     for held, only in ((one_won, 11), (one_lost, 3)):
         for seed in range(50):
-            kept = chosen(Balanced(), held, seed)
+            kept = chosen(BalancedRollouts(), held, seed)
             assert only in kept
             assert len(kept) == 8
 
@@ -58,14 +58,16 @@ def test_darts_code_stores_no_failure_of_fewer_than_four_steps() -> None:
     held = group(
         result(0, 0.0, turns=3), result(1, 0.0, turns=4), result(2, 1.0, turns=1), result(3, 1.0)
     )
-    assert chosen(Balanced(min_failed_turns=4), held) == {1, 2, 3}
-    assert chosen(Balanced(), held) == {0, 1, 2, 3}
+    assert chosen(BalancedRollouts(min_failed_turns=4), held) == {1, 2, 3}
+    assert chosen(BalancedRollouts(), held) == {0, 1, 2, 3}
 
 
 def test_what_broke_is_nobodys_and_what_is_success_is_for_the_config_to_say() -> None:
     held = group(result(0, None, turns=0), result(1, 0.5, turns=1), result(2, 0.0, turns=1))
-    assert chosen(Balanced(min_failed_turns=4), held) == {1}
-    assert Balanced(min_failed_turns=4).chosen(held, seed=0, success_above=0.5) == frozenset()
+    assert chosen(BalancedRollouts(min_failed_turns=4), held) == {1}
+    assert (
+        BalancedRollouts(min_failed_turns=4).chosen(held, seed=0, success_above=0.5) == frozenset()
+    )
 
 
 @given(
@@ -79,7 +81,7 @@ def test_a_cut_group_has_both_outcomes_no_short_failure_and_no_order(
     ends: list[tuple[float | None, int]], most: int, least: int, seed: int, random: Random
 ) -> None:
     results = [result(i, reward, turns=turns) for i, (reward, turns) in enumerate(ends)]
-    rule = Balanced(most=most, min_failed_turns=least)
+    rule = BalancedRollouts(most=most, min_failed_turns=least)
     kept = chosen(rule, group(*results), seed)
     able = {r.sample for r in results if r.reward or (r.reward == 0 and r.turns >= least)}
     assert kept <= able
@@ -94,7 +96,7 @@ def test_a_cut_group_has_both_outcomes_no_short_failure_and_no_order(
 def test_who_goes_is_drawn_anew_for_every_group() -> None:
     rewards = [float(i % 2) for i in range(12)]
     found = {
-        chosen(Balanced(), group(*map(result, range(12), rewards), ordinal=ordinal))
+        chosen(BalancedRollouts(), group(*map(result, range(12), rewards), ordinal=ordinal))
         for ordinal in range(20)
     }
     assert len(found) > 10
@@ -104,7 +106,7 @@ def test_who_goes_is_drawn_anew_for_every_group() -> None:
 
 def test_a_tree_keeps_its_members_its_failures_and_its_nodes() -> None:
     score: Score = lambda step, task, sample: None if sample == 3 else float(sample)  # noqa: E731
-    (ask, *_) = curator(Curation()).step(1, version=0).asks()
+    (ask, *_) = curator(CurationRules()).step(1, version=0).asks()
     tree = filled(ask, 0, 0, score)
     cut = with_members(tree, {1})
     assert [leaf.sample for leaf in cut.leaves] == [1, 3]
@@ -117,8 +119,11 @@ def test_a_tree_keeps_its_members_its_failures_and_its_nodes() -> None:
 
 
 def test_a_step_trains_on_the_cut_and_learns_from_all() -> None:
-    rules = Curation(
-        allocation=Dart(), members=Balanced(most=3), filter=DynamicSampling(), pool=SuccessPool()
+    rules = CurationRules(
+        allocation=DartAllocator(),
+        members=BalancedRollouts(most=3),
+        filter=DynamicSamplingFilter(),
+        pool=SuccessPool(),
     )
     score: Score = lambda step, task, sample: float(sample == 4)  # noqa: E731
     who = curator(rules, group_size=6)
@@ -136,7 +141,9 @@ def test_a_step_trains_on_the_cut_and_learns_from_all() -> None:
 
 
 def test_a_group_that_is_left_with_one_outcome_is_dropped_by_the_filter() -> None:
-    rules = Curation(members=Balanced(most=4, min_failed_turns=50), filter=DynamicSampling())
+    rules = CurationRules(
+        members=BalancedRollouts(most=4, min_failed_turns=50), filter=DynamicSamplingFilter()
+    )
     score: Score = lambda step, task, sample: float(sample % 2)  # noqa: E731
     step = curator(rules).step(2, version=0)
     (ask, *_) = step.asks()
@@ -144,7 +151,9 @@ def test_a_group_that_is_left_with_one_outcome_is_dropped_by_the_filter() -> Non
 
 
 def test_a_loan_is_a_member_like_any_success() -> None:
-    rules = Curation(members=Balanced(most=2), filter=DynamicSampling(), pool=SuccessPool())
+    rules = CurationRules(
+        members=BalancedRollouts(most=2), filter=DynamicSamplingFilter(), pool=SuccessPool()
+    )
     who = curator(rules, tasks=2, group_size=16)
     first: Score = lambda step, task, sample: float(step == 0 and sample == 1)  # noqa: E731
     run(who, 2, first)
@@ -159,7 +168,9 @@ def test_a_loan_is_a_member_like_any_success() -> None:
 
 
 def test_tokens_are_conserved_and_seeds_decide() -> None:
-    rules = Curation(members=Balanced(most=2), filter=DynamicSampling(oversample=2.0))
+    rules = CurationRules(
+        members=BalancedRollouts(most=2), filter=DynamicSamplingFilter(oversample=2.0)
+    )
     one, other = curator(rules, group_size=6), curator(rules, group_size=6)
     waiting = 0
     for _ in range(4):
@@ -178,7 +189,9 @@ def test_tokens_are_conserved_and_seeds_decide() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_behind_the_gate_a_batch_is_cut_and_what_broke_stays(mode: Mode) -> None:
-    rules = Curation(members=Balanced(most=2), filter=DynamicSampling(), pool=SuccessPool())
+    rules = CurationRules(
+        members=BalancedRollouts(most=2), filter=DynamicSamplingFilter(), pool=SuccessPool()
+    )
     for curated in await Rig(rules, mode, group_size=6).steps(3):
         for tree in curated.trees:
             rewards = [reward_of(leaf.outcome) for leaf in tree.leaves]
@@ -188,15 +201,17 @@ async def test_behind_the_gate_a_batch_is_cut_and_what_broke_stays(mode: Mode) -
 
 
 def test_behind_the_gate_a_group_that_waits_is_cut_when_it_trains() -> None:
-    rules = Curation(members=Balanced(most=2), filter=DynamicSampling())
-    curation = GatedCuration(curator=curator(rules, tasks=2, group_size=6), wanted=1)
+    rules = CurationRules(members=BalancedRollouts(most=2), filter=DynamicSamplingFilter())
+    curation = GroupCuration(curator=curator(rules, tasks=2, group_size=6), wanted=1)
     trees: list[Tree] = []
     orders = curation.tasks(2)
     curation.flying = lambda: [order.task for order in orders]
     for number, order in enumerate(orders):
-        ask = Ask(ordinal=number, task=order.task, trajectories=6, max_turns=8)
+        ask = CurationRequest(ordinal=number, task=order.task, trajectories=6, max_turns=8)
         trees.append(filled(ask, 0, 0, lambda step, task, sample: float(sample % 2)))
-        curation.hooks.on_finished(Attempt(group=number, sample=0), trees[-1], trees[-1].leaves[0])
+        curation.hooks.on_finished(
+            RolloutKey(group=number, sample=0), trees[-1], trees[-1].leaves[0]
+        )
         assert curation.hooks.on_group(GroupState(number=number, target=6), trees[-1].leaves)
     for tree in trees:
         (cut,) = curation.batch([tree]).trees
@@ -208,13 +223,13 @@ def test_behind_the_gate_a_group_that_waits_is_cut_when_it_trains() -> None:
 
 def test_the_slot_is_there_and_says_what_it_cannot_do() -> None:
     assert curation_of({"members": {"name": "all"}}).does_nothing
-    assert curation_of({"members": {"name": "balanced", "most": 6}}) == Curation(
-        members=Balanced(most=6)
+    assert curation_of({"members": {"name": "balanced", "most": 6}}) == CurationRules(
+        members=BalancedRollouts(most=6)
     )
     with pytest.raises(ConfigError, match=r"members.most is 1.*at least 2"):
         curation_of({"members": {"name": "balanced", "most": 1}})
-    few = Curation(members=Balanced(most=2), filter=DynamicSampling(min_valid=3))
+    few = CurationRules(members=BalancedRollouts(most=2), filter=DynamicSamplingFilter(min_valid=3))
     (said,) = conflicts(few, AROUND)
     assert "curation.members.most is below curation.filter.min_valid" in said
-    assert not conflicts(replace(few, members=Balanced(most=3)), AROUND)
-    assert not conflicts(Curation(members=Balanced(), success_above=0.5), AROUND)
+    assert not conflicts(replace(few, members=BalancedRollouts(most=3)), AROUND)
+    assert not conflicts(CurationRules(members=BalancedRollouts(), success_above=0.5), AROUND)

@@ -16,25 +16,48 @@ from hypothesis import strategies as st
 
 from agentrl.env import BaseEnv, Env
 from agentrl.errors import ConfigError
-from agentrl.rollout.curation.cdas import Cdas, CdasState, Difficulty, expected_rate, nearest
-from agentrl.rollout.curation.collection import Collection, Judged
-from agentrl.rollout.curation.curator import CurationState, TaskSource, after_step, first_state
-from agentrl.rollout.curation.outcomes import GroupResult, Result
-from agentrl.rollout.curation.rules import Curation
-from agentrl.rollout.curation.sampling import Sampler, Uniform, overdue
-from agentrl.rollout.curation.saved import decode, encode
-from agentrl.rollout.curation.vade import Evidence, Vade, VadeState, information, most_informative
-from agentrl.sampler import TaskSampler
+from agentrl.rollout.curation.cdas import (
+    CdasState,
+    CdasTaskSampler,
+    TaskDifficulty,
+    expected_rate,
+    nearest,
+)
+from agentrl.rollout.curation.collection import JudgedGroup, StepCollection
+from agentrl.rollout.curation.curator import (
+    CuratedTaskSource,
+    CurationState,
+    after_step,
+    first_state,
+)
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
+from agentrl.rollout.curation.rules import CurationRules
+from agentrl.rollout.curation.sampling import CurriculumSampler, UniformTaskSampler, overdue
+from agentrl.rollout.curation.state_json import decode, encode
+from agentrl.rollout.curation.vade import (
+    TaskEvidence,
+    VadeState,
+    VadeTaskSampler,
+    information,
+    most_informative,
+)
+from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.task import Split, Task
 
-SAMPLERS: tuple[Sampler, ...] = (Uniform(), Cdas(), Cdas(first_halved=True), Vade())
+SAMPLERS: tuple[CurriculumSampler, ...] = (
+    UniformTaskSampler(),
+    CdasTaskSampler(),
+    CdasTaskSampler(first_halved=True),
+    VadeTaskSampler(),
+)
 
 
-def group(task: str, *rewards: float | None, ordinal: int = 0, step: int = 0) -> GroupResult:
+def group(task: str, *rewards: float | None, ordinal: int = 0, step: int = 0) -> GroupOutcome:
     results = tuple(
-        Result(sample=i, reward=r, tokens=1, turns=1, version=0) for i, r in enumerate(rewards)
+        RolloutSummary(sample=i, reward=r, tokens=1, turns=1, version=0)
+        for i, r in enumerate(rewards)
     )
-    return GroupResult(
+    return GroupOutcome(
         step=step, ordinal=ordinal, task_id=task, asked=len(rewards), results=results
     )
 
@@ -72,14 +95,14 @@ def difficulties(state: CdasState) -> dict[str, float]:
 
 
 def test_cdas_worked_numbers_of_the_paper() -> None:
-    rule = Cdas()
+    rule = CdasTaskSampler()
     state = rule.observe(rule.start(), [group("1", 1.0), group("2", 1, 0, 0, 0)], tasks=3)
     assert difficulties(state) == {"1": -0.5, "2": 0.25}
     assert state.competence == pytest.approx(0.083333, abs=1e-6)
 
 
 def test_cdas_worked_numbers_of_the_released_code() -> None:
-    rule = Cdas(first_halved=True)
+    rule = CdasTaskSampler(first_halved=True)
     state = rule.observe(rule.start(), [group("1", 1.0), group("2", 1, 0, 0, 0)], tasks=3)
     assert difficulties(state) == {"1": -0.25, "2": 0.125}
     assert state.competence == pytest.approx(0.0416667, abs=1e-7)
@@ -102,7 +125,7 @@ def test_cdas_worked_numbers_of_the_released_code() -> None:
     )
 )
 def test_competence_is_minus_the_mean_difficulty(steps: list[dict[str, list[float]]]) -> None:
-    rule, state = Cdas(), CdasState()
+    rule, state = CdasTaskSampler(), CdasState()
     for seen in steps:
         state = rule.observe(state, [group(t, *r) for t, r in seen.items()], tasks=4)
     assert state.competence == pytest.approx(-sum(difficulties(state).values()) / 4)
@@ -110,7 +133,7 @@ def test_competence_is_minus_the_mean_difficulty(steps: list[dict[str, list[floa
 
 
 def cdas_state(competence: float, **known: float) -> CdasState:
-    found = {task: Difficulty(value=value, updates=1) for task, value in known.items()}
+    found = {task: TaskDifficulty(value=value, updates=1) for task, value in known.items()}
     return CdasState(competence=competence, difficulties=found, steps=5)
 
 
@@ -141,7 +164,10 @@ def test_cdas_fills_a_short_side_from_the_other() -> None:
 
 
 def test_cdas_breaks_ties_at_random_and_not_by_index() -> None:
-    first = {Cdas().select(CdasState(steps=9), names(50), 1, seed=seed)[0] for seed in range(60)}
+    first = {
+        CdasTaskSampler().select(CdasState(steps=9), names(50), 1, seed=seed)[0]
+        for seed in range(60)
+    }
     assert len(first) > 20
 
 
@@ -149,8 +175,8 @@ def test_cdas_breaks_ties_at_random_and_not_by_index() -> None:
 
 
 def test_vade_worked_numbers() -> None:
-    rule = Vade()
-    known = rule.updated(Evidence(), (1, 1, 1, 0, 0, 0, 0, 0))
+    rule = VadeTaskSampler()
+    known = rule.updated(TaskEvidence(), (1, 1, 1, 0, 0, 0, 0, 0))
     assert known.posterior == (4.0, 6.0)
     assert information(0.4) == pytest.approx(0.144)
     later = known.scaled(0.995)
@@ -160,16 +186,16 @@ def test_vade_worked_numbers() -> None:
 
 
 def test_vade_forgets_every_task_a_little_in_every_step() -> None:
-    rule = Vade(global_decay=0.5)
+    rule = VadeTaskSampler(global_decay=0.5)
     state = rule.observe(rule.start(), [group("a", 1, 1), group("b", None, None)], tasks=2)
-    assert state.evidence == {"a": Evidence(successes=1.0, misses=0.0)}
+    assert state.evidence == {"a": TaskEvidence(successes=1.0, misses=0.0)}
     state = rule.observe(state, [], tasks=2)
-    assert state.evidence["a"] == Evidence(successes=0.5, misses=0.0)
+    assert state.evidence["a"] == TaskEvidence(successes=0.5, misses=0.0)
 
 
 @given(st.lists(st.lists(st.floats(-1, 2), min_size=1, max_size=8), max_size=20))
 def test_vades_evidence_is_bounded(steps: list[list[float]]) -> None:
-    rule, state = Vade(local_decay=1.0, global_decay=1.0), VadeState()
+    rule, state = VadeTaskSampler(local_decay=1.0, global_decay=1.0), VadeState()
     for rewards in steps:
         state = rule.observe(state, [group("a", *rewards)], tasks=1)
         assert 0 <= state.evidence["a"].total <= 32.0 * (1 + 1e-9)
@@ -182,12 +208,12 @@ def test_vade_prefers_hard_but_possible_tasks() -> None:
     assert most_informative({"a": 0.5, "b": 0.3, "c": 1.0, "d": 0.0}, 2) == ("b", "a")
     state = VadeState(
         evidence={
-            "hard": Evidence(successes=10, misses=20),
-            "solved": Evidence(successes=30, misses=0),
-            "hopeless": Evidence(successes=0, misses=30),
+            "hard": TaskEvidence(successes=10, misses=20),
+            "solved": TaskEvidence(successes=30, misses=0),
+            "hopeless": TaskEvidence(successes=0, misses=30),
         }
     )
-    chosen = [Vade().select(state, (*state.evidence,), 1, seed=s)[0] for s in range(50)]
+    chosen = [VadeTaskSampler().select(state, (*state.evidence,), 1, seed=s)[0] for s in range(50)]
     assert chosen.count("hard") > 45
 
 
@@ -202,7 +228,7 @@ def test_vade_prefers_hard_but_possible_tasks() -> None:
     steps=st.integers(0, 2),
 )
 def test_what_is_chosen_is_real_different_and_decided_by_the_seed(
-    rule: Sampler, count: int, size: int, seed: int, steps: int
+    rule: CurriculumSampler, count: int, size: int, seed: int, steps: int
 ) -> None:
     tasks, state = names(size), rule.start()
     for _ in range(steps):
@@ -215,7 +241,9 @@ def test_what_is_chosen_is_real_different_and_decided_by_the_seed(
 
 @pytest.mark.parametrize("rule", SAMPLERS)
 @given(st.permutations(range(6)))
-def test_the_order_of_a_steps_groups_does_not_matter(rule: Sampler, order: list[int]) -> None:
+def test_the_order_of_a_steps_groups_does_not_matter(
+    rule: CurriculumSampler, order: list[int]
+) -> None:
     rates = (0.1, 0.7, 0.3, 0.9, 1 / 3, 0.2)
     groups = [group(f"t{i % 4}", rates[i], rates[-i], 1.0, ordinal=i) for i in range(6)]
     mixed = [groups[i] for i in order]
@@ -223,23 +251,23 @@ def test_the_order_of_a_steps_groups_does_not_matter(rule: Sampler, order: list[
 
 
 @pytest.mark.parametrize("rule", SAMPLERS)
-def test_failures_are_no_observation(rule: Sampler) -> None:
+def test_failures_are_no_observation(rule: CurriculumSampler) -> None:
     with_failures = [group("a", 1.0, None, 0.0, None), group("b", None)]
     seen = rule.observe(rule.start(), with_failures, tasks=2)
     assert seen == rule.observe(rule.start(), [group("a", 1.0, 0.0)], tasks=2)
 
 
 def played(
-    rules: Curation, count: int, *, tasks: int, steps: int, through_json: bool = False
+    rules: CurationRules, count: int, *, tasks: int, steps: int, through_json: bool = False
 ) -> tuple[list[list[str]], CurationState]:
     """Draw and observe step by step, every group scoring by a fixed pattern."""
-    source = TaskSource(rules, stream(*names(tasks)), seed=4)
+    source = CuratedTaskSource(rules, stream(*names(tasks)), seed=4)
     state = first_state(rules)
     drawn: list[list[str]] = []
     for step in range(steps):
         if through_json:
             state = decode(CurationState, json.loads(json.dumps(encode(state))))
-            source = TaskSource(rules, stream(*names(tasks)), seed=4)
+            source = CuratedTaskSource(rules, stream(*names(tasks)), seed=4)
             source.restore(state)
         got = [t.id for t in source.take(state, count, round_number=0, taken=())]
         drawn.append(got)
@@ -252,15 +280,21 @@ def pattern(number: int) -> tuple[float, ...]:
 
 
 def after(
-    rules: Curation, state: CurationState, got: list[str], step: int, *, position: int, tasks: int
+    rules: CurationRules,
+    state: CurationState,
+    got: list[str],
+    step: int,
+    *,
+    position: int,
+    tasks: int,
 ) -> CurationState:
     groups = [
         group(task, *pattern(int(task[1:])), ordinal=i, step=step) for i, task in enumerate(got)
     ]
-    collection = Collection(
+    collection = StepCollection(
         step=step,
         wanted=len(got),
-        judged=tuple(Judged(group=g, verdict="kept") for g in groups),
+        judged=tuple(JudgedGroup(group=g, verdict="kept") for g in groups),
     )
     return after_step(
         rules, state, collection, [], drawn=got, version=step, position=position, tasks=tasks
@@ -268,8 +302,8 @@ def after(
 
 
 @pytest.mark.parametrize("rule", [None, *SAMPLERS])
-def test_a_resumed_run_draws_exactly_the_same(rule: Sampler | None) -> None:
-    rules = Curation(sampler=rule)
+def test_a_resumed_run_draws_exactly_the_same(rule: CurriculumSampler | None) -> None:
+    rules = CurationRules(sampler=rule)
     whole = played(rules, 5, tasks=23, steps=12)
     assert played(rules, 5, tasks=23, steps=12, through_json=True) == whole
     assert played(rules, 5, tasks=23, steps=12) == whole
@@ -278,11 +312,11 @@ def test_a_resumed_run_draws_exactly_the_same(rule: Sampler | None) -> None:
 @pytest.mark.parametrize("rule", SAMPLERS)
 @given(count=st.integers(1, 6), tasks=st.integers(6, 25), every=st.integers(1, 8))
 def test_no_task_waits_longer_than_its_bound(
-    rule: Sampler, count: int, tasks: int, every: int
+    rule: CurriculumSampler, count: int, tasks: int, every: int
 ) -> None:
     """A task is drawn at least once in any `every` + ceil(tasks / count) steps in a row."""
     bound = every + -(-tasks // count)
-    rules = Curation(sampler=rule, revisit_every=every)
+    rules = CurationRules(sampler=rule, revisit_every=every)
     drawn, _ = played(rules, count, tasks=tasks, steps=3 * bound)
     for task in names(tasks):
         steps = [-1, *(i for i, got in enumerate(drawn) if task in got), len(drawn)]
@@ -290,12 +324,12 @@ def test_no_task_waits_longer_than_its_bound(
 
 
 def test_without_a_bound_cdas_leaves_tasks_out() -> None:
-    drawn, _ = played(Curation(sampler=Cdas()), 2, tasks=30, steps=60)
+    drawn, _ = played(CurationRules(sampler=CdasTaskSampler()), 2, tasks=30, steps=60)
     assert len({task for got in drawn[40:] for task in got}) < 30
 
 
 def test_the_stream_draws_every_task_once_per_epoch() -> None:
-    drawn, state = played(Curation(), 5, tasks=10, steps=8)
+    drawn, state = played(CurationRules(), 5, tasks=10, steps=8)
     flat = [task for got in drawn for task in got]
     assert all(set(flat[i : i + 10]) == set(names(10)) for i in range(0, 40, 10))
     assert state.position == 40
@@ -309,8 +343,8 @@ def test_what_is_longest_overdue_comes_first() -> None:
 
 
 def test_a_sampler_runs_out_of_tasks_and_leaves_out_those_taken() -> None:
-    rules = Curation(sampler=Uniform())
-    source = TaskSource(rules, stream("a", "b", "c", "a"), seed=0)
+    rules = CurationRules(sampler=UniformTaskSampler())
+    source = CuratedTaskSource(rules, stream("a", "b", "c", "a"), seed=0)
     state = first_state(rules)
     assert source.tasks == 3
     got = source.take(state, 5, round_number=0, taken={"b"})
@@ -319,8 +353,8 @@ def test_a_sampler_runs_out_of_tasks_and_leaves_out_those_taken() -> None:
 
 
 def test_rounds_of_a_step_and_steps_draw_anew() -> None:
-    rules = Curation(sampler=Uniform())
-    source = TaskSource(rules, stream(*names(40)), seed=0)
+    rules = CurationRules(sampler=UniformTaskSampler())
+    source = CuratedTaskSource(rules, stream(*names(40)), seed=0)
     draws = {
         tuple(t.id for t in source.take(CurationState(steps=s), 5, round_number=r, taken=()))
         for s in range(3)
@@ -330,14 +364,14 @@ def test_rounds_of_a_step_and_steps_draw_anew() -> None:
 
 
 def test_a_sampler_needs_tasks_that_end_and_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = Curation(sampler=Uniform())
+    rules = CurationRules(sampler=UniformTaskSampler())
     monkeypatch.setattr("agentrl.rollout.curation.curator.CATALOGUE", 5)
-    assert TaskSource(rules, stream(*names(5)), seed=0).tasks == 5
+    assert CuratedTaskSource(rules, stream(*names(5)), seed=0).tasks == 5
     with pytest.raises(ConfigError, match=r"curation\.sampler\.name.*env\.task_limit"):
-        TaskSource(rules, stream(*names(6)), seed=0)
+        CuratedTaskSource(rules, stream(*names(6)), seed=0)
     with pytest.raises(ConfigError, match="no train task"):
-        TaskSource(rules, stream(), seed=0)
-    source = TaskSource(rules, stream("a"), seed=0)
+        CuratedTaskSource(rules, stream(), seed=0)
+    source = CuratedTaskSource(rules, stream("a"), seed=0)
     with pytest.raises(ConfigError, match=r"'gone'.*env\.task_limit"):
         source.restore(CurationState(drawn={"gone": 3, "a": 1}))
 

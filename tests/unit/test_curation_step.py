@@ -22,27 +22,32 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.rollout.curation.allocation import Dars, Dart
-from agentrl.rollout.curation.cdas import Cdas
-from agentrl.rollout.curation.collection import Collection, Judged, ended, started
-from agentrl.rollout.curation.curated_step import Ask, Curated, CuratedStep, Curator
+from agentrl.rollout.curation.allocation import DarsAllocator, DartAllocator
+from agentrl.rollout.curation.cdas import CdasTaskSampler
+from agentrl.rollout.curation.collection import JudgedGroup, StepCollection, ended, started
+from agentrl.rollout.curation.curated_step import (
+    CuratedBatch,
+    CuratedStep,
+    CurationRequest,
+    TaskCurator,
+)
 from agentrl.rollout.curation.curator import CurationState
-from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn, verdict
-from agentrl.rollout.curation.gated import GatedCuration
-from agentrl.rollout.curation.graft import AGE
-from agentrl.rollout.curation.outcomes import GroupResult, Result, result_of
-from agentrl.rollout.curation.rules import Curation
-from agentrl.rollout.curation.sampling import Uniform
-from agentrl.rollout.curation.saved import decode, encode
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn, verdict
+from agentrl.rollout.curation.group_curation import GroupCuration
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, result_of
+from agentrl.rollout.curation.rules import CurationRules
+from agentrl.rollout.curation.sampling import UniformTaskSampler
+from agentrl.rollout.curation.state_json import decode, encode
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
-from agentrl.rollout.curation.vade import Vade, VadeState
+from agentrl.rollout.curation.vade import VadeState, VadeTaskSampler
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.pool import Rollouts
-from agentrl.sampler import TaskSampler
-from agentrl.scheduler import Attempt, GroupState, Hooks
-from agentrl.seeds import derive
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.topology import GroupState, RolloutHooks, RolloutKey
+from agentrl.rollout.task_sampler import TaskSampler
+from agentrl.runtime.seeds import derive
+from agentrl.store.trajectory_copy import AGE
 from agentrl.task import Split, Task
 from agentrl.trajectory import Finished, Leaf, Tree, reward_of
 from benchmarks.letters import END, LetterChat
@@ -53,18 +58,18 @@ from tests.support.curating import Score, curator, filled, tokens_of
 class Log:
     """Everything that was asked for in a step, and how often anything was."""
 
-    asks: list[Ask] = field(default_factory=list[Ask])
+    asks: list[CurationRequest] = field(default_factory=list[CurationRequest])
     batches: int = 0
 
 
 def run(
-    who: Curator,
+    who: TaskCurator,
     wanted: int,
     score: Score,
     *,
     version: int | None = None,
     random: Random | None = None,
-) -> tuple[Curated, Log]:
+) -> tuple[CuratedBatch, Log]:
     """Play a step to its end; within a round, asks end in the order `random` gives them."""
     at = who.state.steps if version is None else version
     step, log = who.step(wanted, version=at), Log()
@@ -83,7 +88,7 @@ def by_number(step: int, task: str, sample: int) -> float | None:
     return (0.0, 1.0, float(sample % 2))[int(task[1:]) % 3]
 
 
-def ids(curated: Curated) -> list[str]:
+def ids(curated: CuratedBatch) -> list[str]:
     return [tree.task.id for tree in curated.trees]
 
 
@@ -91,7 +96,7 @@ def ids(curated: Curated) -> list[str]:
 
 
 def test_dropped_groups_are_replaced_until_the_batch_is_full() -> None:
-    curated, log = run(curator(Curation(filter=DynamicSampling())), 3, by_number)
+    curated, log = run(curator(CurationRules(filter=DynamicSamplingFilter())), 3, by_number)
     assert ids(curated) == ["t2", "t5", "t8"]
     assert [a.task.id for a in log.asks] == [f"t{i}" for i in range(9)]
     assert {k: v for k, v in curated.figures.items() if v and "token" not in k} == {
@@ -108,7 +113,7 @@ def test_dropped_groups_are_replaced_until_the_batch_is_full() -> None:
 
 
 def test_refills_stop_at_their_budget() -> None:
-    who = curator(Curation(filter=DynamicSampling(max_refills=1)))
+    who = curator(CurationRules(filter=DynamicSamplingFilter(max_refills=1)))
     curated, log = run(who, 3, by_number)
     assert log.batches == 2
     assert ids(curated) == ["t2"]
@@ -116,7 +121,7 @@ def test_refills_stop_at_their_budget() -> None:
 
 
 def test_a_short_batch_stops_the_run_where_that_is_wanted() -> None:
-    who = curator(Curation(filter=DynamicSampling(max_refills=1, short="stop")))
+    who = curator(CurationRules(filter=DynamicSamplingFilter(max_refills=1, short="stop")))
     with pytest.raises(NothingToLearn, match=r"1 of 3 groups.*2 rounds.*2 all_right, 2 all_wrong"):
         run(who, 3, by_number)
     assert who.state.steps == 0
@@ -126,30 +131,32 @@ def test_a_short_batch_stops_the_run_where_that_is_wanted() -> None:
 def test_an_empty_batch_always_stops_the_run_and_names_what_helps(
     short: Literal["train", "stop"],
 ) -> None:
-    who = curator(Curation(filter=DynamicSampling(max_refills=0, short=short)))
+    who = curator(CurationRules(filter=DynamicSamplingFilter(max_refills=0, short=short)))
     with pytest.raises(NothingToLearn, match=r"0 of 2.*curation\.filter\.max_refills") as stopped:
         run(who, 2, lambda step, task, sample: 1.0)
     assert ("curation.filter.short: train" in str(stopped.value)) == (short == "stop")
 
 
 def test_without_a_filter_everything_is_kept_in_one_round() -> None:
-    curated, log = run(curator(Curation()), 3, lambda step, task, sample: None)
+    curated, log = run(curator(CurationRules()), 3, lambda step, task, sample: None)
     assert (ids(curated), log.batches) == (["t0", "t1", "t2"], 1)
 
 
 def test_a_sampler_that_runs_out_ends_the_step() -> None:
-    who = curator(Curation(sampler=Uniform(), filter=DynamicSampling()), tasks=6)
+    who = curator(
+        CurationRules(sampler=UniformTaskSampler(), filter=DynamicSamplingFilter()), tasks=6
+    )
     curated, log = run(who, 4, by_number)
     assert sorted(ids(curated)) == ["t2", "t5"]
     assert sorted(a.task.id for a in log.asks) == [f"t{i}" for i in range(6)]
 
 
 def test_a_whole_batch_is_asked_for_again_and_the_surplus_waits() -> None:
-    who = curator(Curation(filter=DynamicSampling(refill="batch")), tasks=100)
+    who = curator(CurationRules(filter=DynamicSamplingFilter(refill="batch")), tasks=100)
     curated, log = run(who, 4, by_number)
     assert [len(log.asks), log.batches] == [12, 3]
     assert ids(curated) == ["t2", "t5", "t8", "t11"]
-    who = curator(Curation(filter=DynamicSampling(oversample=3.0)), tasks=100)
+    who = curator(CurationRules(filter=DynamicSamplingFilter(oversample=3.0)), tasks=100)
     curated, _ = run(who, 1, lambda step, task, sample: float(sample % 2))
     assert curated.figures["curation/surplus"] == 2
     waiting = {group.task_id for group in who.state.carried}
@@ -162,7 +169,7 @@ def test_a_whole_batch_is_asked_for_again_and_the_surplus_waits() -> None:
 
 
 def test_a_group_that_waits_too_long_is_wasted() -> None:
-    who = curator(Curation(filter=DynamicSampling(oversample=2.0)), tasks=100)
+    who = curator(CurationRules(filter=DynamicSamplingFilter(oversample=2.0)), tasks=100)
     run(who, 1, lambda step, task, sample: float(sample % 2), version=0)
     (waiting,) = who.state.carried
     curated, log = run(who, 1, lambda step, task, sample: float(sample % 2), version=2)
@@ -172,14 +179,16 @@ def test_a_group_that_waits_too_long_is_wasted() -> None:
 
 
 def test_nothing_waits_at_age_zero() -> None:
-    who = curator(Curation(filter=DynamicSampling(oversample=2.0, surplus_age=0)), tasks=100)
+    who = curator(
+        CurationRules(filter=DynamicSamplingFilter(oversample=2.0, surplus_age=0)), tasks=100
+    )
     curated, _ = run(who, 1, lambda step, task, sample: float(sample % 2))
     assert who.state.carried == ()
     assert curated.figures["curation/tokens_wasted"] > 0
 
 
 def test_the_first_to_end_are_taken_and_the_length_bias_is_told() -> None:
-    who = curator(Curation(filter=DynamicSampling(oversample=2.0)), tasks=100)
+    who = curator(CurationRules(filter=DynamicSamplingFilter(oversample=2.0)), tasks=100)
     step = who.step(2, version=0)
     asks = step.asks()
     mixed: Score = lambda step, task, sample: float(sample % 2)  # noqa: E731
@@ -200,7 +209,7 @@ def test_the_first_to_end_are_taken_and_the_length_bias_is_told() -> None:
 
 
 def test_a_step_is_finished_when_it_is_done() -> None:
-    who = curator(Curation())
+    who = curator(CurationRules())
     step = who.step(1, version=0)
     (ask,) = step.asks()
     with pytest.raises(ValueError, match=r"groups \[0\] are running"):
@@ -210,7 +219,10 @@ def test_a_step_is_finished_when_it_is_done() -> None:
 
 
 def test_busy_tasks_and_those_of_waiting_groups_are_not_drawn() -> None:
-    who = curator(Curation(sampler=Uniform(), filter=DynamicSampling(oversample=3.0)), tasks=6)
+    who = curator(
+        CurationRules(sampler=UniformTaskSampler(), filter=DynamicSamplingFilter(oversample=3.0)),
+        tasks=6,
+    )
     mixed: Score = lambda step, task, sample: float(sample % 2)  # noqa: E731
     curated, _ = run(who, 1, mixed)
     step = who.step(6, version=1, busy=ids(curated))
@@ -220,14 +232,14 @@ def test_busy_tasks_and_those_of_waiting_groups_are_not_drawn() -> None:
 
 
 def test_a_group_ends_once_and_only_in_its_step() -> None:
-    result = Result(sample=0, reward=1.0, tokens=1, turns=1, version=0)
-    group = GroupResult(step=4, ordinal=0, task_id="t", asked=1, results=(result,))
-    state = started(Collection(step=4, wanted=1), asked=1, got=1)
-    once = ended(state, Judged(group=group, verdict="kept"))
+    result = RolloutSummary(sample=0, reward=1.0, tokens=1, turns=1, version=0)
+    group = GroupOutcome(step=4, ordinal=0, task_id="t", asked=1, results=(result,))
+    state = started(StepCollection(step=4, wanted=1), asked=1, got=1)
+    once = ended(state, JudgedGroup(group=group, verdict="kept"))
     with pytest.raises(ValueError, match="4/0 is not running"):
-        ended(once, Judged(group=group, verdict="kept"))
+        ended(once, JudgedGroup(group=group, verdict="kept"))
     with pytest.raises(ValueError, match="5/0 is not running"):
-        ended(state, Judged(group=replace(group, step=5), verdict="kept"))
+        ended(state, JudgedGroup(group=replace(group, step=5), verdict="kept"))
 
 
 scores = st.sampled_from([0.0, 1.0, 0.5, None])
@@ -249,8 +261,8 @@ def test_no_token_and_no_group_is_lost_or_counted_twice(
     oversample: float,
     order: int,
 ) -> None:
-    rule = DynamicSampling(max_refills=refills, refill=refill, oversample=oversample)
-    who = curator(Curation(filter=rule, pool=SuccessPool()), tasks=9)
+    rule = DynamicSamplingFilter(max_refills=refills, refill=refill, oversample=oversample)
+    who = curator(CurationRules(filter=rule, pool=SuccessPool()), tasks=9)
     random, sampled, trained, wasted = Random(order), 0, 0, 0.0
     score: Score = lambda step, task, sample: pattern[(7 * step + 3 * int(task[1:]) + sample) % 40]  # noqa: E731
     for _ in range(4):
@@ -283,7 +295,9 @@ def test_no_token_and_no_group_is_lost_or_counted_twice(
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
 def test_the_order_within_a_round_changes_nothing_that_is_kept(one: int, other: int) -> None:
     def states(order: int) -> tuple[CurationState, list[list[str]], list[Mapping[str, float]]]:
-        rules = Curation(sampler=Vade(), filter=DynamicSampling(), pool=SuccessPool())
+        rules = CurationRules(
+            sampler=VadeTaskSampler(), filter=DynamicSamplingFilter(), pool=SuccessPool()
+        )
         who, random = curator(rules), Random(order)
         played = [run(who, 3, by_number, random=random)[0] for _ in range(4)]
         return who.state, [ids(c) for c in played], [c.figures for c in played]
@@ -295,7 +309,7 @@ def test_the_order_within_a_round_changes_nothing_that_is_kept(one: int, other: 
 
 
 def test_dars_grows_hard_groups_once_and_within_its_limit() -> None:
-    rules = Curation(allocation=Dars(), filter=DynamicSampling(max_refills=0))
+    rules = CurationRules(allocation=DarsAllocator(), filter=DynamicSamplingFilter(max_refills=0))
     rate = {"t0": 0, "t1": 1, "t2": 4}
     score: Score = lambda step, task, sample: float(sample % 8 < rate[task])  # noqa: E731
     curated, log = run(curator(rules, group_size=8), 3, score)
@@ -311,7 +325,7 @@ def test_dars_grows_hard_groups_once_and_within_its_limit() -> None:
 
 
 def test_dart_learns_from_a_tasks_own_past() -> None:
-    rules = Curation(allocation=Dart(length_slack=1.5))
+    rules = CurationRules(allocation=DartAllocator(length_slack=1.5))
     who = curator(rules, tasks=2, group_size=8)
     score: Score = lambda step, task, sample: float(task == "t0" or sample == 0)  # noqa: E731
     run(who, 2, score)
@@ -330,7 +344,9 @@ def by_step(step: int, task: str, sample: int) -> float | None:
 
 
 def test_a_group_without_success_is_lent_an_old_one_and_says_so() -> None:
-    who = curator(Curation(filter=DynamicSampling(), pool=SuccessPool(max_age=3)), tasks=2)
+    who = curator(
+        CurationRules(filter=DynamicSamplingFilter(), pool=SuccessPool(max_age=3)), tasks=2
+    )
     run(who, 2, by_step, version=0)
     curated, _ = run(who, 2, by_step, version=3)
     assert [(loan.ref, loan.age, loan.result.sample) for loan in curated.loans] == [
@@ -351,14 +367,18 @@ def test_a_group_without_success_is_lent_an_old_one_and_says_so() -> None:
 
 
 def test_a_success_too_old_is_not_lent() -> None:
-    who = curator(Curation(filter=DynamicSampling(), pool=SuccessPool(max_age=3)), tasks=2)
+    who = curator(
+        CurationRules(filter=DynamicSamplingFilter(), pool=SuccessPool(max_age=3)), tasks=2
+    )
     run(who, 2, by_step, version=0)
     with pytest.raises(NothingToLearn, match="all_wrong"):
         run(who, 2, by_step, version=4)
 
 
 def test_a_lent_success_is_no_observation() -> None:
-    rules = Curation(sampler=Cdas(), filter=DynamicSampling(), pool=SuccessPool())
+    rules = CurationRules(
+        sampler=CdasTaskSampler(), filter=DynamicSamplingFilter(), pool=SuccessPool()
+    )
     lending, alone = curator(rules, tasks=2), curator(replace(rules, pool=None), tasks=2)
     for who in (lending, alone):
         run(who, 2, by_step)
@@ -373,13 +393,14 @@ def test_a_lent_success_is_no_observation() -> None:
     assert known == rules.sampler.observe(  # pyright: ignore[reportOptionalMemberAccess]
         alone.state.sampler,
         [
-            GroupResult(
+            GroupOutcome(
                 step=1,
                 ordinal=i,
                 task_id=f"t{i}",
                 asked=4,
                 results=tuple(
-                    Result(sample=s, reward=0.0, tokens=1, turns=1, version=1) for s in range(4)
+                    RolloutSummary(sample=s, reward=0.0, tokens=1, turns=1, version=1)
+                    for s in range(4)
                 ),
             )
             for i in range(2)
@@ -389,7 +410,7 @@ def test_a_lent_success_is_no_observation() -> None:
 
 
 def test_only_what_the_pool_names_stays_in_memory() -> None:
-    who = curator(Curation(pool=SuccessPool(per_task=1)), tasks=3)
+    who = curator(CurationRules(pool=SuccessPool(per_task=1)), tasks=3)
     for _ in range(4):
         run(who, 3, by_number)
         branches, carried = who.stored
@@ -402,19 +423,19 @@ def test_only_what_the_pool_names_stays_in_memory() -> None:
 
 
 def test_turn_weights_come_with_the_batch() -> None:
-    curated, _ = run(curator(Curation(steps=HighEntropySteps(keep=0.5))), 1, by_number)
+    curated, _ = run(curator(CurationRules(steps=HighEntropySteps(keep=0.5))), 1, by_number)
     assert curated.weights is not None
     assert dict(curated.weights[0]) == {0: {0: 0.0}, 1: {0: 0.0}, 2: {0: 1.0}, 3: {0: 1.0}}
-    assert run(curator(Curation()), 1, by_number)[0].weights is None
+    assert run(curator(CurationRules()), 1, by_number)[0].weights is None
 
 
 # Resuming
 
 
-EVERYTHING = Curation(
-    sampler=Cdas(),
-    allocation=Dart(),
-    filter=DynamicSampling(oversample=1.5),
+EVERYTHING = CurationRules(
+    sampler=CdasTaskSampler(),
+    allocation=DartAllocator(),
+    filter=DynamicSamplingFilter(oversample=1.5),
     pool=SuccessPool(),
     revisit_every=4,
 )
@@ -424,12 +445,17 @@ EVERYTHING = Curation(
     "rules",
     [
         EVERYTHING,
-        Curation(filter=DynamicSampling(refill="batch")),
-        Curation(sampler=Vade(), allocation=Dars(), filter=DynamicSampling(), pool=SuccessPool()),
-        Curation(sampler=Uniform(), pool=SuccessPool(per_task=1, max_uses=1)),
+        CurationRules(filter=DynamicSamplingFilter(refill="batch")),
+        CurationRules(
+            sampler=VadeTaskSampler(),
+            allocation=DarsAllocator(),
+            filter=DynamicSamplingFilter(),
+            pool=SuccessPool(),
+        ),
+        CurationRules(sampler=UniformTaskSampler(), pool=SuccessPool(per_task=1, max_uses=1)),
     ],
 )
-def test_a_run_resumed_after_every_step_is_the_same_run(rules: Curation) -> None:
+def test_a_run_resumed_after_every_step_is_the_same_run(rules: CurationRules) -> None:
     def score(step: int, task: str, sample: int) -> float | None:
         return (0.0, 1.0, 0.0, None, 0.5)[(5 * step + int(task[1:]) * 3 + sample * sample) % 5]
 
@@ -452,23 +478,25 @@ def test_a_run_resumed_after_every_step_is_the_same_run(rules: Curation) -> None
 @given(st.lists(scores, min_size=8, max_size=8))
 def test_a_step_half_way_survives_json(pattern: list[float | None]) -> None:
     groups = [
-        GroupResult(
+        GroupOutcome(
             step=0,
             ordinal=i,
             task_id="t",
             asked=1,
-            results=(Result(sample=0, reward=reward, tokens=1, turns=1, version=0, seconds=0.1),),
+            results=(
+                RolloutSummary(sample=0, reward=reward, tokens=1, turns=1, version=0, seconds=0.1),
+            ),
         )
         for i, reward in enumerate(pattern)
     ]
-    state = started(Collection(step=0, wanted=5), asked=8, got=8)
+    state = started(StepCollection(step=0, wanted=5), asked=8, got=8)
     for group in groups[:5]:
-        state = ended(state, Judged(group=group, verdict="kept"))
-    assert decode(Collection, json.loads(json.dumps(encode(state)))) == state
+        state = ended(state, JudgedGroup(group=group, verdict="kept"))
+    assert decode(StepCollection, json.loads(json.dumps(encode(state)))) == state
 
 
 def test_what_was_not_stored_is_neither_lent_nor_carried() -> None:
-    rules = Curation(filter=DynamicSampling(oversample=2.0), pool=SuccessPool())
+    rules = CurationRules(filter=DynamicSamplingFilter(oversample=2.0), pool=SuccessPool())
     who = curator(rules, tasks=2)
     run(who, 1, by_step)
     assert who.state.carried
@@ -509,11 +537,11 @@ def reply(request: GenerateRequest) -> Sequence[int]:
     return (*map(ord, "yes" if good else "no"), END)
 
 
-async def rolled(step: CuratedStep, rollouts: Rollouts, *, seed: int) -> list[Ask]:
+async def rolled(step: CuratedStep, rollouts: RolloutRunner, *, seed: int) -> list[CurationRequest]:
     """Play a step as a training loop would, one call of the pool per ask."""
-    played: list[Ask] = []
+    played: list[CurationRequest] = []
 
-    async def play(ask: Ask) -> None:
+    async def play(ask: CurationRequest) -> None:
         limits = replace(rollouts.limits, max_turns=ask.max_turns)
         (tree,) = await replace(rollouts, limits=limits).collect(
             [ask.task], group_size=ask.trajectories, seed=seed, sampling=Sampling()
@@ -528,8 +556,8 @@ async def rolled(step: CuratedStep, rollouts: Rollouts, *, seed: int) -> list[As
     return played
 
 
-def scripted() -> Rollouts:
-    return Rollouts(
+def scripted() -> RolloutRunner:
+    return RolloutRunner(
         make_env=Graded,
         engine=ScriptedEngine(reply),
         chat=LetterChat(),
@@ -545,8 +573,8 @@ def graded_tasks() -> TaskSampler:
 
 async def test_dynamic_sampling_over_the_pool_of_rollouts() -> None:
     rollouts = scripted()
-    who = Curator(
-        Curation(filter=DynamicSampling(), allocation=Dart(length_slack=None)),
+    who = TaskCurator(
+        CurationRules(filter=DynamicSamplingFilter(), allocation=DartAllocator(length_slack=None)),
         graded_tasks(),
         seed=0,
         group_size=4,
@@ -570,8 +598,8 @@ async def test_dynamic_sampling_over_the_pool_of_rollouts() -> None:
 
 
 async def test_a_training_loop_needs_one_call_of_the_pool_per_round() -> None:
-    rules = Curation(filter=DynamicSampling())
-    who = Curator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
+    rules = CurationRules(filter=DynamicSamplingFilter())
+    who = TaskCurator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
     step, rounds = who.step(3, version=0), 0
     while asks := step.asks():
         tasks = [ask.task for ask in asks]
@@ -587,27 +615,27 @@ async def test_the_gate_replaces_what_dynamic_sampling_drops() -> None:
     trees: dict[int, Tree] = {}
     verdicts: dict[str, str] = {}
 
-    def on_finished(attempt: Attempt, tree: Tree, leaf: Leaf) -> None:
+    def on_finished(attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
         trees[attempt.group] = tree
 
     def on_group(state: GroupState, leaves: Sequence[Leaf]) -> bool:
         tree = trees[state.number]
-        group = GroupResult(
+        group = GroupOutcome(
             step=0,
             ordinal=state.number,
             task_id=tree.task.id,
             asked=state.target,
             results=tuple(result_of(tree, leaf) for leaf in leaves),
         )
-        verdicts[tree.task.id] = verdict(group, DynamicSampling())
+        verdicts[tree.task.id] = verdict(group, DynamicSamplingFilter())
         return verdicts[tree.task.id] == "kept"
 
     gate = scripted().gate(
-        GatePolicy(mode="sync", groups_per_step=3, group_size=4, retries=0),
+        SchedulerPolicy(mode="sync", groups_per_step=3, group_size=4, retries=0),
         graded_tasks().take,
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
-        hooks=Hooks(on_finished=on_finished, on_group=on_group),
+        hooks=RolloutHooks(on_finished=on_finished, on_group=on_group),
     )
     async with gate:
         batch = await gate.batch()
@@ -630,11 +658,13 @@ loaded: list[int] = []
 @pytest.mark.parametrize("mode", ["sync", "partial", "async"])
 async def test_curation_behind_the_gate(mode: Any) -> None:
     loaded.clear()
-    rules = Curation(sampler=Vade(), filter=DynamicSampling(), pool=SuccessPool())
-    who = Curator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
-    curation = GatedCuration(curator=who, wanted=4)
+    rules = CurationRules(
+        sampler=VadeTaskSampler(), filter=DynamicSamplingFilter(), pool=SuccessPool()
+    )
+    who = TaskCurator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
+    curation = GroupCuration(curator=who, wanted=4)
     gate = replace(scripted(), engine=ScriptedEngine(late)).gate(
-        GatePolicy(mode=mode, groups_per_step=4, group_size=4, retries=0, concurrency=32),
+        SchedulerPolicy(mode=mode, groups_per_step=4, group_size=4, retries=0, concurrency=32),
         curation.tasks,
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
@@ -668,11 +698,11 @@ async def test_curation_behind_the_gate(mode: Any) -> None:
 
 
 async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_run() -> None:
-    rules = Curation(filter=DynamicSampling(max_refills=1, min_spread=0.9, short="stop"))
-    who = Curator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
-    curation = GatedCuration(curator=who, wanted=3)
+    rules = CurationRules(filter=DynamicSamplingFilter(max_refills=1, min_spread=0.9, short="stop"))
+    who = TaskCurator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
+    curation = GroupCuration(curator=who, wanted=3)
     gate = scripted().gate(
-        GatePolicy(groups_per_step=3, group_size=4, retries=0),
+        SchedulerPolicy(groups_per_step=3, group_size=4, retries=0),
         curation.tasks,
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
@@ -681,22 +711,22 @@ async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_run() -> No
     async with gate:
         with pytest.raises(NothingToLearn, match=r"6 groups.*wants 3.*max_refills"):
             await gate.batch()
-    more = Curation(filter=DynamicSampling(oversample=2.0))
+    more = CurationRules(filter=DynamicSamplingFilter(oversample=2.0))
     with pytest.raises(ConfigError, match=r"filter\.oversample.*rollout\.over_provision"):
-        GatedCuration(curator=curator(more), wanted=1)
+        GroupCuration(curator=curator(more), wanted=1)
 
 
 def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:
-    who = curator(Curation(filter=DynamicSampling()), group_size=2)
-    curation = GatedCuration(curator=who, wanted=1)
+    who = curator(CurationRules(filter=DynamicSamplingFilter()), group_size=2)
+    curation = GroupCuration(curator=who, wanted=1)
     (order,) = curation.tasks(1)
-    ask = Ask(ordinal=0, task=order.task, trajectories=2, max_turns=8)
+    ask = CurationRequest(ordinal=0, task=order.task, trajectories=2, max_turns=8)
     kept: list[bool] = []
     scores: tuple[Score, ...] = (lambda s, t, i: 1.0, lambda s, t, i: float(i))
     for score in scores:
         tree = filled(ask, 0, 0, score)
         for leaf in tree.leaves:
-            curation.hooks.on_finished(Attempt(group=0, sample=leaf.sample), tree, leaf)
+            curation.hooks.on_finished(RolloutKey(group=0, sample=leaf.sample), tree, leaf)
         state = GroupState(number=0, target=2, started=2, live=0, valid=2, failed=0)
         kept.append(curation.hooks.on_group(state, tree.leaves))
     assert kept == [False, True]
@@ -706,16 +736,16 @@ def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:
 
 
 def test_a_loan_waits_with_its_group_behind_the_gate() -> None:
-    rules = Curation(filter=DynamicSampling(), pool=SuccessPool(max_uses=1))
-    curation = GatedCuration(curator=curator(rules, tasks=1, group_size=2), wanted=1)
+    rules = CurationRules(filter=DynamicSamplingFilter(), pool=SuccessPool(max_uses=1))
+    curation = GroupCuration(curator=curator(rules, tasks=1, group_size=2), wanted=1)
     scores: tuple[Score, ...] = (lambda s, t, i: float(i), lambda s, t, i: 0.0)
     tree = Tree(Task(prompt="none yet"))
     for number, score in enumerate(scores):
         (order,) = curation.tasks(1)
         curation.flying = lambda order=order: [order.task]
-        ask = Ask(ordinal=number, task=order.task, trajectories=2, max_turns=8)
+        ask = CurationRequest(ordinal=number, task=order.task, trajectories=2, max_turns=8)
         tree = filled(ask, number, number, score)
-        curation.hooks.on_finished(Attempt(group=number, sample=0), tree, tree.leaves[0])
+        curation.hooks.on_finished(RolloutKey(group=number, sample=0), tree, tree.leaves[0])
         assert curation.hooks.on_group(GroupState(number=number, target=2), tree.leaves)
         curation.version = number + 1
         assert not curation.batch([]).loans
@@ -726,13 +756,13 @@ def test_a_loan_waits_with_its_group_behind_the_gate() -> None:
     assert {reward_of(leaf.outcome) for leaf in curated.trees[0].leaves} == {0.0, 1.0}
 
 
-def drawn(curation: GatedCuration, count: int) -> list[Task]:
+def drawn(curation: GroupCuration, count: int) -> list[Task]:
     return [order.task for order in curation.tasks(count)]
 
 
 def test_behind_the_gate_tasks_in_flight_are_not_drawn_and_old_ones_only_at_need() -> None:
-    who = curator(Curation(sampler=Uniform()), tasks=30)
-    curation = GatedCuration(curator=who, wanted=2)
+    who = curator(CurationRules(sampler=UniformTaskSampler()), tasks=30)
+    curation = GroupCuration(curator=who, wanted=2)
     first = drawn(curation, 15)
     curation.flying = lambda: first[:1]
     second = drawn(curation, 15)

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import GrpoAdvantage, LearnSection
 from agentrl.config.run import MakePolicySection
-from agentrl.learn.aggregate import Aggregation, Counts, aggregate
-from agentrl.learn.batch import Row, micro_batch
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.aggregate import Aggregation, LossDenominators, aggregate
+from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.methods import advantage_of
-from agentrl.learn.newpolicy import make_model
+from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.sample import groups_of
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.folders import make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.learning import gradients
@@ -68,14 +68,16 @@ def tree_of(tokens: Sequence[Sequence[int]], *, name: str = "t0") -> Tree:
 TREES = [tree_of([(2, 3), (1,), (4, 1, 2)]), tree_of([(3,), (2, 2)], name="t1")]
 
 
-def rows_of(trees: Sequence[Tree], weights: Weights | None = None) -> list[Row]:
+def rows_of(trees: Sequence[Tree], weights: Weights | None = None) -> list[CreditedSample]:
     groups = groups_of(trees, weights=weights)
     samples = [sample for group in groups for sample in group.samples]
     credit = advantage_of(GrpoAdvantage())(groups)
-    return [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+    return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
 
 
-def gradient(rows: Sequence[Row], how: Aggregation, *, limit_tokens: int = 8192) -> Tensor:
+def gradient(
+    rows: Sequence[CreditedSample], how: Aggregation, *, limit_tokens: int = 8192
+) -> Tensor:
     """Return the gradient of one optimiser step, and its loss, as one vector."""
     return gradients(model_of(), rows, LearnSection(aggregation=how), limit_tokens=limit_tokens)
 
@@ -103,7 +105,7 @@ def test_a_weight_stands_on_the_tokens_of_its_turn() -> None:
     #                                  prompt      turn 0      tool        turn 1        tool
     assert sample.weights.tolist() == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 0.0, 0.0]
     assert sample.sampled_tokens == 5
-    block = micro_batch([rows_of(TREES, SOME)[0]], layout=Padded(10**6), device=CPU)
+    block = micro_batch([rows_of(TREES, SOME)[0]], layout=PaddedLayout(10**6), device=CPU)
     assert block.weights is not None
     assert block.weights.tolist() == [[0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0]]
     assert all(s.weights is None for group in groups_of(TREES) for s in group.samples)
@@ -114,7 +116,10 @@ def test_a_loss_by_hand() -> None:
     losses = torch.tensor([[1.0, 2.0, 4.0], [8.0, 16.0, 0.0]])
     weights = torch.tensor([[0.0, 1.0, 0.5], [2.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, True], [True, True, False]])
-    found = [aggregate(losses * weights, mask, how=how, counts=Counts.of([3, 2])) for how in HOWS]
+    found = [
+        aggregate(losses * weights, mask, how=how, counts=LossDenominators.of([3, 2]))
+        for how in HOWS
+    ]
     assert [float(x) for x in found] == pytest.approx([20 / 5, 20 / 2, (4 / 3 + 16 / 2) / 2])
 
 
@@ -131,7 +136,7 @@ def test_weights_multiply_the_gradient_and_no_denominator(how: Aggregation) -> N
     plain, rows = rows_of(TREES), rows_of(TREES, SOME)
     assert [r.sample.sampled_tokens for r in plain] == [r.sample.sampled_tokens for r in rows]
     by_hand = [
-        Row(row.sample, row.advantages * weighed.sample.weights)
+        CreditedSample(row.sample, row.advantages * weighed.sample.weights)
         for row, weighed in zip(plain, rows, strict=True)
         if weighed.sample.weights is not None
     ]
@@ -151,7 +156,7 @@ def test_a_turn_without_weight_trains_nothing_and_its_trajectory_is_idle_without
     assert not third.is_idle
     model = model_of()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    figures = Trainer(model, LearnSection(), seed=0).step(TREES, weights=everything(0.0))
+    figures = PolicyTrainer(model, LearnSection(), seed=0).step(TREES, weights=everything(0.0))
     assert figures["loss"] == 0
     assert figures["optimizer/skipped"] == 1
     assert figures["tokens/trained"] == 20

@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 
 from agentrl.config.diagnostics import DiagnosticsSection
-from agentrl.diagnostics import RULES, Thresholds, Watch, diagnose, memorised
 from agentrl.errors import LearnError
+from agentrl.metrics.diagnostics import (
+    RULES,
+    DiagnosticThresholds,
+    RunDiagnostics,
+    diagnose,
+    memorised,
+)
 
-LIMITS = Thresholds(window=5)
+LIMITS = DiagnosticThresholds(window=5)
 
 
 Figure = Callable[[float], float] | float
@@ -115,7 +121,7 @@ def test_the_best_evaluation_is_what_counts() -> None:
 
 def test_a_watch_says_each_sign_once() -> None:
     said: list[str] = []
-    watch = Watch(LIMITS, stops=False, say=said.append)
+    watch = RunDiagnostics(LIMITS, stops=False, say=said.append)
     for line in run(TEACHES_NOTHING, 40):
         watch.look(line)
     assert len(said) == 1
@@ -131,7 +137,7 @@ def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
     assert memorised(demonstrations=10_000, times=2.9, loss=0.0003) is None
     assert memorised(demonstrations=28, times=685.7, loss=0.2) is None
     said: list[str] = []
-    watch = Watch(LIMITS, stops=False, say=said.append, memorised=text)
+    watch = RunDiagnostics(LIMITS, stops=False, say=said.append, memorised=text)
     for line in run(TEACHES_NOTHING, 40):
         watch.look(line)
     (sign,) = said
@@ -140,7 +146,7 @@ def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
 
 
 def test_a_watch_can_stop_the_run() -> None:
-    watch = Watch(LIMITS, stops=True, say=lambda text: None)
+    watch = RunDiagnostics(LIMITS, stops=True, say=lambda text: None)
     *before, last = run(TEACHES_NOTHING, 5)
     for line in before:
         watch.look(line)
@@ -150,5 +156,5 @@ def test_a_watch_can_stop_the_run() -> None:
 
 def test_the_config_has_every_threshold_and_its_default() -> None:
     section = DiagnosticsSection()
-    assert Thresholds(**section.model_dump(exclude={"action"})) == Thresholds()
+    assert DiagnosticThresholds(**section.model_dump(exclude={"action"})) == DiagnosticThresholds()
     assert RULES.keys() == SIGNS.keys()

@@ -14,8 +14,8 @@ import pytest
 import agentrl
 from agentrl.cli import app as application
 from agentrl.cli.init import make_project
-from agentrl.distribution import DISTRIBUTION, install_command
-from agentrl.machine import versions
+from agentrl.runtime.distribution import DISTRIBUTION, install_command
+from agentrl.runtime.machine import versions
 from agentrl_sandbox.inside.container import OF_AGENTRL
 
 TEXTS = ("*.md", "*.py", "*.toml", "*.yaml", "*.template", "Makefile", "run", "*.sh")
@@ -28,7 +28,13 @@ def test_one_name_is_installed(root: Path) -> None:
     assert project["name"] == DISTRIBUTION
     assert install_command("web") == f"pip install '{DISTRIBUTION}[web]'"
     folders = ("agentrl", "envs", "tools", "sandbox", "docs", "configs", "examples", ".ci")
-    pages = [page for folder in folders for kind in TEXTS for page in (root / folder).rglob(kind)]
+    pages = [
+        page
+        for folder in folders
+        for kind in TEXTS
+        for page in (root / folder).rglob(kind)
+        if page.is_file()
+    ]
     pages += [page for kind in TEXTS for page in root.glob(kind)]
     assert len(pages) > 500
     named = {

@@ -15,17 +15,17 @@ from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.dialects.llama3 import LLAMA3
 from agentrl.env import Action
 from agentrl.message import Image
-from agentrl.rollout.drafts.cache import DraftCache, KeptDraft
+from agentrl.rollout.drafts.cache import CachedDraft, DraftCache
 from agentrl.rollout.drafts.calls import whole_calls
-from agentrl.rollout.drafts.draft import Draft
-from agentrl.rollout.drafts.reuse import Reusing
-from agentrl.rollout.drafts.verify import Alternatives, Rule, cut, settlement
+from agentrl.rollout.drafts.draft import DraftTrajectory
+from agentrl.rollout.drafts.engine import DraftReuseSettings
+from agentrl.rollout.drafts.verify import AcceptanceRule, Alternatives, cut, settlement
 from agentrl.store.codec import pack, unpack
 from agentrl.trajectory import Node
 from benchmarks.letters import ids
 
-LENIENT = Rule()
-PLAIN = Rule(leniency=1.0)
+LENIENT = AcceptanceRule()
+PLAIN = AcceptanceRule(leniency=1.0)
 
 
 def logs(*probabilities: float) -> list[float]:
@@ -41,16 +41,16 @@ def test_the_worked_numbers_of_the_cut() -> None:
 
 
 def test_scale_and_floor() -> None:
-    assert Rule(leniency=1, scale=2).chance(*logs(0.4, 0.8)) == pytest.approx(0.25)
-    assert Rule(leniency=2, scale=2).chance(*logs(0.2, 0.8)) == pytest.approx(0.25)
-    floored = Rule(leniency=1, floor=0.1)
+    assert AcceptanceRule(leniency=1, scale=2).chance(*logs(0.4, 0.8)) == pytest.approx(0.25)
+    assert AcceptanceRule(leniency=2, scale=2).chance(*logs(0.2, 0.8)) == pytest.approx(0.25)
+    floored = AcceptanceRule(leniency=1, floor=0.1)
     assert floored.chance(*logs(0.05, 0.5)) == floored.chance(*logs(0.05, 0.01)) == 0
     assert floored.chance(*logs(0.15, 0.01)) == 1
 
 
 def test_the_ends_of_leniency() -> None:
-    assert Rule(leniency=0).chance(-0.1, -0.1) == 0
-    assert Rule(leniency=math.inf).chance(-50.0, -0.1) == 1
+    assert AcceptanceRule(leniency=0).chance(-0.1, -0.1) == 0
+    assert AcceptanceRule(leniency=math.inf).chance(-50.0, -0.1) == 1
 
 
 @pytest.mark.parametrize("odd", [math.nan, -math.inf, math.inf])
@@ -60,7 +60,7 @@ def test_what_is_no_log_prob_never_stands(odd: float) -> None:
 
 
 def test_what_cannot_be_drawn_any_more_never_stands() -> None:
-    assert Rule(leniency=math.inf).chance(-math.inf, -1.0) == 0
+    assert AcceptanceRule(leniency=math.inf).chance(-math.inf, -1.0) == 0
     assert LENIENT.chance(math.nan, -1.0) == 0
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_drawn_any_more_never_stands() -> None:
 )
 def test_a_rule_that_makes_no_sense_is_refused(changes: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
-        Rule(**changes)
+        AcceptanceRule(**changes)
 
 
 steps = st.lists(
@@ -83,7 +83,7 @@ def test_more_leniency_never_cuts_earlier(
 ) -> None:
     p, q, u = map(list, zip(*rows, strict=True))
     low, high = sorted((one, other))
-    assert cut(Rule(leniency=low), p, q, u) <= cut(Rule(leniency=high), p, q, u)
+    assert cut(AcceptanceRule(leniency=low), p, q, u) <= cut(AcceptanceRule(leniency=high), p, q, u)
 
 
 @given(steps)
@@ -106,7 +106,7 @@ def test_a_cut_does_not_depend_on_what_comes_after_it(
 # --- the distribution at the cut ------------------------------------------------------------------
 
 
-def law(rule: Rule, p: Sequence[float], q: Sequence[float], known: int) -> np.ndarray:
+def law(rule: AcceptanceRule, p: Sequence[float], q: Sequence[float], known: int) -> np.ndarray:
     """Return the exact distribution of a settled place, averaged over what was drafted."""
     ranked = sorted(range(len(q)), key=lambda t: -q[t])[:known]
     alternatives: Alternatives = [(t, math.log(q[t])) for t in ranked if q[t] > 0]
@@ -121,7 +121,7 @@ def law(rule: Rule, p: Sequence[float], q: Sequence[float], known: int) -> np.nd
     return found
 
 
-def fresh_law(rule: Rule, p: Sequence[float], q: Sequence[float]) -> np.ndarray:
+def fresh_law(rule: AcceptanceRule, p: Sequence[float], q: Sequence[float]) -> np.ndarray:
     """Return the same where a rejected token is drawn from p: the published code's form."""
     found = np.zeros(len(p))
     for token, chance in enumerate(q):
@@ -149,7 +149,7 @@ def test_residual_draws_are_exactly_the_policy_whatever_is_known_of_the_draft(
     ps, qs = ps[:size], qs[:size]
     assume(sum(ps) > 0 and sum(qs) > 0)
     p, q = [x / sum(ps) for x in ps], [x / sum(qs) for x in qs]
-    rule = Rule(leniency=leniency, scale=scale, floor=floor)
+    rule = AcceptanceRule(leniency=leniency, scale=scale, floor=floor)
     assert law(rule, p, q, known) == pytest.approx(np.array(p), abs=1e-9)
 
 
@@ -174,9 +174,9 @@ def test_draws_follow_the_law() -> None:
 def test_a_lenient_rule_has_no_residual() -> None:
     with pytest.raises(ValueError, match="leniency of at most 1"):
         settlement(LENIENT, 0, [(0, 0.0)], [0.0])
-    for rule in (LENIENT, Rule(leniency=1, scale=0.5)):
+    for rule in (LENIENT, AcceptanceRule(leniency=1, scale=0.5)):
         with pytest.raises(ValueError, match="lower the leniency"):
-            Reusing(rule=rule, residual=True)
+            DraftReuseSettings(rule=rule, residual=True)
 
 
 # --- where a call begins --------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def path() -> list[Node]:
 
 
 def test_a_path_becomes_turns_at_their_places() -> None:
-    draft = Draft.of(path(), {2: ((3, -0.5),), 3: ((4, -0.5),), 4: ((5, -0.5),)})
+    draft = DraftTrajectory.of(path(), {2: ((3, -0.5),), 3: ((4, -0.5),), 4: ((5, -0.5),)})
     assert draft is not None
     assert draft.token_ids == (1, 2, 3, 4, 5, 6, 7, 8)
     assert [(t.start, t.token_ids) for t in draft.turns] == [(2, (3, 4, 5)), (7, (8,))]
@@ -260,37 +260,37 @@ def test_a_path_becomes_turns_at_their_places() -> None:
 
 def test_a_path_that_shows_images_is_no_draft() -> None:
     shown = Node(parent=None, source="prompt", token_ids=(1,), turn=0, images=(Image(b"x"),))
-    assert Draft.of([shown, *path()]) is None
+    assert DraftTrajectory.of([shown, *path()]) is None
 
 
 def test_drafts_are_packed_and_come_back() -> None:
-    draft = Draft.of(path(), {7: ((8, -0.5), (9, -1.5))})
+    draft = DraftTrajectory.of(path(), {7: ((8, -0.5), (9, -1.5))})
     assert draft is not None
     cache = DraftCache(100)
-    cache.keep(("t", 1), KeptDraft(draft, 4), version=2)
+    cache.keep(("t", 1), CachedDraft(draft, 4), version=2)
     assert cache.plain(version=2) == (), "its step is not over"
     other = DraftCache(100, 3)
     other.take_back(unpack(pack(cache.plain(version=3))))
-    assert other.find(("t", 1), version=3) == KeptDraft(draft, 4)
+    assert other.find(("t", 1), version=3) == CachedDraft(draft, 4)
 
 
-def draft_of(count: int) -> Draft:
-    return Draft(token_ids=(0,) * count, turns=())
+def draft_of(count: int) -> DraftTrajectory:
+    return DraftTrajectory(token_ids=(0,) * count, turns=())
 
 
 def test_a_draft_is_found_only_under_a_later_version() -> None:
     cache = DraftCache(100)
-    cache.keep(("t", 0), KeptDraft(draft_of(1), 0), version=0)
+    cache.keep(("t", 0), CachedDraft(draft_of(1), 0), version=0)
     assert cache.find(("t", 0), version=0) is None
     assert cache.find(("t", 1), version=1) is None
-    assert cache.find(("t", 0), version=1) == KeptDraft(draft_of(1), 0)
+    assert cache.find(("t", 0), version=1) == CachedDraft(draft_of(1), 0)
 
 
 @given(st.permutations([0, 1, 2]))
 def test_of_one_version_the_last_group_stays_whoever_ended_first(order: list[int]) -> None:
     cache = DraftCache(100)
     for group in order:
-        cache.keep(("t", 0), KeptDraft(draft_of(group + 1), group), version=0)
+        cache.keep(("t", 0), CachedDraft(draft_of(group + 1), group), version=0)
     found = cache.find(("t", 0), version=1)
     assert found is not None
     assert found.group == 2
@@ -300,18 +300,18 @@ def test_of_one_version_the_last_group_stays_whoever_ended_first(order: list[int
 def test_what_was_not_renewed_for_longest_goes_first(order: list[int]) -> None:
     cache = DraftCache(25)
     for group in order:
-        cache.keep((f"t{group}", 0), KeptDraft(draft_of(10), group), version=0)
+        cache.keep((f"t{group}", 0), CachedDraft(draft_of(10), group), version=0)
     left = [group for group in range(4) if cache.find((f"t{group}", 0), version=1)]
     assert left == [2, 3]
-    cache.keep(("t2", 0), KeptDraft(draft_of(10), 4), version=1)
-    cache.keep(("t5", 0), KeptDraft(draft_of(10), 5), version=1)
+    cache.keep(("t2", 0), CachedDraft(draft_of(10), 4), version=1)
+    cache.keep(("t5", 0), CachedDraft(draft_of(10), 5), version=1)
     assert cache.find(("t3", 0), version=2) is None
     assert cache.find(("t2", 0), version=2) is not None
 
 
 def test_a_forgotten_draft_is_gone() -> None:
     cache = DraftCache(100)
-    cache.keep(("t", 0), KeptDraft(draft_of(1), 0), version=0)
+    cache.keep(("t", 0), CachedDraft(draft_of(1), 0), version=0)
     assert cache.find(("t", 0), version=1) is not None
     cache.forget(("t", 0))
     assert cache.find(("t", 0), version=1) is None

@@ -18,9 +18,9 @@ from agentrl.engine.scripted import ScriptedScorer
 from agentrl.env import Action, Observation, Step
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.drafts.cache import DraftCache
-from agentrl.rollout.drafts.verify import Rule
+from agentrl.rollout.drafts.verify import AcceptanceRule
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.task import Task
 from agentrl.trajectory import Trajectory
 from benchmarks.letters import END, said
@@ -82,7 +82,7 @@ async def test_what_is_sampled_with_and_without_the_residual(
     stage.rollouts = replace(
         stage.rollouts, engine=engine, make_env=lambda: Short(lambda turn: "", [])
     )
-    stage.play = stage.player(DraftCache(10**6), Rule(leniency=1), "verify", residual)
+    stage.play = stage.player(DraftCache(10**6), AcceptanceRule(leniency=1), "verify", residual)
     count, letters, same = examples(1500), list[str](), 0
     for version in (0, 1):
         dice.version = version
@@ -132,7 +132,7 @@ class Short(World):
 
 async def many(stage: Stage, count: int, version: int) -> list[Trajectory]:
     """Play one group of so many trajectories."""
-    policy = GatePolicy(mode="sync", groups_per_step=1, group_size=count, concurrency=64)
+    policy = SchedulerPolicy(mode="sync", groups_per_step=1, group_size=count, concurrency=64)
     left = [TASK]
 
     def take(wanted: int) -> list[Task]:
@@ -177,7 +177,7 @@ async def test_a_real_engine_reuses_and_every_log_prob_is_of_its_version(residua
     stage = Stage("unused", limits=EpisodeLimits(max_turns=2, max_turn_tokens=12))
     async with LocalEngine(old, slots=8, context_tokens=128) as engine:
         stage.rollouts = replace(stage.rollouts, engine=engine)
-        rule = Rule(leniency=1.0)
+        rule = AcceptanceRule(leniency=1.0)
         stage.play = stage.player(DraftCache(10**6), rule, "verify", residual)
         stage.play.reusing = replace(stage.play.reusing, alternatives=VOCABULARY)
         first = await many(stage, 8, 0)

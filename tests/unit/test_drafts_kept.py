@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from agentrl.env import Action, Info, Observation, Step
+from agentrl.events.kinds import RolloutAbandoned
 from agentrl.policy import Sampling
 from agentrl.rollout.drafts.cache import DraftCache
-from agentrl.rollout.drafts.play import world_seed
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.rollout.gate.runner import Gate
+from agentrl.rollout.drafts.runner import world_seed
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.simulate.clock import run_virtual
-from agentrl.store.event import Abandoned
 from agentrl.store.reader import StoreReader
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
@@ -28,7 +28,7 @@ from agentrl.task import Task
 from tests.support.drafts import TASK, Stage, World
 from tests.support.dying import Dying
 
-POLICY = GatePolicy(mode="sync", groups_per_step=1, group_size=2, concurrency=2)
+POLICY = SchedulerPolicy(mode="sync", groups_per_step=1, group_size=2, concurrency=2)
 
 
 class SeededWorld(World):
@@ -65,7 +65,7 @@ class Process(Dying):
         self.taken += count
         return [TASK] * count
 
-    def gate(self) -> Gate:
+    def gate(self) -> RolloutScheduler:
         stage = self.stage
         stage.rollouts = replace(
             stage.rollouts, make_env=lambda: SeededWorld(stage.answer, stage.log)
@@ -105,7 +105,7 @@ def test_a_killed_trajectory_goes_on_in_its_own_world(tmp_path: Path, seconds: f
     resets = {entry for entry in resumed.stage.log if entry.startswith("reset")}
     assert resets == {f"reset {seed}" for seed in seeds}
     with StoreReader(tmp_path / "store") as reader:
-        assert not [event for _, event in reader.events() if isinstance(event, Abandoned)]
+        assert not [event for _, event in reader.events() if isinstance(event, RolloutAbandoned)]
 
 
 @pytest.mark.parametrize("seconds", [3.5, 6.5, 8.5])

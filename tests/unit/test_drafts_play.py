@@ -23,12 +23,12 @@ from agentrl.env import BaseEnv
 from agentrl.errors import ConfigError
 from agentrl.policy import Sampling, ScoreRequest, Scores
 from agentrl.rollout.drafts.cache import DraftCache
-from agentrl.rollout.drafts.play import DraftedPlay
-from agentrl.rollout.drafts.verify import Rule
+from agentrl.rollout.drafts.runner import DraftingRunner
+from agentrl.rollout.drafts.verify import AcceptanceRule
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.segments import SegmentBudget
-from agentrl.rollout.pool import Rollouts
 from agentrl.rollout.recorder import KeptGroup, KeptMember
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.segments import SegmentBudget
 from agentrl.trajectory import Finished, Truncated
 from benchmarks.letters import END, said
 from tests.support.drafts import NEVER, SURE, CallChat, Stage, World, at, sampled
@@ -82,8 +82,8 @@ async def test_the_rest_is_sampled_from_the_first_token_that_does_not_stand() ->
     assert stage.play.figures() == figures(1, 0, 2, 2)
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule(leniency=1.0)])
-async def test_a_draft_that_was_rejected_is_judged_no_more(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", [AcceptanceRule(), AcceptanceRule(leniency=1.0)])
+async def test_a_draft_that_was_rejected_is_judged_no_more(rule: AcceptanceRule) -> None:
     """Mutant: a draft lives on after a rejection, is rejected again, and so on without end."""
     stage = Stage("hello", "done", rule=rule, residual=rule.is_exact)
     await stage.go(0)
@@ -215,7 +215,7 @@ async def test_a_segment_ends_within_a_draft_and_the_next_goes_on_with_it() -> N
 async def test_where_a_cut_is_does_not_depend_on_segments(version: int) -> None:
     cuts: list[float] = []
     for segment in (None, SegmentBudget(tokens=2, turns=9, segments=9)):
-        stage = Stage("abcdefgh", "done", rule=Rule(leniency=1.0), segment=segment)
+        stage = Stage("abcdefgh", "done", rule=AcceptanceRule(leniency=1.0), segment=segment)
         await stage.go(0)
         text = "abcdefgh"
         stage.now = {(*at(text[:n]), ord(text[n])): SURE - 0.3 for n in range(8)}
@@ -245,9 +245,9 @@ async def test_a_pause_loses_nothing() -> None:
 
 
 async def test_an_engine_that_scores_nothing_is_refused() -> None:
-    rollouts = Rollouts(make_env=BaseEnv, engine=ScriptedEngine({}), chat=CallChat())  # pyright: ignore[reportArgumentType]
+    rollouts = RolloutRunner(make_env=BaseEnv, engine=ScriptedEngine({}), chat=CallChat())  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="cannot score"):
-        DraftedPlay(rollouts=rollouts, sampling=Sampling(), cache=DraftCache(1), seed=0)
+        DraftingRunner(rollouts=rollouts, sampling=Sampling(), cache=DraftCache(1), seed=0)
 
 
 # --- what a record kept ---------------------------------------------------------------------------

@@ -20,11 +20,11 @@ import pytest
 import torch
 from peft import PeftModel
 
-from agentrl.engine.endpoint import Servers
+from agentrl.engine.endpoint import EndpointReplicas
 from agentrl.engine.endpoint.adapters import write_adapter
 from agentrl.errors import ConfigError, EngineLost, WeightsUnproven
 from agentrl.policy import ScoreRequest as Asked
-from agentrl.sync.adapters import Adapted, Adapter, Base
+from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
 from tests.support.adapters import adapted, base_of
 from tests.support.completions_server import (
     PROMPT,
@@ -174,11 +174,11 @@ async def test_a_server_that_goes_on_forgetting_is_lost(tmp_path: Path) -> None:
 
 async def test_several_servers_are_one_engine(tmp_path: Path) -> None:
     servers = [Server(), Server()]
-    async with Servers([asking(one, tmp_path) for one in servers]) as engine:
+    async with EndpointReplicas([asking(one, tmp_path) for one in servers]) as engine:
         taken = provable(0.3)
         prepared = await engine.prepare(taken)
         changed = taken.weights
-        assert isinstance(changed, Adapted)
+        assert isinstance(changed, AdapterWeights)
         next(iter(changed.adapters.values())).b.zero_()  # the trainer goes on
         await engine.roll(prepared, 1)
         assert engine.version == 1
@@ -192,7 +192,9 @@ async def test_several_servers_are_one_engine(tmp_path: Path) -> None:
         assert scores.version == 1
         assert await engine.prepare({}) == {}
     with pytest.raises(ConfigError, match="max-model-len"):
-        async with Servers([asking(Server(), tmp_path), asking(served(max_model_len=9), tmp_path)]):
+        async with EndpointReplicas(
+            [asking(Server(), tmp_path), asking(served(max_model_len=9), tmp_path)]
+        ):
             raise AssertionError
 
 
@@ -215,11 +217,11 @@ def test_peft_reads_the_folder(tmp_path: Path) -> None:
 
 
 def test_adapters_that_no_folder_holds(tmp_path: Path) -> None:
-    base = Base({f"{n}.weight": torch.zeros(3, 3) for n in "ab"})
-    one, other = (Adapter(torch.zeros(r, 3), torch.zeros(3, r), 1.0) for r in (1, 2))
+    base = BaseWeights({f"{n}.weight": torch.zeros(3, 3) for n in "ab"})
+    one, other = (LoraAdapter(torch.zeros(r, 3), torch.zeros(3, r), 1.0) for r in (1, 2))
     with pytest.raises(ConfigError, match="one rank and one scale"):
-        write_adapter(Adapted(base, {"a.weight": one, "b.weight": other}), tmp_path / "x")
+        write_adapter(AdapterWeights(base, {"a.weight": one, "b.weight": other}), tmp_path / "x")
     turned = replace(one, transposed=True)
     with pytest.raises(ConfigError, match=r"a\.weight, which is no linear layer"):
-        write_adapter(Adapted(base, {"a.weight": turned}), tmp_path / "x")
+        write_adapter(AdapterWeights(base, {"a.weight": turned}), tmp_path / "x")
     assert [*tmp_path.iterdir()] == []

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from agentrl.engine.endpoint import CompletionsEngine
-from agentrl.engine.endpoint.answer import Piece
-from agentrl.engine.endpoint.flight import Flight
+from agentrl.engine.endpoint.completion_reader import CompletionDelta
+from agentrl.engine.endpoint.request import EndpointRequest
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import PolicyEngine, Sampling, ScoringEngine
 from agentrl.policy import ScoreRequest as Asked
@@ -133,8 +133,10 @@ async def test_a_stop_string_ends_the_stream_here(tmp_path: Path, length: int) -
 
 
 def test_what_comes_with_the_end_of_a_stop_string_and_after_it_is_dropped() -> None:
-    flight = Flight(request(stop_strings=("b",)), max_tokens=12)
-    piece = Piece((0, 1, 2), (-0.1, -0.2, -0.3), (((0, -0.1),), ((1, -0.2),), ((2, -0.3),)))
+    flight = EndpointRequest(request(stop_strings=("b",)), max_tokens=12)
+    piece = CompletionDelta(
+        (0, 1, 2), (-0.1, -0.2, -0.3), (((0, -0.1),), ((1, -0.2),), ((2, -0.3),))
+    )
     flight.take(piece, version=4, decode=letters, server="s")
     done = flight.completion()
     assert (done.token_ids, done.logprobs, done.versions) == ((0, 1), (-0.1, -0.2), (4, 4))

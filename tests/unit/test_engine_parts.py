@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentrl.engine.attention import KeyLengths, decode_spans, key_lengths, prefill_spans
-from agentrl.engine.flight import Flight
+from agentrl.engine.cache_slots import CacheSlot, common_prefix, place
+from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.noise import stream, uniforms
 from agentrl.engine.sampling import distribution, draw, sample
-from agentrl.engine.slots import Slot, common_prefix, place
 from agentrl.engine.stopping import ends_with_stop
 from agentrl.errors import EngineError
 from agentrl.policy import GenerateRequest, Sampling
@@ -228,17 +228,17 @@ def test_common_prefix_is_what_it_says(a: list[int], b: list[int]) -> None:
     assert shared == min(len(a), len(b), 150) or a[shared] != b[shared]
 
 
-def slot_of(index: int, held: int = 0, *, salt: int = 0, used_at: int = 0) -> Slot:
-    return Slot(index, [salt] * held, None, used_at)
+def slot_of(index: int, held: int = 0, *, salt: int = 0, used_at: int = 0) -> CacheSlot:
+    return CacheSlot(index, [salt] * held, None, used_at)
 
 
-async def flying(prompt: tuple[int, ...]) -> Flight:
+async def flying(prompt: tuple[int, ...]) -> InflightRequest:
     """Return a request in flight."""
     reply = asyncio.get_running_loop().create_future()
-    return Flight(GenerateRequest(id="x", prompt=prompt, max_new_tokens=9), reply, 0, 9)
+    return InflightRequest(GenerateRequest(id="x", prompt=prompt, max_new_tokens=9), reply, 0, 9)
 
 
-def placed(context: list[int], slots: list[Slot]) -> tuple[int, int, int] | None:
+def placed(context: list[int], slots: list[CacheSlot]) -> tuple[int, int, int] | None:
     found = place(context, slots)
     return found and (found.slot.index, found.source.index, found.tokens)
 

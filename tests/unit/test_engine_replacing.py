@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from agentrl.engine.remote import ReplacedEngine, replaced
+from agentrl.engine.remote import EngineReplica, replicas
 from agentrl.engine.remote.shared_weights import SharedWeights, shared
+from agentrl.engine.router import EngineRouter
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest
-from agentrl.rollout.gate.routing import Router
-from agentrl.thread import in_thread
+from agentrl.runtime.threads import in_thread
 
 DEADLINE_S = 60.0
 WEIGHTS = {"w": torch.zeros(2)}
@@ -66,7 +66,7 @@ class Slow:
             raise EngineLost("it died")
 
 
-class Replacing(ReplacedEngine):
+class Replacing(EngineReplica):
     """Its first engine does as it is told; those after it wait to be let."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
         assert may_copy.wait(DEADLINE_S)
         return shared(weights)
 
-    monkeypatch.setattr(replaced, "shared", slowly)
+    monkeypatch.setattr(replicas, "shared", slowly)
     async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
         await engine.load(WEIGHTS, 1)
         copying.clear()
@@ -194,7 +194,7 @@ class Lingering(ScriptedEngine):
 
 async def test_all_engines_are_closed_also_where_one_breaks_over_it() -> None:
     slow = Lingering()
-    router = Router([Breaking(lambda request: (5,)), slow])
+    router = EngineRouter([Breaking(lambda request: (5,)), slow])
     with pytest.raises(RuntimeError, match="it broke"):
         await router.close()
     assert slow.is_closed

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import pytest
 
+from agentrl.engine.replicas import ReplicatedEngine
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.engine.several import Several
 from agentrl.errors import ConfigError, EngineLost
 
 
@@ -41,7 +41,7 @@ class Begun(ScriptedEngine):
 
 async def test_they_begin_and_close_with_the_block() -> None:
     engines = [Begun(), Begun()]
-    async with Several(engines) as several:
+    async with ReplicatedEngine(engines) as several:
         assert all(engine.opened.is_set() for engine in engines)
         assert several.version == 0
     assert [engine.closes for engine in engines] == [1, 1]
@@ -51,14 +51,14 @@ async def test_they_begin_and_close_with_the_block() -> None:
 async def test_one_that_cannot_begin_closes_all_and_is_named_itself(error: Exception) -> None:
     engines = [Begun(), Begun(error), Begun(stuck=True)]
     with pytest.raises(type(error), match=str(error)):
-        async with Several(engines):
+        async with ReplicatedEngine(engines):
             pass
     assert [engine.closes for engine in engines] == [1, 1, 1]
 
 
 async def test_a_beginning_that_is_cancelled_closes_what_had_begun() -> None:
     engines = [Begun(), Begun(stuck=True)]
-    beginning = asyncio.create_task(Several(engines).__aenter__())
+    beginning = asyncio.create_task(ReplicatedEngine(engines).__aenter__())
     for engine in engines:
         await engine.opened.wait()
     beginning.cancel()

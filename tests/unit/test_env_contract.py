@@ -1,9 +1,9 @@
 """What an environment returns wrongly: one sentence, in `check-env`, in training and in evaluation.
 
 Every class below returns one wrong thing. `check_env` is what `check-env` calls; training plays
-gold episodes (`demonstrate`), draws tasks (`TaskSampler`) and plays the policy (`Episode`); an
-evaluation draws held-out tasks and plays the policy. That nothing stands between that and the user
-is seen in whole commands, in tests/run/test_bad_environment.py.
+gold episodes (`demonstrate`), draws tasks (`TaskSampler`) and plays the policy (`EpisodeRunner`);
+an evaluation draws held-out tasks and plays the policy. That nothing stands between that and the
+user is seen in whole commands, in tests/run/test_bad_environment.py.
 
 Mutant seen caught: parts of a step not looked at.
 """
@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentrl.authoring.env_contract import checked_opening, checked_step, checked_tasks
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Env, Observation, Step
-from agentrl.env_contract import checked_opening, checked_step, checked_tasks
 from agentrl.errors import CheckError, ConfigError, ContractError, EnvError
 from agentrl.message import Message
 from agentrl.rollout.demonstrations import demonstrate
-from agentrl.rollout.episode import Episode
-from agentrl.rollout.wrapped_env import WrappedEnv
-from agentrl.sampler import TaskSampler, heldout_tasks
-from agentrl.scheduler import TooManyFailures, check_scored
+from agentrl.rollout.env_wrapper import EnvWrapper
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.scheduler.topology import TooManyFailures, check_scored
+from agentrl.rollout.task_sampler import TaskSampler, heldout_tasks
 from agentrl.task import Split, Task
 from agentrl.testing import ScriptedEnv, ScriptedTurn, check_env
 from agentrl.trajectory import Failed, Finished, Tree
@@ -168,8 +168,8 @@ async def sentence_of_guess(env: Env) -> str:
 
 async def sentence_of_episode(env: Env) -> str:
     task = next(iter(Honest().tasks("train")))
-    episode = Episode(
-        env=WrappedEnv(WrappedEnv(env)),
+    episode = EpisodeRunner(
+        env=EnvWrapper(EnvWrapper(env)),
         engine=ScriptedEngine(saying("done")),
         chat=LetterChat(),
         tree=Tree(task),

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.authoring.gold import play_gold
 from agentrl.errors import ConfigError, EnvError
-from agentrl.gold import play_gold
 from agentrl.task import SPLITS, Split, Task
 from agentrl_envs.families import FAMILIES, UNUSABLE
 from agentrl_envs.reasoning import ReasoningEnv
 from agentrl_envs.reasoning.answer import final_answer
-from agentrl_envs.reasoning.family import Family, top_level
+from agentrl_envs.reasoning.family import ReasoningFamily, top_level
 from agentrl_envs.reasoning.guard import ARITHMETIC, EVALUATED, SYMBOLIC, admissible
 from agentrl_envs.reasoning.mixture import mixture
 from agentrl_envs.reasoning.optional_pycosat import import_factory
@@ -57,7 +57,7 @@ async def test_every_family(family: str, capsys: pytest.CaptureFixture[str]) -> 
     state, arrays = random.getstate(), str(np.random.get_state())
     count = 1 if family == "knight_swap" else 2
     tasks = first(env, count)
-    assert tasks == list(islice(tasks_of({family: Family(family)}, "train", 0), count))
+    assert tasks == list(islice(tasks_of({family: ReasoningFamily(family)}, "train", 0), count))
     assert (random.getstate(), str(np.random.get_state())) == (state, arrays)
     assert capsys.readouterr().out == ""
 
@@ -67,7 +67,7 @@ async def test_every_family(family: str, capsys: pytest.CaptureFixture[str]) -> 
         entry = entry_of(travelled)
         assert entry["metadata"] == entry_of(task)["metadata"]
         assert await score(env, travelled, "") == (1.0 if task.answer == "" else 0.0)
-        assert Family(family).score("I cannot say.", entry) < 0.3
+        assert ReasoningFamily(family).score("I cannot say.", entry) < 0.3
         if family in NO_REFERENCE:
             with pytest.raises(ConfigError, match=f"no reference answer for the family '{family}'"):
                 await play_gold(env, travelled)
@@ -122,13 +122,13 @@ def test_streams_go_past_a_segment() -> None:
 
 
 def test_seeds_a_generator_gives_up_on_are_left_out() -> None:
-    made = Family("maze")
+    made = ReasoningFamily("maze")
     seeds = [seed for seed, _ in islice(made.entries(4139731940), 100)]
     assert 4139731945 not in seeds  # reasoning-gym raises RuntimeError for it
     assert len(seeds) == 100
     grid = {"min_dist": 50, "max_dist": 60, "min_grid_size": 5, "max_grid_size": 5}
     with pytest.raises(EnvError, match=r"'maze'.*Could not find"):
-        next(Family("maze", grid).entries(0))
+        next(ReasoningFamily("maze", grid).entries(0))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,9 @@ def test_unsound_problems_are_left_out(
     family: str, difficulty: int | None, seed: int, left_out: int
 ) -> None:
     """Seed `left_out` gives a problem whose reference is refused, or which anything solves."""
-    seeds = [seed for seed, _ in islice(Family(family, difficulty=difficulty).entries(seed), 2)]
+    seeds = [
+        seed for seed, _ in islice(ReasoningFamily(family, difficulty=difficulty).entries(seed), 2)
+    ]
     assert seeds == [left_out - 1, left_out + 1]
 
 
@@ -201,7 +203,7 @@ def test_every_level_works_or_says_why() -> None:
     for family in USABLE_HERE:
         for level in range((top_level(family) or -1) + 1):
             try:
-                Family(family, difficulty=level)
+                ReasoningFamily(family, difficulty=level)
             except ConfigError:
                 refused.add((family, level))
     # What reasoning-gym 0.1.25's curricula offer and its own checks then refuse.
@@ -249,7 +251,7 @@ async def test_a_task_of_another_family_is_refused() -> None:
 
 @pytest.mark.parametrize("family", sorted(EVALUATED | ARITHMETIC | SYMBOLIC))
 def test_no_answer_is_executed(family: str, tmp_path: Path) -> None:
-    entry = next(Family(family).entries(3))[1]
+    entry = next(ReasoningFamily(family).entries(3))[1]
     mark = tmp_path / "mark"
     for attack in (
         f"open({str(mark)!r}, 'w').close()",
@@ -259,7 +261,7 @@ def test_no_answer_is_executed(family: str, tmp_path: Path) -> None:
         "oracle_answer",
         "valid_solutions[0]",
     ):
-        assert Family(family).score(attack, entry) == 0.0
+        assert ReasoningFamily(family).score(attack, entry) == 0.0
     assert not mark.exists()
 
 
@@ -288,13 +290,13 @@ def test_no_answer_is_executed(family: str, tmp_path: Path) -> None:
 def test_wrong_answers_that_verifiers_pay(family: str, answer: str) -> None:
     """They would be paid in full, never come back, or raise."""
     params = {"min_numbers": 3, "max_numbers": 3} if family == "number_sorting" else {}
-    made = Family(family, params)
+    made = ReasoningFamily(family, params)
     for _, entry in islice(made.entries(1), 4):
         assert made.score(answer, entry) == 0.0
 
 
 def test_honest_formulas_are_judged() -> None:
-    made = Family("simple_integration")
+    made = ReasoningFamily("simple_integration")
     entry = next(made.entries(0))[1]
     assert made.score(f"3 + {entry['answer']}", entry) == 1.0
     for formula in ("x**5/2 - exp(3*x)*sin(x)**2 + C", "-4*x**(3/2)", "(2 + 4) * 4", "1.5*x"):

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentrl
+from agentrl.authoring.gold import play_gold
 from agentrl.env import call, say
 from agentrl.errors import ConfigError
-from agentrl.gold import play_gold
 from agentrl.task import SPLITS, Split
 from agentrl.testing import check_env
 from agentrl_envs.facts.articles import LINKED, RELATIONS, fact_sentence, sentences_of
-from agentrl_envs.facts.questions import Hop, Question, countries_of, questions
+from agentrl_envs.facts.questions import FactHop, FactQuestion, countries_of, questions
 from agentrl_envs.facts.world import fact_world
 from agentrl_envs.retrieval import CorpusEnv, WikiEnv
 from agentrl_envs.retrieval.scoring import exact, f1, normalised
@@ -113,15 +113,15 @@ def test_no_fact_of_a_heldout_question_is_asked_in_training(seed: int, fraction:
 
 def test_questions_are_worded_from_the_inside() -> None:
     hops = (
-        Hop(subject="Candle Fair", relation="theme", value="The Iron Door"),
-        Hop(subject="The Iron Door", relation="author", value="Ada Finch"),
-        Hop(subject="Ada Finch", relation="birthplace", value="Arvane"),
+        FactHop(subject="Candle Fair", relation="theme", value="The Iron Door"),
+        FactHop(subject="The Iron Door", relation="author", value="Ada Finch"),
+        FactHop(subject="Ada Finch", relation="birthplace", value="Arvane"),
     )
-    assert Question(hops=hops, country="Veska").text == (
+    assert FactQuestion(hops=hops, country="Veska").text == (
         "Where was the author of the theme of the Candle Fair born?"
     )
-    assert Question(hops=hops[:1], country="Veska").text == "What does the Candle Fair honour?"
-    assert Question(hops=hops[1:2], country="Veska").text == "Who wrote The Iron Door?"
+    assert FactQuestion(hops=hops[:1], country="Veska").text == "What does the Candle Fair honour?"
+    assert FactQuestion(hops=hops[1:2], country="Veska").text == "Who wrote The Iron Door?"
 
 
 def test_no_two_questions_are_worded_alike_and_lengths_take_turns() -> None:

@@ -19,25 +19,25 @@ from hypothesis import strategies as st
 from agentrl.cli.app import main
 from agentrl.errors import ConfigError
 from agentrl.evaluation.compare import (
-    Flip,
+    TaskFlip,
     bootstrap_p,
     compare,
     mcnemar,
     paired_difference,
     unpaired_difference,
 )
-from agentrl.evaluation.interval import Estimate, rate_estimate
+from agentrl.evaluation.interval import IntervalEstimate, rate_estimate
 from agentrl.evaluation.reports import StoredReport, compare_reports, read_report
-from agentrl.evaluation.sample import Sample
-from agentrl.evaluation.scores import Rules
+from agentrl.evaluation.sample import EvaluationSample
+from agentrl.evaluation.scores import ScoringRules
 
-RULES = Rules(k=(1,), threshold=1.0, confidence=0.95)
+RULES = ScoringRules(k=(1,), threshold=1.0, confidence=0.95)
 
 
-def played(rewards: Sequence[Sequence[float | None]]) -> list[Sample]:
+def played(rewards: Sequence[Sequence[float | None]]) -> list[EvaluationSample]:
     """Return the samples of tasks `t0`, `t1`, ... with these rewards."""
     return [
-        Sample(
+        EvaluationSample(
             task=f"t{task}",
             fingerprint=f"f{task}",
             sample=sample,
@@ -49,7 +49,7 @@ def played(rewards: Sequence[Sequence[float | None]]) -> list[Sample]:
     ]
 
 
-def once(passed: Sequence[bool | int]) -> list[Sample]:
+def once(passed: Sequence[bool | int]) -> list[EvaluationSample]:
     return played([[float(one)] for one in passed])
 
 
@@ -60,7 +60,7 @@ def test_golden_of_one_sample_per_task() -> None:
     found = compare(a, b, rules=RULES)
     assert (found.a.mean, found.b.mean, found.difference.mean) == (0.5, 0.75, 0.25)
     assert (found.test, found.p) == ("McNemar", 2 * (1 + 4) / 16)
-    assert found.lost == (Flip(task="t3", a=1, b=0),)
+    assert found.lost == (TaskFlip(task="t3", a=1, b=0),)
     assert [flip.task for flip in found.gained] == ["t4", "t5", "t6"]
     assert (found.pairs, found.failed, found.unmatched) == (8, 0, 0)
     # Half a pair in each cell: sum 2 of 10, squares 4 + 1, t(8) = 2.306004.
@@ -123,7 +123,7 @@ def test_a_difference_between_tasks_of_several_samples() -> None:
     assert found.difference.low > 0.08
     assert found.p < 0.001
     assert (len(found.gained), len(found.lost)) == (30, 0)
-    assert found.gained[0] == Flip(task="t0", a=0.5, b=0.75)
+    assert found.gained[0] == TaskFlip(task="t0", a=0.5, b=0.75)
 
 
 def test_equal_policies_keep_a_width() -> None:
@@ -138,7 +138,7 @@ def test_equal_policies_keep_a_width() -> None:
 def test_bootstrap_intervals_and_p() -> None:
     a = played([[0, 1]] * 10 + [[0, 0]] * 10)
     b = played([[1, 1]] * 9 + [[0, 1]] + [[0, 0]] * 10)
-    rules = Rules(k=(1,), threshold=1.0, confidence=0.95, interval="bootstrap")
+    rules = ScoringRules(k=(1,), threshold=1.0, confidence=0.95, interval="bootstrap")
     found = compare(a, b, rules=rules)
     plain = compare(a, b, rules=RULES)
     assert found.difference != plain.difference
@@ -167,7 +167,9 @@ def test_a_pair_that_broke_is_left_out_and_counted() -> None:
         (once([1, 1]), played([[1, 1], [1, 1]]), r"A has 2 trajectories of 2 tasks and B has 4"),
     ],
 )
-def test_what_cannot_be_paired_is_refused(a: list[Sample], b: list[Sample], why: str) -> None:
+def test_what_cannot_be_paired_is_refused(
+    a: list[EvaluationSample], b: list[EvaluationSample], why: str
+) -> None:
     with pytest.raises(ConfigError, match=why):
         compare(a, b, rules=RULES)
 
@@ -186,15 +188,15 @@ def test_a_task_that_is_there_twice_cannot_be_paired() -> None:
 def test_the_threshold_says_what_passes() -> None:
     a, b = played([[0.4], [0.6]]), played([[0.7], [0.6]])
     strict = compare(a, b, rules=RULES)
-    loose = compare(a, b, rules=Rules(k=(1,), threshold=0.5, confidence=0.95))
+    loose = compare(a, b, rules=ScoringRules(k=(1,), threshold=0.5, confidence=0.95))
     assert (strict.difference.mean, loose.difference.mean) == (0, 0.5)
     assert strict.reward.mean == loose.reward.mean == pytest.approx(0.15)
 
 
 def test_unpaired_is_newcombes_interval() -> None:
     """Newcombe 1998, table II (b): 9/10 against 3/10 is 0.1705 to 0.8090 by method 10."""
-    one = Estimate(mean=0.3, low=0.10779, high=0.60322, tasks=10)
-    other = Estimate(mean=0.9, low=0.59585, high=0.98213, tasks=10)
+    one = IntervalEstimate(mean=0.3, low=0.10779, high=0.60322, tasks=10)
+    other = IntervalEstimate(mean=0.9, low=0.59585, high=0.98213, tasks=10)
     found = unpaired_difference(one, other)
     assert (found.low, found.high) == pytest.approx((0.1705, 0.8090), abs=2e-4)
 
@@ -213,7 +215,7 @@ def test_paired_intervals_cover(tasks: int, samples: int, rate: float, gain: flo
     assert 0.93 <= hits / runs <= (0.985 if tasks == 50 else 0.975)
 
 
-def stored(path: Path, samples: list[Sample], **about: object) -> Path:
+def stored(path: Path, samples: list[EvaluationSample], **about: object) -> Path:
     report = {
         "about": {"env": "demo/Sum-v0", "seed": 1, **about},
         "threshold": 1.0,

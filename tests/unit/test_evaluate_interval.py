@@ -14,14 +14,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentrl.evaluation.interval import Estimate, mean_estimate, rate_estimate
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
 from agentrl.evaluation.student import two_sided_t
 from benchmarks.intervals import covered, wilson
 
 CONFIDENCE = 0.95
 
 
-def ends(estimate: Estimate) -> tuple[float, float]:
+def ends(estimate: IntervalEstimate) -> tuple[float, float]:
     return estimate.low, estimate.high
 
 

@@ -21,17 +21,17 @@ from agentrl.config.run import RunConfig
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
-from agentrl.evaluation.budget import Budget, Prices, Spent
-from agentrl.evaluation.folder import open_record, policy_digest
-from agentrl.evaluation.heldout import Evaluation
+from agentrl.evaluation.budget import BudgetUsage, EvaluationBudget, TokenPrices
+from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.record import EvaluationRecord
-from agentrl.evaluation.report import Report
-from agentrl.evaluation.scores import Rules
-from agentrl.evaluation.stopping import FirstTasks, HalfWidth
+from agentrl.evaluation.report import EvaluationReport
+from agentrl.evaluation.scores import ScoringRules
+from agentrl.evaluation.stopping import IntervalStopRule, OrderedStopTracker
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.progress import Quiet
-from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.run.evaluation_folder import open_record, policy_digest
+from agentrl.runtime.progress import SilentProgress
 from agentrl.store.reader import StoreReader
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Split, Task
@@ -100,8 +100,8 @@ def talk(request: GenerateRequest) -> Sequence[int]:
     return (*ids("abcd"), END)
 
 
-def rollouts(world: World, concurrency: int = 4) -> Rollouts:
-    return Rollouts(
+def rollouts(world: World, concurrency: int = 4) -> RolloutRunner:
+    return RolloutRunner(
         make_env=world.make,
         engine=ScriptedEngine(talk),
         chat=LetterChat(),
@@ -110,7 +110,7 @@ def rollouts(world: World, concurrency: int = 4) -> Rollouts:
     )
 
 
-def evaluation(**changes: Any) -> Evaluation:
+def evaluation(**changes: Any) -> HeldOutEvaluation:
     settings: dict[str, Any] = {
         "tasks": TASKS,
         "samples_per_task": 2,
@@ -120,14 +120,14 @@ def evaluation(**changes: Any) -> Evaluation:
         "sampling": Sampling(),
         "seed": 5,
     }
-    return Evaluation(**settings | changes)
+    return HeldOutEvaluation(**settings | changes)
 
 
 async def run(
     world: World, record: EvaluationRecord | None = None, *, concurrency: int = 4, **changes: Any
-) -> Report:
+) -> EvaluationReport:
     own = rollouts(world, concurrency)
-    return await evaluation(**changes).run(own, Quiet(), record=record)
+    return await evaluation(**changes).run(own, SilentProgress(), record=record)
 
 
 def opened(folder: Path, *, resume: bool = False) -> EvaluationRecord:
@@ -236,19 +236,19 @@ def test_a_policy_is_known_by_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("each", "outcome", "spent"),
     [
-        (Budget(turns=2), "truncated_turns", {"turns": 2, "tokens": 10}),
-        (Budget(tokens=7), "truncated_tokens", {"turns": 2, "tokens": 7}),
-        (Budget(tokens=10), "truncated_tokens", {"turns": 2, "tokens": 10}),
-        (Budget(tool_calls=1), "truncated_tool_calls", {"turns": 1, "tool_calls": 1}),
-        (Budget(money=12e-6), "truncated_money", {"turns": 2}),
-        (Budget(env_s=1e-9), "truncated_seconds", {"turns": 0, "tokens": 0}),
-        (Budget(turns=3), "finished", {"turns": 3, "tokens": 15, "tool_calls": 3}),
+        (EvaluationBudget(turns=2), "truncated_turns", {"turns": 2, "tokens": 10}),
+        (EvaluationBudget(tokens=7), "truncated_tokens", {"turns": 2, "tokens": 7}),
+        (EvaluationBudget(tokens=10), "truncated_tokens", {"turns": 2, "tokens": 10}),
+        (EvaluationBudget(tool_calls=1), "truncated_tool_calls", {"turns": 1, "tool_calls": 1}),
+        (EvaluationBudget(money=12e-6), "truncated_money", {"turns": 2}),
+        (EvaluationBudget(env_s=1e-9), "truncated_seconds", {"turns": 0, "tokens": 0}),
+        (EvaluationBudget(turns=3), "finished", {"turns": 3, "tokens": 15, "tool_calls": 3}),
     ],
 )
 async def test_a_trajectory_ends_when_its_budget_is_spent(
-    each: Budget, outcome: str, spent: dict[str, float]
+    each: EvaluationBudget, outcome: str, spent: dict[str, float]
 ) -> None:
-    prices = Prices(sampled_per_million=2.0)
+    prices = TokenPrices(sampled_per_million=2.0)
     report = await run(World(), each=each, prices=prices, tasks=TASKS[:1], samples_per_task=1)
     assert report.overall.outcomes == {outcome: 1}
     assert report.spent is not None
@@ -257,9 +257,9 @@ async def test_a_trajectory_ends_when_its_budget_is_spent(
 
 async def test_money_is_of_prompts_and_of_samples() -> None:
     """Prompt `task 0>` has 7 tokens; a turn adds 5 sampled and `ok>`: 7, 15 and 23 are read."""
-    prices = Prices(prompt_per_million=1e6, sampled_per_million=1e4)
+    prices = TokenPrices(prompt_per_million=1e6, sampled_per_million=1e4)
     report = await run(
-        World(), each=Budget(turns=9), prices=prices, tasks=TASKS[:1], samples_per_task=1
+        World(), each=EvaluationBudget(turns=9), prices=prices, tasks=TASKS[:1], samples_per_task=1
     )
     assert report.spent is not None
     assert report.spent["money"] == pytest.approx(7 + 15 + 23 + 0.15)
@@ -268,7 +268,7 @@ async def test_money_is_of_prompts_and_of_samples() -> None:
 async def test_the_whole_evaluation_stops_at_its_budget(tmp_path: Path) -> None:
     """40 tokens are spent in the third trajectory; those under way, and their tasks, play on."""
     with opened(tmp_path) as record:
-        report = await run(World(), record, total=Budget(tokens=40), concurrency=1)
+        report = await run(World(), record, total=EvaluationBudget(tokens=40), concurrency=1)
     assert report.stopped == {"by": "budget.tokens", "at": 40, "tasks": 2, "of": 12}
     assert report.overall.outcomes == {"finished": 4}
     assert report.spent is not None
@@ -276,7 +276,7 @@ async def test_the_whole_evaluation_stops_at_its_budget(tmp_path: Path) -> None:
     assert ("stopped by budget.tokens", "40", "", "2") in report.rows()
     world = World()
     with opened(tmp_path, resume=True) as record:
-        more = await run(world, record, total=Budget(tokens=100), concurrency=1)
+        more = await run(world, record, total=EvaluationBudget(tokens=100), concurrency=1)
     assert more.stopped is not None
     assert more.stopped["tasks"] == 4, "60 of the 100 were spent before"
     assert len(world.played) == 4
@@ -286,11 +286,11 @@ async def test_the_whole_evaluation_stops_at_its_budget(tmp_path: Path) -> None:
 
 async def test_what_was_kept_costs_what_it_cost(tmp_path: Path) -> None:
     """The seconds and calls of a last turn, which leaves no reply, are not on the record."""
-    prices = Prices(prompt_per_million=3.0, sampled_per_million=7.0)
+    prices = TokenPrices(prompt_per_million=3.0, sampled_per_million=7.0)
     with opened(tmp_path) as record:
-        first = await run(World(), record, each=Budget(turns=9), prices=prices)
+        first = await run(World(), record, each=EvaluationBudget(turns=9), prices=prices)
     with opened(tmp_path, resume=True) as record:
-        again = await run(World(), record, each=Budget(turns=9), prices=prices)
+        again = await run(World(), record, each=EvaluationBudget(turns=9), prices=prices)
     assert first.spent is not None
     assert again.spent is not None
     for name in ("tokens", "turns", "money"):
@@ -299,14 +299,14 @@ async def test_what_was_kept_costs_what_it_cost(tmp_path: Path) -> None:
 
 
 def test_no_budget_is_never_spent() -> None:
-    assert not Budget().bounds
-    assert Budget().spent_up(Spent(tokens=10**9)) is None
-    assert Budget(turns=2, tokens=5).spent_up(Spent(tokens=5, turns=2)) == "tokens"
+    assert not EvaluationBudget().bounds
+    assert EvaluationBudget().spent_up(BudgetUsage(tokens=10**9)) is None
+    assert EvaluationBudget(turns=2, tokens=5).spent_up(BudgetUsage(tokens=5, turns=2)) == "tokens"
 
 
 async def test_the_report_is_of_the_first_tasks_that_were_enough() -> None:
     """What was under way beyond them is not in the report, however many that are."""
-    until = HalfWidth(half_width=0.4, min_tasks=4, every=1)
+    until = IntervalStopRule(half_width=0.4, min_tasks=4, every=1)
     reports = [
         await run(World(), until=until, concurrency=concurrency, samples_per_task=1)
         for concurrency in (1, 3, 12)
@@ -324,8 +324,8 @@ async def test_the_report_is_of_the_first_tasks_that_were_enough() -> None:
 
 def test_looks_wait_for_the_first_tasks() -> None:
     """Five tasks end before task 0, and nothing is looked at until that has ended, broken."""
-    rules = Rules(k=(1,), threshold=1.0, confidence=0.95)
-    first = FirstTasks(HalfWidth(half_width=0.35, min_tasks=6, every=1), rules, 1)
+    rules = ScoringRules(k=(1,), threshold=1.0, confidence=0.95)
+    first = OrderedStopTracker(IntervalStopRule(half_width=0.35, min_tasks=6, every=1), rules, 1)
     for task in (3, 1, 2, 5, 4):
         first.ended(task, 1.0)
     assert first.stopped_at is None
@@ -338,8 +338,8 @@ def test_stopping_early_still_covers(rate: float, samples: int, agreement: float
     """95 % intervals at the moment of stopping, of evaluations that stop at half a width of 7 %."""
     rng, hits, runs, most = np.random.default_rng(3), 0, 400, 250
     passes = simulated(rng, tasks=most, samples=samples, rate=rate, agreement=agreement, runs=runs)
-    rules = Rules(k=(1,), threshold=1.0, confidence=0.95)
-    rule = HalfWidth(half_width=0.07)
+    rules = ScoringRules(k=(1,), threshold=1.0, confidence=0.95)
+    rule = IntervalStopRule(half_width=0.07)
     for row in passes.tolist():
         rewards = [[1.0] * c + [0.0] * (samples - c) for c in row]
         stop = next((n for n in range(1, most) if rule.enough(rewards[:n], rules)), most)
@@ -348,7 +348,7 @@ def test_stopping_early_still_covers(rate: float, samples: int, agreement: float
     assert 0.93 <= hits / runs <= 0.975
 
 
-def covering(rewards: Sequence[Sequence[float]], rules: Rules) -> tuple[float, float]:
+def covering(rewards: Sequence[Sequence[float]], rules: ScoringRules) -> tuple[float, float]:
     from agentrl.evaluation.scores import passes
 
     found = passes(rewards, rules)

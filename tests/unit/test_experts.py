@@ -12,11 +12,11 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.opening import check_file_shapes
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import GenerateRequest
+from agentrl.run.build_engine import check_file_shapes
 from tests.support.engine_models import tiny
 from tests.support.learning import VOCABULARY, trees_of
 
@@ -51,7 +51,7 @@ async def test_adapters_of_the_attention_train_and_reach_the_engine() -> None:
     engine = LocalEngine(model, slots=2, context_tokens=64)
     lora = LoraSection(rank=2, targets=("q_proj", "v_proj"))
     section = LearnSection(lora=lora, optimizer=AdamWSection(learning_rate=0.05))
-    trainer = Trainer(model, section, seed=0)
+    trainer = PolicyTrainer(model, section, seed=0)
     for version in range(2):
         trainer.step(trees_of(version=version, seed=version))
     async with engine:

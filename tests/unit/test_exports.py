@@ -49,7 +49,7 @@ def test_every_public_name_exists_and_says_what_it_is(name: str) -> None:
 
 def test_a_run_changes_no_public_name() -> None:
     """Importing a submodule sets it as an attribute of the package, over what was there."""
-    import_module("agentrl.training")
+    import_module("agentrl.run.train")
     assert callable(agentrl.train)
     assert callable(agentrl.evaluate)
 

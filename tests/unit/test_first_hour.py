@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl import Task, register, register_tool_env, rewards, say
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.cli.app import main
 from agentrl.config.field_names import FIELD_NAMES
 from agentrl.config.load import load_config
@@ -21,14 +22,13 @@ from agentrl.config.run import RunConfig
 from agentrl.config.schema import lookup
 from agentrl.errors import ConfigError, EnvError
 from agentrl.evaluation.player import random_arguments
-from agentrl.evaluation.policy import evaluate
-from agentrl.evaluation.report import Report
+from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.reports import StoredReport, compare_reports
-from agentrl.evaluation.sample import Sample
-from agentrl.scheduler import TooManyFailures
+from agentrl.evaluation.sample import EvaluationSample
+from agentrl.rollout.scheduler.topology import TooManyFailures
+from agentrl.run.evaluate import evaluate
 from agentrl.task import Split
-from agentrl.tool_env import ToolEnv
-from agentrl.view.standing import reward_curve
+from agentrl.view.run_status import reward_curve
 from tests.support.doubles import double, doubles, gold
 from tests.support.tiny_run import config_file
 
@@ -191,7 +191,7 @@ for name, changes in {
     register(f"test/{name}-v0", partial(make_numbers, **changes))
 
 
-def evaluate_gold(folder: Path, env: str, **changes: Any) -> Report:
+def evaluate_gold(folder: Path, env: str, **changes: Any) -> EvaluationReport:
     given = {"env.id": f"test/{env}-v0", "env.kwargs": {}, "split_guard.allow": True, **changes}
     return evaluate(load_config(config_file(folder), given), player="gold")
 
@@ -296,7 +296,7 @@ def test_random_arguments_fit_their_schema(properties: dict[str, Any], seed: int
 
 
 def stored(policy: str, reward: float) -> StoredReport:
-    sample = Sample(
+    sample = EvaluationSample(
         task="3330feee",
         fingerprint="f",
         sample=0,

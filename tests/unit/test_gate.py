@@ -23,23 +23,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.rollout.gate.admission import capacity
-from agentrl.rollout.gate.age import age_histogram, trainable
-from agentrl.rollout.gate.alarm import Alarms, OutcomeRates, RateAlarm
-from agentrl.rollout.gate.group import failures_kept, judge
-from agentrl.rollout.gate.policy import (
-    GatePolicy,
-    SchedulerState,
+from agentrl.engine.router import RequestCost, choose_engine, session_of
+from agentrl.rollout.scheduler.admission import capacity
+from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates, RateAlarm
+from agentrl.rollout.scheduler.group_verdict import failures_kept, judge
+from agentrl.rollout.scheduler.length_bias import RolloutLengthBias
+from agentrl.rollout.scheduler.policy import (
+    SchedulerCounts,
+    SchedulerPolicy,
     batch_is_ready,
     groups_to_open,
     next_segment_is_due,
     places_free,
 )
-from agentrl.rollout.gate.redundancy import LengthBias
-from agentrl.rollout.gate.routing import Weighing, choose_engine, session_of
-from agentrl.rollout.gate.segments import SegmentBudget, SegmentUse, segment_verdict
-from agentrl.rollout.gate.watchdog import Activity, name_all, overdue
-from agentrl.scheduler import Chains, GroupState, Rooted
+from agentrl.rollout.scheduler.segments import SegmentBudget, SegmentUse, segment_verdict
+from agentrl.rollout.scheduler.staleness import age_histogram, trainable
+from agentrl.rollout.scheduler.topology import GroupState, IndependentRollouts, RootedTopology
+from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all, overdue
 from agentrl.trajectory import Failed, Finished
 
 # --- admission ------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_what_is_started_is_consumed_in_time_when_consumed_in_order(
     assert last // batch == version + staleness
 
 
-def state(**changes: int | bool) -> SchedulerState:
+def state(**changes: int | bool) -> SchedulerCounts:
     counts: dict[str, int | bool] = {
         "version": 0,
         "waiting": True,
@@ -78,14 +78,14 @@ def state(**changes: int | bool) -> SchedulerState:
         "live": 0,
         "parked": 0,
     }
-    return SchedulerState(**(counts | changes))  # pyright: ignore[reportArgumentType]
+    return SchedulerCounts(**(counts | changes))  # pyright: ignore[reportArgumentType]
 
 
-SYNC = GatePolicy(groups_per_step=4, group_size=2, concurrency=16)
-PARTIAL = GatePolicy(
+SYNC = SchedulerPolicy(groups_per_step=4, group_size=2, concurrency=16)
+PARTIAL = SchedulerPolicy(
     mode="partial", groups_per_step=4, group_size=2, concurrency=16, over_provision=2.0
 )
-ASYNC = GatePolicy(mode="async", groups_per_step=4, group_size=2, concurrency=16)
+ASYNC = SchedulerPolicy(mode="async", groups_per_step=4, group_size=2, concurrency=16)
 
 
 def test_sync_opens_a_step_and_waits_for_all_of_it() -> None:
@@ -116,7 +116,7 @@ def test_async_admits_by_capacity_and_by_places_and_does_not_wait_for_the_traine
 
 
 def test_a_backlog_waits_behind_what_is_handed_over() -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="async", groups_per_step=4, group_size=2, concurrency=64, max_staleness=3, backlog=2
     )
     assert not batch_is_ready(state(ready=11), policy)
@@ -160,7 +160,7 @@ def test_when_every_trajectory_is_parked_the_step_ends_with_what_there_is() -> N
 )
 def test_a_policy_that_cannot_be_is_refused(changes: dict[str, float | str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        GatePolicy(**({"groups_per_step": 4, "group_size": 2} | changes))  # pyright: ignore
+        SchedulerPolicy(**({"groups_per_step": 4, "group_size": 2} | changes))  # pyright: ignore
 
 
 # --- age ------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_policy_that_cannot_be_is_refused(changes: dict[str, float | str], say
 
 def test_the_start_bound_is_rollarts() -> None:
     """Alpha 1: begun at version 3 it is evicted at 5 and kept at 4."""
-    policy = GatePolicy(groups_per_step=1, group_size=1, max_start_lag=1)
+    policy = SchedulerPolicy(groups_per_step=1, group_size=1, max_start_lag=1)
     assert policy.is_too_old(5, born=3, oldest=None)
     assert not policy.is_too_old(4, born=3, oldest=3)
     assert policy.looks_again_at(born=3, oldest=4) == 5
@@ -179,7 +179,7 @@ def test_the_start_bound_looks_at_the_start_and_not_at_the_tokens() -> None:
 
     Mutant: start lag compares the oldest token's version.
     """
-    policy = GatePolicy(groups_per_step=1, group_size=1, max_start_lag=1)
+    policy = SchedulerPolicy(groups_per_step=1, group_size=1, max_start_lag=1)
     for oldest in (None, 1, 3, 4, 5):
         assert policy.is_too_old(5, born=3, oldest=oldest)
         assert not policy.is_too_old(4, born=3, oldest=oldest)
@@ -187,7 +187,7 @@ def test_the_start_bound_looks_at_the_start_and_not_at_the_tokens() -> None:
 
 def test_the_age_bound_restarts_only_where_it_does_not_mask() -> None:
     bound = {"groups_per_step": 1, "group_size": 1, "max_age": 2}
-    masks, restarts = GatePolicy(**bound), GatePolicy(**bound, when_old="restart")  # pyright: ignore
+    masks, restarts = SchedulerPolicy(**bound), SchedulerPolicy(**bound, when_old="restart")  # pyright: ignore
     assert not masks.is_too_old(9, born=0, oldest=0)
     assert masks.looks_again_at(born=0, oldest=0) is None
     assert restarts.is_too_old(4, born=0, oldest=1)
@@ -222,15 +222,15 @@ def test_a_group_is_ready_with_its_target_or_when_nothing_is_left() -> None:
 
 def test_topologies_say_what_is_missing() -> None:
     fresh = group(started=0)
-    assert Chains(redundancy=2).wanted(fresh) == 6
-    assert Chains().wanted(group(started=4, live=1)) == 0
-    assert Rooted(roots=2).wanted(fresh) == 2
-    assert Rooted(roots=2).wanted(group(started=2, live=1, valid=1)) == 0
-    assert Rooted(roots=2).wanted(group(started=2, valid=1, failed=1)) == 2
+    assert IndependentRollouts(redundancy=2).wanted(fresh) == 6
+    assert IndependentRollouts().wanted(group(started=4, live=1)) == 0
+    assert RootedTopology(roots=2).wanted(fresh) == 2
+    assert RootedTopology(roots=2).wanted(group(started=2, live=1, valid=1)) == 0
+    assert RootedTopology(roots=2).wanted(group(started=2, valid=1, failed=1)) == 2
 
 
 def test_redundancy_reports_the_lengths_it_prefers() -> None:
-    bias = LengthBias()
+    bias = RolloutLengthBias()
     assert bias.figures() == {}
     for tokens in (10, 20):
         bias.keep(tokens)
@@ -259,7 +259,7 @@ def test_a_segment_ends_at_its_tokens_or_its_turns_and_the_last_one_truncates() 
 
 
 def test_a_rate_above_its_threshold_stops_the_run_with_its_name() -> None:
-    rates = OutcomeRates(Alarms(window=10, min_count=5, thresholds={"tool": 0.2}))
+    rates = OutcomeRates(FailureRateLimits(window=10, min_count=5, thresholds={"tool": 0.2}))
     for _ in range(4):
         rates.add(Failed("env", "not judged"))
     rates.add(Failed("tool", "net"))
@@ -271,7 +271,7 @@ def test_a_rate_above_its_threshold_stops_the_run_with_its_name() -> None:
 
 
 def test_few_attempts_and_old_ones_are_not_judged() -> None:
-    rates = OutcomeRates(Alarms(window=4, min_count=4, thresholds={"env": 0.5}))
+    rates = OutcomeRates(FailureRateLimits(window=4, min_count=4, thresholds={"env": 0.5}))
     for _ in range(3):
         rates.add(Failed("env", "early"))
     with pytest.raises(RateAlarm):
@@ -288,8 +288,8 @@ def with_pytest_tolerated(rates: OutcomeRates) -> None:
         return
 
 
-def doing(phase: str, since_s: float, sample: int = 0) -> Activity:
-    return Activity(task="t", group=1, sample=sample, phase=phase, since_s=since_s)  # pyright: ignore
+def doing(phase: str, since_s: float, sample: int = 0) -> SlotActivity:
+    return SlotActivity(task="t", group=1, sample=sample, phase=phase, since_s=since_s)  # pyright: ignore
 
 
 def test_the_watchdog_names_what_is_past_its_own_deadline() -> None:
@@ -305,20 +305,20 @@ def test_the_watchdog_names_what_is_past_its_own_deadline() -> None:
 
 
 def test_weights_are_agentmaths() -> None:
-    assert [Weighing().weight(n) for n in (0, 3000, 4096, 10_000)] == [1, 1, 2, 3]
+    assert [RequestCost().weight(n) for n in (0, 3000, 4096, 10_000)] == [1, 1, 2, 3]
 
 
 def test_the_least_loaded_engine_is_chosen() -> None:
     loads = [0, 0]
     for weight in (3, 1, 1, 1):
-        index = choose_engine(loads, among=(0, 1), weight=weight, home=None, cached=0, slack=0)
+        index = choose_engine(loads, among=(0, 1), weight=weight, home=None, cached=0.0, slack=0.0)
         loads[index] += weight
     assert loads == [3, 3]
 
 
 def test_home_is_kept_until_it_is_busier_than_its_cache_is_worth() -> None:
     def chosen(load: float, cached: float, among: Sequence[int] = (0, 1)) -> int:
-        return choose_engine([load, 2], among=among, weight=2, home=0, cached=cached, slack=1)
+        return choose_engine([load, 2], among=among, weight=2, home=0, cached=cached, slack=1.0)
 
     assert chosen(5, 1.0) == 0
     assert chosen(5.1, 1.0) == 1

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.engine.health import EngineHealth, EngineHealthRule
+from agentrl.engine.router import EngineRouter
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import EngineError
 from agentrl.policy import Completion, GenerateRequest
-from agentrl.rollout.gate.health import Health, HealthRule
-from agentrl.rollout.gate.routing import Router
 from agentrl.simulate.clock import run_virtual
 
-RULE = HealthRule(failures=2, probe_after_s=10.0)
+RULE = EngineHealthRule(failures=2, probe_after_s=10.0)
 
 
 def test_it_goes_down_after_failures_in_a_row_and_one_request_probes_it() -> None:
-    health = Health().failed("a", RULE, 0.0).answered().failed("b", RULE, 1.0)
+    health = EngineHealth().failed("a", RULE, 0.0).answered().failed("b", RULE, 1.0)
     assert health.state(1.0) == "up"
     health = health.failed("c", RULE, 2.0)
     assert (health.state(11.9), health.state(12.0)) == ("down", "due")
@@ -39,18 +39,18 @@ def test_it_goes_down_after_failures_in_a_row_and_one_request_probes_it() -> Non
     assert probed.failed("older", RULE, 20.0).state(20.0) == "probing"
     assert probed.let_go("other").state(20.0) == "probing"
     assert probed.let_go("p").state(20.0) == "due"
-    assert probed.answered() == Health()
+    assert probed.answered() == EngineHealth()
 
 
 def test_failures_of_before_delay_no_probe() -> None:
-    health = Health().failed("a", RULE, 0.0).failed("b", RULE, 0.0).failed("late", RULE, 9.0)
+    health = EngineHealth().failed("a", RULE, 0.0).failed("b", RULE, 0.0).failed("late", RULE, 9.0)
     assert health.state(10.0) == "due"
 
 
 @pytest.mark.parametrize(("failures", "probe_after_s"), [(0, 1.0), (1, -1.0)])
 def test_a_rule_that_makes_no_sense_is_refused(failures: int, probe_after_s: float) -> None:
     with pytest.raises(ValueError, match=f"got {failures} and {probe_after_s}"):
-        HealthRule(failures=failures, probe_after_s=probe_after_s)
+        EngineHealthRule(failures=failures, probe_after_s=probe_after_s)
 
 
 EVENTS = st.lists(
@@ -64,8 +64,8 @@ EVENTS = st.lists(
 def test_in_any_order_at_most_one_probe_flies_and_every_engine_can_come_back(
     events: Sequence[tuple[str, int]], failures: int
 ) -> None:
-    rule = HealthRule(failures=failures, probe_after_s=5.0)
-    health, now_s, row = Health(), 0.0, 0
+    rule = EngineHealthRule(failures=failures, probe_after_s=5.0)
+    health, now_s, row = EngineHealth(), 0.0, 0
     flying: list[str] = []
     for number, (event, which) in enumerate(events):
         if event == "wait":
@@ -113,7 +113,7 @@ def ask(name: str) -> GenerateRequest:
 def test_a_failing_engine_gets_no_new_work_until_a_probe_is_answered() -> None:
     async def main() -> None:
         bad, good = Failing(), Failing()
-        router = Router([bad, good], health=RULE)
+        router = EngineRouter([bad, good], health=RULE)
         bad.broken = True
         for name in "ab":
             with pytest.raises(EngineError, match="card is gone"):
@@ -144,7 +144,7 @@ def test_a_failing_engine_gets_no_new_work_until_a_probe_is_answered() -> None:
 def test_what_failed_is_tried_elsewhere_at_once() -> None:
     async def main() -> None:
         bad, good = Failing(), Failing()
-        router = Router([bad, good])
+        router = EngineRouter([bad, good])
         bad.broken = True
         with pytest.raises(EngineError):
             await router.generate(ask("a"))
@@ -161,7 +161,7 @@ def test_what_failed_is_tried_elsewhere_at_once() -> None:
 def test_while_none_is_up_all_are_asked() -> None:
     async def main() -> None:
         engines = [Failing(), Failing()]
-        router = Router(engines, health=HealthRule(failures=1))
+        router = EngineRouter(engines, health=EngineHealthRule(failures=1))
         for engine in engines:
             engine.broken = True
         for name in "abc":
@@ -176,7 +176,7 @@ def test_while_none_is_up_all_are_asked() -> None:
 def test_a_wrong_request_and_a_cancelled_one_say_nothing() -> None:
     async def main() -> None:
         engine: Any = Failing()
-        router = Router([engine], health=HealthRule(failures=1, probe_after_s=0.0))
+        router = EngineRouter([engine], health=EngineHealthRule(failures=1, probe_after_s=0.0))
 
         async def refuse(request: GenerateRequest) -> Completion:
             raise ValueError("too long")
@@ -198,7 +198,7 @@ def test_a_wrong_request_and_a_cancelled_one_say_nothing() -> None:
 def test_a_probe_that_was_cancelled_leaves_its_place_to_the_next_request() -> None:
     async def main() -> None:
         bad, good = Failing(), Failing()
-        router = Router([bad, good], health=HealthRule(failures=1, probe_after_s=0.0))
+        router = EngineRouter([bad, good], health=EngineHealthRule(failures=1, probe_after_s=0.0))
         bad.broken = True
         with pytest.raises(EngineError):
             await router.generate(ask("a"))

@@ -11,16 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.rollout.gate.heap import in_order
-from agentrl.rollout.gate.ledger import Ledger
-from agentrl.rollout.gate.member import Group, Member, too_old
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.scheduler import Attempt, Chains, Rooted, Topology
+from agentrl.rollout.scheduler.heap import in_order
+from agentrl.rollout.scheduler.member import QueuedGroup, QueuedRollout, too_old
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.queue import RolloutQueue
+from agentrl.rollout.scheduler.topology import (
+    IndependentRollouts,
+    RolloutKey,
+    RolloutTopology,
+    RootedTopology,
+)
 from agentrl.trajectory import Failed, Finished, Leaf
 
 
 @st.composite
-def policies(draw: st.DrawFn) -> GatePolicy:
+def policies(draw: st.DrawFn) -> SchedulerPolicy:
     size = draw(st.integers(1, 4))
     mode = draw(st.sampled_from(("sync", "partial", "async")))
     staleness = draw(st.integers(0, 3))
@@ -31,7 +36,7 @@ def policies(draw: st.DrawFn) -> GatePolicy:
     when_old = draw(st.sampled_from(("mask", "restart")))
     bounds = [staleness, max_start_lag, max_age if when_old == "restart" else None]
     ahead = min(bound for bound in bounds if bound is not None)
-    return GatePolicy(
+    return SchedulerPolicy(
         mode=mode,
         groups_per_step=draw(st.integers(1, 4)),
         group_size=size,
@@ -52,15 +57,15 @@ def policies(draw: st.DrawFn) -> GatePolicy:
 class Driver:
     """Plays a runner without coroutines: ends, restarts and stops are events of its own."""
 
-    def __init__(self, policy: GatePolicy, topology: Topology, random: Random) -> None:
-        self.ledger = Ledger(policy, topology=topology)
+    def __init__(self, policy: SchedulerPolicy, topology: RolloutTopology, random: Random) -> None:
+        self.ledger = RolloutQueue(policy, topology=topology)
         self.policy = policy
         self.random = random
-        self.live: list[Member] = []
-        self.waiting: list[Member] = []
+        self.live: list[QueuedRollout] = []
+        self.waiting: list[QueuedRollout] = []
         self.version = 0
         self.requeued: list[int] = []
-        self.taken: list[Group] = []
+        self.taken: list[QueuedGroup] = []
         self.opened = self.dropped = 0
         self.ledger.wait_for_batch()
         self.pump()
@@ -104,20 +109,20 @@ class Driver:
             assert (group.state.valid, group.state.failed) == (kinds[False], kinds[True])
         assert state.live <= self.policy.concurrency
 
-    def fork(self, parent: Member) -> Member:
+    def fork(self, parent: QueuedRollout) -> QueuedRollout:
         branch = self.ledger.fork(parent)
         self.waiting.append(branch)
         self.pump()
         return branch
 
-    def forget(self, member: Member) -> None:
+    def forget(self, member: QueuedRollout) -> None:
         (self.waiting if member in self.waiting else self.live).remove(member)
 
-    def end(self, member: Member, *, fails: bool) -> None:
+    def end(self, member: QueuedRollout, *, fails: bool) -> None:
         outcome = Failed("env", "x") if fails else Finished(1.0)
         self.settle(member, Leaf(node=None, outcome=outcome, sample=member.sample))
 
-    def settle(self, member: Member, leaf: Leaf) -> None:
+    def settle(self, member: QueuedRollout, leaf: Leaf) -> None:
         self.forget(member)
         end = self.ledger.ended(member, leaf)
         for other in end.surplus:
@@ -144,7 +149,7 @@ class Driver:
         self.pump()
         return True
 
-    def check_taken(self, group: Group) -> None:
+    def check_taken(self, group: QueuedGroup) -> None:
         leaves = group.leaves
         samples = [leaf.sample for leaf in leaves]
         assert len(samples) == len({*samples})
@@ -183,11 +188,11 @@ class Driver:
 
 @settings(max_examples=400)
 @given(policies(), st.integers(0, 2**32), st.sampled_from(("chains", "spare", "rooted")))
-def test_any_order_of_events_keeps_the_books(policy: GatePolicy, seed: int, kind: str) -> None:
-    topologies: dict[str, Topology] = {
-        "chains": Chains(),
-        "spare": Chains(redundancy=2),
-        "rooted": Rooted(roots=2),
+def test_any_order_of_events_keeps_the_books(policy: SchedulerPolicy, seed: int, kind: str) -> None:
+    topologies: dict[str, RolloutTopology] = {
+        "chains": IndependentRollouts(),
+        "spare": IndependentRollouts(redundancy=2),
+        "rooted": RootedTopology(roots=2),
     }
     driver = Driver(policy, topologies[kind], Random(seed))
     for _ in range(60):
@@ -196,8 +201,12 @@ def test_any_order_of_events_keeps_the_books(policy: GatePolicy, seed: int, kind
 
 
 @settings(max_examples=300)
-@given(policies(), st.integers(0, 2**32), st.sampled_from((Chains(), Rooted(roots=1))))
-def test_nothing_starves(policy: GatePolicy, seed: int, topology: Topology) -> None:
+@given(
+    policies(),
+    st.integers(0, 2**32),
+    st.sampled_from((IndependentRollouts(), RootedTopology(roots=1))),
+)
+def test_nothing_starves(policy: SchedulerPolicy, seed: int, topology: RolloutTopology) -> None:
     """From any point on, when trajectories end, every group that was open is soon trained."""
     driver = Driver(policy, topology, Random(seed))
     for _ in range(30):
@@ -215,10 +224,10 @@ def test_nothing_starves(policy: GatePolicy, seed: int, topology: Topology) -> N
 
 
 def test_the_oldest_version_is_of_any_token_that_was_not_taken() -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="async", groups_per_step=1, group_size=1, max_staleness=3, concurrency=9
     )
-    driver = Driver(policy, Chains(), Random(0))
+    driver = Driver(policy, IndependentRollouts(), Random(0))
     first, second, third = driver.live[:3]
     assert driver.ledger.oldest == 0
     for member, version in ((second, 0), (third, 1), (first, 0)):
@@ -236,10 +245,10 @@ def test_the_oldest_version_is_of_any_token_that_was_not_taken() -> None:
 
 
 def test_the_oldest_groups_are_taken_first_and_surplus_waits() -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="partial", groups_per_step=2, group_size=1, over_provision=2, concurrency=9
     )
-    driver = Driver(policy, Chains(), Random(0))
+    driver = Driver(policy, IndependentRollouts(), Random(0))
     for number in (3, 0, 2):
         driver.end(next(m for m in driver.live if m.group == number), fails=False)
     assert [group.state.number for group in driver.ledger.take()] == [0, 2]
@@ -247,8 +256,8 @@ def test_the_oldest_groups_are_taken_first_and_surplus_waits() -> None:
 
 
 def test_an_all_fault_group_is_tried_again_and_then_dropped() -> None:
-    policy = GatePolicy(groups_per_step=1, group_size=2, min_valid=1, retries=0, requeues=1)
-    driver = Driver(policy, Chains(), Random(0))
+    policy = SchedulerPolicy(groups_per_step=1, group_size=2, min_valid=1, retries=0, requeues=1)
+    driver = Driver(policy, IndependentRollouts(), Random(0))
     for _ in range(2):
         driver.end(driver.live[0], fails=True)
     assert (driver.ledger.requeued, driver.ledger.dropped, driver.opened) == (1, 0, 1)
@@ -258,11 +267,11 @@ def test_an_all_fault_group_is_tried_again_and_then_dropped() -> None:
 
 
 def test_what_is_too_old_begins_again_until_it_has_had_its_chances() -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="partial", groups_per_step=1, group_size=1, over_provision=2, max_start_lag=0,
         max_restarts=1,
     )  # fmt: skip
-    driver = Driver(policy, Chains(), Random(0))
+    driver = Driver(policy, IndependentRollouts(), Random(0))
     slow = next(m for m in driver.live if m.group == 1)
     driver.end(next(m for m in driver.live if m.group == 0), fails=False)
     assert driver.batch()
@@ -275,10 +284,10 @@ def test_what_is_too_old_begins_again_until_it_has_had_its_chances() -> None:
 
 
 def test_a_branch_has_its_parents_age_and_counts_in_its_group() -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="async", groups_per_step=1, group_size=3, max_start_lag=1, max_staleness=9
     )
-    driver = Driver(policy, Rooted(roots=1), Random(0))
+    driver = Driver(policy, RootedTopology(roots=1), Random(0))
     root = driver.live[0]
     driver.publish()
     branch = driver.fork(root)
@@ -287,20 +296,20 @@ def test_a_branch_has_its_parents_age_and_counts_in_its_group() -> None:
 
 
 def test_a_branch_waits_for_its_place_before_all_that_has_not_begun() -> None:
-    policy = GatePolicy(groups_per_step=2, group_size=4, concurrency=2)
-    driver = Driver(policy, Rooted(roots=2), Random(0))
+    policy = SchedulerPolicy(groups_per_step=2, group_size=4, concurrency=2)
+    driver = Driver(policy, RootedTopology(roots=2), Random(0))
     first, second = driver.live
     branch = driver.fork(second)
     assert driver.waiting == [branch]
     assert driver.ledger.state.queued == 3
     driver.end(first, fails=False)
     assert driver.live == [second, branch]
-    assert branch.attempt == Attempt(group=second.group, sample=2, number=0)
+    assert branch.attempt == RolloutKey(group=second.group, sample=2, number=0)
 
 
 def test_a_branch_that_waits_is_stopped_when_its_group_is_complete_without_it() -> None:
-    policy = GatePolicy(groups_per_step=1, group_size=1, concurrency=1)
-    driver = Driver(policy, Rooted(roots=1), Random(0))
+    policy = SchedulerPolicy(groups_per_step=1, group_size=1, concurrency=1)
+    driver = Driver(policy, RootedTopology(roots=1), Random(0))
     branch = driver.fork(driver.live[0])
     driver.end(driver.live[0], fails=False)
     assert (branch.phase, driver.waiting) == ("stopped", [])
@@ -308,10 +317,10 @@ def test_a_branch_that_waits_is_stopped_when_its_group_is_complete_without_it() 
 
 
 def test_a_branch_that_has_become_too_old_while_it_waits_begins_again() -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="async", groups_per_step=9, group_size=2, concurrency=1, max_start_lag=1
     )
-    driver = Driver(policy, Rooted(roots=1), Random(0))
+    driver = Driver(policy, RootedTopology(roots=1), Random(0))
     branch = driver.fork(driver.live[0])
     assert (branch.phase, branch.waits) == ("queued", True)
     driver.publish()
@@ -333,8 +342,8 @@ def test_a_heap_is_read_in_order_and_stays(entries: list[tuple[int]]) -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "partial", "async"])
 def test_with_one_place_everything_runs_one_after_the_other(mode: str) -> None:
-    policy = GatePolicy(mode=mode, groups_per_step=2, group_size=2, concurrency=1)  # pyright: ignore
-    driver = Driver(policy, Chains(), Random(0))
+    policy = SchedulerPolicy(mode=mode, groups_per_step=2, group_size=2, concurrency=1)  # pyright: ignore
+    driver = Driver(policy, IndependentRollouts(), Random(0))
     for _ in range(4):
         assert len(driver.live) == 1
         driver.end(driver.live[0], fails=False)

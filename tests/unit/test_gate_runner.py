@@ -14,25 +14,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.engine.router import EngineRouter, RequestCost
 from agentrl.env import Action, Info, Observation, Step
 from agentrl.errors import ConfigError
+from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost, TurnCost
 from agentrl.policy import Sampling
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.gate.alarm import Alarms, RateAlarm
-from agentrl.rollout.gate.deadline import GateDeadlines, Stalled
-from agentrl.rollout.gate.member import Member, too_old
-from agentrl.rollout.gate.policy import GatePolicy, SchedulerState, groups_to_open
-from agentrl.rollout.gate.routing import Router, Weighing
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.gate.segments import SegmentBudget
-from agentrl.rollout.pool import Rollouts
-from agentrl.scheduler import Hooks, TooManyFailures, check_failures, is_stale
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.deadlines import SchedulerDeadlines, SchedulerStalled
+from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, RateAlarm
+from agentrl.rollout.scheduler.member import QueuedRollout, too_old
+from agentrl.rollout.scheduler.policy import SchedulerCounts, SchedulerPolicy, groups_to_open
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.segments import SegmentBudget
+from agentrl.rollout.scheduler.topology import (
+    RolloutHooks,
+    TooManyFailures,
+    check_failures,
+    is_stale,
+)
 from agentrl.simulate.clock import NothingLeftToHappen, run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
-from agentrl.simulate.study import LIMITS, Setting, study
+from agentrl.simulate.study import LIMITS, StudySetting, study
 from agentrl.simulate.synthetic import agentic
-from agentrl.simulate.trace import Trace, TrajectoryCost, TurnCost
-from agentrl.simulate.world import FillerChat, SimulatedEnv, World
+from agentrl.simulate.world import FillerChat, SimulatedEnv, TraceReplay
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Tree, Truncated
 
@@ -56,7 +61,7 @@ def test_age_is_no_fault_and_ends_no_run() -> None:
     failure; a group that age has emptied handed to the trainer."""
 
     async def main() -> None:
-        policy = GatePolicy(
+        policy = SchedulerPolicy(
             mode="async", groups_per_step=4, group_size=4, concurrency=64, max_staleness=2,
             max_start_lag=1,
         )  # fmt: skip
@@ -76,7 +81,7 @@ def test_age_is_no_fault_and_ends_no_run() -> None:
 
 def test_a_group_that_age_has_emptied_is_tried_again() -> None:
     async def main() -> None:
-        policy = GatePolicy(
+        policy = SchedulerPolicy(
             mode="async", groups_per_step=1, group_size=1, max_staleness=3, max_start_lag=1,
             max_restarts=0, min_valid=0,
         )  # fmt: skip
@@ -90,7 +95,7 @@ def test_a_group_that_age_has_emptied_is_tried_again() -> None:
             assert not any(name.startswith("failure_rate/") for name in gate.figures())
 
     run_virtual(main())
-    stale = too_old(Member(0, 0))
+    stale = too_old(QueuedRollout(0, 0))
     assert (stale.kind, is_stale(stale), is_stale(Failed("env", "x"))) == ("stale", True, False)
     check_failures([stale, Finished(1.0)], max_failed_fraction=0.0)
     with pytest.raises(TooManyFailures, match="1 of 1"):
@@ -98,10 +103,10 @@ def test_a_group_that_age_has_emptied_is_tried_again() -> None:
 
 
 def test_no_more_is_begun_than_its_age_allows() -> None:
-    state = SchedulerState(
+    state = SchedulerCounts(
         version=3, waiting=False, open=0, ready=0, accepted=12, queued=0, live=0, parked=0
     )
-    policy = GatePolicy(mode="async", groups_per_step=4, group_size=1, max_staleness=2)
+    policy = SchedulerPolicy(mode="async", groups_per_step=4, group_size=1, max_staleness=2)
     assert groups_to_open(state, policy) == 12
     assert groups_to_open(state, replace(policy, max_start_lag=1)) == 8
     assert groups_to_open(state, replace(policy, max_age=0)) == 12, "masked, not begun again"
@@ -115,17 +120,17 @@ class Rig:
     """A gate over a simulated world in which trajectory number i of the run costs `costs[i]`."""
 
     costs: Sequence[TrajectoryCost]
-    policy: GatePolicy
+    policy: SchedulerPolicy
     made: list[SimulatedEnv] = field(default_factory=list[SimulatedEnv])
     closed: int = 0
-    env: Callable[[World], SimulatedEnv] | None = None
+    env: Callable[[TraceReplay], SimulatedEnv] | None = None
     failure_rate: float = 0.0
     limits: EpisodeLimits = LIMITS
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        trace = Trace(name="rig", trajectories=tuple(self.costs))
-        self.world = World(trace, failure_rate=self.failure_rate, hang_fraction=0.0)
+        trace = LatencyTrace(name="rig", trajectories=tuple(self.costs))
+        self.world = TraceReplay(trace, failure_rate=self.failure_rate, hang_fraction=0.0)
         self.engine = SimulatedEngine(QUICK, tokens_left=self.world.tokens_left)
         self.tasks = iter(self.world.tasks())
 
@@ -141,8 +146,8 @@ class Rig:
         self.made.append(env)
         return env
 
-    def gate(self) -> Gate:
-        rollouts = Rollouts(
+    def gate(self) -> RolloutScheduler:
+        rollouts = RolloutRunner(
             make_env=self.make_env,
             engine=self.engine,
             chat=FillerChat(self.world),
@@ -179,7 +184,7 @@ def run(main: Coroutine[Any, Any, R]) -> R:
     return run_virtual(to_the_end())
 
 
-PARTIAL = GatePolicy(mode="partial", groups_per_step=2, group_size=1, over_provision=2.0)
+PARTIAL = SchedulerPolicy(mode="partial", groups_per_step=2, group_size=1, over_provision=2.0)
 
 
 def test_partial_is_aprils() -> None:
@@ -210,7 +215,7 @@ def test_partial_is_aprils() -> None:
 
 @pytest.mark.parametrize("backlog", [0, 1, 3])
 def test_a_backlog_makes_every_token_at_least_so_old(backlog: int) -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode="async", groups_per_step=2, group_size=2, max_staleness=3, backlog=backlog
     )
 
@@ -231,7 +236,9 @@ def test_a_backlog_makes_every_token_at_least_so_old(backlog: int) -> None:
 
 def test_an_interrupted_turn_carries_the_version_of_each_token() -> None:
     async def main() -> None:
-        rig = Rig([turns(3), turns(5)], GatePolicy(mode="async", groups_per_step=1, group_size=1))
+        rig = Rig(
+            [turns(3), turns(5)], SchedulerPolicy(mode="async", groups_per_step=1, group_size=1)
+        )
         async with rig.gate() as gate:
             first = await gate.batch()
             assert first.groups[0].state.number == 0
@@ -265,7 +272,7 @@ def test_time_at_the_gate_counts_for_no_deadline() -> None:
 def test_a_turn_beyond_its_deadline_fails_however_often_it_was_parked() -> None:
     async def main() -> None:
         limits = EpisodeLimits(turn_s=6, context_tokens=99)
-        policy = GatePolicy(mode="async", groups_per_step=1, group_size=1, retries=0)
+        policy = SchedulerPolicy(mode="async", groups_per_step=1, group_size=1, retries=0)
         rig = Rig([turns(9)], policy, limits=limits)
         async with rig.gate() as gate:
             batch = asyncio.create_task(gate.batch())
@@ -286,7 +293,7 @@ def test_a_parked_trajectory_keeps_its_environment_and_steps_go_on_meanwhile() -
             prompt_tokens=1,
             turns=(TurnCost(tokens=1, step_s=5.0), TurnCost(tokens=2, step_s=0.0)),
         )
-        rig = Rig([turns(2), slow], GatePolicy(
+        rig = Rig([turns(2), slow], SchedulerPolicy(
             mode="partial", groups_per_step=1, group_size=1, over_provision=2.0
         ))  # fmt: skip
         async with rig.gate() as gate:
@@ -306,12 +313,12 @@ def test_redundancy_takes_the_first_and_ends_the_rest() -> None:
     """Size 4, redundancy 2, durations 1, 2, 3, 4, 50, 60: complete at 4 with the first four."""
 
     async def main() -> None:
-        from agentrl.scheduler import Chains
+        from agentrl.rollout.scheduler.topology import IndependentRollouts
 
         rig = Rig(
             [turns(n) for n in (1, 2, 3, 4, 50, 60)],
-            GatePolicy(groups_per_step=1, group_size=4),
-            options={"topology": Chains(redundancy=2)},
+            SchedulerPolicy(groups_per_step=1, group_size=4),
+            options={"topology": IndependentRollouts(redundancy=2)},
         )
         # Seeds number the samples, and a group has six of them here.
         async with rig.gate() as gate:
@@ -347,7 +354,7 @@ def test_an_environment_is_told_which_tasks_come_next() -> None:
 
     async def main() -> None:
         Told.begun.clear()
-        policy = GatePolicy(groups_per_step=3, group_size=4, concurrency=1)
+        policy = SchedulerPolicy(groups_per_step=3, group_size=4, concurrency=1)
         rig = Rig(
             [turns(1)] * 12, policy, env=lambda world: Told(world, breaks_at=None, hangs=False)
         )
@@ -376,7 +383,7 @@ def test_who_does_not_look_ahead_is_told_nothing() -> None:
     """Options go on to worlds of others, over wires too."""
 
     async def main() -> None:
-        policy = GatePolicy(groups_per_step=1, group_size=2, concurrency=1)
+        policy = SchedulerPolicy(groups_per_step=1, group_size=2, concurrency=1)
         rig = Rig(
             [turns(1)] * 2, policy, env=lambda world: Untold(world, breaks_at=None, hangs=False)
         )
@@ -403,7 +410,7 @@ def test_one_failed_trajectory_is_refilled_alone() -> None:
         BreaksOnce.broke = False
         rig = Rig(
             [turns(2)] * 4,
-            GatePolicy(groups_per_step=1, group_size=4),
+            SchedulerPolicy(groups_per_step=1, group_size=4),
             env=lambda world: BreaksOnce(world, breaks_at=None, hangs=False),
         )
         async with rig.gate() as gate:
@@ -418,14 +425,14 @@ def test_one_failed_trajectory_is_refilled_alone() -> None:
 
 def test_failures_for_good_are_leaves_without_reward_and_rates_stop_the_run() -> None:
     async def main() -> None:
-        policy = GatePolicy(groups_per_step=4, group_size=4, retries=0)
+        policy = SchedulerPolicy(groups_per_step=4, group_size=4, retries=0)
         rig = Rig([turns(2)] * 16, policy, failure_rate=1.0)
         async with rig.gate() as gate:
             batch = await gate.batch()
             leaves = [leaf for tree in batch.trees for leaf in tree.leaves]
             assert len(leaves) == 16
             assert all(isinstance(leaf.outcome, Failed) for leaf in leaves)
-        alarms = Alarms(window=20, min_count=10, thresholds={"env": 0.5})
+        alarms = FailureRateLimits(window=20, min_count=10, thresholds={"env": 0.5})
         rig = Rig([turns(2)] * 16, policy, failure_rate=1.0, options={"alarms": alarms})
         async with rig.gate() as gate:
             with pytest.raises(RateAlarm, match=r"rollout\.alarms\.env tolerates 50\.0%"):
@@ -456,7 +463,7 @@ def stuck_rig(kind: type[Sticks], **deadlines: float) -> tuple[Rig, list[str]]:
     said: list[str] = []
     rig = Rig(
         [turns(1)],
-        GatePolicy(groups_per_step=1, group_size=1, retries=0),
+        SchedulerPolicy(groups_per_step=1, group_size=1, retries=0),
         env=lambda world: kind(world, breaks_at=None, hangs=False),
         limits=EpisodeLimits(context_tokens=99, step_s=50),
         options={"on_stuck": said.append, **deadlines},
@@ -473,7 +480,7 @@ def test_the_watchdog_names_a_step_that_swallows_its_deadline() -> None:
             assert leaf.outcome == Failed("env", f"stuck: {said[0]}")
         rig, said = stuck_rig(SticksTwice)
         async with rig.gate() as gate:
-            with pytest.raises(Stalled, match=r"step for .* it does not end although"):
+            with pytest.raises(SchedulerStalled, match=r"step for .* it does not end although"):
                 await gate.batch()
             assert len(said) == 1
 
@@ -484,7 +491,9 @@ def test_a_run_in_which_nothing_moves_stops_and_says_what_it_waits_for() -> None
     async def main() -> None:
         rig, _ = stuck_rig(Sticks, stall_s=20)
         async with rig.gate() as gate:
-            with pytest.raises(Stalled, match=r"nothing has moved for \d+ s.*task-0\): step for"):
+            with pytest.raises(
+                SchedulerStalled, match=r"nothing has moved for \d+ s.*task-0\): step for"
+            ):
                 await gate.batch()
 
     run(main())
@@ -498,10 +507,12 @@ def test_an_engine_that_does_not_let_go_is_named() -> None:
     async def main() -> None:
         rig = Rig([turns(1), turns(99)], PARTIAL)
         rig.engine = Holds(QUICK, tokens_left=rig.world.tokens_left)
-        rig.policy = GatePolicy(mode="partial", groups_per_step=1, group_size=1, over_provision=2.0)
+        rig.policy = SchedulerPolicy(
+            mode="partial", groups_per_step=1, group_size=1, over_provision=2.0
+        )
         async with rig.gate() as gate:
             with pytest.raises(
-                Stalled, match="closing the gate on 1 requests took longer than 180"
+                SchedulerStalled, match="closing the gate on 1 requests took longer than 180"
             ):
                 await gate.batch()
 
@@ -516,7 +527,7 @@ def test_a_wrong_configuration_stops_the_run() -> None:
     async def main() -> None:
         rig = Rig(
             [turns(1)] * 8,
-            GatePolicy(groups_per_step=4, group_size=2),
+            SchedulerPolicy(groups_per_step=4, group_size=2),
             env=lambda world: Wrong(world, breaks_at=None, hangs=False),
         )
         async with rig.gate() as gate:
@@ -528,7 +539,7 @@ def test_a_wrong_configuration_stops_the_run() -> None:
 
 def test_segments_bound_what_a_trajectory_gets_per_version() -> None:
     async def main() -> None:
-        policy = GatePolicy(
+        policy = SchedulerPolicy(
             mode="partial",
             groups_per_step=2,
             group_size=1,
@@ -562,14 +573,14 @@ def test_hooks_hear_of_turns_ends_and_groups_and_may_drop_them() -> None:
     heard: list[str] = []
 
     async def main() -> None:
-        hooks = Hooks(
+        hooks = RolloutHooks(
             on_turn=lambda attempt, tree: heard.append(f"turn of {attempt.group}"),
             on_finished=lambda attempt, tree, leaf: heard.append(f"end of {attempt.group}"),
             on_group=lambda group, leaves: group.number != 0,
         )
         rig = Rig(
             [turns(1, 1), turns(5)],
-            GatePolicy(groups_per_step=1, group_size=1),
+            SchedulerPolicy(groups_per_step=1, group_size=1),
             options={"hooks": hooks},
         )
         async with rig.gate() as gate:
@@ -583,9 +594,9 @@ def test_hooks_hear_of_turns_ends_and_groups_and_may_drop_them() -> None:
 
 def test_several_engines_share_the_load_and_keep_their_trajectories() -> None:
     async def main() -> None:
-        rig = Rig([turns(2, 2, 2)] * 8, GatePolicy(groups_per_step=8, group_size=1))
+        rig = Rig([turns(2, 2, 2)] * 8, SchedulerPolicy(groups_per_step=8, group_size=1))
         engines = [SimulatedEngine(QUICK, tokens_left=rig.world.tokens_left) for _ in range(2)]
-        router = Router(engines, weighing=Weighing(base_tokens=1))
+        router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
         homes: dict[str, set[int]] = {}
         for index, engine in enumerate(engines):
             asked = engine.generate
@@ -611,7 +622,7 @@ def test_several_engines_share_the_load_and_keep_their_trajectories() -> None:
 
 def test_closing_in_the_middle_closes_every_environment() -> None:
     async def main() -> None:
-        rig = Rig([turns(50)] * 8, GatePolicy(groups_per_step=4, group_size=2))
+        rig = Rig([turns(50)] * 8, SchedulerPolicy(groups_per_step=4, group_size=2))
         async with rig.gate() as gate:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(5):
@@ -662,7 +673,7 @@ def test_a_whole_run_keeps_its_promises(
     failure_rate: float,
     seed: int,
 ) -> None:
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode=mode,
         groups_per_step=groups,
         group_size=size,
@@ -703,12 +714,12 @@ def test_a_whole_run_keeps_its_promises(
 
 
 def test_the_same_study_twice_is_the_same() -> None:
-    policy = GatePolicy(mode="async", groups_per_step=4, group_size=4, concurrency=32)
-    setting = Setting(trace=agentic(), policy=policy, steps=4, warm_steps=1, failure_rate=0.05)
+    policy = SchedulerPolicy(mode="async", groups_per_step=4, group_size=4, concurrency=32)
+    setting = StudySetting(trace=agentic(), policy=policy, steps=4, warm_steps=1, failure_rate=0.05)
     assert study(setting) == study(setting)
 
 
 def test_deadlines_have_defaults_for_all_that_waits() -> None:
-    deadlines = GateDeadlines()
+    deadlines = SchedulerDeadlines()
     assert min(deadlines.turn_s, deadlines.load_s, deadlines.stall_s, deadlines.fork_s) > 0
     assert Task(prompt="x").id

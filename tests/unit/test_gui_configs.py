@@ -11,12 +11,12 @@ import pytest
 import agentrl
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
-from agentrl.rollout.curation.allocation import Dart
-from agentrl.rollout.curation.dapo import DynamicSampling
-from agentrl.rollout.curation.rules import Surroundings, conflicts, curation_of
+from agentrl.rollout.curation.allocation import DartAllocator
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+from agentrl.rollout.curation.rules import CurationContext, conflicts, curation_of
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
-from agentrl.wiring import gate_policy
+from agentrl.run.build import build_scheduler_policy
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 NAMES = ("gui_tree", "gui_dart")
@@ -46,8 +46,8 @@ def test_darts_modules_are_all_there() -> None:
     dart = config("gui_dart")
     assert (dart.cluster.kind, dart.engine.processes, dart.rollout.mode) == ("ray", 2, "async")
     rules = curation_of(dart.curation.model_dump())
-    assert rules.allocation == Dart(threshold=0.6, length_slack=1.5)
-    assert isinstance(rules.filter, DynamicSampling)
+    assert rules.allocation == DartAllocator(threshold=0.6, length_slack=1.5)
+    assert isinstance(rules.filter, DynamicSamplingFilter)
     assert rules.filter.max_mean_reward == 1.0
     assert rules.pool == SuccessPool(max_age=8)
     assert rules.steps == HighEntropySteps(keep=0.8, how="percentile", weight="mask")
@@ -58,10 +58,10 @@ def test_darts_modules_are_all_there() -> None:
     cpus = cluster.workers * cluster.worker_cpus + dart.engine.processes * cluster.engine_cpus
     assert cpus <= 2, "Ray has no more on the machine this is for"
     assert (dart.learn.loss.name, dart.learn.advantage.name) == ("gspo", "grpo")
-    policy = gate_policy(dart)
+    policy = build_scheduler_policy(dart)
     assert (policy.groups_per_step, policy.group_size, policy.max_staleness) == (8, 8, 1)
     assert policy.rolling
-    around = Surroundings(
+    around = CurationContext(
         group_size=8, tasks_per_step=8, tasks=dart.env.task_limit, entropies=True, gated=True
     )
     assert conflicts(rules, around) == []

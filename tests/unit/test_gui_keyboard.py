@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_envs.gui.inside.keyboard import Keyboard, UnknownKey
+from agentrl_envs.gui.inside.keyboard import KeyboardMap, UnknownKey
 
 NAMED = {"Shift_L": 0xFFE1, "Return": 0xFF0D, "Tab": 0xFF09}
 MEDIA = 0x1008FF11
@@ -50,9 +50,9 @@ class Display:
     def sync(self) -> None: ...
 
 
-def keyboard() -> tuple[Keyboard, Display]:
+def keyboard() -> tuple[KeyboardMap, Display]:
     display = Display()
-    return Keyboard(display, NAMED.get), display
+    return KeyboardMap(display, NAMED.get), display
 
 
 def test_a_key_of_its_own_is_used_with_shift_where_it_needs_it() -> None:

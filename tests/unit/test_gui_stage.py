@@ -22,12 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.errors import EnvError
-from agentrl_envs.gui.desktop import BARE, DesktopPool, DesktopSettings, Stage
+from agentrl_envs.gui.desktop import BARE, DesktopPool, DesktopSettings, DesktopStage
 from agentrl_envs.gui.desktop.stage import latest, missing, unwanted
-from agentrl_envs.gui.world import Scene
+from agentrl_envs.gui.world import DesktopScene
 
 DEADLINE_S = 60.0
-A, B, C = (Stage((), ((name,),)) for name in "ABC")
+A, B, C = (DesktopStage((), ((name,),)) for name in "ABC")
 STAGES = st.lists(st.sampled_from((A, B, C)), max_size=6)
 
 
@@ -39,7 +39,7 @@ class Fake:
     settings: DesktopSettings
     served: int = 0
     touched: bool = False
-    stage: Stage = BARE
+    stage: DesktopStage = BARE
     looks: int = 7
     broken: bool = False
     closed: bool = False
@@ -55,7 +55,7 @@ class Fake:
         await asyncio.sleep(0)
         return not (self.closed or self.broken)
 
-    async def set_up(self, stage: Stage) -> bool:
+    async def set_up(self, stage: DesktopStage) -> bool:
         assert self.stage == BARE, "a stage is set on a bare desktop"
         self.stage = stage
         self.world.set_up.append(stage)
@@ -89,8 +89,8 @@ class Fakes:
 
     random: Random = field(default_factory=lambda: Random(0))
     made: list[Fake] = field(default_factory=list[Fake])
-    set_up: list[Stage] = field(default_factory=list[Stage])
-    restless: tuple[Stage, ...] = ()
+    set_up: list[DesktopStage] = field(default_factory=list[DesktopStage])
+    restless: tuple[DesktopStage, ...] = ()
     fails: bool = False
     goes_on: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared, whatever a desktop is at takes until it is set."""
@@ -128,12 +128,14 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 def test_a_stage_is_what_of_a_scene_depends_on_nothing_else() -> None:
     files = {"b/": b"", "a.txt": b"1"}
-    scene = Scene(goal="Do it.", files=files, programs=[["edit", "a.txt"]], runs_code=True)
-    other = Scene(goal="Do that.", files=dict(files), programs=(("edit", "a.txt"),))
-    assert Stage.of(scene) == Stage.of(other)
-    assert Stage.of(scene).files == (("b/", b""), ("a.txt", b"1")), "in their order"
-    assert Stage.of(scene) != Stage.of(Scene(goal="", files={**files, "a.txt": b"2"}))
-    assert Stage.of(Scene(goal="Nothing is there.")) == BARE
+    scene = DesktopScene(goal="Do it.", files=files, programs=[["edit", "a.txt"]], runs_code=True)
+    other = DesktopScene(goal="Do that.", files=dict(files), programs=(("edit", "a.txt"),))
+    assert DesktopStage.of(scene) == DesktopStage.of(other)
+    assert DesktopStage.of(scene).files == (("b/", b""), ("a.txt", b"1")), "in their order"
+    assert DesktopStage.of(scene) != DesktopStage.of(
+        DesktopScene(goal="", files={**files, "a.txt": b"2"})
+    )
+    assert DesktopStage.of(DesktopScene(goal="Nothing is there.")) == BARE
 
 
 def test_what_is_missing_and_what_is_not_wanted() -> None:
@@ -150,7 +152,7 @@ def test_what_is_missing_and_what_is_not_wanted() -> None:
 
 @given(STAGES, STAGES)
 def test_setting_what_is_missing_and_ending_the_unwanted_is_what_is_expected(
-    expected: list[Stage], there: list[Stage]
+    expected: list[DesktopStage], there: list[DesktopStage]
 ) -> None:
     there += missing(expected, there)
     while (at := unwanted(there, expected)) is not None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from agentrl_envs.gui.inside.bus import Answer, Ask, Reference
-from agentrl_envs.gui.inside.tree import Tree
-from agentrl_envs.gui.observation import Numbers, Wants, described
+from agentrl_envs.gui.inside.accessibility_tree import AccessibilityTree
+from agentrl_envs.gui.inside.bus import Answer, BusCall, Reference
+from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, described
 
 REGISTRY = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 PROGRAM, OTHER = ":1.7", ":1.8"
@@ -27,9 +27,9 @@ class Programs:
         self.silent = set[str]()
         self.then = dict[tuple[Reference, str], Callable[[], None]]()
         self.readings = 0
-        self.asked = list[Ask]()
+        self.asked = list[BusCall]()
 
-    def ask(self, asks: Sequence[Ask], end_s: float) -> list[Answer]:
+    def ask(self, asks: Sequence[BusCall], end_s: float) -> list[Answer]:
         """Answer as programs do, and then go on."""
         self.asked += asks
         self.readings += sum(ask.to == REGISTRY for ask in asks)
@@ -38,7 +38,7 @@ class Programs:
             self.then.pop((ask.to, ask.method), lambda: None)()
         return answers
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: BusCall) -> Answer:
         if ask.method == "GetConnectionUnixProcessID":
             return (70 + int(str(ask.arguments[0])[-1]),)
         if ask.to[0] in self.silent:
@@ -65,7 +65,7 @@ def row(name: str) -> Reference:
 
 
 def names(programs: Programs, deadline_s: float = 60.0) -> list[str]:
-    elements, _, _ = Tree(programs.ask).read(deadline_s, 100)
+    elements, _, _ = AccessibilityTree(programs.ask).read(deadline_s, 100)
     return [element.name for element in elements]
 
 
@@ -123,7 +123,7 @@ def test_nothing_is_read_anew_when_time_is_up() -> None:
 def test_a_program_that_does_not_answer_is_named_and_not_waited_for_again() -> None:
     programs = Programs({row("/"): [row("a")], row("a"): []})
     programs.silent = {OTHER}
-    tree = Tree(programs.ask)
+    tree = AccessibilityTree(programs.ask)
 
     elements, silent, left = tree.read(60.0, 100)
 
@@ -137,7 +137,7 @@ def test_what_is_too_much_is_counted() -> None:
     rows = [row(f"{number}") for number in range(9)]
     programs = Programs({row("/"): rows} | {one: [] for one in rows})
 
-    elements, _, left = Tree(programs.ask).read(60.0, 4)
+    elements, _, left = AccessibilityTree(programs.ask).read(60.0, 4)
 
     assert [element.name for element in elements] == ["0", "1", "2", "3"]
     assert left == 5
@@ -148,7 +148,7 @@ def test_a_registry_that_does_not_answer_is_an_error() -> None:
     programs.silent = {REGISTRY[0]}
 
     with pytest.raises(TimeoutError, match="registry"):
-        Tree(programs.ask).read(60.0, 100)
+        AccessibilityTree(programs.ask).read(60.0, 100)
 
 
 def test_a_long_terminal_is_seen_at_its_end() -> None:
@@ -157,6 +157,6 @@ def test_a_long_terminal_is_seen_at_its_end() -> None:
     for role, seen in (("terminal", "user$"), ("entry", "first")):
         element = [("program", "1"), 0, role, "It", ["sensitive"], [0, 0, 9, 9], text, None, 1]
         tree = {"windows": [], "elements": [element], "silent": []}
-        (node,), _, _ = described(tree, Wants(), Numbers())
+        (node,), _, _ = described(tree, DesktopObservationOptions(), ElementNumbers())
         assert seen in node.value()
-        assert len(node.value()) <= 10 * Wants().max_name_characters
+        assert len(node.value()) <= 10 * DesktopObservationOptions().max_name_characters

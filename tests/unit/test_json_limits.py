@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentrl.json_limits import JsonLimitError, JsonLimits, check_json, read_json
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, check_json, read_json
 
 SMALL = JsonLimits(text_bytes=1_000, depth=3, values=10, digits=5, nul=False)
 

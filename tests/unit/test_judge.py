@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl import Message, Task, say
+from agentrl.authoring.step_judge import FIRST_ERROR_TURN, SOUND, first_wrong, judge_reward, judged
+from agentrl.authoring.tool_env import Judged, ScoredAnswer, ToolEnv
 from agentrl.config.learning.shaping import FapoShaping
-from agentrl.judge import FIRST_ERROR_TURN, SOUND, first_wrong, judge_reward, judged
-from agentrl.tool_env import Judged, Scored, ToolEnv
 
 TASK = Task(prompt="2 + 2?", answer="4", id="t")
 TALK = (
@@ -31,7 +31,7 @@ def right(task: Task, messages: Sequence[Message]) -> float:
     return float(messages[-1].text == task.answer)
 
 
-def info_of(scored: Scored) -> Mapping[str, float]:
+def info_of(scored: ScoredAnswer) -> Mapping[str, float]:
     return scored.info["reward_components"]
 
 
@@ -75,7 +75,9 @@ async def test_both_functions_may_be_coroutines_and_return_parts() -> None:
 
 async def test_what_a_reward_told_beside_it_is_kept() -> None:
     told = {"reward_components": {"speed": 3.0}, "seen": 5}
-    found = await judged(lambda t, m: Scored(reward=1, info=told), lambda t, m: SOUND)(TASK, TALK)
+    found = await judged(lambda t, m: ScoredAnswer(reward=1, info=told), lambda t, m: SOUND)(
+        TASK, TALK
+    )
     assert found.info["seen"] == 5
     assert info_of(found) == {"speed": 3.0, FIRST_ERROR_TURN: -1.0}
     assert told["reward_components"] == {"speed": 3.0}

@@ -32,8 +32,8 @@ ACTING = (
     "agentrl.policy",
     "agentrl.rollout",
     "agentrl.sandbox",
-    "agentrl.scheduler",
-    "agentrl.scope",
+    "agentrl.rollout.scheduler.topology",
+    "agentrl.runtime.scope",
     "agentrl.task",
     "agentrl.tool",
     "agentrl.trajectory",
@@ -45,8 +45,8 @@ LEARNING = (
     "transformers",
     "agentrl.learn",
     "agentrl.engine",
-    "agentrl.sync",
-    "agentrl.vision",
+    "agentrl.weight_sync",
+    "agentrl.models.vision",
 )
 
 

@@ -26,9 +26,9 @@ from agentrl.config.learning.advantage import (
     SegmentReinforceAdvantage,
     UiS1Advantage,
 )
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.learn.methods import advantage_of
-from agentrl.learn.sample import Sample
+from agentrl.learn.sample import TrainingSample
 from tests.support.turns import Turn, group, played
 
 GROUP = 3
@@ -44,7 +44,7 @@ SECOND = ((1.0, -0.5), (2.0, 0.25))
 class Play:
     """One way the game can go."""
 
-    sample: Sample
+    sample: TrainingSample
     probability: float
     scores: ndarray
     """Gradient of the log-probability of each turn's action: turns x logits."""
@@ -76,7 +76,7 @@ def truth(every: list[Play]) -> ndarray:
     return sum(p.probability * p.sample.reward * p.scores.sum(axis=0) for p in every)  # type: ignore[return-value]
 
 
-def expected(section: Section, every: list[Play]) -> ndarray:
+def expected(section: ConfigSection, every: list[Play]) -> ndarray:
     """Return the expected estimate of a method, over all groups."""
     method = advantage_of(section)
     total = np.zeros(len(LOGITS))
@@ -116,7 +116,7 @@ def test_the_game_adds_up(ends: bool) -> None:
     ],
     ids=lambda s: s.name,
 )
-def test_these_are_unbiased(section: Section, ends: bool) -> None:
+def test_these_are_unbiased(section: ConfigSection, ends: bool) -> None:
     every = plays(ends=ends)
     assert expected(section, every) == pytest.approx(truth(every), abs=1e-9)
 
@@ -165,7 +165,7 @@ def test_discounting_looks_less_far(ends: bool) -> None:
     ],
     ids=["gae lambda 0", "row reward", "ui_s1 step", "over deviation"],
 )
-def test_these_are_biased_and_the_comparison_sees_it(section: Section, ends: bool) -> None:
+def test_these_are_biased_and_the_comparison_sees_it(section: ConfigSection, ends: bool) -> None:
     every = plays(ends=ends)
     assert cosine(expected(section, every), truth(every)) < 0.9999
 

@@ -36,18 +36,18 @@ from agentrl.config.learning.advantage import (
     TreeRlAdvantage,
 )
 from agentrl.config.learning.loss import PpoClipLoss
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.learn import advantages
 from agentrl.learn.advantages.aepo import entropy_factors
 from agentrl.learn.advantages.branch_grpo import depth_scores, probability_values
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.advantages.tree_grpo import tree_grpo
 from agentrl.learn.advantages.tree_rl import Weighting, leave_one_out
-from agentrl.learn.batch import Row
 from agentrl.learn.method import needed
 from agentrl.learn.methods import advantage_of
-from agentrl.learn.sample import Group, groups_of
-from agentrl.learn.tree_shape import TreeShape
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.sample import TrainingGroup, groups_of
+from agentrl.learn.tree_shape import SharedPrefixes
 from tests.support.learning import assert_close, gradients, model_of
 from tests.support.tree_groups import (
     Shape,
@@ -93,11 +93,11 @@ def test_soft_and_hard_have_one_gradient_where_nothing_clips() -> None:
     assert_close(found[0][:-1], found[1][:-1])
 
 
-def gradient(model: Any, groups: Sequence[Group], section: Section) -> Any:
+def gradient(model: Any, groups: Sequence[TrainingGroup], section: ConfigSection) -> Any:
     """Return the gradient of plain policy gradient steps with this credit, and the loss."""
     samples = [sample for group in groups for sample in group.samples]
     credit = advantage_of(section)(groups)
-    rows = [Row(s, a) for s, a in zip(samples, credit, strict=True)]
+    rows = [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
     config = LearnSection(loss=PpoClipLoss(clip_low=1.0, clip_high=1e6, dual_clip=None))
     return gradients(model, rows, config)
 
@@ -312,7 +312,7 @@ def test_branch_grpo_compares_only_what_exists_at_a_depth() -> None:
 
 def test_branch_grpo_weighs_by_probability() -> None:
     group = group_of([[1.0, 0.0], 0.0], tokens=1)
-    shape = TreeShape.of(group)
+    shape = SharedPrefixes.of(group)
     logs = [0.0, -7.0, -1.0, -2.0, -7.0]
     values = probability_values(shape, group.rewards, logs)
     assert values[1:4].tolist() == pytest.approx([0.731059, 1.0, 0.0], abs=1e-6)
@@ -380,7 +380,7 @@ def test_a_segment_shared_with_weights_of_one_over_n_counts_once(below: Shape) -
 
 # All of them.
 
-SECTIONS: Mapping[str, Section] = {
+SECTIONS: Mapping[str, ConfigSection] = {
     "arpo soft": ArpoAdvantage(),
     "arpo hard": ArpoAdvantage(shared="hard"),
     "aepo soft": AepoAdvantage(),
@@ -399,7 +399,7 @@ SECTIONS: Mapping[str, Section] = {
 @settings(max_examples=20)
 @given(below=shapes, order=st.randoms(use_true_random=False))
 def test_the_order_of_the_samples_does_not_matter(
-    section: Section, below: Shape, order: Any
+    section: ConfigSection, below: Shape, order: Any
 ) -> None:
     group = with_entropies(group_of(below))
     turned = list(range(len(group.samples)))
@@ -414,7 +414,7 @@ def test_the_order_of_the_samples_does_not_matter(
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 @settings(max_examples=20)
 @given(below=shapes)
-def test_the_names_of_nodes_do_not_matter(section: Section, below: Shape) -> None:
+def test_the_names_of_nodes_do_not_matter(section: ConfigSection, below: Shape) -> None:
     group = with_entropies(group_of(below))
     renamed = replace(
         group, samples=tuple(replace(s, nodes=1000 - 7 * s.nodes) for s in group.samples)
@@ -438,7 +438,7 @@ def test_without_branches_they_are_grpo(rewards: list[float]) -> None:
 @pytest.mark.parametrize("section", SECTIONS.values(), ids=SECTIONS)
 @settings(max_examples=20)
 @given(below=st.lists(shapes, min_size=2, max_size=3))
-def test_groups_do_not_meet(section: Section, below: list[Shape]) -> None:
+def test_groups_do_not_meet(section: ConfigSection, below: list[Shape]) -> None:
     """Only AEPO's factors are those of the batch, and equal entropies make them 1."""
     groups = [
         replace(g, samples=tuple(replace(s, entropies=np.ones(len(s.nodes))) for s in g.samples))

@@ -41,7 +41,7 @@ from agentrl.learn.advantages.gae import gae, gae_returns, returns_of
 from agentrl.learn.advantages.gigpo import clusters
 from agentrl.learn.advantages.ui_s1 import future_returns
 from agentrl.learn.methods import advantage_of
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import discounted, token_rewards, turn_rewards
 from agentrl.learn.whitening import whitened
 from tests.support.turns import Turn, group, on_mask, played
@@ -49,7 +49,7 @@ from tests.support.turns import Turn, group, on_mask, played
 THREE: tuple[Turn, ...] = (([1, 1], [2, 2], 0.5), ([3], [4], 0.0), ([5, 5], [6, 7], 2.0))
 
 
-def by_turn(section: object, *samples: Sample) -> list[list[float]]:
+def by_turn(section: object, *samples: TrainingSample) -> list[list[float]]:
     """Return the credit of the turns of each sample, each the same at all its tokens."""
     found: list[list[float]] = []
     for sample, credit in zip(samples, advantage_of(section)(group(*samples)), strict=True):  # type: ignore[arg-type]
@@ -145,12 +145,12 @@ def test_reinforce_pp_baseline_golden() -> None:
     assert on_mask(samples[0], credit[0]) == pytest.approx([1.5])
     assert on_mask(samples[1], credit[1]) == pytest.approx([-0.5] * 3)
     # Groups of unlike spread keep it: 1/2, -1/2, 2, -2 have variance 17/6.
-    wide = Group("w", (played(([1], [2], 4.0)), played(([1], [2], 0.0), sample=1)))
-    short = Group("s", (samples[0], played(([1], [2], 0.0), sample=1)))
+    wide = TrainingGroup("w", (played(([1], [2], 4.0)), played(([1], [2], 0.0), sample=1)))
+    short = TrainingGroup("s", (samples[0], played(([1], [2], 0.0), sample=1)))
     found = [c[1] for c in advantage_of(ReinforcePpBaselineAdvantage())([short, wide])]
     scale = math.sqrt(17 / 6)
     assert found == pytest.approx([0.5 / scale, -0.5 / scale, 2 / scale, -2 / scale])
-    groups = [Group("a", (samples[0],)), Group("b", (played(([1], [2], 3.0)),))]
+    groups = [TrainingGroup("a", (samples[0],)), TrainingGroup("b", (played(([1], [2], 3.0)),))]
     raw = advantage_of(ReinforcePpBaselineAdvantage(singleton="raw"))(groups)
     assert [c[1] for c in raw] == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
     assert not any(c.any() for c in advantage_of(ReinforcePpBaselineAdvantage())(groups))
@@ -249,7 +249,7 @@ def test_segments_golden() -> None:
     assert sum(on_mask(sample, white)) == pytest.approx(0)
 
 
-def apart(*answers: int, rewards: Sequence[float]) -> Sample:
+def apart(*answers: int, rewards: Sequence[float]) -> TrainingSample:
     """Return a sample whose turns answer these tokens, of one sampled token each."""
     turns = [([a], [99], reward) for a, reward in zip(answers, rewards, strict=True)]
     return played(*turns)
@@ -297,7 +297,9 @@ def test_gigpo_alone() -> None:
 
 def test_gigpo_compares_within_a_group_only() -> None:
     one, two = apart(1, rewards=[1]), apart(1, rewards=[0])
-    credit = advantage_of(GigpoAdvantage())([Group("a", (one,)), Group("b", (two,))])
+    credit = advantage_of(GigpoAdvantage())(
+        [TrainingGroup("a", (one,)), TrainingGroup("b", (two,))]
+    )
     assert not any(c.any() for c in credit)
 
 

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.batch import Row, micro_batch, micro_batches
-from agentrl.learn.layouts.padded import Padded, plan
-from agentrl.learn.sample import Sample, groups_of
+from agentrl.learn.layouts.padded import PaddedLayout, plan
+from agentrl.learn.micro_batch import CreditedSample, micro_batch, micro_batches
+from agentrl.learn.sample import TrainingSample, groups_of
 from agentrl.message import ImageSpan
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
@@ -47,16 +47,16 @@ def tree_of(*parts: tuple[Source, tuple[int, ...]], outcome: Outcome | None = No
     return tree
 
 
-def sample_of(*parts: tuple[Source, tuple[int, ...]]) -> Sample:
+def sample_of(*parts: tuple[Source, tuple[int, ...]]) -> TrainingSample:
     """Return the one sample of such a tree."""
     return groups_of([tree_of(*parts)])[0].samples[0]
 
 
-def row_of(*parts: tuple[Source, tuple[int, ...]]) -> Row:
+def row_of(*parts: tuple[Source, tuple[int, ...]]) -> CreditedSample:
     """Return a row whose advantages are 100 + the token."""
     sample = sample_of(*parts)
     scored = replace(sample, proximal=-sample.token_ids - 0.5)
-    return Row(scored, sample.token_ids + 100.0)
+    return CreditedSample(scored, sample.token_ids + 100.0)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ SHORT: Parts = (("prompt", (1,)), ("sampled", (8,)), ("template", (9,)))
 
 
 def test_a_micro_batch_golden() -> None:
-    batch = micro_batch([row_of(*LONG), row_of(*SHORT)], layout=Padded(10), device=CPU)
+    batch = micro_batch([row_of(*LONG), row_of(*SHORT)], layout=PaddedLayout(10), device=CPU)
     # The tool result after the last sampled token is not computed at all.
     assert batch.tokens.inputs.tolist() == [[1, 2, 3, 4, 5], [1, 0, 0, 0, 0]]
     assert batch.tokens.predictions.tolist() == [1, 2, 4, 5]
@@ -139,8 +139,8 @@ def test_a_context_without_a_prompt_is_refused() -> None:
 
 def test_an_idle_row_has_no_credit_under_its_mask() -> None:
     sample = sample_of(*LONG)  # sampled are the third, fourth and sixth token
-    assert Row(sample, np.array([5.0, 5.0, 0.0, 0.0, 5.0, 0.0, 5.0])).is_idle
-    assert not Row(sample, np.array([0.0, 0.0, 0.0, 1e-9, 0.0, 0.0, 0.0])).is_idle
+    assert CreditedSample(sample, np.array([5.0, 5.0, 0.0, 0.0, 5.0, 0.0, 5.0])).is_idle
+    assert not CreditedSample(sample, np.array([0.0, 0.0, 0.0, 1e-9, 0.0, 0.0, 0.0])).is_idle
 
 
 def test_plan_puts_equal_lengths_together_up_to_the_limit() -> None:
@@ -173,7 +173,7 @@ def test_plan_holds_everything_once_and_never_more_than_the_limit(
 def test_padding_and_everything_off_the_mask_is_zero(masks: list[list[bool]]) -> None:
     masks = [[False, *mask, True] for mask in masks]
     pairs = [Pair(np.arange(1, len(m) + 1), np.array(m)) for m in masks]
-    tokens = Padded(1).tokens(pairs, device=CPU)
+    tokens = PaddedLayout(1).tokens(pairs, device=CPU)
     assert tokens.mask.sum().item() == sum(map(sum, masks))
     expected = np.concatenate([pair.token_ids[pair.mask] for pair in pairs])
     assert tokens.targets[tokens.entries].tolist() == expected.tolist()
@@ -188,5 +188,5 @@ def test_padding_and_everything_off_the_mask_is_zero(masks: list[list[bool]]) ->
 
 def test_micro_batches_respect_the_limit() -> None:
     rows = [row_of(*LONG), row_of(*SHORT), row_of(*LONG)]
-    batches = micro_batches(rows, layout=Padded(5), device=CPU)
+    batches = micro_batches(rows, layout=PaddedLayout(5), device=CPU)
     assert [tuple(batch.mask.shape) for batch in batches] == [(1, 5), (1, 5), (1, 1)]

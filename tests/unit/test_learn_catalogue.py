@@ -18,14 +18,14 @@ import yaml
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.schema import element_of, first_line, method_of, own_keys, sections_of
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 from agentrl.learn import catalogue
-from agentrl.learn.catalogue import SLOTS, Slot, rows, slots, variants
-from agentrl.learn.method import Method, Need, always
+from agentrl.learn.catalogue import SLOTS, MethodSlot, rows, slots, variants
+from agentrl.learn.method import LearnMethod, Need, always
 from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import groups_of
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from tests.support.commands import agentrl
 from tests.support.learning import model_of, trees_of
 
@@ -50,7 +50,7 @@ def test_the_documentation_says_what_each_need_costs(root: Path) -> None:
 
 
 @pytest.mark.parametrize("slot", SLOTS, ids=lambda slot: slot.key)
-def test_a_slot_has_the_methods_that_its_key_takes(slot: Slot) -> None:
+def test_a_slot_has_the_methods_that_its_key_takes(slot: MethodSlot) -> None:
     annotation = LearnSection.model_fields[slot.key].annotation
     taken = sections_of(annotation) or sections_of(element_of(annotation))
     assert {*taken} == {CustomMethod, *(method.section for method in slot.methods)}
@@ -67,7 +67,7 @@ def test_every_key_that_takes_methods_is_a_slot() -> None:
 
 @pytest.mark.parametrize(("slot", "method"), METHODS, ids=IDS)
 def test_a_method_says_what_it_is_and_where_it_comes_from(
-    slot: Slot, method: Method[object]
+    slot: MethodSlot, method: LearnMethod[object]
 ) -> None:
     assert first_line(method.section)
     assert method.source or method_of(method.section) == "none"
@@ -76,7 +76,7 @@ def test_a_method_says_what_it_is_and_where_it_comes_from(
         assert not key.required, f"{key.name} has no default"
 
 
-class Blue(Section):
+class Blue(ConfigSection):
     """A colour."""
 
     name: Literal["blue"] = "blue"
@@ -90,8 +90,10 @@ def blue_needs(section: Blue) -> frozenset[Need]:
 
 
 def test_a_row_holds_knobs_and_needs() -> None:
-    method: Method[Any] = Method(Blue, lambda section: section, "Somebody 2026", blue_needs)
-    (row,) = rows(Slot("advantage", (method,)))
+    method: LearnMethod[Any] = LearnMethod(
+        Blue, lambda section: section, "Somebody 2026", blue_needs
+    )
+    (row,) = rows(MethodSlot("advantage", (method,)))
     assert row == (
         "blue",
         "A colour.",
@@ -99,7 +101,7 @@ def test_a_row_holds_knobs_and_needs() -> None:
         "values; entropies with tone: dark",
         "Somebody 2026",
     )
-    (row,) = rows(Slot("advantage", (method,)), mark="`")
+    (row,) = rows(MethodSlot("advantage", (method,)), mark="`")
     assert row[2:4] == (
         "`tone: light`, `shiny: false`, `depth: null`",
         "values; entropies with `tone: dark`",
@@ -144,7 +146,7 @@ def test_the_example_of_the_documentation_trains(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_methods", raising=False)
     section = LearnSection.model_validate(yaml.safe_load(config)["learn"])
-    trainer = Trainer(model_of(), section, seed=0)
+    trainer = PolicyTrainer(model_of(), section, seed=0)
     before = {name: value.clone() for name, value in trainer.weights().items()}
     figures = trainer.step(trees_of())
     assert figures["optimizer/updates"] == 1.0

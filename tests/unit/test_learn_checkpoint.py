@@ -30,10 +30,10 @@ from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.run import MakePolicySection
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.checkpoint import Checkpoints, latest, load, save
-from agentrl.learn.newpolicy import load_model, load_tokenizer, make_model
+from agentrl.learn.checkpoint import CheckpointManager, latest, load, save
 from agentrl.learn.randomness import random_state, set_random_state
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.folders import load_model, load_tokenizer, make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 
@@ -58,9 +58,9 @@ def policy(seed: int = 0, *, tied: bool = True, hidden_size: int = 16) -> PreTra
     )
 
 
-def trainer_of(model: PreTrainedModel | None = None, **changes: Any) -> Trainer:
+def trainer_of(model: PreTrainedModel | None = None, **changes: Any) -> PolicyTrainer:
     """Return a trainer at version 0."""
-    return Trainer(model or policy(), CONFIG.model_copy(update=changes), seed=3, steps=6)
+    return PolicyTrainer(model or policy(), CONFIG.model_copy(update=changes), seed=3, steps=6)
 
 
 def trees_of(version: int) -> list[Tree]:
@@ -85,13 +85,13 @@ def trees_of(version: int) -> list[Tree]:
     return trees
 
 
-def run(trainer: Trainer, steps: int) -> None:
+def run(trainer: PolicyTrainer, steps: int) -> None:
     """Take so many steps."""
     for _ in range(steps):
         trainer.step(trees_of(trainer.version))
 
 
-def everything(trainer: Trainer) -> dict[str, Tensor]:
+def everything(trainer: PolicyTrainer) -> dict[str, Tensor]:
     """Return a copy of the weights and of the optimiser's state."""
     tensors = dict(trainer.weights()) | trainer.optimizer.state() | trainer.optimizer.weights()
     if trainer.ema is not None:
@@ -204,7 +204,7 @@ def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
     trainer = trainer_of()
     run(trainer, 1)
-    checkpoints = Checkpoints(folder=tmp_path, keep=1, tokenizer=tokenizer)
+    checkpoints = CheckpointManager(folder=tmp_path, keep=1, tokenizer=tokenizer)
     made = checkpoints.save(trainer, samplers={"tasks": 8}, files={"more.bin": b"\x00more"})
     assert checkpoints.read("more.bin") == b"\x00more"
     assert checkpoints.read("other.bin") is None
@@ -216,7 +216,7 @@ def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:
 
 def test_a_run_saves_restores_and_keeps_the_newest(tmp_path: Path) -> None:
     trainer = trainer_of()
-    checkpoints = Checkpoints(folder=tmp_path / "new", keep=2, tokenizer=_NoTokenizer())
+    checkpoints = CheckpointManager(folder=tmp_path / "new", keep=2, tokenizer=_NoTokenizer())
     assert checkpoints.restore(trainer) == {}
     assert checkpoints.oldest() == {}
     for step in (9, 10, 11):

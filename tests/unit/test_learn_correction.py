@@ -28,13 +28,13 @@ from agentrl.config.learning.correction import (
     NoCorrection,
     TruncatedCorrection,
 )
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 from agentrl.learn.correction import (
     CorrectionFunction,
-    Mismatch,
+    CorrectionWeights,
     PlannedCorrection,
-    Weights,
+    PolicyMismatch,
     log_ratio,
 )
 from agentrl.learn.methods import correction_of
@@ -58,12 +58,14 @@ RHO = row(2.0, 0.5, 1.0)
 """Ratios of the specification: product and geometric mean are 1."""
 
 
-def weights(section: Section, tokens: Mismatch, *, step: Mismatch | None = None) -> Weights:
+def weights(
+    section: ConfigSection, tokens: PolicyMismatch, *, step: PolicyMismatch | None = None
+) -> CorrectionWeights:
     """Return the weights of a section, in an optimiser step of these tokens or of others."""
     return settled(section, step or tokens)(tokens)
 
 
-def settled(section: Section, step: Mismatch) -> CorrectionFunction:
+def settled(section: ConfigSection, step: PolicyMismatch) -> CorrectionFunction:
     """Return the correction of a section for an optimiser step."""
     found = correction_of(section)
     return found.plan(step) if isinstance(found, PlannedCorrection) else found
@@ -91,7 +93,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("section", "rho", "expected"), GOLDEN)
-def test_weights_golden(section: Section, rho: list[float], expected: list[float]) -> None:
+def test_weights_golden(section: ConfigSection, rho: list[float], expected: list[float]) -> None:
     found = weights(section, mismatch(row(*rho).log()))
     assert found.applied.tolist()[0] == pytest.approx(expected, rel=1e-5)
 
@@ -99,11 +101,11 @@ def test_weights_golden(section: Section, rho: list[float], expected: list[float
 # What stands off the mask is poison: padding and tool tokens weigh nothing and count in no mean.
 @pytest.mark.parametrize(("section", "rho", "expected"), GOLDEN)
 def test_what_is_off_the_mask_weighs_nothing_and_changes_nothing(
-    section: Section, rho: list[float], expected: list[float]
+    section: ConfigSection, rho: list[float], expected: list[float]
 ) -> None:
     gaps = row(math.log(7), *[math.log(r) for r in rho], -9.0)
     mask = torch.tensor([[False, *[True] * len(rho), False]])
-    poisoned = Mismatch(
+    poisoned = PolicyMismatch(
         gaps=gaps,
         drift=torch.where(mask, 0.0, 5.0),
         advantages=gaps,
@@ -200,7 +202,7 @@ def test_a_mean_of_nothing_normalises_nothing() -> None:
     "section",
     [TruncatedCorrection(floor=2.5), MaskedCorrection(low=6.0), MaskedCorrection(high=0.1)],
 )
-def test_bounds_that_leave_nothing_are_refused(section: Section) -> None:
+def test_bounds_that_leave_nothing_are_refused(section: ConfigSection) -> None:
     with pytest.raises(ConfigError, match="no weight lies between them; lower the first"):
         correction_of(section)
 

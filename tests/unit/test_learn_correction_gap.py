@@ -22,14 +22,14 @@ from agentrl.config.learning.correction import MaskedCorrection, NoCorrection
 from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.rejection import DivergenceRejection
 from agentrl.errors import LearnError
-from agentrl.learn.correction import Mismatch, Weights, log_ratio
+from agentrl.learn.correction import CorrectionWeights, PolicyMismatch, log_ratio
 from agentrl.learn.corrections.icepop import icepop
 from agentrl.learn.corrections.truncated import truncated, uncorrected
-from agentrl.learn.evidence import Evidence
-from agentrl.learn.gap import GapAlarm, complaint, gap_metrics, observe_gap, observe_weights
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.tally import Tally
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.logprob_gap import GapAlarm, complaint, gap_metrics, observe_gap, observe_weights
+from agentrl.learn.logprob_scorer import LogprobScorer
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.trajectory import Tree
 from tests.support.learning import all_of, block, mismatch, model_of, rows_of, trees_of
 
@@ -44,10 +44,14 @@ LOG2 = math.log(2)
 
 
 def observed(
-    tokens: Mismatch, weights: Weights, behaviour: Tensor | None = None, *, parts: int = 1
+    tokens: PolicyMismatch,
+    weights: CorrectionWeights,
+    behaviour: Tensor | None = None,
+    *,
+    parts: int = 1,
 ) -> dict[str, float]:
     """Return the metrics of these tokens, seen in so many micro-batches."""
-    tally = Tally()
+    tally = MetricAccumulator()
     behaviour = torch.zeros_like(tokens.gaps) if behaviour is None else behaviour
     for gaps, mu, ages, mask, applied, raw in zip(
         *(
@@ -64,7 +68,7 @@ def observed(
         strict=True,
     ):
         observe_gap(tally, gaps=gaps, behaviour=mu, ages=ages, mask=mask)
-        observe_weights(tally, Weights(applied, raw, weights.cap), mask)
+        observe_weights(tally, CorrectionWeights(applied, raw, weights.cap), mask)
     return gap_metrics(tally)
 
 
@@ -103,7 +107,7 @@ def test_what_is_off_the_mask_counts_nowhere_and_micro_batches_add_up() -> None:
     gaps = block([LOG2, -LOG2, 0.0, math.nan], [9.0, 0.3, math.inf, 9.0])
     ages = torch.where(mask, torch.tensor([[0, 1, 0, 0], [0, 2, 0, 0]]), 0)
     zeros = torch.zeros_like(gaps)
-    tokens = Mismatch(gaps, zeros, zeros, mask, ages, ages)
+    tokens = PolicyMismatch(gaps, zeros, zeros, mask, ages, ages)
     poison = torch.where(mask, -1.0, math.nan)
     whole = observed(tokens, truncated(tokens), poison)
     assert whole["engine_gap/mean_abs"] == pytest.approx((2 * LOG2 + 0.3) / 4)
@@ -165,15 +169,15 @@ def test_the_alarm_is_about_tokens_of_age_0(found: float | None, complains: bool
         assert "learn.gap_alarm.mean_abs allows 0.1" in text
 
 
-def trainer_of(**alarm: Any) -> Trainer:
+def trainer_of(**alarm: Any) -> PolicyTrainer:
     """Return a trainer with an alarm."""
-    return Trainer(model_of(), LearnSection(gap_alarm=GapAlarmSection(**alarm)), seed=0)
+    return PolicyTrainer(model_of(), LearnSection(gap_alarm=GapAlarmSection(**alarm)), seed=0)
 
 
 def faithful(trees: list[Tree], model: PreTrainedModel) -> list[Tree]:
     """Return the trees with the model's own log-probs, as an engine with its weights gives them."""
     rows = rows_of(trees)
-    evidence = Evidence(model, Padded(8192), temperature=1.0, head_at_positions=True)
+    evidence = LogprobScorer(model, PaddedLayout(8192), temperature=1.0, head_at_positions=True)
     found: dict[tuple[str, int], list[float]] = {}
     for sample in evidence.as_proximal([row.sample for row in rows]):
         assert sample.proximal is not None
@@ -222,7 +226,7 @@ def test_the_alarm_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for version in range(2):
             trainer.step(trees_of(gap=1.0, version=version))
-    assert [r.name for r in caplog.records] == ["agentrl.learn.gap"]
+    assert [r.name for r in caplog.records] == ["agentrl.learn.logprob_gap"]
     assert "engine and trainer disagree" in caplog.text
 
 
@@ -233,7 +237,7 @@ def test_the_alarm_can_be_off_and_its_limit_raised(caplog: pytest.LogCaptureFixt
 
 
 def test_the_alarm_looks_at_the_first_optimiser_step_alone() -> None:
-    tally = Tally()
+    tally = MetricAccumulator()
     alarm = GapAlarm(GapAlarmSection(action="stop"))
     alarm.look(tally)  # nothing was seen, nothing is wrong
     tokens = mismatch(row(0.2))
@@ -246,7 +250,7 @@ def test_the_alarm_looks_at_the_first_optimiser_step_alone() -> None:
 
 
 def test_the_ages_of_a_batch_are_reported_by_their_spread() -> None:
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     trainer.version = 7
     trees = trees_of(2) + trees_of(2, version=5) + trees_of(5, version=7)
     figures = trainer.step(trees)
@@ -261,14 +265,14 @@ def test_the_ages_of_a_batch_are_reported_by_their_spread() -> None:
 
 def test_masked_and_rejected_tokens_are_not_active() -> None:
     section = LearnSection(correction=MaskedCorrection(low=0.9, high=1.1))
-    figures = Trainer(model_of(), section, seed=0).step(trees_of(gap=1.0))
+    figures = PolicyTrainer(model_of(), section, seed=0).step(trees_of(gap=1.0))
     assert 0 < figures["correction/zero_fraction"] < 1
     expected = 1 - figures["correction/zero_fraction"]
     assert figures["ratio/active_fraction"] == pytest.approx(expected)
     assert figures["ratio/clip_fraction"] == 0.0
     bounds = DivergenceRejection(lower=0.9, upper=1.1)
     section = LearnSection(correction=NoCorrection(), rejection=(bounds,))
-    figures = Trainer(model_of(), section, seed=0).step(trees_of(gap=1.0))
+    figures = PolicyTrainer(model_of(), section, seed=0).step(trees_of(gap=1.0))
     assert 0 < figures["rejection/fraction"] < 1
     expected = 1 - figures["rejection/fraction"]
     assert figures["ratio/active_fraction"] == pytest.approx(expected)

@@ -35,17 +35,17 @@ from agentrl.config.learning.proximal import (
 )
 from agentrl.errors import ConfigError
 from agentrl.learn import proximals
-from agentrl.learn.batch import Row
 from agentrl.learn.checkpoint import load, save
-from agentrl.learn.evidence import Evidence
-from agentrl.learn.ewma import Average, StepAverage, VersionAverage, beta_of
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.ewma import EwmaAverage, StepAverage, VersionAverage, beta_of
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.method import bound, needs
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
-from agentrl.learn.proximals.kept import anchor_of
-from agentrl.learn.snapshot import Snapshots
+from agentrl.learn.proximals.other_weights import anchor_of
+from agentrl.learn.snapshot import WeightSnapshots
 from agentrl.learn.swap import swapped
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.trajectory import Tree
 from tests.support.learning import (
     all_of,
@@ -115,7 +115,7 @@ def scalar(value: float) -> Linear:
 @pytest.mark.parametrize("on_cpu", [False, True])
 def test_the_average_is_corrected_for_its_beginning(on_cpu: bool) -> None:
     model = scalar(0.0)
-    average = Average.of(model, on_cpu=on_cpu)
+    average = EwmaAverage.of(model, on_cpu=on_cpu)
     for value in (1.0, 2.0):
         model.weight.data.fill_(value)
         average.update(model, beta=0.5)
@@ -129,7 +129,7 @@ def test_the_average_is_corrected_for_its_beginning(on_cpu: bool) -> None:
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=8), st.floats(0, 0.99))
 def test_the_average_is_the_weighted_mean_of_all_weights(values: list[float], beta: float) -> None:
     model = scalar(values[0])
-    average = Average.of(model)
+    average = EwmaAverage.of(model)
     for value in values[1:]:
         model.weight.data.fill_(value)
         average.update(model, beta=beta)
@@ -141,12 +141,12 @@ def test_the_average_is_the_weighted_mean_of_all_weights(values: list[float], be
 
 def test_an_average_keeps_what_bfloat16_would_lose_and_leaves_frozen_weights_out() -> None:
     model = scalar(1.0).to(torch.bfloat16)
-    average = Average.of(model)
+    average = EwmaAverage.of(model)
     model.weight.data.fill_(1.0078125)  # the next number in bfloat16
     average.update(model, beta=0.9)
     assert 1.003 < average.weights["weight"].item() < 1.005
     model.weight.requires_grad_(False)
-    assert not Average.of(model).weights
+    assert not EwmaAverage.of(model).weights
 
 
 def test_beta_puts_the_mean_age_in_the_middle_of_the_window() -> None:
@@ -156,18 +156,18 @@ def test_beta_puts_the_mean_age_in_the_middle_of_the_window() -> None:
         assert beta / (1 - beta) == pytest.approx(window / 2)
 
 
-def evidence_of(model: PreTrainedModel) -> Evidence:
+def evidence_of(model: PreTrainedModel) -> LogprobScorer:
     """Return what scores samples with a model."""
-    return Evidence(model, Padded(8192), temperature=1.0, head_at_positions=True)
+    return LogprobScorer(model, PaddedLayout(8192), temperature=1.0, head_at_positions=True)
 
 
-def scored_by(model: PreTrainedModel, rows: list[Row]) -> list[np.ndarray]:
+def scored_by(model: PreTrainedModel, rows: list[CreditedSample]) -> list[np.ndarray]:
     """Return the log-probs of a model, 0 off the mask."""
     samples = evidence_of(model).as_proximal([row.sample for row in rows])
     return [s.proximal for s in samples if s.proximal is not None]
 
 
-def assert_scored(rows: list[Row], expected: list[np.ndarray]) -> None:
+def assert_scored(rows: list[CreditedSample], expected: list[np.ndarray]) -> None:
     """Assert that the rows have these proximal log-probs."""
     for row, logprobs in zip(rows, expected, strict=True):
         assert row.sample.proximal is not None
@@ -200,10 +200,10 @@ def test_weights_are_swapped_for_a_while_and_come_back_bit_for_bit() -> None:
         assert not torch.equal(bits(model)[1], bits(other)[1])
 
 
-def rows_scored(model: PreTrainedModel, rows: list[Row]) -> list[Row]:
+def rows_scored(model: PreTrainedModel, rows: list[CreditedSample]) -> list[CreditedSample]:
     """Return the rows with a model's log-probs as proximal ones."""
     samples = evidence_of(model).as_proximal([row.sample for row in rows])
-    return [Row(s, row.advantages) for s, row in zip(samples, rows, strict=True)]
+    return [CreditedSample(s, row.advantages) for s, row in zip(samples, rows, strict=True)]
 
 
 def test_an_average_over_steps_scores_each_step_before_it_counts() -> None:
@@ -274,7 +274,7 @@ def test_an_average_with_the_floored_correction_is_the_published_loss() -> None:
 # --- the weights that sampled ---------------------------------------------------------------------
 
 
-def aged(rows: list[Row], versions: list[int]) -> list[Row]:
+def aged(rows: list[CreditedSample], versions: list[int]) -> list[CreditedSample]:
     """Return the rows with sampled tokens of these versions in turn, oldest first in each row."""
     for row in rows:
         at = np.flatnonzero(row.sample.mask)
@@ -284,7 +284,7 @@ def aged(rows: list[Row], versions: list[int]) -> list[Row]:
 
 def test_every_token_is_scored_by_the_weights_that_sampled_it() -> None:
     model = model_of(0)
-    snapshots = Snapshots(evidence_of(model), versions=4)
+    snapshots = WeightSnapshots(evidence_of(model), versions=4)
     for version in range(3):
         move(model, model_of(version))
         rows = aged(rows_of(trees_of()), list(range(version + 1)))
@@ -303,7 +303,7 @@ def test_every_token_is_scored_by_the_weights_that_sampled_it() -> None:
 
 def test_what_nobody_refers_to_is_dropped_and_the_next_stands_for_what_is_gone() -> None:
     model = model_of(0)
-    snapshots = Snapshots(evidence_of(model), versions=3)
+    snapshots = WeightSnapshots(evidence_of(model), versions=3)
     rows = rows_of(trees_of())
     for version in range(5):
         move(model, model_of(version))
@@ -323,11 +323,11 @@ def test_what_nobody_refers_to_is_dropped_and_the_next_stands_for_what_is_gone()
 # --- in the trainer -------------------------------------------------------------------------------
 
 
-def trainer_of(proximal: AnyProximal, **changes: Any) -> Trainer:
+def trainer_of(proximal: AnyProximal, **changes: Any) -> PolicyTrainer:
     """Return a trainer that moves fast."""
     optimizer = AdamWSection(learning_rate=0.02)
     section = LearnSection(proximal=proximal, optimizer=optimizer, **changes)
-    return Trainer(model_of(), section, seed=0)
+    return PolicyTrainer(model_of(), section, seed=0)
 
 
 def batch(version: int) -> list[Tree]:
@@ -368,7 +368,7 @@ def test_a_checkpoint_without_an_anchor_begins_one_with_its_weights(
     resumed = trainer_of(proximal)
     load(folder, resumed)
     state = resumed.anchor.state()
-    if isinstance(resumed.anchor, Snapshots):
+    if isinstance(resumed.anchor, WeightSnapshots):
         assert not state
     else:
         assert torch.equal(state[f"weights.{HEAD}"], head_of(plain.model))
@@ -406,7 +406,7 @@ def test_snapshots_are_forgotten_through_the_trainer() -> None:
     trainer = trainer_of(SnapshotProximal())
     for version in range(3):
         trainer.step(batch(version))
-    assert isinstance(trainer.anchor, Snapshots)
+    assert isinstance(trainer.anchor, WeightSnapshots)
     assert trainer.anchor.versions == [0, 1, 2]
     trainer.forget(before=2)
     assert trainer.anchor.versions == [2]

@@ -25,9 +25,9 @@ from agentrl.config.learning.rejection import (
 )
 from agentrl.errors import ConfigError
 from agentrl.learn import rejections
-from agentrl.learn.batch import Row
-from agentrl.learn.correction import Mismatch
+from agentrl.learn.correction import PolicyMismatch
 from agentrl.learn.method import bound
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.rejections.divergence import statistic
 from tests.support.learning import (
     assert_close,
@@ -42,12 +42,12 @@ from tests.support.learning import (
 EMPTY = torch.zeros(1, 3, dtype=torch.bool)
 
 
-def kept(section: AnyRejection, tokens: Mismatch) -> list[list[bool]]:
+def kept(section: AnyRejection, tokens: PolicyMismatch) -> list[list[bool]]:
     """Return which tokens a section keeps."""
     return bound(rejections.METHODS, section)(tokens).tolist()
 
 
-def of(*ratios: float) -> Mismatch:
+def of(*ratios: float) -> PolicyMismatch:
     """Return one sequence with these ratios proximal / behaviour."""
     return mismatch(block(ratios).log())
 
@@ -82,7 +82,7 @@ def test_statistics_are_of_the_mask_and_zero_without_one(name: Statistic) -> Non
     mask = torch.tensor([[False, True, True, True, False]])
     gaps = block([math.nan, LOG2, -LOG2, 0.0, 9.0])
     parts = (torch.zeros_like(gaps), gaps, mask, mask.long(), mask.long())
-    found = statistic(Mismatch(gaps, *parts), name)[mask]
+    found = statistic(PolicyMismatch(gaps, *parts), name)[mask]
     torch.testing.assert_close(found[None], statistic(of(2.0, 0.5, 1.0), name))
     assert not statistic(mismatch(block([1, 1, 1]), EMPTY), name).any()
 
@@ -149,7 +149,7 @@ def test_one_impossible_token_vetoes_its_sequence_and_a_tool_token_none() -> Non
     gaps = block([0.0, rare, 0.0], [0.0, rare, 0.0], [0.0, -rare, math.log(1.1e-4)])
     zeros, none = torch.zeros_like(gaps), mask.long()
     # Not blanked off the mask: what stands there must not count.
-    tokens = Mismatch(gaps, zeros, zeros, mask, none, none)
+    tokens = PolicyMismatch(gaps, zeros, zeros, mask, none, none)
     assert kept(VetoRejection(), tokens) == [[False] * 3, [True] * 3, [True] * 3]
     assert kept(VetoRejection(floor=1e-5), tokens) == [[True] * 3] * 3
     assert kept(VetoRejection(), mismatch(gaps[:1], EMPTY)) == [[True] * 3]
@@ -161,7 +161,7 @@ def test_opsm_drops_negative_credit_where_the_policy_has_moved_away() -> None:
     advantages = block([-1.0, 1.0, 0.0, -1.0]).expand_as(drift)
     gaps = block([0.0] * 4, [-6e-4, 0.0, 0.0, 9.0], [-9e-4, 0.0, 0.0, 9.0])
     parts = (drift, advantages, mask, mask.long(), mask.long())
-    tokens = Mismatch(gaps, *parts)
+    tokens = PolicyMismatch(gaps, *parts)
 
     def dropped(**knobs: Any) -> list[bool]:
         found = torch.tensor(kept(OpsmRejection(**knobs), tokens))
@@ -174,7 +174,7 @@ def test_opsm_drops_negative_credit_where_the_policy_has_moved_away() -> None:
     assert dropped(anchor="behaviour") == [True, True, True]  # 1.33e-4, 2.67e-4, 2e-4
 
 
-def lone(rows: list[Row], index: int, gap: float) -> list[Row]:
+def lone(rows: list[CreditedSample], index: int, gap: float) -> list[CreditedSample]:
     """Return the rows as if the engine had agreed but for the sampled tokens of one of them."""
     for each in rows:
         each.sample.behaviour[:] = np.nan
@@ -196,7 +196,7 @@ def test_what_is_rejected_has_no_gradient_and_stays_in_the_denominator(
     found = gradients(model, lone(rows_of(trees_of()), 2, 9.0), config_of(rejection=(section,)))
     # The same rows with the credit of that one taken away: nothing else changes.
     rows = rows_of(trees_of())
-    without = [Row(r.sample, r.advantages * (i != 2)) for i, r in enumerate(rows)]
+    without = [CreditedSample(r.sample, r.advantages * (i != 2)) for i, r in enumerate(rows)]
     assert_close(found, gradients(model, without, config_of()))
 
 

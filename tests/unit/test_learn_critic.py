@@ -25,10 +25,10 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load, save
-from agentrl.learn.critic import Critic, critic_of, explained_variance, value_loss
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.sample import Group, Sample, groups_of
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.critic import ValueHead, critic_of, explained_variance, value_loss
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
 from tests.support.learning import CPU, block, model_of, trees_of
 
@@ -41,9 +41,9 @@ def config_of(critic: CriticSection | None, **changes: object) -> LearnSection:
     return LearnSection(critic=critic).model_copy(update=parts)
 
 
-def trainer_of(critic: CriticSection | None, **changes: object) -> Trainer:
+def trainer_of(critic: CriticSection | None, **changes: object) -> PolicyTrainer:
     """Return a trainer around the small model, seeded alike every time."""
-    return Trainer(model_of(), config_of(critic, **changes), seed=0)
+    return PolicyTrainer(model_of(), config_of(critic, **changes), seed=0)
 
 
 def cut(tree: Tree) -> Tree:
@@ -57,7 +57,7 @@ def cut(tree: Tree) -> Tree:
     return found
 
 
-def awake(trainer: Trainer) -> Critic:
+def awake(trainer: PolicyTrainer) -> ValueHead:
     """Return the trainer's critic with a head that is not zero."""
     assert trainer.critic is not None
     state = {name: value.clone() for name, value in trainer.critic.state().items()}
@@ -69,13 +69,13 @@ def awake(trainer: Trainer) -> Critic:
     return trainer.critic
 
 
-def head(trainer: Trainer) -> dict[str, Tensor]:
+def head(trainer: PolicyTrainer) -> dict[str, Tensor]:
     """Return a copy of the critic's state."""
     assert trainer.critic is not None
     return {name: value.clone() for name, value in trainer.critic.state().items()}
 
 
-def samples_of(groups: Sequence[Group]) -> list[Sample]:
+def samples_of(groups: Sequence[TrainingGroup]) -> list[TrainingSample]:
     return [sample for group in groups for sample in group.samples]
 
 
@@ -120,7 +120,7 @@ def test_values_are_of_the_context_before_each_token_and_at_the_end(
     trainer = trainer_of(CriticSection(hidden_size=hidden_size))
     critic = awake(trainer)
     trees = [cut(tree) if i else tree for i, tree in enumerate(trees_of())]
-    groups = critic.valued(groups_of(trees), Padded(limit_tokens), limit_tokens=limit_tokens)
+    groups = critic.valued(groups_of(trees), PaddedLayout(limit_tokens), limit_tokens=limit_tokens)
     network = critic._head  # pyright: ignore[reportPrivateUsage]
     for sample in samples_of(groups):
         ids = torch.tensor(sample.token_ids)[None]
@@ -143,8 +143,8 @@ def test_a_context_beyond_the_limit_is_worth_what_its_beginning_is() -> None:
     sample = max(group.samples, key=lambda s: len(s.token_ids))
     # Two tokens of the environment follow the last sampled one, so the whole would not fit.
     limit = int(np.flatnonzero(sample.mask)[-1])
-    alone = Group("t", (sample,))
-    (short,) = critic.valued([alone], Padded(limit), limit_tokens=limit)[0].samples
+    alone = TrainingGroup("t", (sample,))
+    (short,) = critic.valued([alone], PaddedLayout(limit), limit_tokens=limit)[0].samples
     assert short.values is not None
     assert short.final_value == pytest.approx(short.values[limit], abs=1e-6)
 
@@ -155,7 +155,7 @@ def test_a_new_critic_says_zero_and_leaves_the_random_states_alone() -> None:
     trainer = trainer_of(CriticSection(hidden_size=8))
     assert torch.equal(torch.get_rng_state(), before)
     assert trainer.critic is not None
-    layout = Padded(8192)
+    layout = PaddedLayout(8192)
     for sample in samples_of(
         trainer.critic.valued(groups_of(trees_of()), layout, limit_tokens=8192)
     ):
@@ -170,7 +170,7 @@ def test_a_detached_critic_leaves_the_policy_to_its_advantages() -> None:
     # While all values are 0, GAE with lambda 1 is REINFORCE++ on the turns' rewards.
     critic, plain = (
         trainer_of(CriticSection()),
-        Trainer(
+        PolicyTrainer(
             model_of(),
             LearnSection(advantage=ReinforcePpAdvantage(paid="turns"), optimizer=FAST),
             seed=0,
@@ -188,7 +188,7 @@ def test_a_detached_critic_leaves_the_policy_to_its_advantages() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_only_a_shared_critic_sends_gradient_beyond_its_head(shared: bool) -> None:
     critic = awake(trainer_of(CriticSection(shared=shared)))
-    tokens = Padded(8192).tokens(samples_of(groups_of(trees_of(1))), device=CPU)
+    tokens = PaddedLayout(8192).tokens(samples_of(groups_of(trees_of(1))), device=CPU)
     hidden = torch.ones(*tokens.inputs.shape, 16, requires_grad=True)
     critic.values(hidden, tokens).sum().backward()
     assert (hidden.grad is not None) is shared
@@ -259,22 +259,24 @@ def test_explained_variance_golden() -> None:
     returns = np.where(sample.mask, np.arange(n), np.nan)
 
     def of(values: np.ndarray) -> float:
-        return explained_variance([Group("t", (replace(sample, values=values, returns=returns),))])
+        return explained_variance(
+            [TrainingGroup("t", (replace(sample, values=values, returns=returns),))]
+        )
 
     assert of(returns) == 1.0
     assert of(returns + 3) == pytest.approx(1.0)
     assert of(returns / 2) == pytest.approx(0.75)
     assert of(np.zeros(n)) == pytest.approx(0.0)
-    assert explained_variance([Group("t", (sample,))]) == 0.0
+    assert explained_variance([TrainingGroup("t", (sample,))]) == 0.0
     constant = replace(sample, values=np.zeros(n), returns=np.ones(n))
-    assert explained_variance([Group("t", (constant,))]) == 0.0
+    assert explained_variance([TrainingGroup("t", (constant,))]) == 0.0
 
 
 def test_a_critic_is_there_exactly_where_its_values_are_read() -> None:
     with pytest.raises(ConfigError, match=r"gae is made of a critic's values.*learn\.critic is nu"):
         trainer_of(None)
     with pytest.raises(ConfigError, match=r"learn\.critic is set, and learn\.advantage grpo reads"):
-        Trainer(model_of(), LearnSection(critic=CriticSection()), seed=0)
+        PolicyTrainer(model_of(), LearnSection(critic=CriticSection()), seed=0)
     assert critic_of(model_of(), LearnSection(), seed=0) is None
 
 
@@ -292,7 +294,7 @@ def test_a_checkpoint_takes_the_critic_up_where_it_was(tmp_path: Path) -> None:
     one = trainer_of(section)
     one.step(trees_of(gap=0.5))
     saved = save(tmp_path, step=1, trainer=one, samplers={}, tokenizer=None, keep=1)
-    two = Trainer(model_of(3), config_of(section), seed=0)
+    two = PolicyTrainer(model_of(3), config_of(section), seed=0)
     load(saved, two)
     for trainer in (one, two):
         trainer.step(trees_of(gap=0.5, seed=1))
@@ -305,10 +307,10 @@ def test_a_checkpoint_of_another_critic_is_refused_before_anything_is_loaded(
 ) -> None:
     small = trainer_of(CriticSection(hidden_size=4))
     small.step(trees_of())
-    bare = Trainer(model_of(), LearnSection(optimizer=FAST), seed=0)
+    bare = PolicyTrainer(model_of(), LearnSection(optimizer=FAST), seed=0)
     for trainer, why in ((small, "hidden_size"), (bare, "written without critic")):
         saved = save(tmp_path, step=1, trainer=trainer, samplers={}, tokenizer=None, keep=1)
-        large = Trainer(model_of(3), config_of(CriticSection(hidden_size=6)), seed=0)
+        large = PolicyTrainer(model_of(3), config_of(CriticSection(hidden_size=6)), seed=0)
         before = {name: value.clone() for name, value in large.weights().items()}
         with pytest.raises(ConfigError, match=why):
             load(saved, large)

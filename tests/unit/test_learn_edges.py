@@ -22,22 +22,22 @@ from torch import Tensor
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.critic import CriticSection
 from agentrl.config.schema import method_of
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
-from agentrl.learn.batch import Row
 from agentrl.learn.catalogue import SLOTS, variants
-from agentrl.learn.correction import Mismatch, PlannedCorrection, Weights
+from agentrl.learn.correction import CorrectionWeights, PlannedCorrection, PolicyMismatch
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
-from agentrl.learn.method import Method, bound
+from agentrl.learn.method import LearnMethod, bound
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
-from agentrl.learn.sample import Group, Sample, groups_of
-from agentrl.learn.selection import Moment
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
+from agentrl.learn.selection import SelectionContext
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.learning import model_of
 
-TABLES: Mapping[str, Sequence[Method[Any]]] = {slot.key: slot.methods for slot in SLOTS}
+TABLES: Mapping[str, Sequence[LearnMethod[Any]]] = {slot.key: slot.methods for slot in SLOTS}
 
 REFUSED: Mapping[str, str] = {
     "rejection divergence statistic: token_k3": "no bound is usual for it: one has to be given",
@@ -92,14 +92,14 @@ def test_what_is_left_out_is_refused_and_says_what_is_missing(words: str) -> Non
         bound(TABLES[slot], dict(variants(method.section))[knob])
 
 
-def is_in(exceptions: Mapping[str, str], section: Section) -> bool:
+def is_in(exceptions: Mapping[str, str], section: ConfigSection) -> bool:
     """Return whether a section is an exception, as a method or for one of its choices."""
     name = method_of(type(section))
     same = [words for words, one in variants(type(section)) if one == section]
     return name in exceptions or any(f"{name} {words}" in exceptions for words in same)
 
 
-def row_of(slot: str, section: Section) -> Method[Any]:
+def row_of(slot: str, section: ConfigSection) -> LearnMethod[Any]:
     """Return the row of a section."""
     return next(method for method in TABLES[slot] if method.section is type(section))
 
@@ -135,13 +135,13 @@ def tree_of(*rewards: float, logprob: float = -1.0, task: str = "t") -> Tree:
     return tree
 
 
-def group_of(*rewards: float, task: str = "t") -> Group:
+def group_of(*rewards: float, task: str = "t") -> TrainingGroup:
     """Return such a group with everything that a method may need."""
     (group,) = groups_of([tree_of(*rewards, task=task)])
     return replace(group, samples=tuple(evident(sample) for sample in group.samples))
 
 
-def evident(sample: Sample) -> Sample:
+def evident(sample: TrainingSample) -> TrainingSample:
     """Return a sample with all the evidence there is, 0 off its mask."""
 
     def numbers(scale: float) -> ndarray:
@@ -157,7 +157,7 @@ def evident(sample: Sample) -> Sample:
     )
 
 
-def poisoned(sample: Sample, poison: float = math.nan) -> Sample:
+def poisoned(sample: TrainingSample, poison: float = math.nan) -> TrainingSample:
     """Return a sample that holds a number wherever nobody may look."""
 
     def hole(values: ndarray | None) -> ndarray | None:
@@ -174,12 +174,12 @@ def poisoned(sample: Sample, poison: float = math.nan) -> Sample:
     )
 
 
-def silent(sample: Sample) -> Sample:
+def silent(sample: TrainingSample) -> TrainingSample:
     """Return a sample of which no token trains."""
     return replace(sample, mask=np.zeros_like(sample.mask))
 
 
-def credit(section: Section, *groups: Group) -> list[ndarray]:
+def credit(section: ConfigSection, *groups: TrainingGroup) -> list[ndarray]:
     """Return the advantages where samples train; the shape of what stands elsewhere is checked."""
     samples = [sample for group in groups for sample in group.samples]
     found = bound(TABLES["advantage"], section)(groups)
@@ -188,7 +188,7 @@ def credit(section: Section, *groups: Group) -> list[ndarray]:
 
 
 @pytest.mark.parametrize("section", cases("advantage"))
-def test_a_group_of_one_has_no_credit_unless_it_is_asked_for(section: Section) -> None:
+def test_a_group_of_one_has_no_credit_unless_it_is_asked_for(section: ConfigSection) -> None:
     (alone,) = credit(section, group_of(0.7))
     assert np.isfinite(alone).all()
     if not is_in(LONE, section) and getattr(section, "singleton", "zero") != "raw":
@@ -197,7 +197,7 @@ def test_a_group_of_one_has_no_credit_unless_it_is_asked_for(section: Section) -
 
 @pytest.mark.parametrize("reward", [0.0, 0.1, -3.7])
 @pytest.mark.parametrize("section", cases("advantage"))
-def test_equal_rewards_give_exactly_nothing(section: Section, reward: float) -> None:
+def test_equal_rewards_give_exactly_nothing(section: ConfigSection, reward: float) -> None:
     found = credit(section, group_of(*[reward] * 3), group_of(*[reward] * 6, task="other"))
     assert all(np.isfinite(x).all() for x in found)
     if not is_in(UNEQUAL, section):
@@ -205,7 +205,7 @@ def test_equal_rewards_give_exactly_nothing(section: Section, reward: float) -> 
 
 
 @pytest.mark.parametrize("section", cases("advantage"))
-def test_unequal_rewards_give_something(section: Section) -> None:
+def test_unequal_rewards_give_something(section: ConfigSection) -> None:
     """Guards the tests above: what is always zero would pass them."""
     found = credit(section, group_of(1.0, 0.0, 0.0, 1.0, 1.0))
     assert all(np.isfinite(x).all() for x in found)
@@ -213,7 +213,7 @@ def test_unequal_rewards_give_something(section: Section) -> None:
 
 
 @pytest.mark.parametrize("section", cases("advantage"))
-def test_a_sample_of_which_nothing_trains_breaks_no_credit(section: Section) -> None:
+def test_a_sample_of_which_nothing_trains_breaks_no_credit(section: ConfigSection) -> None:
     group = group_of(1.0, 0.0, 0.0, 1.0)
     some = replace(group, samples=(silent(group.samples[0]), *group.samples[1:]))
     found = credit(section, some)
@@ -226,7 +226,7 @@ def test_a_sample_of_which_nothing_trains_breaks_no_credit(section: Section) -> 
 
 @pytest.mark.parametrize("poison", [math.nan, 77.0])
 @pytest.mark.parametrize("section", cases("advantage"))
-def test_credit_reads_nothing_off_the_mask(section: Section, poison: float) -> None:
+def test_credit_reads_nothing_off_the_mask(section: ConfigSection, poison: float) -> None:
     groups = group_of(1.0, 0.0, 0.0, 1.0), group_of(0.0, 1.0, task="other")
     holes = [replace(g, samples=tuple(poisoned(s, poison) for s in g.samples)) for g in groups]
     for one, other in zip(credit(section, *groups), credit(section, *holes), strict=True):
@@ -236,7 +236,7 @@ def test_credit_reads_nothing_off_the_mask(section: Section, poison: float) -> N
 @pytest.mark.parametrize("broken", [math.nan, -math.inf, math.inf])
 @pytest.mark.parametrize("section", cases("advantage"))
 def test_credit_survives_a_behaviour_log_prob_that_is_no_number(
-    section: Section, broken: float
+    section: ConfigSection, broken: float
 ) -> None:
     group = group_of(1.0, 0.0, 0.0, 1.0)
     first = group.samples[0]
@@ -247,7 +247,7 @@ def test_credit_survives_a_behaviour_log_prob_that_is_no_number(
 
 
 @pytest.mark.parametrize("section", cases("advantage"))
-def test_credit_changes_no_sample(section: Section) -> None:
+def test_credit_changes_no_sample(section: ConfigSection) -> None:
     group = group_of(1.0, 0.0, 0.0, 1.0)
     credit(section, group)
     for sample, fresh in zip(group.samples, group_of(1.0, 0.0, 0.0, 1.0).samples, strict=True):
@@ -259,7 +259,7 @@ def test_credit_changes_no_sample(section: Section) -> None:
 
 
 @pytest.mark.parametrize("section", cases("reward_shaping"))
-def test_a_reward_stays_a_number_and_depends_on_the_sample_alone(section: Section) -> None:
+def test_a_reward_stays_a_number_and_depends_on_the_sample_alone(section: ConfigSection) -> None:
     shape = bound(TABLES["reward_shaping"], section)
     for sample in group_of(1.0, 0.0, -0.5).samples:
         for truncated in (False, True):
@@ -271,24 +271,26 @@ def test_a_reward_stays_a_number_and_depends_on_the_sample_alone(section: Sectio
 
 # Selections.
 
-MOMENT = Moment(step=3, steps=10, seed=1)
+MOMENT = SelectionContext(step=3, steps=10, seed=1)
 
 
 @pytest.mark.parametrize("section", cases("selection"))
-def test_a_selection_keeps_masks_within_what_was_sampled(section: Section) -> None:
+def test_a_selection_keeps_masks_within_what_was_sampled(section: ConfigSection) -> None:
     """Also of rows without credit, without tokens that train, and of none at all."""
     select = bound(TABLES["selection"], section)
     groups = group_of(1.0, 0.0, 0.0), group_of(0.7, task="lone"), group_of(1.0, 1.0, task="same")
     samples = [sample for group in groups for sample in group.samples]
-    rows = [Row(s, np.full(len(s.mask), s.reward - 0.5)) for s in samples]
-    rows[1] = Row(silent(rows[1].sample), rows[1].advantages)
-    holes = [Row(poisoned(r.sample), np.where(r.mask, r.advantages, math.nan)) for r in rows]
+    rows = [CreditedSample(s, np.full(len(s.mask), s.reward - 0.5)) for s in samples]
+    rows[1] = CreditedSample(silent(rows[1].sample), rows[1].advantages)
+    holes = [
+        CreditedSample(poisoned(r.sample), np.where(r.mask, r.advantages, math.nan)) for r in rows
+    ]
     for kept, same in zip(select(rows, MOMENT), select(holes, MOMENT), strict=True):
         assert np.isfinite(kept.advantages[kept.mask]).all()
         assert not (kept.mask & ~kept.sample.sampled).any()
         assert kept.sample.reward == same.sample.reward
         assert kept.advantages[kept.mask].tolist() == same.advantages[same.mask].tolist()
-    idle = [Row(s, np.zeros(len(s.mask))) for s in samples]
+    idle = [CreditedSample(s, np.zeros(len(s.mask))) for s in samples]
     assert not any(row.advantages[row.mask].any() for row in select(idle, MOMENT))
     assert list(select([], MOMENT)) == []
 
@@ -328,7 +330,7 @@ def policy_tokens(mask: Tensor) -> tuple[PolicyTokens, Tensor]:
     return tokens, logprobs
 
 
-def settled(section: Section, tokens: PolicyTokens) -> LossFunction:
+def settled(section: ConfigSection, tokens: PolicyTokens) -> LossFunction:
     """Return a loss; one that is planned plans with these tokens."""
     loss = bound(TABLES["loss"], section)
     if isinstance(loss, PlannedLoss):
@@ -337,7 +339,9 @@ def settled(section: Section, tokens: PolicyTokens) -> LossFunction:
     return loss
 
 
-def loss_and_slope(section: Section, tokens: PolicyTokens, logprobs: Tensor) -> tuple[Tensor, Any]:
+def loss_and_slope(
+    section: ConfigSection, tokens: PolicyTokens, logprobs: Tensor
+) -> tuple[Tensor, Any]:
     """Return the losses on the mask, and the gradient of their sum."""
     found = settled(section, tokens)(tokens)
     assert found.losses.shape == found.clipped.shape == tokens.mask.shape
@@ -347,7 +351,7 @@ def loss_and_slope(section: Section, tokens: PolicyTokens, logprobs: Tensor) -> 
 
 
 @pytest.mark.parametrize("section", cases("loss"))
-def test_a_loss_is_finite_and_has_no_gradient_off_the_mask(section: Section) -> None:
+def test_a_loss_is_finite_and_has_no_gradient_off_the_mask(section: ConfigSection) -> None:
     losses, slope = loss_and_slope(section, *policy_tokens(MASK))
     assert losses.isfinite().all()
     assert slope.isfinite().all()
@@ -356,7 +360,7 @@ def test_a_loss_is_finite_and_has_no_gradient_off_the_mask(section: Section) -> 
 
 
 @pytest.mark.parametrize("section", cases("loss"))
-def test_a_loss_of_nothing_is_zero_and_connected(section: Section) -> None:
+def test_a_loss_of_nothing_is_zero_and_connected(section: ConfigSection) -> None:
     losses, slope = loss_and_slope(section, *policy_tokens(torch.zeros_like(MASK)))
     assert not losses.any()
     assert slope is not None
@@ -364,7 +368,9 @@ def test_a_loss_of_nothing_is_zero_and_connected(section: Section) -> None:
 
 
 @pytest.mark.parametrize("section", cases("loss"))
-def test_without_credit_there_is_no_loss_unless_idle_rows_are_needed(section: Section) -> None:
+def test_without_credit_there_is_no_loss_unless_idle_rows_are_needed(
+    section: ConfigSection,
+) -> None:
     tokens, logprobs = policy_tokens(MASK)
     idle = replace(tokens, advantages=torch.zeros_like(tokens.advantages))
     losses, slope = loss_and_slope(section, idle, logprobs)
@@ -376,7 +382,7 @@ def test_without_credit_there_is_no_loss_unless_idle_rows_are_needed(section: Se
 
 @pytest.mark.parametrize("far", [60.0, -60.0])
 @pytest.mark.parametrize("section", cases("loss"))
-def test_a_loss_survives_policies_that_are_far_apart(section: Section, far: float) -> None:
+def test_a_loss_survives_policies_that_are_far_apart(section: ConfigSection, far: float) -> None:
     tokens, logprobs = policy_tokens(MASK)
     apart = replace(tokens, proximal=tokens.proximal - far, behaviour=tokens.behaviour - far)
     losses, slope = loss_and_slope(section, apart, logprobs)
@@ -384,10 +390,10 @@ def test_a_loss_survives_policies_that_are_far_apart(section: Section, far: floa
     assert slope.isfinite().all()
 
 
-def mismatch(mask: Tensor) -> Mismatch:
+def mismatch(mask: Tensor) -> PolicyMismatch:
     """Return what corrections and rejections see."""
     turns, ages = counted(mask)
-    return Mismatch(
+    return PolicyMismatch(
         gaps=field(GAPS, mask),
         drift=field([g / 2 for g in GAPS], mask),
         advantages=field(CREDIT, mask),
@@ -397,7 +403,7 @@ def mismatch(mask: Tensor) -> Mismatch:
     )
 
 
-def weights(section: Section, tokens: Mismatch) -> Weights:
+def weights(section: ConfigSection, tokens: PolicyMismatch) -> CorrectionWeights:
     """Return a correction's weights; one that is planned plans with these tokens."""
     correct = bound(TABLES["correction"], section)
     return (correct.plan(tokens) if isinstance(correct, PlannedCorrection) else correct)(tokens)
@@ -405,7 +411,9 @@ def weights(section: Section, tokens: Mismatch) -> Weights:
 
 @pytest.mark.parametrize("mask", [MASK, torch.zeros_like(MASK)], ids=["some", "none"])
 @pytest.mark.parametrize("section", cases("correction"))
-def test_a_correction_weighs_what_trains_and_nothing_else(section: Section, mask: Tensor) -> None:
+def test_a_correction_weighs_what_trains_and_nothing_else(
+    section: ConfigSection, mask: Tensor
+) -> None:
     found = weights(section, mismatch(mask))
     for block in (found.applied, found.raw):
         assert block.shape == mask.shape
@@ -432,8 +440,8 @@ def test_policies_that_are_far_apart_have_finite_weights(slot: str, far: float) 
 
 
 @pytest.mark.parametrize("section", cases("rejection"))
-def test_a_rejection_says_of_each_token_whether_it_is_kept(section: Section) -> None:
-    reject: Callable[[Mismatch], Tensor] = bound(TABLES["rejection"], section)
+def test_a_rejection_says_of_each_token_whether_it_is_kept(section: ConfigSection) -> None:
+    reject: Callable[[PolicyMismatch], Tensor] = bound(TABLES["rejection"], section)
     for mask in (MASK, torch.zeros_like(MASK)):
         kept = reject(mismatch(mask))
         assert (kept.shape, kept.dtype) == (mask.shape, torch.bool)
@@ -443,7 +451,7 @@ def test_a_rejection_says_of_each_token_whether_it_is_kept(section: Section) -> 
 
 
 @pytest.mark.parametrize("section", cases("proximal"))
-def test_an_anchor_is_finite_and_carries_no_gradient(section: Section) -> None:
+def test_an_anchor_is_finite_and_carries_no_gradient(section: ConfigSection) -> None:
     anchor = bound(TABLES["proximal"], section)
     for mask in (MASK, torch.zeros_like(MASK)):
         found = anchor(
@@ -463,7 +471,7 @@ def test_an_anchor_is_finite_and_carries_no_gradient(section: Section) -> None:
 # The whole path.
 
 
-def config_of(slot: str, section: Section) -> LearnSection:
+def config_of(slot: str, section: ConfigSection) -> LearnSection:
     """Return a config with one method that is not the default, and what it cannot be without."""
     several = isinstance(LearnSection.model_fields[slot].default, tuple)
     critic = CriticSection() if "values" in row_of(slot, section).needs(section) else None
@@ -473,14 +481,14 @@ def config_of(slot: str, section: Section) -> LearnSection:
 
 def stepped(config: LearnSection, trees: Sequence[Tree]) -> tuple[dict[str, float], list[Tensor]]:
     """Return the metrics and the weights of one step."""
-    trainer = Trainer(model_of(), config, seed=0)
+    trainer = PolicyTrainer(model_of(), config, seed=0)
     figures = trainer.step(trees)
     return figures, list(trainer.weights().values())
 
 
 @pytest.mark.parametrize(("slot", "section"), defaults())
 def test_a_step_survives_behaviour_log_probs_that_are_no_numbers(
-    slot: str, section: Section
+    slot: str, section: ConfigSection
 ) -> None:
     trees = [tree_of(1.0, 0.0, 0.0, logprob=math.nan), tree_of(0.0, 1.0, logprob=-math.inf)]
     figures, after = stepped(config_of(slot, section), trees)
@@ -492,7 +500,7 @@ def test_a_step_survives_behaviour_log_probs_that_are_no_numbers(
 
 @pytest.mark.parametrize(("slot", "section"), defaults())
 def test_a_step_trains_and_survives_a_lone_trajectory_and_equal_rewards(
-    slot: str, section: Section
+    slot: str, section: ConfigSection
 ) -> None:
     trees = [tree_of(1.0, 0.0, 0.0), tree_of(0.7, task="lone"), tree_of(1.0, 1.0, task="same")]
     figures, after = stepped(config_of(slot, section), trees)

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from agentrl.config.learn import LearnSection
 from agentrl.learn import head
-from agentrl.learn.head import Predicted, plain, predict
+from agentrl.learn.head import TokenPredictions, plain, predict
 from tests.support.learning import assert_close, gradients, model_of, rows_of, trees_of
 
 
@@ -57,7 +57,7 @@ def head_of(size: int, *, bias: bool, seed: int) -> tuple[nn.Linear, Tensor, Ten
 
 
 def gradient(
-    module: nn.Module, hidden: Tensor, found: Predicted, *, asked: str = "both"
+    module: nn.Module, hidden: Tensor, found: TokenPredictions, *, asked: str = "both"
 ) -> list[Tensor]:
     """Return the gradient of a mixture of log-probs and entropies, at hidden states and weights."""
     mixture = torch.linspace(-1, 2, len(hidden))

@@ -37,21 +37,21 @@ from transformers import (
 from agentrl.config.learn import LearnSection
 from agentrl.errors import ConfigError
 from agentrl.learn import losses
-from agentrl.learn.batch import Row
-from agentrl.learn.forward import score
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.layouts.ancestry import Ancestry
+from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import NAME, Kernel, attend
-from agentrl.learn.layouts.packed import Packed
+from agentrl.learn.layouts.packed import PackedLayout
 from agentrl.learn.layouts.packing import pack
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.layouts.probe import check_layout
-from agentrl.learn.layouts.tree import Tree
+from agentrl.learn.layouts.tree import PrefixTreeLayout
 from agentrl.learn.layouts.trie import as_they_come, flattened, sorted_by_prefix
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Sample
-from agentrl.learn.tokens import Layout
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.sample import TrainingSample
+from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.token_logprobs import score
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import ImageSpan
 from tests.support.learning import CPU, VOCABULARY, gradients, model_of, scored_by, trees_of
 
@@ -110,13 +110,13 @@ def chosen(random: np.random.Generator, tokens: int) -> ndarray:
     return mask
 
 
-def samples_of(pairs: Sequence[Pair], seed: int = 0) -> list[Row]:
+def samples_of(pairs: Sequence[Pair], seed: int = 0) -> list[CreditedSample]:
     """Return rows with credit of both signs."""
     random = np.random.default_rng(seed)
-    rows: list[Row] = []
+    rows: list[CreditedSample] = []
     for index, pair in enumerate(pairs):
         none = np.zeros(len(pair.token_ids), dtype=np.int64)
-        sample = Sample(
+        sample = TrainingSample(
             task_id="t",
             sample=index,
             reward=0.0,
@@ -128,14 +128,14 @@ def samples_of(pairs: Sequence[Pair], seed: int = 0) -> list[Row]:
             nodes=none,
             sampled=pair.mask,
         )
-        rows.append(Row(sample, np.full(len(none), random.standard_normal() * 2)))
+        rows.append(CreditedSample(sample, np.full(len(none), random.standard_normal() * 2)))
     return rows
 
 
-def moved(model: PreTrainedModel, rows: Sequence[Row]) -> list[Row]:
+def moved(model: PreTrainedModel, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
     """Return rows whose proximal policy is so far away that some tokens are clipped."""
     random = np.random.default_rng(1)
-    found: list[Row] = []
+    found: list[CreditedSample] = []
     for row in scored_by(model, rows):
         assert row.sample.proximal is not None
         noise = 0.4 * random.standard_normal(len(row.token_ids))
@@ -163,7 +163,7 @@ def large(model: Any, scale: float = 6.0) -> PreTrainedModel:
     return model.eval()
 
 
-def logprobs(model: PreTrainedModel, pairs: Sequence[Pair], layout: Layout) -> list[Tensor]:
+def logprobs(model: PreTrainedModel, pairs: Sequence[Pair], layout: SequenceLayout) -> list[Tensor]:
     """Return the log-probs of each sequence's mask."""
     tokens = layout.tokens(pairs, device=CPU)
     with torch.no_grad():
@@ -176,10 +176,12 @@ def largest(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
     return float((torch.cat(list(ones)) - torch.cat(list(others))).abs().max())
 
 
-def ancestry_of(rows: Sequence[ndarray]) -> Ancestry:
+def ancestry_of(rows: Sequence[ndarray]) -> AncestorMask:
     """Return the ancestry of a trie."""
     trie = flattened(rows, sorted_by_prefix(rows))
-    return Ancestry.of(torch.from_numpy(trie.positions)[None], torch.from_numpy(trie.ends)[None])
+    return AncestorMask.of(
+        torch.from_numpy(trie.positions)[None], torch.from_numpy(trie.ends)[None]
+    )
 
 
 # A, B, C, D, E, F, G, H once each; the specification's example.
@@ -223,7 +225,7 @@ def test_a_place_is_seen_by_those_below_it_and_by_each_in_one_call(
         for depth, place in enumerate(path):
             expected[place, path[: depth + 1]] = 1
     positions, ends = (torch.from_numpy(x)[None] for x in (trie.positions, trie.ends))
-    ancestry = Ancestry.of(positions, ends)
+    ancestry = AncestorMask.of(positions, ends)
     assert ancestry.mask().int().tolist() == expected.tolist()
     calls = np.zeros_like(expected)
     for start, stop in ancestry.chains:
@@ -242,19 +244,19 @@ def test_a_window_counts_tokens_of_the_sequence_and_not_places() -> None:
 
 def test_several_lines_share_nothing() -> None:
     with pytest.raises(ValueError, match="2 lines share prefixes"):
-        Ancestry.of(torch.zeros(2, 3).long(), torch.zeros(2, 3).long())
+        AncestorMask.of(torch.zeros(2, 3).long(), torch.zeros(2, 3).long())
 
 
 def test_a_question_is_asked_once_however_many_share_it() -> None:
     random = np.random.default_rng(0)
     pairs = [Pair(row, np.arange(len(row)) > 0) for row in spelled("ABCD", "ABCE", "ABCD")]
-    tokens = Tree(EVERYTHING).tokens(pairs, device=CPU)
+    tokens = PrefixTreeLayout(EVERYTHING).tokens(pairs, device=CPU)
     assert tokens.inputs.tolist() == [[65, 66, 67]]
     assert tokens.predictions.tolist() == [0, 1, 2, 2]
     assert tokens.targets.tolist() == [66, 67, 68, 69]
     assert tokens.entries.tolist() == [0, 1, 2, 0, 1, 3, 0, 1, 2]
     masked = [replace(pair, mask=chosen(random, 4)) for pair in pairs]
-    together = Tree(EVERYTHING).tokens(masked, device=CPU)
+    together = PrefixTreeLayout(EVERYTHING).tokens(masked, device=CPU)
     assert together.mask.sum().item() == sum(int(pair.mask.sum()) for pair in masked)
 
 
@@ -269,21 +271,23 @@ def trie_tokens(rows: Sequence[ndarray]) -> int:
 @given(forests, st.integers(7, 40))
 def test_lines_hold_everything_once_within_the_budget(rows: list[ndarray], limit: int) -> None:
     ended = [Pair(np.append(row, 9), np.arange(len(row) + 1) == len(row)) for row in rows]
-    for layout in (Tree(limit), Packed(limit)):
+    for layout in (PrefixTreeLayout(limit), PackedLayout(limit)):
         lines = layout.plan(ended)
         assert sorted(i for line in lines for i in line) == list(range(len(rows)))
         for line in lines:
             read = layout.tokens([ended[i] for i in line], device=CPU).inputs
             assert read.numel() <= limit
             whole = [rows[i] for i in line]
-            expected = trie_tokens(whole) if isinstance(layout, Tree) else sum(map(len, whole))
+            expected = (
+                trie_tokens(whole) if isinstance(layout, PrefixTreeLayout) else sum(map(len, whole))
+            )
             assert read.numel() == expected
 
 
 @given(forests)
 def test_a_budget_that_holds_the_whole_tree_makes_one_line(rows: list[ndarray]) -> None:
     ended = [Pair(np.append(row, 9), np.arange(len(row) + 1) == len(row)) for row in rows]
-    assert len(Tree(max(trie_tokens(rows), max(map(len, rows)))).plan(ended)) == 1
+    assert len(PrefixTreeLayout(max(trie_tokens(rows), max(map(len, rows)))).plan(ended)) == 1
 
 
 def test_a_tree_over_the_budget_falls_apart_where_its_branches_part() -> None:
@@ -304,8 +308,8 @@ def test_units_go_where_they_share_most_and_then_to_the_first() -> None:
     assert pack([], [], limit_tokens=1) == []
 
 
-@pytest.mark.parametrize("layout", [Packed(3), Tree(3)])
-def test_a_sequence_over_the_budget_names_the_key(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [PackedLayout(3), PrefixTreeLayout(3)])
+def test_a_sequence_over_the_budget_names_the_key(layout: SequenceLayout) -> None:
     pairs = [Pair(row, np.arange(len(row)) == len(row) - 1) for row in spelled("AB", "ABCDE")]
     with pytest.raises(ConfigError, match=r"needs 4 tokens.*micro_batch_tokens=3.*at least 4"):
         layout.plan(pairs)
@@ -315,29 +319,35 @@ def test_a_sequence_over_the_budget_names_the_key(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("method", losses.METHODS, ids=lambda m: m.section.__name__)
-@pytest.mark.parametrize("layout", [Packed(EVERYTHING), Tree(EVERYTHING), Tree(40)])
-def test_loss_and_gradient_do_not_depend_on_the_layout(method: Method[Any], layout: Layout) -> None:
+@pytest.mark.parametrize(
+    "layout", [PackedLayout(EVERYTHING), PrefixTreeLayout(EVERYTHING), PrefixTreeLayout(40)]
+)
+def test_loss_and_gradient_do_not_depend_on_the_layout(
+    method: LearnMethod[Any], layout: SequenceLayout
+) -> None:
     model = model_of()
     section = LearnSection.model_validate({"loss": method.section()})
     for seed in range(2):
         rows = moved(model, samples_of(forest(seed)))
-        expected = gradients(model, rows, section, layout=Padded(EVERYTHING))
+        expected = gradients(model, rows, section, layout=PaddedLayout(EVERYTHING))
         found = gradients(model, rows, section, layout=layout)
         assert expected.norm() > 1e-3
         assert (found - expected).norm() <= 1e-5 * expected.norm()
 
 
 @pytest.mark.parametrize("make", [model_of, llama], ids=["qwen3", "llama"])
-@pytest.mark.parametrize("layout", [Packed(EVERYTHING), Tree(EVERYTHING)])
-def test_log_probs_do_not_depend_on_the_layout(make: Any, layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [PackedLayout(EVERYTHING), PrefixTreeLayout(EVERYTHING)])
+def test_log_probs_do_not_depend_on_the_layout(make: Any, layout: SequenceLayout) -> None:
     model = make()
     for seed in range(5):
         pairs = forest(seed, 12, turns=6)
-        expected = logprobs(model, pairs, Padded(EVERYTHING))
+        expected = logprobs(model, pairs, PaddedLayout(EVERYTHING))
         assert largest(logprobs(model, pairs, layout), expected) < 1e-5
     model.requires_grad_(True)
     rows = moved(model, samples_of(forest(0)))
-    one, other = (gradients(model, rows, LearnSection(), layout=x) for x in (Padded(999), layout))
+    one, other = (
+        gradients(model, rows, LearnSection(), layout=x) for x in (PaddedLayout(999), layout)
+    )
     assert (one - other).norm() <= 1e-5 * one.norm()
 
 
@@ -345,9 +355,9 @@ def test_another_branch_changes_nothing() -> None:
     model = model_of()
     rows = [np.array(x) for x in ([2, 3, 4, 5, 6], [2, 3, 7, 8, 9], [2, 10, 11])]
     pairs = [Pair(row, np.arange(len(row)) > 0) for row in rows]
-    before = logprobs(model, pairs, Tree(EVERYTHING))
+    before = logprobs(model, pairs, PrefixTreeLayout(EVERYTHING))
     pairs[1] = replace(pairs[1], token_ids=np.array([2, 3, 7, 11, 1]))
-    after = logprobs(model, pairs, Tree(EVERYTHING))
+    after = logprobs(model, pairs, PrefixTreeLayout(EVERYTHING))
     assert largest([before[0], before[2]], [after[0], after[2]]) < 1e-6
     assert largest(before[1:2], after[1:2]) > 1e-2
 
@@ -356,8 +366,8 @@ def test_another_branch_changes_nothing() -> None:
 def test_swapping_siblings_changes_nothing_at_all(seed: int, random: Any) -> None:
     pairs = forest(seed, 5)
     order = random.sample(range(len(pairs)), len(pairs))
-    before = logprobs(MODEL, pairs, Tree(EVERYTHING))
-    after = logprobs(MODEL, [pairs[i] for i in order], Tree(EVERYTHING))
+    before = logprobs(MODEL, pairs, PrefixTreeLayout(EVERYTHING))
+    after = logprobs(MODEL, [pairs[i] for i in order], PrefixTreeLayout(EVERYTHING))
     assert all(before[i].equal(found) for i, found in zip(order, after, strict=True))
 
 
@@ -368,7 +378,7 @@ MODEL = model_of()
 def test_a_step_of_the_trainer_is_the_same(layout: Any) -> None:
     found: list[tuple[dict[str, float], dict[str, Tensor]]] = []
     for name in ("padded", layout):
-        trainer = Trainer(model_of(), LearnSection(layout=name, minibatches=2), seed=0)
+        trainer = PolicyTrainer(model_of(), LearnSection(layout=name, minibatches=2), seed=0)
         metrics = trainer.step(trees_of(gap=0.3))
         found.append((metrics, {k: v.clone() for k, v in trainer.weights().items()}))
     (expected, before), (metrics, after) = found
@@ -431,23 +441,23 @@ def test_a_model_that_takes_no_attention_function_gets_a_mask(implementation: st
     model = llama(attn_implementation=implementation)
     object.__setattr__(model, "_supports_attention_backend", False)
     pairs = forest(4)
-    expected = logprobs(model, pairs, Padded(EVERYTHING))
-    assert largest(logprobs(model, pairs, Tree(EVERYTHING)), expected) < 1e-5
+    expected = logprobs(model, pairs, PaddedLayout(EVERYTHING))
+    assert largest(logprobs(model, pairs, PrefixTreeLayout(EVERYTHING)), expected) < 1e-5
     assert model.config._attn_implementation == implementation  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_sliding_window_slides_along_sequences() -> None:
     model = large(MistralForCausalLM(made(MistralConfig, sliding_window=5)))
     pairs = forest(2, 12, turns=6)
-    expected = logprobs(model, pairs, Padded(EVERYTHING))
-    assert largest(logprobs(model, pairs, Tree(EVERYTHING)), expected) < 1e-5
+    expected = logprobs(model, pairs, PaddedLayout(EVERYTHING))
+    assert largest(logprobs(model, pairs, PrefixTreeLayout(EVERYTHING)), expected) < 1e-5
     wide = large(MistralForCausalLM(made(MistralConfig, sliding_window=None)))
-    assert largest(logprobs(wide, pairs, Tree(EVERYTHING)), expected) > 1e-2
+    assert largest(logprobs(wide, pairs, PrefixTreeLayout(EVERYTHING)), expected) > 1e-2
 
 
 def test_a_model_that_read_a_tree_is_itself_for_everyone_else() -> None:
     model, untouched = llama(), llama()
-    logprobs(model, forest(0), Tree(EVERYTHING))
+    logprobs(model, forest(0), PrefixTreeLayout(EVERYTHING))
     ids = torch.tensor([[3, 4, 5, 0], [6, 7, 8, 9]])
     for mask in (None, torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])):
         found = model(input_ids=ids, attention_mask=mask).logits
@@ -468,4 +478,4 @@ def test_models_that_would_compute_something_else_are_refused(name: Any) -> None
     model = large(MambaForCausalLM(recurrent))
     with pytest.raises(ConfigError, match=r"MambaForCausalLM.*learn.layout: padded"):
         check_layout(model, layout)
-    check_layout(model, Padded(EVERYTHING))
+    check_layout(model, PaddedLayout(EVERYTHING))

@@ -21,7 +21,7 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load, save
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import GenerateRequest
 from tests.support.engine_models import tiny
 from tests.support.learning import model_of, trees_of
@@ -35,9 +35,9 @@ def section(**changes: Any) -> LearnSection:
     return LearnSection(lora=lora, optimizer=AdamWSection(learning_rate=0.05), **changes)
 
 
-def trained(model: PreTrainedModel, steps: int = 2, **changes: Any) -> Trainer:
+def trained(model: PreTrainedModel, steps: int = 2, **changes: Any) -> PolicyTrainer:
     """Return a trainer after some steps."""
-    trainer = Trainer(model, section(**changes), seed=0)
+    trainer = PolicyTrainer(model, section(**changes), seed=0)
     for version in range(steps):
         trainer.step(trees_of(version=version, seed=version))
     return trainer
@@ -53,7 +53,7 @@ def test_only_adapters_train_and_only_they_are_in_the_optimisers_state() -> None
     model = model_of()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     expected = logits_of(model)
-    trainer = Trainer(model, section(), seed=0)
+    trainer = PolicyTrainer(model, section(), seed=0)
     torch.testing.assert_close(logits_of(model), expected)
     for version in range(2):
         trainer.step(trees_of(version=version))
@@ -97,7 +97,7 @@ def test_weights_have_their_hugging_face_names() -> None:
 
 
 def test_an_adapters_part_survives_a_bfloat16_base() -> None:
-    trainer = Trainer(model_of(), section(precision="bfloat16"), seed=0)
+    trainer = PolicyTrainer(model_of(), section(precision="bfloat16"), seed=0)
     name = "model.layers.0.mlp.up_proj"
     layer: Any = trainer.model.get_submodule(name)
     with torch.no_grad():
@@ -110,7 +110,7 @@ def test_an_adapters_part_survives_a_bfloat16_base() -> None:
     assert layer.lora_A["default"].weight.dtype == torch.float32
 
 
-def saved(trainer: Trainer, folder: Path) -> Path:
+def saved(trainer: PolicyTrainer, folder: Path) -> Path:
     """Return a checkpoint."""
     return save(folder, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
 
@@ -142,11 +142,13 @@ def test_an_adapter_of_something_else_is_refused(
 ) -> None:
     made = saved(trained(model_of()), tmp_path)
     with pytest.raises(ConfigError, match=named):
-        load(made, Trainer(model_of(seed), section(lora=lora), seed=0))
+        load(made, PolicyTrainer(model_of(seed), section(lora=lora), seed=0))
 
 
 def test_targets_are_chosen_by_name() -> None:
-    trainer = Trainer(model_of(), section(lora={"targets": ("q_proj", "1.mlp.up_proj")}), seed=0)
+    trainer = PolicyTrainer(
+        model_of(), section(lora={"targets": ("q_proj", "1.mlp.up_proj")}), seed=0
+    )
     names = {name.split(".lora_")[0] for name in trainer.optimizer.weights()}
     assert names == {
         "model.layers.0.self_attn.q_proj",
@@ -160,7 +162,7 @@ def test_targets_are_chosen_by_name() -> None:
 )
 def test_targets_that_cannot_be_adapted_are_an_error(targets: tuple[str, ...], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        Trainer(model_of(), section(lora={"targets": targets}), seed=0)
+        PolicyTrainer(model_of(), section(lora={"targets": targets}), seed=0)
 
 
 def test_dropout_acts_in_passes_with_gradient_only() -> None:
@@ -177,7 +179,7 @@ def test_the_same_seed_makes_the_same_adapters_and_touches_no_global_state() -> 
     torch.manual_seed(5)
     expected = torch.rand(())
     torch.manual_seed(5)
-    one, same, other = (Trainer(model_of(), section(), seed=s).optimizer for s in (0, 0, 1))
+    one, same, other = (PolicyTrainer(model_of(), section(), seed=s).optimizer for s in (0, 0, 1))
     assert torch.equal(torch.rand(()), expected)
     name = "model.layers.0.self_attn.q_proj.lora_A.default.weight"
     assert torch.equal(one.weights()[name], same.weights()[name])

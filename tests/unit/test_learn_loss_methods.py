@@ -43,19 +43,19 @@ from agentrl.config.learning.loss import (
 )
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import CurrentProximal
-from agentrl.learn.aggregate import Counts, aggregate
-from agentrl.learn.batch import Row
-from agentrl.learn.correction import Mismatch
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.aggregate import LossDenominators, aggregate
+from agentrl.learn.correction import PolicyMismatch
+from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens, SettledLoss, TokenLoss
 from agentrl.learn.losses import METHODS
 from agentrl.learn.losses.aepo import aepo
-from agentrl.learn.losses.bapo import Bapo, Bounds, balance
+from agentrl.learn.losses.bapo import BapoObjective, ClipBounds, balance
 from agentrl.learn.losses.gspo import gspo, segment_means
 from agentrl.learn.losses.m2po import exact_cut, mask_cut, token_cut
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.methods import Methods, loss_of
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.methods import LearnMethods, loss_of
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.update import PolicyGradient
 from tests.support.learning import (
     all_of,
@@ -253,7 +253,7 @@ def test_gspo_gradient_is_the_segment_ratio_over_the_length(
     loss = loss_of(section)
     assert not isinstance(loss, PlannedLoss)
     total = aggregate(
-        loss(tokens).losses, GSPO_MASK, how=aggregation_of(section), counts=Counts(5, 1)
+        loss(tokens).losses, GSPO_MASK, how=aggregation_of(section), counts=LossDenominators(5, 1)
     )
     total.backward()
     assert logs.grad is not None
@@ -388,7 +388,7 @@ def test_bapo_balance_golden(
     counting: Literal["value", "gradient"], bounds: tuple[float, float], expected: float
 ) -> None:
     ratios, credit = torch.tensor(RATIOS), torch.tensor(CREDIT)
-    found = balance(ratios, credit, Bounds(*bounds), counting=counting)
+    found = balance(ratios, credit, ClipBounds(*bounds), counting=counting)
     assert found == pytest.approx(expected, abs=1e-4)
 
 
@@ -433,7 +433,7 @@ def test_bapo_has_a_dual_clip() -> None:
 def test_bapo_stops_at_the_first_bounds_that_reach_the_target(
     values: list[tuple[float, float]], counting: Literal["value", "gradient"]
 ) -> None:
-    method = Bapo(counting=counting)
+    method = BapoObjective(counting=counting)
     ratios = torch.tensor([v[0] for v in values]).double().exp()
     credit = torch.tensor([v[1] for v in values]).double()
     found = method.bounds(ratios, credit)
@@ -445,7 +445,7 @@ def test_bapo_stops_at_the_first_bounds_that_reach_the_target(
         assert balance(ratios, credit, found, counting=counting) >= 1.0
 
 
-def rows_apart(seed: int = 0) -> list[Row]:
+def rows_apart(seed: int = 0) -> list[CreditedSample]:
     """Return rows whose behaviour and proximal log-probs differ from the policy's own."""
     random = np.random.default_rng(seed)
     found = scored_by(model_of(), rows_of(trees_of(2, seed=seed)))
@@ -476,15 +476,15 @@ def test_a_planned_loss_knows_what_each_token_will_be_multiplied_by() -> None:
         seen.append((tokens, weights))
         return SettledLoss(settled(ReinforceLoss(), tokens))
 
-    def below(tokens: Mismatch) -> Tensor:
+    def below(tokens: PolicyMismatch) -> Tensor:
         return tokens.gaps < 0.2
 
     config = LearnSection(correction=TruncatedCorrection(cap=1.1))
     policy = PolicyGradient(
         model_of(),
         config,
-        methods=replace(Methods.of(config), loss=PlannedLoss(plan), rejections=(below,)),
-        layout=Padded(40),
+        methods=replace(LearnMethods.of(config), loss=PlannedLoss(plan), rejections=(below,)),
+        layout=PaddedLayout(40),
         temperature=1.0,
         head_at_positions=True,
     )
@@ -527,7 +527,7 @@ def test_every_loss_raises_what_pays(section: LossSection) -> None:
         )
 
     before = credited()
-    metrics = Trainer(model, config, seed=0).step(trees_of(2))
+    metrics = PolicyTrainer(model, config, seed=0).step(trees_of(2))
     assert credited() > before + 0.1
     assert all(math.isfinite(value) for value in metrics.values())
     if isinstance(section, BapoLoss):

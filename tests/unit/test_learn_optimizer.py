@@ -21,9 +21,9 @@ from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.section import unread
 from agentrl.errors import ConfigError
-from agentrl.learn.ema import Ema
+from agentrl.learn.ema import WeightEma
 from agentrl.learn.schedule import between, warmup
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from tests.support.learning import model_of, trees_of
 
 
@@ -63,7 +63,7 @@ def test_the_rate_rises_over_updates_and_falls_over_steps() -> None:
         learning_rate=0.8, warmup_steps=3, decay="linear", final_learning_rate_fraction=0.5
     )
     config = LearnSection(minibatches=2, optimizer=section)
-    trainer = Trainer(model_of(), config, seed=0, steps=4)
+    trainer = PolicyTrainer(model_of(), config, seed=0, steps=4)
     rates = [trainer.step(trees_of(version=v))["learning_rate"] for v in range(5)]
     # Two updates per step; the metric is their mean. After the last step it stays.
     full = [1.0, 0.875, 0.75, 0.625, 0.5]
@@ -75,7 +75,7 @@ def test_the_scheduled_rate_is_the_one_that_moves_the_weights() -> None:
     moved: list[float] = []
     for version in (0, 3):
         section = AdamWSection(learning_rate=0.01, decay="cosine")
-        trainer = Trainer(model_of(), LearnSection(optimizer=section), seed=0, steps=6)
+        trainer = PolicyTrainer(model_of(), LearnSection(optimizer=section), seed=0, steps=6)
         trainer.version = version
         before = trainer.weights()["lm_head.weight"].clone()
         trainer.step(trees_of())
@@ -86,7 +86,7 @@ def test_the_scheduled_rate_is_the_one_that_moves_the_weights() -> None:
 def test_a_rate_that_falls_needs_the_steps_of_the_run() -> None:
     section = LearnSection(optimizer=AdamWSection(decay="linear"))
     with pytest.raises(ConfigError, match="needs to know how many steps"):
-        Trainer(model_of(), section, seed=0)
+        PolicyTrainer(model_of(), section, seed=0)
 
 
 def test_every_key_is_read_before_the_first_step() -> None:
@@ -109,12 +109,12 @@ def test_every_key_is_read_before_the_first_step() -> None:
         gradient_checkpointing=True,
         head_chunk_tokens=7,
     )
-    Trainer(model_of(), config, seed=0, steps=4)
+    PolicyTrainer(model_of(), config, seed=0, steps=4)
     assert unread(config) == []
 
 
 def test_the_average_golden() -> None:
-    ema = Ema({"w": torch.tensor([1.0])}, decay=0.75)
+    ema = WeightEma({"w": torch.tensor([1.0])}, decay=0.75)
     for value in (5.0, 2.0):
         ema.update({"w": torch.tensor([value])})
     # 1 -> 0.75 + 1.25 = 2 -> 1.5 + 0.5
@@ -129,7 +129,7 @@ def test_the_average_golden() -> None:
 def test_what_is_judged_is_the_average_and_what_trains_is_not(changes: dict[str, Any]) -> None:
     fast = AdamWSection(learning_rate=0.05)
     config = LearnSection(optimizer=fast, ema=EmaSection(decay=0.6), **changes)
-    trainer = Trainer(model_of(), config, seed=0)
+    trainer = PolicyTrainer(model_of(), config, seed=0)
     own = {name: value.clone() for name, value in trainer.optimizer.weights().items()}
     for version in range(3):
         trainer.step(trees_of(version=version))
@@ -152,14 +152,14 @@ def test_what_is_judged_is_the_average_and_what_trains_is_not(changes: dict[str,
 
 
 def test_without_an_average_the_weights_are_judged() -> None:
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     judged = trainer.judged_weights()
     assert all(value.data_ptr() == judged[n].data_ptr() for n, value in trainer.weights().items())
 
 
 def test_a_step_without_credit_leaves_the_average_alone() -> None:
     config = LearnSection(optimizer=AdamWSection(learning_rate=0.05), ema=EmaSection(decay=0.5))
-    trainer = Trainer(model_of(), config, seed=0)
+    trainer = PolicyTrainer(model_of(), config, seed=0)
     trainer.step(trees_of())
     assert trainer.ema is not None
     before = {name: value.clone() for name, value in trainer.ema.state().items()}

@@ -19,10 +19,10 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.errors import ConfigError
-from agentrl.learn.newpolicy import load_model, prepare
 from agentrl.learn.optimizer import AdamW
-from agentrl.learn.precision import Master
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.precision import MasterWeight
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.folders import load_model, prepare
 from tests.support.learning import assert_close, gradients, model_of, rows_of, trees_of
 
 HALF = LearnSection(precision="bfloat16", optimizer=AdamWSection(learning_rate=0.01))
@@ -64,7 +64,7 @@ def test_a_gpu_without_bfloat16_is_refused_by_its_key(
 
 def test_gradients_are_collected_in_float32() -> None:
     parameter = nn.Parameter(torch.zeros((), dtype=torch.bfloat16))
-    master = Master.of(parameter)
+    master = MasterWeight.of(parameter)
     for gradient in (1.0, 2**-9, 2**-9):
         (parameter * gradient).backward()
     assert master.weight.grad is not None
@@ -82,7 +82,7 @@ def test_float32_has_no_second_copy() -> None:
 def test_a_trainer_computes_in_bfloat16_and_its_policy_is_the_rounded_master() -> None:
     model = model_of()
     frequencies = cast(Tensor, cast(Any, model).model.rotary_emb.inv_freq).clone()
-    trainer = Trainer(model, HALF, seed=0)
+    trainer = PolicyTrainer(model, HALF, seed=0)
     start = {name: value.clone() for name, value in trainer.optimizer.weights().items()}
     seen: list[torch.dtype] = []
 
@@ -109,7 +109,7 @@ def test_bfloat16_finds_about_the_gradient_of_float32() -> None:
     found: list[Tensor] = []
     for precision in ("float32", "bfloat16"):
         config = HALF.model_copy(update={"precision": precision, "minibatches": 1})
-        trainer = Trainer(model_of(scale=2.0), config, seed=0)
+        trainer = PolicyTrainer(model_of(scale=2.0), config, seed=0)
         before = trainer.optimizer.weights()["model.norm.weight"].clone()
         trainer.step(trees_of())
         found.append(trainer.optimizer.weights()["model.norm.weight"] - before)

@@ -32,14 +32,14 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.learn.batch import Row
 from agentrl.learn.checkpoint import load, save
-from agentrl.learn.forward import score
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.methods import Methods
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.methods import LearnMethods
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.regularisers import kl_estimate, kl_loss
-from agentrl.learn.sample import Group
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.token_logprobs import score
+from agentrl.learn.trainer import PolicyTrainer
 from tests.support.learning import (
     CPU,
     assert_close,
@@ -146,7 +146,9 @@ def referred(trees_seed: int = 0) -> tuple[Any, list[Any]]:
     """Return a model, and rows with log-probs of another one as reference."""
     model = model_of()
     rows = rows_of(trees_of(2, seed=trees_seed, gap=0.3))
-    (group,) = evidence_of(model_of(1)).as_reference([Group("t", tuple(r.sample for r in rows))])
+    (group,) = evidence_of(model_of(1)).as_reference(
+        [TrainingGroup("t", tuple(r.sample for r in rows))]
+    )
     return model, [type(row)(s, row.advantages) for s, row in zip(group.samples, rows, strict=True)]
 
 
@@ -192,7 +194,7 @@ def test_the_entropy_bonus_pulls_towards_the_exact_entropy() -> None:
 
 def test_entropies_are_detached_unless_their_gradient_is_asked_for() -> None:
     model, rows = referred()
-    tokens = Padded(10**6).tokens(rows, device=CPU)
+    tokens = PaddedLayout(10**6).tokens(rows, device=CPU)
     for wanted in (False, True):
         found = score(
             model, tokens, temperature=1.0, head_at_positions=True, entropy_gradient=wanted
@@ -213,15 +215,15 @@ def test_a_kl_without_a_reference_says_what_is_missing() -> None:
 
 
 def test_needs_of_the_regularisers() -> None:
-    assert Methods.of(LearnSection()).needs.isdisjoint({"reference logprobs", "idle rows"})
-    assert "idle rows" in Methods.of(LearnSection(entropy_bonus=0.1)).needs
-    kl = Methods.of(LearnSection(kl=KlSection()))
+    assert LearnMethods.of(LearnSection()).needs.isdisjoint({"reference logprobs", "idle rows"})
+    assert "idle rows" in LearnMethods.of(LearnSection(entropy_bonus=0.1)).needs
+    kl = LearnMethods.of(LearnSection(kl=KlSection()))
     assert {"reference logprobs", "idle rows"} <= kl.needs
     # Nothing corrects here, and the factor of the KL needs to know who sampled all the same.
     bare = LearnSection(correction=NoCorrection(), kl=KlSection())
-    assert "behaviour logprobs" not in Methods.of(bare).needs
+    assert "behaviour logprobs" not in LearnMethods.of(bare).needs
     factored = bare.model_copy(update={"kl": KlSection(off_policy=True)})
-    assert "behaviour logprobs" in Methods.of(factored).needs
+    assert "behaviour logprobs" in LearnMethods.of(factored).needs
 
 
 FAST = AdamWSection(learning_rate=0.02)
@@ -231,7 +233,7 @@ def pulled(**changes: Any) -> LearnSection:
     return LearnSection(optimizer=FAST, **changes)
 
 
-def check_reference(trainer: Trainer) -> list[Row]:
+def check_reference(trainer: PolicyTrainer) -> list[CreditedSample]:
     """Check that two steps are compared with the first policy; return the second one's scores."""
     first = trainer.step(trees_of(gap=0.3))
     assert first["kl/reference"] == pytest.approx(0.0, abs=1e-7)
@@ -245,7 +247,7 @@ def check_reference(trainer: Trainer) -> list[Row]:
 
 
 def test_the_reference_is_the_first_policy_and_does_not_move() -> None:
-    trainer = Trainer(model_of(), pulled(kl=KlSection(coefficient=1e-9)), seed=0)
+    trainer = PolicyTrainer(model_of(), pulled(kl=KlSection(coefficient=1e-9)), seed=0)
     check_reference(trainer)
     assert trainer.model.get_input_embeddings().weight.requires_grad
 
@@ -259,17 +261,19 @@ def test_the_reference_of_adapters_is_the_model_below_them() -> None:
     config = pulled(kl=KlSection(coefficient=1e-9), lora=LoraSection(rank=3, alpha=5.0))
     gc.collect()
     before = model_count()
-    trainer = Trainer(model_of(), config, seed=0)
+    trainer = PolicyTrainer(model_of(), config, seed=0)
     assert model_count() == before + 1
     now = check_reference(trainer)
     adapters = {n: p.clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
-    evidence_of(trainer.model).frozen().as_reference([Group("t", tuple(r.sample for r in now))])
+    evidence_of(trainer.model).frozen().as_reference(
+        [TrainingGroup("t", tuple(r.sample for r in now))]
+    )
     for name, value in adapters.items():
         assert torch.equal(trainer.model.get_parameter(name), value)
         assert value.any()
 
 
-def _gaps(now: Row, then: Row) -> Float[np.ndarray, " sampled"]:
+def _gaps(now: CreditedSample, then: CreditedSample) -> Float[np.ndarray, " sampled"]:
     assert now.sample.proximal is not None
     assert then.sample.proximal is not None
     return (now.sample.proximal - then.sample.proximal)[now.mask]
@@ -277,7 +281,7 @@ def _gaps(now: Row, then: Row) -> Float[np.ndarray, " sampled"]:
 
 def test_the_kl_holds_the_policy_back() -> None:
     def distance(coefficient: float) -> float:
-        trainer = Trainer(model_of(), pulled(kl=KlSection(coefficient=coefficient)), seed=0)
+        trainer = PolicyTrainer(model_of(), pulled(kl=KlSection(coefficient=coefficient)), seed=0)
         steps = [trainer.step(trees_of(version=version, gap=0.3)) for version in range(6)]
         return steps[-1]["kl/reference"]
 
@@ -286,8 +290,8 @@ def test_the_kl_holds_the_policy_back() -> None:
 
 def test_the_entropy_bonus_raises_the_entropy_without_any_credit() -> None:
     trees = trees_of(2, group=1)
-    without = Trainer(model_of(), pulled(), seed=0)
-    bonus = Trainer(model_of(), pulled(entropy_bonus=0.1), seed=0)
+    without = PolicyTrainer(model_of(), pulled(), seed=0)
+    bonus = PolicyTrainer(model_of(), pulled(entropy_bonus=0.1), seed=0)
     found = [[trainer.step(trees) for _ in range(3)] for trainer in (without, bonus)]
     assert found[0][2]["entropy"] == found[0][0]["entropy"]
     assert found[0][2]["optimizer/skipped"] == 1.0
@@ -298,8 +302,8 @@ def test_the_entropy_bonus_raises_the_entropy_without_any_credit() -> None:
 def test_a_resumed_run_has_the_reference_it_began_with(tmp_path: Path) -> None:
     config = pulled(kl=KlSection(coefficient=0.1))
 
-    def trainer() -> Trainer:
-        return Trainer(model_of(), config, seed=0)
+    def trainer() -> PolicyTrainer:
+        return PolicyTrainer(model_of(), config, seed=0)
 
     whole, stopped = trainer(), trainer()
     for each in (whole, stopped):

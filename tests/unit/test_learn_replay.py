@@ -17,12 +17,12 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.learn.batch import Row
-from agentrl.learn.trainer import Trainer
-from agentrl.rollout.curation.graft import branch_of, with_branch
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.rollout.curation.outcomes import result_of
-from agentrl.rollout.curation.success_pool import Success, SuccessPool
-from agentrl.rollout.gate.batch import Batch
+from agentrl.rollout.curation.success_pool import PooledSuccess, SuccessPool
+from agentrl.rollout.scheduler.batch import RolloutBatch
+from agentrl.store.trajectory_copy import branch_of, with_branch
 from agentrl.trajectory import Finished, Tree
 from tests.support.learning import assert_close, gradients, model_of, rows_of, scored_by, trees_of
 
@@ -56,10 +56,10 @@ def lent(model: PreTrainedModel, *, shift: float) -> Tree:
     return with_branch(group, branch_of(old, old.leaves[2]), sample=1, age=NOW - THEN)
 
 
-def on_policy(rows: Sequence[Row], weight: float) -> list[Row]:
+def on_policy(rows: Sequence[CreditedSample], weight: float) -> list[CreditedSample]:
     """Return the rows as if all were sampled now, the lent one with `weight` times its credit."""
     return [
-        Row(
+        CreditedSample(
             replace(row.sample, behaviour=row.sample.proximal),  # pyright: ignore[reportArgumentType]
             row.advantages * (weight if row.sample.reward else 1.0),
         )
@@ -85,7 +85,7 @@ def test_its_gradient_is_weighed_by_its_own_log_probs(shift: float, weight: floa
 def test_the_trainer_weighs_it_and_tells_its_age(minibatches: int) -> None:
     model = model_of()
     tree = lent(model, shift=0.7)
-    trainer = Trainer(model, LearnSection(minibatches=minibatches), seed=0)
+    trainer = PolicyTrainer(model, LearnSection(minibatches=minibatches), seed=0)
     trainer.version = NOW
     metrics = trainer.step([tree])
     lengths = [sum(t.mask) for t in tree.trajectories()]
@@ -101,8 +101,8 @@ def test_the_trainer_weighs_it_and_tells_its_age(minibatches: int) -> None:
 def test_its_age_counts_in_the_age_bound(max_age: int) -> None:
     model = model_of()
     tree = lent(model, shift=0.0)
-    batch = Batch(groups=(), trees=(tree,), version=NOW, max_age=max_age, oldest=THEN)
-    trainer = Trainer(model, LearnSection(), seed=0)
+    batch = RolloutBatch(groups=(), trees=(tree,), version=NOW, max_age=max_age, oldest=THEN)
+    trainer = PolicyTrainer(model, LearnSection(), seed=0)
     trainer.version = NOW
     metrics = trainer.step([tree], batch.trainable)
     lengths = [sum(t.mask) for t in tree.trajectories()]
@@ -116,7 +116,7 @@ def test_its_age_counts_in_the_age_bound(max_age: int) -> None:
 
 def test_the_pool_counts_its_age_by_its_oldest_token() -> None:
     old = played(model_of(), 1, [0.0, 0.0, 1.0, 0.0], version=THEN)
-    success = Success(group="0/0", result=result_of(old, old.leaves[2]))
+    success = PooledSuccess(group="0/0", result=result_of(old, old.leaves[2]))
     assert success.result.version == THEN
     pool = SuccessPool(max_age=NOW - THEN)
     assert pool._may_lend(success, NOW - success.result.version)  # pyright: ignore[reportPrivateUsage]

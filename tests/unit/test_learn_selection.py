@@ -20,25 +20,27 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.learning.selection import D3sSelection, OverlongSelection
-from agentrl.learn.batch import Row
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import groups_of
-from agentrl.learn.selection import Moment
+from agentrl.learn.selection import SelectionContext
 from agentrl.learn.selections.d3s import d3s, furthest_apart, most_credit
 from agentrl.learn.selections.overlong import overlong
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree, Truncated
 from tests.support.learning import model_of, trees_of
 
-START = Moment(step=0, steps=10, seed=0)
-HALF = Moment(step=5, steps=10, seed=0)
+START = SelectionContext(step=0, steps=10, seed=0)
+HALF = SelectionContext(step=5, steps=10, seed=0)
 
 
 def ties(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def row_of(advantages: Sequence[float], entropies: Sequence[float], *, sample: int = 0) -> Row:
+def row_of(
+    advantages: Sequence[float], entropies: Sequence[float], *, sample: int = 0
+) -> CreditedSample:
     """Return a row: one prompt token, then tokens of these advantages and entropies."""
     n = len(advantages)
     tree = Tree(Task(prompt="q", id="t"))
@@ -55,10 +57,12 @@ def row_of(advantages: Sequence[float], entropies: Sequence[float], *, sample: i
     ((found,),) = (group.samples for group in groups_of([tree]))
     # What stands off the mask is poison.
     padded = np.array([np.nan, *map(float, entropies)])
-    return Row(replace(found, entropies=padded), np.array([np.nan, *map(float, advantages)]))
+    return CreditedSample(
+        replace(found, entropies=padded), np.array([np.nan, *map(float, advantages)])
+    )
 
 
-def kept_tokens(rows: Sequence[Row]) -> list[list[int]]:
+def kept_tokens(rows: Sequence[CreditedSample]) -> list[list[int]]:
     """Return which tokens of each row train, counted from the first sampled one."""
     return [(np.flatnonzero(row.sample.mask) - 1).tolist() for row in rows]
 
@@ -118,7 +122,7 @@ def test_shares_go_evenly_from_the_first_step_to_the_end_of_the_run() -> None:
     ]
 
     def counts(step: int, steps: int) -> tuple[int, int]:
-        moment = Moment(step=step, steps=steps, seed=0)
+        moment = SelectionContext(step=step, steps=steps, seed=0)
         whole = d3s(rows, moment, samples=(0.25, 0.75), tokens=(1.0, 1.0))
         part = d3s(rows, moment, samples=(1.0, 1.0), tokens=(0.2, 0.6))
         return len(whole), sum(row.sample.sampled_tokens for row in part)
@@ -176,7 +180,7 @@ def test_shares_are_shares(share: float) -> None:
         D3sSelection(tokens=(0.5, share))
 
 
-def truncated(row: Row) -> Row:
+def truncated(row: CreditedSample) -> CreditedSample:
     return replace(row, sample=replace(row.sample, truncated=True))
 
 
@@ -214,12 +218,12 @@ def cut_off(trees: Sequence[Tree], *samples: int) -> list[Tree]:
 
 def trained(
     config: LearnSection, trees: Sequence[Tree], *, steps: int | None = None
-) -> tuple[dict[str, float], Trainer]:
-    trainer = Trainer(model_of(), config, seed=3, steps=steps)
+) -> tuple[dict[str, float], PolicyTrainer]:
+    trainer = PolicyTrainer(model_of(), config, seed=3, steps=steps)
     return trainer.step(trees), trainer
 
 
-def weights_of(trainer: Trainer) -> np.ndarray:
+def weights_of(trainer: PolicyTrainer) -> np.ndarray:
     return np.concatenate([w.double().numpy().ravel() for w in trainer.weights().values()])
 
 
@@ -249,7 +253,7 @@ def test_a_batch_in_which_all_was_cut_off_leaves_the_weights_alone() -> None:
     metrics, trainer = trained(config, cut_off(trees_of(2), 0, 1, 2, 3))
     assert metrics["optimizer/skipped"] == 1
     assert trainer.version == 1
-    assert (weights_of(trainer) == weights_of(Trainer(model_of(), config, seed=3))).all()
+    assert (weights_of(trainer) == weights_of(PolicyTrainer(model_of(), config, seed=3))).all()
 
 
 def test_d3s_trains_on_its_share_whatever_the_micro_batches() -> None:
@@ -265,7 +269,7 @@ def test_d3s_trains_on_its_share_whatever_the_micro_batches() -> None:
             "of what was sampled, not of what was chosen"
         )
         found.append(weights_of(trainer))
-    before = weights_of(Trainer(model_of(), LearnSection(), seed=3))
+    before = weights_of(PolicyTrainer(model_of(), LearnSection(), seed=3))
     change = [w - before for w in found]
     assert np.linalg.norm(change[0] - change[1]) <= 1e-3 * np.linalg.norm(change[0])
 
@@ -284,10 +288,10 @@ def test_a_step_without_any_credit_is_skipped() -> None:
     assert metrics["optimizer/skipped"] == 1
 
 
-SEEN: list[Moment] = []
+SEEN: list[SelectionContext] = []
 
 
-def note(rows: Sequence[Row], moment: Moment) -> Sequence[Row]:
+def note(rows: Sequence[CreditedSample], moment: SelectionContext) -> Sequence[CreditedSample]:
     """A selection that keeps everything and remembers when."""
     SEEN.append(moment)
     return rows
@@ -296,7 +300,7 @@ def note(rows: Sequence[Row], moment: Moment) -> Sequence[Row]:
 def test_a_selection_of_ones_own_hears_when_it_is() -> None:
     SEEN.clear()
     own = CustomMethod(function="tests.unit.test_learn_selection:note")
-    trainer = Trainer(model_of(), LearnSection(selection=(own, own)), seed=3, steps=7)
+    trainer = PolicyTrainer(model_of(), LearnSection(selection=(own, own)), seed=3, steps=7)
     for version in range(2):
         trainer.step(trees_of(1, version=version))
     assert [(m.step, m.steps) for m in SEEN] == [(0, 7), (0, 7), (1, 7), (1, 7)]

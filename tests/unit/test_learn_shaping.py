@@ -23,12 +23,12 @@ from agentrl.config.learning.shaping import FapoShaping, OverlongShaping
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.methods import Methods
-from agentrl.learn.sample import Group, Sample, groups_of
+from agentrl.learn.methods import LearnMethods
+from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
 from agentrl.learn.shaping import shaped
 from agentrl.learn.shapings.fapo import fapo
 from agentrl.learn.shapings.overlong import overlong
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.turns import turn_rewards
 from agentrl.trajectory import Finished, Tree
 from tests.support.learning import model_of, trees_of
@@ -36,7 +36,7 @@ from tests.support.learning import model_of, trees_of
 
 def sample_of(
     reward: float = 0.0, *, sampled: int = 1, prompt: int = 1, **others: object
-) -> Sample:
+) -> TrainingSample:
     """Return a trajectory of one turn whose sampled tokens are all too old to train."""
     n = prompt + sampled
     spoken = np.arange(n) >= prompt
@@ -46,7 +46,7 @@ def sample_of(
         "turns": np.zeros(n, dtype=np.int64),
         "nodes": np.where(spoken, 1, 0),
     }
-    return Sample(
+    return TrainingSample(
         task_id="t",
         sample=0,
         reward=float(reward),
@@ -119,18 +119,18 @@ def test_fapo_in_other_words() -> None:
 def test_a_flawed_one_is_pulled_up_first_and_down_later(
     paid: Sequence[tuple[float, dict[str, float]]], expected: Sequence[float]
 ) -> None:
-    group = Group("t", tuple(sample_of(reward, components=parts) for reward, parts in paid))
-    methods = Methods.of(LearnSection(reward_shaping=(FapoShaping(),)))
+    group = TrainingGroup("t", tuple(sample_of(reward, components=parts) for reward, parts in paid))
+    methods = LearnMethods.of(LearnSection(reward_shaping=(FapoShaping(),)))
     (found,) = shaped([group], methods.shapings)
     assert grpo(found.rewards) == pytest.approx(expected, abs=1e-4)
 
 
 def test_one_after_the_other_and_in_their_order() -> None:
     short = OverlongShaping(limit_tokens=4, buffer_tokens=2)
-    group = Group("t", (sample_of(1.0, sampled=3), sample_of(0.0, sampled=9)))
+    group = TrainingGroup("t", (sample_of(1.0, sampled=3), sample_of(0.0, sampled=9)))
     orders = [(FapoShaping(), short), (short, FapoShaping())]
     found = [
-        shaped([group], Methods.of(LearnSection(reward_shaping=order)).shapings)[0].rewards
+        shaped([group], LearnMethods.of(LearnSection(reward_shaping=order)).shapings)[0].rewards
         for order in orders
     ]
     assert found == [(0.5, -2.0), (1.0, -1.0)]
@@ -141,7 +141,7 @@ def test_one_after_the_other_and_in_their_order() -> None:
 def test_what_was_paid_by_turns_stays_and_the_rest_is_the_last_turns() -> None:
     turns = np.array([0, 0, 1])
     sample = sample_of(1.5, sampled=2, turns=turns, turn_rewards=(0.5, 1.0))
-    (group,) = shaped([Group("t", (sample,))], [lambda s: s.reward - 1])
+    (group,) = shaped([TrainingGroup("t", (sample,))], [lambda s: s.reward - 1])
     assert group.rewards == (0.5,)
     assert turn_rewards(group.samples[0]).tolist() == [0.5, 0.0]
 
@@ -149,7 +149,7 @@ def test_what_was_paid_by_turns_stays_and_the_rest_is_the_last_turns() -> None:
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
 def test_a_reward_that_is_not_finite_is_named(reward: float) -> None:
     with pytest.raises(LearnError, match=r"task 't' sample 0: .* of the reward 0.25"):
-        shaped([Group("t", (sample_of(0.25),))], [lambda sample: reward])
+        shaped([TrainingGroup("t", (sample_of(0.25),))], [lambda sample: reward])
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_credit_is_made_of_the_shaped_reward_and_reports_of_the_raw_one() -> Non
     (tree,) = trees_of(1)
     shaping = LearnSection(reward_shaping=(FapoShaping(),))
     flawed = with_components(tree, {1: FLAWED, 2: FLAWED})
-    metrics = Trainer(model_of(), shaping, seed=0).step([flawed])
+    metrics = PolicyTrainer(model_of(), shaping, seed=0).step([flawed])
     assert metrics["reward/mean"] == 1.5
     assert metrics["reward/shaped_mean"] == 0.0
     assert metrics["reward/std"] == pytest.approx(np.std([0, 1, 2, 3], ddof=1))
@@ -202,7 +202,7 @@ def test_credit_is_made_of_the_shaped_reward_and_reports_of_the_raw_one() -> Non
         paid.add(node)
     for leaf, reward in zip(tree.leaves, [-1.0, 0.0, 0.0, 1.0], strict=True):
         paid.end(replace(leaf, outcome=Finished(reward)))
-    plain = Trainer(model_of(), LearnSection(), seed=0).step([paid])
+    plain = PolicyTrainer(model_of(), LearnSection(), seed=0).step([paid])
     assert metrics["loss"] == pytest.approx(plain["loss"], rel=1e-6)
     assert "reward/shaped_mean" not in plain
 
@@ -213,11 +213,11 @@ def test_a_critic_learns_the_shaped_reward() -> None:
         update={"reward_shaping": (CustomMethod(function="tests.unit.test_learn_shaping:nothing"),)}
     )
     raw, free = (
-        Trainer(model_of(), config, seed=0).step(trees_of(1)) for config in (section, shaping)
+        PolicyTrainer(model_of(), config, seed=0).step(trees_of(1)) for config in (section, shaping)
     )
     assert free["critic/loss"] < raw["critic/loss"]
 
 
-def nothing(sample: Sample) -> float:
+def nothing(sample: TrainingSample) -> float:
     """A shaping that takes every reward away."""
     return 0.0 * sample.reward

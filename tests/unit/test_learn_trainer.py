@@ -26,11 +26,11 @@ from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import BehaviourProximal
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.batch import Row
-from agentrl.learn.forward import head_is_plain, score
-from agentrl.learn.layouts.padded import Padded
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.optimizer import warmup
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.token_logprobs import head_is_plain, score
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from tests.support.learning import (
@@ -52,7 +52,7 @@ from tests.support.learning import (
 def test_scores_are_those_of_the_plain_full_forward_pass(temperature: float) -> None:
     model = model_of()
     rows = rows_of(trees_of())
-    tokens = Padded(10**6).tokens(rows, device=CPU)
+    tokens = PaddedLayout(10**6).tokens(rows, device=CPU)
     with torch.no_grad():
         found = score(model, tokens, temperature=temperature, head_at_positions=True)
         for i, row in enumerate(rows):
@@ -71,7 +71,7 @@ def test_scores_are_those_of_the_plain_full_forward_pass(temperature: float) -> 
 
 def test_the_head_at_positions_gives_the_gradient_of_the_full_forward_pass() -> None:
     model = model_of()
-    tokens = Padded(10**6).tokens(rows_of(trees_of()), device=CPU)
+    tokens = PaddedLayout(10**6).tokens(rows_of(trees_of()), device=CPU)
     found: list[Tensor] = []
     for head_at_positions in (True, False):
         model.zero_grad(set_to_none=True)
@@ -107,7 +107,7 @@ def test_what_is_off_the_mask_changes_no_bit() -> None:
         advantages = np.where(row.sample.mask, row.advantages, poison)
         row.sample.behaviour[~row.sample.mask] = poison
         row.sample.token_ids[last + 1 :] = 9 if math.isnan(poison) else 4
-        return gradients(model, [Row(row.sample, advantages)], LearnSection())
+        return gradients(model, [CreditedSample(row.sample, advantages)], LearnSection())
 
     assert torch.equal(gradient(0.0), gradient(math.nan))
 
@@ -225,7 +225,7 @@ class Calls:
 def test_a_proximal_pass_is_made_only_where_it_is_needed(
     config: LearnSection, passes: tuple[int, int]
 ) -> None:
-    trainer = Trainer(model_of(), config, seed=0)
+    trainer = PolicyTrainer(model_of(), config, seed=0)
     calls = Calls(trainer.model)
     metrics = trainer.step(trees_of(4, group=4, gap=0.3))
     assert (calls.with_grad, calls.without) == passes
@@ -237,8 +237,8 @@ def test_the_gap_is_measured_against_the_weights_at_batch_start() -> None:
     for section in (LearnSection(), AS_IT_WAS_SAMPLED):
         changes = {"epochs": 4, "optimizer": AdamWSection(learning_rate=0.05)}
         fast = section.model_copy(update=changes)
-        once = Trainer(model_of(), LearnSection(), seed=0).step(trees_of(gap=0.5))
-        many = Trainer(model_of(), fast, seed=0).step(trees_of(gap=0.5))
+        once = PolicyTrainer(model_of(), LearnSection(), seed=0).step(trees_of(gap=0.5))
+        many = PolicyTrainer(model_of(), fast, seed=0).step(trees_of(gap=0.5))
         for name in ("engine_gap/mean_abs", "engine_gap/max", "engine_gap/kl", "engine_gap/ess"):
             assert many[name] == pytest.approx(once[name], rel=1e-4)
         assert many["ratio/clip_fraction"] > 0
@@ -261,7 +261,7 @@ def test_metrics_of_a_step_golden() -> None:
         )
         tree.end(Leaf(node=at, outcome=Finished(reward), sample=sample))
     tree.end(Leaf(node=prompt, outcome=Failed("env", "broke"), sample=2))
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     trainer.version = 6
     metrics = trainer.step([tree])
     expected = {
@@ -298,18 +298,18 @@ def test_metrics_of_a_step_golden() -> None:
 def test_a_group_is_without_credit_if_nobody_in_it_has_any() -> None:
     # Rewards 0, 1, 2: the one in the middle has no credit, its group has.
     trees = trees_of(1, group=3) + trees_of(1, group=1)
-    metrics = Trainer(model_of(), LearnSection(), seed=0).step(trees)
+    metrics = PolicyTrainer(model_of(), LearnSection(), seed=0).step(trees)
     assert metrics["advantage/zero_fraction"] == 0.5
 
 
-def weights_of(trainer: Trainer) -> list[Tensor]:
+def weights_of(trainer: PolicyTrainer) -> list[Tensor]:
     """Return a copy of the weights."""
     return [value.clone() for value in trainer.weights().values()]
 
 
 def test_a_step_of_equal_rewards_moves_nothing_but_the_version() -> None:
     optimizer = AdamWSection(learning_rate=0.1, weight_decay=0.5)
-    trainer = Trainer(model_of(), LearnSection(optimizer=optimizer), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(optimizer=optimizer), seed=0)
     trainer.step(trees_of())  # leaves momentum behind
     before, moments = (
         weights_of(trainer),
@@ -351,7 +351,9 @@ def test_rows_without_credit_stay_in_the_denominator() -> None:
             copy.end(Leaf(node=leaf.node, outcome=Finished(0.3), sample=leaf.sample))
         equal.append(copy)
     alone, beside = (
-        Trainer(model_of(), LearnSection(optimizer=optimizer), seed=0).step(batch)["grad/norm"]
+        PolicyTrainer(model_of(), LearnSection(optimizer=optimizer), seed=0).step(batch)[
+            "grad/norm"
+        ]
         for batch in (trees, [*trees, *equal])
     )
     assert alone > 0
@@ -359,7 +361,7 @@ def test_rows_without_credit_stay_in_the_denominator() -> None:
 
 
 def test_a_batch_without_trainable_tokens_stops_the_run_and_says_why() -> None:
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     tree = Tree(Task(prompt="q"))
     at = tree.add(Node(parent=None, source="prompt", token_ids=(2,), turn=0))
     tree.end(Leaf(node=at, outcome=Failed("tool", "broke"), sample=0))
@@ -374,18 +376,18 @@ def test_a_batch_without_trainable_tokens_stops_the_run_and_says_why() -> None:
 
 
 def test_tokens_of_a_version_that_does_not_exist_yet_are_refused() -> None:
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     with pytest.raises(LearnError, match="sampled by version 3, and the trainer is at 0"):
         trainer.step(trees_of(version=3))
 
 
 def test_a_greedy_policy_cannot_be_trained() -> None:
     with pytest.raises(ConfigError, match="temperature is 0"):
-        Trainer(model_of(), LearnSection(), seed=0, temperature=0.0)
+        PolicyTrainer(model_of(), LearnSection(), seed=0, temperature=0.0)
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_move() -> None:
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     with torch.no_grad():
         head_of(trainer.model)[3] = math.inf
     before = weights_of(trainer)
@@ -398,7 +400,7 @@ def test_warmup_rises_linearly_to_the_full_rate() -> None:
     assert [warmup(k, steps=4) for k in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
     assert warmup(1, steps=0) == 1.0
     section = AdamWSection(learning_rate=0.8, warmup_steps=4)
-    trainer = Trainer(model_of(), LearnSection(optimizer=section), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(optimizer=section), seed=0)
     rates = [trainer.step(trees_of(version=v))["learning_rate"] for v in range(2)]
     assert rates == pytest.approx([0.2, 0.4])
 
@@ -407,7 +409,7 @@ def test_the_first_adamw_update_is_what_the_formula_says() -> None:
     # One update of AdamW moves by lr x (g / (|g| + eps) + decay x w), whatever the betas.
     section = AdamWSection(learning_rate=0.01, weight_decay=0.1, epsilon=1e-2, max_grad_norm=0.5)
     config = LearnSection(optimizer=section)
-    trainer = Trainer(model_of(), config, seed=0)
+    trainer = PolicyTrainer(model_of(), config, seed=0)
     weight = head_of(trainer.model)
     before = weight.detach().clone()
     gradients(trainer.model, rows_of(trees_of()), config)
@@ -424,7 +426,7 @@ def test_the_first_adamw_update_is_what_the_formula_says() -> None:
 def test_betas_reach_the_optimiser() -> None:
     def weights_after(betas: tuple[float, float]) -> list[Tensor]:
         section = LearnSection(optimizer=AdamWSection(learning_rate=0.01, betas=betas))
-        trainer = Trainer(model_of(), section, seed=0)
+        trainer = PolicyTrainer(model_of(), section, seed=0)
         for version in range(2):
             trainer.step(trees_of(seed=version, version=version))
         return weights_of(trainer)
@@ -435,7 +437,7 @@ def test_betas_reach_the_optimiser() -> None:
 
 
 def test_weights_are_named_as_hugging_face_does_and_not_copied() -> None:
-    trainer = Trainer(model_of(), LearnSection(), seed=0)
+    trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
     weights = trainer.weights()
     assert weights.keys() == trainer.model.state_dict().keys()
     assert not any(value.requires_grad for value in weights.values())
@@ -445,7 +447,7 @@ def test_weights_are_named_as_hugging_face_does_and_not_copied() -> None:
 def test_the_same_seed_makes_the_same_weights_and_another_one_other_minibatches() -> None:
     def trained(seed: int) -> list[Tensor]:
         section = LearnSection(minibatches=3, optimizer=AdamWSection(learning_rate=0.01))
-        trainer = Trainer(model_of(), section, seed=seed)
+        trainer = PolicyTrainer(model_of(), section, seed=seed)
         trainer.step(trees_of())
         return weights_of(trainer)
 
@@ -488,7 +490,7 @@ def bandit(model: PreTrainedModel, version: int, random: np.random.Generator) ->
 )
 def test_training_raises_the_probability_of_what_pays(changes: dict[str, Any]) -> None:
     section = LearnSection(optimizer=AdamWSection(learning_rate=0.02), **changes)
-    trainer = Trainer(model_of(scale=1.0), section, seed=0)
+    trainer = PolicyTrainer(model_of(scale=1.0), section, seed=0)
     random = np.random.default_rng(0)
     before = next_log_probs(trainer.model)[7].exp()
     rewards = [

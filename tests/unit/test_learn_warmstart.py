@@ -21,23 +21,23 @@ import pytest
 import torch
 from torch import Tensor
 
+from agentrl.authoring.gold import GoldEpisode
 from agentrl.chat.format import ChatFormat
+from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.tokenizer import conversation_text, train_tokenizer
 from agentrl.config.run import MakePolicySection, WarmstartSection
 from agentrl.env import Action, Observation, ToolSchema, call, say
 from agentrl.errors import ConfigError, LearnError
-from agentrl.gold import GoldEpisode
-from agentrl.learn.demonstrate import Conversation, demonstrations
-from agentrl.learn.newpolicy import make_model
-from agentrl.learn.recording import Recording, read_recordings, write_recordings
+from agentrl.learn.demonstrate import DemonstrationTurns, demonstrations
+from agentrl.learn.recording import ConversationRecording, read_recordings, write_recordings
 from agentrl.learn.warmstart import (
-    Demonstration,
+    TokenizedDemonstration,
     WarmstartSummary,
     learning_rate,
     warmstart,
 )
 from agentrl.message import Message
-from agentrl.rollout.chat import TokenSegment
+from agentrl.models.folders import make_model
 from agentrl.task import Task
 
 VOCABULARY = 16
@@ -53,11 +53,11 @@ def small(seed: int = 0) -> Any:
     )
 
 
-def copying(count: int, *, seed: int = 0) -> list[Demonstration]:
+def copying(count: int, *, seed: int = 0) -> list[TokenizedDemonstration]:
     """Return demonstrations of saying a letter again, after a separator and with an end."""
     letters = np.random.default_rng(seed).integers(4, VOCABULARY, count)
     mask = (False, False, True, True)
-    return [Demonstration((2, int(x), int(x), 1), mask) for x in letters]
+    return [TokenizedDemonstration((2, int(x), int(x), 1), mask) for x in letters]
 
 
 def weights(model: Any) -> list[Tensor]:
@@ -153,7 +153,7 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_global_random_state()
 
 def test_demonstrations_that_share_a_beginning_are_learnt_alike_in_any_layout() -> None:
     rows = [
-        Demonstration((2, 3, 5, 7, int(x), 9, int(x), 1), (False,) * 5 + (True,) * 3)
+        TokenizedDemonstration((2, 3, 5, 7, int(x), 9, int(x), 1), (False,) * 5 + (True,) * 3)
         for x in np.random.default_rng(0).integers(4, VOCABULARY, 32)
     ]
     trained: list[list[Tensor]] = []
@@ -178,15 +178,17 @@ def test_only_what_is_under_the_mask_is_learnt() -> None:
     section = WarmstartSection(steps=1, batch_size=1, warmup_steps=0)
     model, other = small(), small()
     mask = (False, True, False, False)
-    first = warmstart(model, [Demonstration((2, 5, 6, 7), mask)], section, seed=0)
-    warmstart(other, [Demonstration((2, 5, 9, 9), mask)], section, seed=0)
+    first = warmstart(model, [TokenizedDemonstration((2, 5, 6, 7), mask)], section, seed=0)
+    warmstart(other, [TokenizedDemonstration((2, 5, 9, 9), mask)], section, seed=0)
     assert first.trained_tokens == 1
     assert all(map(torch.equal, weights(model), weights(other)))
 
 
 def test_every_demonstration_comes_once_before_any_comes_again() -> None:
     # The loss of a demonstration tells it apart: masks of 1, 2, 4, 8 and 16 tokens.
-    rows = [Demonstration((2,) * (n + 1), (False,) + (True,) * n) for n in (1, 2, 4, 8, 16)]
+    rows = [
+        TokenizedDemonstration((2,) * (n + 1), (False,) + (True,) * n) for n in (1, 2, 4, 8, 16)
+    ]
     section = WarmstartSection(steps=10, batch_size=1)
     tokens: list[int] = []
     warmstart(small(), rows, section, seed=0, on_step=lambda step, loss, n: tokens.append(n))
@@ -223,11 +225,11 @@ def test_nothing_to_learn_is_an_error() -> None:
     with pytest.raises(LearnError, match=r"no demonstrations; check warmstart\.demonstrations"):
         warmstart(small(), [], WarmstartSection(), seed=0)
     with pytest.raises(ValueError, match="mask has 0 tokens"):
-        Demonstration((1, 2), (False, False))
+        TokenizedDemonstration((1, 2), (False, False))
     with pytest.raises(ValueError, match="begins with the first one"):
-        Demonstration((1, 2), (True, False))
+        TokenizedDemonstration((1, 2), (True, False))
     with pytest.raises(ValueError, match="2 tokens and a mask of 1"):
-        Demonstration((1, 2), (True,))
+        TokenizedDemonstration((1, 2), (True,))
 
 
 class LetterChat:
@@ -264,7 +266,7 @@ class LetterChat:
         return tuple(map(ord, "".join(f"<{message.text}" for message in messages)))
 
 
-def marked(demonstration: Demonstration) -> tuple[str, str]:
+def marked(demonstration: TokenizedDemonstration) -> tuple[str, str]:
     """Return the text, and the same with a dot for everything that is not learnt."""
     text = "".join(map(chr, demonstration.token_ids))
     pairs = zip(text, demonstration.mask, strict=True)
@@ -293,7 +295,7 @@ GOLD = GoldEpisode(
 
 
 def test_a_gold_episode_as_a_demonstration_golden() -> None:
-    (found,) = demonstrations([Conversation.of_gold(GOLD)], LetterChat(), context_tokens=64)
+    (found,) = demonstrations([DemonstrationTurns.of_gold(GOLD)], LetterChat(), context_tokens=64)
     assert marked(found) == (
         '<mul<2*3?mul{"a": 2}><six|6>',
         '.........mul{"a": 2}>.....6>',
@@ -304,19 +306,19 @@ def test_a_gold_episode_may_have_no_last_answer() -> None:
     guess = GoldEpisode(
         task=GOLD.task, opening=GOLD.opening, actions=(say("5"),), replies=(), reward=0.0
     )
-    (found,) = demonstrations([Conversation.of_gold(guess)], LetterChat(), context_tokens=64)
+    (found,) = demonstrations([DemonstrationTurns.of_gold(guess)], LetterChat(), context_tokens=64)
     assert marked(found) == ("<mul<2*3?5>", ".........5>")
 
 
 def test_new_tools_are_read_where_they_are_announced() -> None:
     replies = (replace(GOLD.replies[0], tools=({"name": "add"},)), GOLD.replies[1])
-    changed = Conversation.of_gold(replace(GOLD, replies=replies))
+    changed = DemonstrationTurns.of_gold(replace(GOLD, replies=replies))
     (found,) = demonstrations([changed], LetterChat(), context_tokens=64)
     assert marked(found)[0] == '<mul<2*3?mul{"a": 2}><six+add|6>'
 
 
 def test_the_learnt_tokens_are_what_the_engine_would_have_sampled(tmp_path: Path) -> None:
-    gold = Conversation.of_gold(replace(GOLD, opening=replace(GOLD.opening, tools=(MUL,))))
+    gold = DemonstrationTurns.of_gold(replace(GOLD, opening=replace(GOLD.opening, tools=(MUL,))))
     messages = (*gold.opening, *(m for a, answers in gold.turns for m in (a.message, *answers)))
     text = conversation_text(messages, gold.tools, template="hermes")
     tokenizer = train_tokenizer([text], vocab_size=400, folder=tmp_path, template="hermes")
@@ -334,7 +336,7 @@ def test_the_learnt_tokens_are_what_the_engine_would_have_sampled(tmp_path: Path
 
 def test_a_conversation_longer_than_the_context_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"task 't' is 28 tokens long.*context_tokens=27"):
-        demonstrations([Conversation.of_gold(GOLD)], LetterChat(), context_tokens=27)
+        demonstrations([DemonstrationTurns.of_gold(GOLD)], LetterChat(), context_tokens=27)
 
 
 LINE: dict[str, Any] = {
@@ -354,16 +356,20 @@ LINE: dict[str, Any] = {
 
 
 def test_a_recording_is_the_same_demonstration_as_the_gold_episode() -> None:
-    recorded = Conversation.of_recording(Recording.model_validate(LINE), "recording 1")
+    recorded = DemonstrationTurns.of_recording(
+        ConversationRecording.model_validate(LINE), "recording 1"
+    )
     chat = LetterChat()
     assert demonstrations([recorded], chat, context_tokens=64) == demonstrations(
-        [Conversation.of_gold(GOLD)], chat, context_tokens=64
+        [DemonstrationTurns.of_gold(GOLD)], chat, context_tokens=64
     )
 
 
 def test_recordings_survive_a_file(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
-    recordings = [Recording.model_validate(LINE | {"reward": r}) for r in (None, 0.2, 0.9)]
+    recordings = [
+        ConversationRecording.model_validate(LINE | {"reward": r}) for r in (None, 0.2, 0.9)
+    ]
     write_recordings(path, recordings)
     path.write_text(path.read_text() + "\n\n")
     assert list(read_recordings(path)) == recordings

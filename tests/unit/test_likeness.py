@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.rollout.likeness import likeness_figures
+from agentrl.metrics.similarity import likeness_figures
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CallToolResult, Tool
 
+from agentrl.authoring.tool_names import named_tool
 from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image
 from agentrl.testing.tool import check_tool
 from agentrl.tool import given_tool
-from agentrl.tool_names import named_tool
 from agentrl_tools.mcp.result import content_of
 from agentrl_tools.mcp.source import called_by, legal, mcp_tools
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agentrl.errors import ConfigError
-from agentrl.metrics import NOT_FINITE, MetricsWriter, read_metrics
+from agentrl.metrics.writer import NOT_FINITE, MetricsWriter, read_metrics
 
 
 def figures(folder: Path) -> list[dict[str, float]]:

@@ -16,14 +16,14 @@ from agentrl.cli.app import main
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learn.newpolicy import load_model, load_tokenizer, prepare
 from agentrl.message import Message
 from agentrl.models import provenance as of_models
 from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
+from agentrl.models.folders import load_model, load_tokenizer, prepare
 from agentrl.models.making import make_folder
 from agentrl.models.place import policy_place
 from agentrl.models.provenance import RECORD, provenance, read_record, record_of
-from agentrl.preflight import check_machine, check_policy
+from agentrl.run.preflight import check_machine, check_policy
 from tests.support.tiny_gguf import install_model, write_gguf
 
 TOOL: Any = {

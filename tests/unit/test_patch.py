@@ -22,15 +22,15 @@ from agentrl.config.learn import LearnSection
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation, Patch, Step, say
 from agentrl.errors import ConfigError
-from agentrl.learn.batch import Row
 from agentrl.learn.contexts import by_context, contexts, rows_of
-from agentrl.learn.evidence import Evidence
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.sample import Group, Sample, sample_of
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.logprob_scorer import LogprobScorer
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.sample import TrainingGroup, TrainingSample, sample_of
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Message
-from agentrl.rollout.drafts.draft import Draft
-from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.rollout.drafts.draft import DraftTrajectory
+from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.store.codec import pack, unpack
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
@@ -65,7 +65,7 @@ async def play(
     *turns: str, hint: str = "", chat: LetterChat | None = None, seen: list[str] | None = None
 ) -> tuple[Tree, Leaf]:
     tree = Tree(TASK)
-    episode = Episode(
+    episode = EpisodeRunner(
         env=Corrects(hint),
         engine=ScriptedEngine(saying(*turns, seen=seen)),
         chat=chat or WritingLetters(),
@@ -114,7 +114,7 @@ class WritingClosing(ClosingChat, WritingLetters):
 
 async def test_a_patch_of_a_turn_that_was_cut_is_closed_once() -> None:
     tree = Tree(TASK)
-    episode = Episode(
+    episode = EpisodeRunner(
         env=Corrects(),
         engine=ScriptedEngine(saying("nonsense", "right")),
         chat=WritingClosing(),
@@ -171,8 +171,8 @@ def test_a_withdrawal_survives_the_store_and_makes_no_draft() -> None:
     plain = _node(1, "forced", 0)
     assert unpack(pack((patch, plain))) == (patch, plain)
     path = (_node(None, "prompt", 0), _node(0, "sampled", 0))
-    assert Draft.of((*path, plain)) is not None
-    assert Draft.of((*path, patch)) is None
+    assert DraftTrajectory.of((*path, plain)) is not None
+    assert DraftTrajectory.of((*path, patch)) is None
 
 
 TOKENS = st.lists(st.integers(2, 11), min_size=1, max_size=3).map(tuple)
@@ -182,7 +182,7 @@ TURNS = st.lists(st.tuples(TOKENS, st.none() | TOKENS, TOKENS), min_size=1, max_
 Turns = Sequence[tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]]
 
 
-def patched(turns: Turns) -> Sample:
+def patched(turns: Turns) -> TrainingSample:
     tree = Tree(Task(prompt="q", id="t"))
     at = tree.add(Node(parent=None, source="prompt", token_ids=(2, 3), turn=0))
     for turn, (said, patch, answer) in enumerate(turns):
@@ -232,7 +232,7 @@ def test_every_token_trains_once_in_a_context_that_holds_what_it_saw(turns: Turn
 def test_what_contexts_are_scored_with_comes_back_to_its_tokens(turns: Turns) -> None:
     sample = patched(turns)
 
-    def score(samples: Sequence[Sample]) -> list[Sample]:
+    def score(samples: Sequence[TrainingSample]) -> list[TrainingSample]:
         return [
             replace(s, proximal=np.where(s.mask, s.token_ids * 10.0, np.nan), final_value=7.0)
             for s in samples
@@ -252,8 +252,8 @@ def test_log_probs_of_a_trajectory_are_those_of_its_contexts() -> None:
     tree = _tree()
     sample = sample_of(tree.trajectories()[0])
     assert sample is not None
-    evidence = Evidence(model_of(), Padded(64), 1.0, head_at_positions=True)
-    whole = evidence.of([Group("t", (sample,))])[0].samples[0].proximal
+    evidence = LogprobScorer(model_of(), PaddedLayout(64), 1.0, head_at_positions=True)
+    whole = evidence.of([TrainingGroup("t", (sample,))])[0].samples[0].proximal
     assert whole is not None
     for tokens, place in (((2, 3, 6), 2), ((2, 3, 8, 9, 7), 5)):
         with torch.no_grad():
@@ -269,7 +269,7 @@ def test_a_step_on_a_patched_trajectory_is_one_on_its_contexts(layout: str) -> N
         {"layout": layout, "advantage": {"name": "grpo", "singleton": "raw"}}
     )
     patched_model, apart_model = model_of(), model_of()
-    figures = Trainer(patched_model, config, seed=0).step([_tree()])
+    figures = PolicyTrainer(patched_model, config, seed=0).step([_tree()])
     assert figures["tokens/trained"] == 2
     assert figures["batch/trajectories"] == 1
     apart = Tree(Task(prompt="q", id="t"))
@@ -280,7 +280,7 @@ def test_a_step_on_a_patched_trajectory_is_one_on_its_contexts(layout: str) -> N
     raw = LearnSection.model_validate(
         {"layout": layout, "advantage": {"name": "custom", "function": f"{__name__}:ones"}}
     )
-    Trainer(apart_model, raw, seed=0).step([apart])
+    PolicyTrainer(apart_model, raw, seed=0).step([apart])
     pairs = zip(patched_model.parameters(), apart_model.parameters(), strict=True)
     assert all(torch.allclose(one, other, atol=1e-6) for one, other in pairs)
     assert any(
@@ -289,7 +289,7 @@ def test_a_step_on_a_patched_trajectory_is_one_on_its_contexts(layout: str) -> N
     )
 
 
-def ones(groups: Sequence[Group]) -> list[np.ndarray]:
+def ones(groups: Sequence[TrainingGroup]) -> list[np.ndarray]:
     """Give every token an advantage of 1."""
     return [np.ones(len(sample.token_ids)) for group in groups for sample in group.samples]
 
@@ -319,7 +319,7 @@ def _tree() -> Tree:
 def test_rows_share_the_credit_of_their_tokens() -> None:
     sample = sample_of(_tree().trajectories()[0])
     assert sample is not None
-    rows = rows_of(Row(sample, np.arange(6.0)))
+    rows = rows_of(CreditedSample(sample, np.arange(6.0)))
     assert [row.advantages[row.mask].tolist() for row in rows] == [[5.0], [2.0]]
 
 

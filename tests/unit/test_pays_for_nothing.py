@@ -18,7 +18,7 @@ from itertools import islice
 import pytest
 
 from agentrl_envs.families import FAMILIES
-from agentrl_envs.reasoning.family import ALL_OR_NOTHING, Entry, Family
+from agentrl_envs.reasoning.family import ALL_OR_NOTHING, Entry, ReasoningFamily
 from agentrl_envs.reasoning.guessing import GUESS_RATES, guess_rate
 from tests.support.examples import examples
 from tests.support.reasoning_tasks import EACH_FAMILY
@@ -66,7 +66,7 @@ def copies(question: str) -> Iterator[str]:
     yield " ".join(re.findall(r"\b[A-Z]\b", question))
 
 
-def problems(family: Family, seed: int) -> list[Entry]:
+def problems(family: ReasoningFamily, seed: int) -> list[Entry]:
     size = examples(FEWER.get(family.name, PROBLEMS))
     return [entry for _, entry in islice(family.entries(seed), size)]
 
@@ -80,7 +80,7 @@ def tolerated(rate: float, count: int) -> float:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("name", EACH_FAMILY)
 def test_nothing_earns_a_guess_at_most(name: str) -> None:
-    family = Family(name)
+    family = ReasoningFamily(name)
     entries, others = problems(family, 17), problems(family, 900_017)
     frequent = Counter(str(entry["answer"]) for entry in others).most_common(5)
     answers = {answer.strip(): [answer.strip()] * len(entries) for answer in CONSTANTS}
@@ -104,7 +104,7 @@ def test_nothing_earns_a_guess_at_most(name: str) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("name", EACH_FAMILY)
 def test_the_reference_earns_one_by_the_verifier(name: str) -> None:
-    family = Family(name)
+    family = ReasoningFamily(name)
     for entry in problems(family, 29)[:5]:
         if entry["answer"] is not None:
             assert family.judge(entry["answer"], entry) == 1.0
@@ -118,7 +118,7 @@ def test_rates_are_of_families() -> None:
 
 @pytest.mark.parametrize("partial_credit", [True, False])
 def test_one_digit_is_no_probability(partial_credit: bool) -> None:
-    family = Family("coin_flip")
+    family = ReasoningFamily("coin_flip")
     for entry in problems(family, 1):
         exact = entry["metadata"]["rational"]
         fraction = f"{exact['numerator']}/{exact['denominator']}"

@@ -21,11 +21,18 @@ import pytest
 from agentrl.env import Action, Info, Observation, Step, ToolSchema, say
 from agentrl.errors import ConfigError, EnvError, ForkUnsupported
 from agentrl.message import Content, Message
-from agentrl.scope import run_scope
+from agentrl.runtime.scope import run_scope
 from agentrl.task import Split, Task
 from agentrl.testing import check_env
 from agentrl.tool import ToolContext
-from agentrl_envs.pooled import Chores, Episode, Holding, Places, PooledEnv, Pools
+from agentrl_envs.pooled import (
+    BackgroundTasks,
+    PooledEnv,
+    PooledEpisode,
+    PoolHandle,
+    PoolKind,
+    PoolPermits,
+)
 
 DEADLINE_S = 30.0
 
@@ -56,7 +63,7 @@ class Numbers:
         self.closed += 1
 
 
-NUMBERS = Pools("number", Numbers, Settings)
+NUMBERS = PoolKind("number", Numbers, Settings)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +73,7 @@ def opened() -> list[Numbers]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counted(Episode):
+class Counted(PooledEpisode):
     pool: Numbers
     at: int = 0
 
@@ -339,7 +346,7 @@ async def test_a_given_pool_stays_the_callers(opened: list[Numbers]) -> None:
 async def test_a_pool_is_opened_when_it_is_needed_and_again_after_the_end(
     opened: list[Numbers],
 ) -> None:
-    holding = Holding(NUMBERS, None)
+    holding = PoolHandle(NUMBERS, None)
     assert (holding.now, opened) == (None, [])
     pool = await holding.get()
     assert holding.now is pool is await holding.get()
@@ -354,7 +361,7 @@ async def test_a_pool_is_opened_when_it_is_needed_and_again_after_the_end(
 
 
 async def test_who_waits_too_long_for_a_place_fails() -> None:
-    places = Places("number", 2, within_s=0.01)
+    places = PoolPermits("number", 2, within_s=0.01)
     await places.take()
     await places.take()
     with pytest.raises(EnvError, match=r"no number came free within 0.01 s: all 2 are in use"):
@@ -364,7 +371,7 @@ async def test_who_waits_too_long_for_a_place_fails() -> None:
 
 
 async def test_a_place_that_comes_free_is_taken() -> None:
-    places = Places("number", 1, within_s=DEADLINE_S)
+    places = PoolPermits("number", 1, within_s=DEADLINE_S)
     await places.take()
     waiting = asyncio.ensure_future(places.take())
     await asyncio.sleep(0)
@@ -385,7 +392,7 @@ class Log:
         await self.go.wait()
         self.done.append(name)
 
-    async def more(self, chores: Chores) -> None:
+    async def more(self, chores: BackgroundTasks) -> None:
         chores.begin(self.work("second"))
         await self.work("first")
 
@@ -394,7 +401,7 @@ class Log:
 
 
 async def test_rest_waits_for_what_chores_begin_and_for_those_that_fail() -> None:
-    log, chores = Log(), Chores()
+    log, chores = Log(), BackgroundTasks()
     chores.begin(log.more(chores))
     chores.begin(log.fails())
     resting = asyncio.ensure_future(chores.rest())
@@ -406,7 +413,7 @@ async def test_rest_waits_for_what_chores_begin_and_for_those_that_fail() -> Non
 
 
 async def test_after_the_end_only_what_ends_something_begins() -> None:
-    log, chores = Log(), Chores()
+    log, chores = Log(), BackgroundTasks()
     log.go.set()
     chores.closed = True
     chores.begin(log.work("late"))
@@ -416,7 +423,7 @@ async def test_after_the_end_only_what_ends_something_begins() -> None:
 
 
 async def test_what_is_left_off_is_not_done() -> None:
-    log, chores = Log(), Chores()
+    log, chores = Log(), BackgroundTasks()
     chores.begin(log.work("first"))
     await asyncio.sleep(0)
     await asyncio.wait_for(chores.cancel(), DEADLINE_S)

@@ -9,28 +9,28 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from agentrl.cli.app import app
-from agentrl.rollout.gate.policy import GatePolicy
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.simulate.engine import EngineSpeed
 from agentrl.simulate.provision import (
     HEADROOM,
-    Pace,
+    TrainerPace,
     free_staleness,
     needed_per_s,
     pace_of,
     provided,
     units,
 )
-from agentrl.simulate.study import Setting
+from agentrl.simulate.study import StudySetting
 from agentrl.simulate.synthetic import agentic
 
-WORKED = Pace(batch=512, train_s=60.0, spread_s=90.0, trajectory_s=60.0, publish_every=2)
+WORKED = TrainerPace(batch=512, train_s=60.0, spread_s=90.0, trajectory_s=60.0, publish_every=2)
 """The example of the specification."""
 TIMES = st.floats(0, 500)
 
 
 @st.composite
-def paces(draw: st.DrawFn) -> Pace:
-    return Pace(
+def paces(draw: st.DrawFn) -> TrainerPace:
+    return TrainerPace(
         batch=draw(st.integers(1, 1000)),
         train_s=draw(st.floats(0.5, 200)),
         spread_s=draw(TIMES),
@@ -50,14 +50,14 @@ def test_the_worked_numbers() -> None:
 
 
 @given(paces())
-def test_less_staleness_never_needs_less(pace: Pace) -> None:
+def test_less_staleness_never_needs_less(pace: TrainerPace) -> None:
     free = free_staleness(pace)
     rates = [needed_per_s(pace, max_staleness=s) for s in (0, free - 1, free, free + 3)]
     assert rates[0] == rates[1] >= rates[2] == rates[3] == pace.batch / pace.train_s
 
 
 @given(paces(), st.floats(0.1, 100))
-def test_what_is_free_rises_with_the_times(pace: Pace, more_s: float) -> None:
+def test_what_is_free_rises_with_the_times(pace: TrainerPace, more_s: float) -> None:
     for slower in (
         replace(pace, spread_s=pace.spread_s + more_s),
         replace(pace, trajectory_s=pace.trajectory_s + more_s),
@@ -87,9 +87,9 @@ def test_a_pace_that_cannot_be_is_refused() -> None:
 
 
 def test_the_advice_of_a_setting() -> None:
-    setting = Setting(
+    setting = StudySetting(
         trace=agentic(),
-        policy=GatePolicy(groups_per_step=4, group_size=4, concurrency=32),
+        policy=SchedulerPolicy(groups_per_step=4, group_size=4, concurrency=32),
         speed=EngineSpeed(slots=16, pause_s=1.0, load_s=9.0),
         train_s=20.0,
         failure_rate=0.5,
@@ -108,7 +108,7 @@ def test_the_advice_of_a_setting() -> None:
 
 
 def test_the_command_gives_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(_: Setting) -> None: ...
+    def nothing(_: StudySetting) -> None: ...
 
     monkeypatch.setattr("agentrl.cli.simulate._recommend", nothing)
     command = ["simulate", "lognormal", "--steps", "2"]

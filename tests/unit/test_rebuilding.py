@@ -19,9 +19,9 @@ from agentrl.env import Action, BaseEnv, Info, Observation, Step, say
 from agentrl.errors import EngineError, EngineLost, EnvError, SandboxError, WorldLost
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.rollout.env_wrapper import EnvWrapper, inmost, put_in
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.pool import Rollouts
-from agentrl.rollout.wrapped_env import WrappedEnv, inmost, put_in
+from agentrl.rollout.runner import RolloutRunner
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Tree
 from benchmarks.letters import END, LetterChat, ids
@@ -118,8 +118,8 @@ async def played(
     retries: int = 0,
     env: Any = Mortal,
     engine: ScriptedEngine | None = None,
-) -> tuple[Tree, Rollouts]:
-    rollouts = Rollouts(
+) -> tuple[Tree, RolloutRunner]:
+    rollouts = RolloutRunner(
         make_env=lambda: env(lives),
         engine=engine or ScriptedEngine(reads_all),
         chat=LetterChat(),
@@ -263,8 +263,8 @@ async def test_a_request_that_is_lost_too_often_fails_the_trajectory_which_begin
 
 async def test_a_world_is_put_where_every_wrapper_finds_it() -> None:
     first, second = Mortal(Lives()), Mortal(Lives())
-    outer = WrappedEnv(WrappedEnv(first))
-    assert put_in(outer, WrappedEnv(second)) is first
+    outer = EnvWrapper(EnvWrapper(first))
+    assert put_in(outer, EnvWrapper(second)) is first
     assert inmost(outer).inner is second
     await outer.reset(seed=1)
     await outer.step(say("a"))

@@ -18,24 +18,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import Action, Patch, call, say
 from agentrl.errors import ConfigError
-from agentrl.evaluation.report import Report
-from agentrl.gold import play_gold
+from agentrl.evaluation.report import EvaluationReport
 from agentrl.learn.advantages.ui_s1 import future_returns
-from agentrl.learn.demonstrate import Conversation
+from agentrl.learn.demonstrate import DemonstrationTurns
 from agentrl.learn.recording import read_recordings, recording_of, write_recordings
 from agentrl.message import Image
-from agentrl.rollout.curation.dapo import DynamicSampling, measures, spread, verdict
-from agentrl.rollout.curation.outcomes import GroupResult, Result
-from agentrl.rollout.figures import rollout_figures
+from agentrl.metrics.rollout_metrics import rollout_figures
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter, measures, spread, verdict
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
 from agentrl.task import Task
 from agentrl.testing import check_env
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded.env import described
-from agentrl_envs.recorded.matching import Matching, has_thought
-from agentrl_envs.recorded.reward import Scale, Sop, sop, step_reward
+from agentrl_envs.recorded.matching import ActionMatcher, has_thought
+from agentrl_envs.recorded.reward import Scale, SopScore, sop, step_reward
 from tests.support.recordings import PICTURE, WRONG, a_recording, expert_actions
 
 EXPERT = call("click", x=10, y=20.0)
@@ -67,18 +67,20 @@ def test_returns_and_filter_of_the_paper() -> None:
     assert paper.tolist() == pytest.approx([1.5475, 1.095, 0.19, 1.0])
 
 
-def a_group(*turn_rewards: Sequence[float]) -> GroupResult:
+def a_group(*turn_rewards: Sequence[float]) -> GroupOutcome:
     results = (
-        Result(sample=i, reward=sum(r), tokens=1, turns=len(r), version=0, turn_rewards=tuple(r))
+        RolloutSummary(
+            sample=i, reward=sum(r), tokens=1, turns=len(r), version=0, turn_rewards=tuple(r)
+        )
         for i, r in enumerate(turn_rewards)
     )
-    return GroupResult(
+    return GroupOutcome(
         step=0, ordinal=0, task_id="t", asked=len(turn_rewards), results=tuple(results)
     )
 
 
 def test_the_diversity_filter_looks_at_first_returns() -> None:
-    rule = DynamicSampling(min_spread=0.3, spread_of="first_return")
+    rule = DynamicSamplingFilter(min_spread=0.3, spread_of="first_return")
     differs = a_group((1.0,), (1.0, 0.1), (1.0,), (0.0,))
     assert measures(differs, rule) == (1.0, 1.0, 1.0, 0.0)
     assert spread(measures(differs, rule)) == pytest.approx(0.4330127)
@@ -86,7 +88,7 @@ def test_the_diversity_filter_looks_at_first_returns() -> None:
     assert verdict(a_group((1.0,), (1.0,), (1.0, 0.1), (1.0,)), rule) != "kept"
     whole = a_group((1.0, 1.0, 0.19, 1.0), (0.19, 1.0))
     assert measures(whole, rule) == (1.5, 0.19)
-    last = DynamicSampling(spread_of="last_turn")
+    last = DynamicSamplingFilter(spread_of="last_turn")
     assert measures(a_group((1.0, 0.2), (0.1,), (1.0, 0.9)), last) == (0.2, 0.9)
     assert verdict(a_group((1.0, 0.2), (0.1,)), last) == "kept"
     assert measures(a_group((), ()), last) == ()
@@ -94,15 +96,15 @@ def test_the_diversity_filter_looks_at_first_returns() -> None:
 
 def test_one_mistake_that_all_make_is_not_called_all_right() -> None:
     """Every one matches three turns and is paid more than 1, and none got to the end."""
-    rule = DynamicSampling(min_spread=0.3, spread_of="first_return")
+    rule = DynamicSamplingFilter(min_spread=0.3, spread_of="first_return")
     alike = a_group(*[(1.0, 1.0, 1.0, 0.55)] * 4)
     assert verdict(alike, rule) == "even"
-    assert verdict(alike, DynamicSampling()) == "all_right"
+    assert verdict(alike, DynamicSamplingFilter()) == "all_right"
 
 
 @given(st.lists(st.sampled_from([0.0, 0.19, 0.55, 1.0]), min_size=1, max_size=6))
 def test_the_filters_first_return_is_the_advantages(paid: list[float]) -> None:
-    rule = DynamicSampling(spread_of="first_return")
+    rule = DynamicSamplingFilter(spread_of="first_return")
     rewards = np.array(paid)
     whole = future_returns(rewards, rewards >= 1.0)
     assert measures(a_group(paid), rule)[0] == pytest.approx(whole[0])
@@ -123,7 +125,7 @@ def test_the_filters_first_return_is_the_advantages(paid: list[float]) -> None:
     ],
 )
 def test_both_scales_of_a_step(said: Action, thought: bool, code: float, paper: float) -> None:
-    matched = Matching()(said, EXPERT)
+    matched = ActionMatcher()(said, EXPERT)
     scales: tuple[tuple[Scale, float], ...] = (("code", code), ("paper", paper))
     for scale, wanted in scales:
         paid = step_reward(said, EXPERT, matched=matched, scale=scale, thought=thought)
@@ -131,7 +133,7 @@ def test_both_scales_of_a_step(said: Action, thought: bool, code: float, paper: 
 
 
 def test_sop_of_the_paper() -> None:
-    found = sop([Sop(3, 5), Sop(5, 5)])
+    found = sop([SopScore(3, 5), SopScore(5, 5)])
     assert found == pytest.approx({"sop_progress": 0.8, "sop_success": 0.5, "sop_score": 0.65})
     with pytest.raises(ValueError, match="at least one"):
         sop([])
@@ -141,33 +143,33 @@ def test_reports_hold_the_means_of_what_is_told() -> None:
     tree = Tree(Task(prompt="q", id="t"))
     at = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
     failed, ended = Failed("env", "broke"), Finished(1.0)
-    told = ((ended, Sop(3, 5)), (ended, Sop(5, 5)), (failed, Sop(0, 5)))
+    told = ((ended, SopScore(3, 5)), (ended, SopScore(5, 5)), (failed, SopScore(0, 5)))
     for sample, (outcome, one) in enumerate(told):
         tree.end(Leaf(node=at, outcome=outcome, sample=sample, components=one.figures))
     wanted = {"component/sop_progress": 0.8, "component/sop_success": 0.5}
-    for found in (Report.of(tree.trajectories()).figures(), rollout_figures([tree])):
+    for found in (EvaluationReport.of(tree.trajectories()).figures(), rollout_figures([tree])):
         assert {name: found[name] for name in wanted} == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
     ("said", "rule", "same"),
     [
-        (call("click", x=10, y=20.0), Matching(), True),
-        (call("click", y=20, x=10.0), Matching(), True),
-        (call("click", x=12, y=20), Matching(), False),
-        (call("click", x=12, y=20), Matching(tolerance=2), True),
-        (call("click", x=12, y=20), Matching(ignore=("click.x",)), True),
-        (call("click", x=12, y=20), Matching(ignore=("x",)), True),
-        (call("click", x=12, y=20), Matching(ignore=("type.x",)), False),
-        (call("click", x=10), Matching(), False),
-        (call("click", x=True, y=20.0), Matching(tolerance=20), False),
-        (call("tap", x=10, y=20.0), Matching(), False),
-        (Action("", (*EXPERT.tool_calls, *EXPERT.tool_calls)), Matching(), False),
-        (Action("", EXPERT.tool_calls, ("no JSON",)), Matching(), False),
-        (say(""), Matching(), False),
+        (call("click", x=10, y=20.0), ActionMatcher(), True),
+        (call("click", y=20, x=10.0), ActionMatcher(), True),
+        (call("click", x=12, y=20), ActionMatcher(), False),
+        (call("click", x=12, y=20), ActionMatcher(tolerance=2), True),
+        (call("click", x=12, y=20), ActionMatcher(ignore=("click.x",)), True),
+        (call("click", x=12, y=20), ActionMatcher(ignore=("x",)), True),
+        (call("click", x=12, y=20), ActionMatcher(ignore=("type.x",)), False),
+        (call("click", x=10), ActionMatcher(), False),
+        (call("click", x=True, y=20.0), ActionMatcher(tolerance=20), False),
+        (call("tap", x=10, y=20.0), ActionMatcher(), False),
+        (Action("", (*EXPERT.tool_calls, *EXPERT.tool_calls)), ActionMatcher(), False),
+        (Action("", EXPERT.tool_calls, ("no JSON",)), ActionMatcher(), False),
+        (say(""), ActionMatcher(), False),
     ],
 )
-def test_which_calls_match(said: Action, rule: Matching, same: bool) -> None:
+def test_which_calls_match(said: Action, rule: ActionMatcher, same: bool) -> None:
     assert rule(said, EXPERT) is same
 
 
@@ -183,15 +185,15 @@ def test_which_calls_match(said: Action, rule: Matching, same: bool) -> None:
     ],
 )
 def test_which_texts_match(said: str, text: Any, same: bool) -> None:
-    assert Matching(text=text)(say(said), say("It is open.")) is same
+    assert ActionMatcher(text=text)(say(said), say("It is open.")) is same
     nested, other = call("f", a=[{"b": said}]), call("f", a=[{"b": "It is open."}])
-    assert Matching(text=text)(nested, other) is (same and "<think>" not in said)
+    assert ActionMatcher(text=text)(nested, other) is (same and "<think>" not in said)
 
 
 def test_text_beside_calls_is_a_thought() -> None:
     assert has_thought(Action("because", EXPERT.tool_calls))
     assert not has_thought(say("an answer"))
-    assert Matching()(Action("because", EXPERT.tool_calls), EXPERT)
+    assert ActionMatcher()(Action("because", EXPERT.tool_calls), EXPERT)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ async def test_recordings_come_back_as_they_were(file: Path, tmp_path: Path) -> 
     found = read_recordings(file)
     write_recordings(tmp_path / "again.jsonl", found)
     assert read_recordings(tmp_path / "again.jsonl") == found
-    assert Conversation.of_recording(found[0], "it").turns[1][0].text == "now 1"
+    assert DemonstrationTurns.of_recording(found[0], "it").turns[1][0].text == "now 1"
     env = RecordedEnv(recordings=file)
     task = next(iter(env.tasks("train")))
     made = recording_of(await play_gold(env, task))

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from agentrl.errors import ConfigError
-from agentrl.learn.recording import AssistantSaid, Recording, read_recordings
+from agentrl.learn.recording import ConversationRecording, RecordedAction, read_recordings
 from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded import convert as command
 from agentrl_envs.recorded.converters import android_control, osworld
-from agentrl_envs.recorded.converters.converted import Unusable
+from agentrl_envs.recorded.converters.converted import UnusableTrajectory
 from agentrl_envs.recorded.converters.phone import call_of
 from agentrl_envs.recorded.converters.pyautogui import calls_of
-from agentrl_envs.recorded.experts import Expert
+from agentrl_envs.recorded.experts import ExpertTrajectory
 
 NODES: list[dict[str, Any]] = [
     {"bounds_in_screen": {"right": 100, "bottom": 200}, "class_name": "android.view.View"},
@@ -90,14 +90,14 @@ def an_episode(folder: Path, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def converted(found: Any) -> Recording:
+def converted(found: Any) -> ConversationRecording:
     (one,) = found
-    assert isinstance(one.recording, Recording), one.recording
+    assert isinstance(one.recording, ConversationRecording), one.recording
     return one.recording
 
 
-def calls_in(recording: Recording) -> list[dict[str, Any]]:
-    said = [m for m in recording.messages if isinstance(m, AssistantSaid)]
+def calls_in(recording: ConversationRecording) -> list[dict[str, Any]]:
+    said = [m for m in recording.messages if isinstance(m, RecordedAction)]
     return [dict(c.arguments) for m in said for c in m.tool_calls]
 
 
@@ -116,7 +116,7 @@ def test_an_episode_of_androidcontrol(tmp_path: Path) -> None:
         {"action": "wait"},
         {"action": "done"},
     ]
-    expert = Expert.of(recording)
+    expert = ExpertTrajectory.of(recording)
     (asked,) = expert.opening
     assert asked.text == (
         "Goal: Add an alarm called Early\nscreen: 100 x 200\n"
@@ -127,7 +127,7 @@ def test_an_episode_of_androidcontrol(tmp_path: Path) -> None:
     answer = expert.turns[0].answers[0]
     assert answer.text == 'screen: 100 x 200\n[1] button "Add alarm" selected'
     assert answer.images[0].data == b"screen 1"
-    said = [m for m in recording.messages if isinstance(m, AssistantSaid)]
+    said = [m for m in recording.messages if isinstance(m, RecordedAction)]
     assert said[3].instruction == "step 3"
     assert (recording.task, recording.reward, recording.player) == ("17", 1.0, "android_control")
 
@@ -137,10 +137,14 @@ def test_what_is_shown_of_a_phone_is_a_choice(tmp_path: Path) -> None:
     file.write_text(json.dumps(an_episode(tmp_path)))
     pictured = converted(android_control(tmp_path, shown="screenshot"))
     assert calls_in(pictured)[0] == {"action": "click", "coordinate": [50, 30]}
-    assert Expert.of(pictured).turns[1].places == {1: (10, 20, 80, 20)}, "to be compared by"
-    assert Expert.of(pictured).opening[0].text.endswith("screen: 100 x 200")
+    assert ExpertTrajectory.of(pictured).turns[1].places == {1: (10, 20, 80, 20)}, (
+        "to be compared by"
+    )
+    assert ExpertTrajectory.of(pictured).opening[0].text.endswith("screen: 100 x 200")
     file.write_text(json.dumps(an_episode(tmp_path, screenshots=None)))
-    assert not Expert.of(converted(android_control(file, shown="axtree"))).opening[0].images
+    assert (
+        not ExpertTrajectory.of(converted(android_control(file, shown="axtree"))).opening[0].images
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_an_episode_that_cannot_be_converted_says_why(
 
 
 def test_a_call_is_one_of_a_phone() -> None:
-    with pytest.raises(Unusable, match="no action ''"):
+    with pytest.raises(UnusableTrajectory, match="no action ''"):
         call_of({})
 
 
@@ -257,7 +261,7 @@ def test_code_is_read_as_calls(code: Any, calls: list[dict[str, Any]]) -> None:
     ],
 )
 def test_code_that_cannot_be_read_says_why(code: Any, why: str) -> None:
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(UnusableTrajectory, match=why):
         calls_of(code)
 
 
@@ -290,7 +294,7 @@ def test_a_result_of_osworld_begins_at_the_first_screen_that_was_kept(tmp_path: 
     a_result(tmp_path / "results", *STEPS, response="I write it.")
     tasks = some_tasks(tmp_path)
     recording = converted(osworld(tmp_path / "results", tasks=tasks, size=(800, 600)))
-    expert = Expert.of(recording)
+    expert = ExpertTrajectory.of(recording)
     assert expert.opening[0].text == (
         'Goal: Make it blue.\nDone so far: {"action": "click", "coordinate": [10, 20]}\n'
         "screen: 800 x 600"
@@ -312,8 +316,10 @@ def test_a_screen_before_the_first_action_is_used(tmp_path: Path) -> None:
     place = a_result(tmp_path, *STEPS, "pyautogui.click(1, 1)", instruction="Make it red.")
     (place / "step_0.png").write_bytes(b"before")
     recording = converted(osworld(tmp_path))
-    assert Expert.of(recording).opening[0].text == "Goal: Make it red.\nscreen: 1920 x 1080"
-    assert Expert.of(recording).opening[0].images[0].data == b"before"
+    assert (
+        ExpertTrajectory.of(recording).opening[0].text == "Goal: Make it red.\nscreen: 1920 x 1080"
+    )
+    assert ExpertTrajectory.of(recording).opening[0].images[0].data == b"before"
     assert len(calls_in(recording)) == 4, "nothing comes after it was done"
     (place / "result.txt").unlink()
     assert converted(osworld(tmp_path)).reward is None

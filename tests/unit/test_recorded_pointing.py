@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from agentrl.env import Action, Box, Patch, call, say
 from agentrl.learn.recording import (
-    AssistantSaid,
+    ConversationRecording,
+    RecordedAction,
+    RecordedAnswer,
     RecordedCall,
-    Recording,
-    Said,
-    ToolSaid,
+    RecordedPrompt,
     write_recordings,
 )
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.matching import Matching, same_kind
+from agentrl_envs.recorded.matching import ActionMatcher, same_kind
 from agentrl_envs.recorded.pointing import smallest_box
 
 PLACES: dict[int, Box] = {
@@ -98,15 +98,15 @@ def does(action: str, **arguments: Any) -> Action:
     ],
 )
 def test_what_does_the_same_on_a_screen(said: Action, expert: Action, same: bool) -> None:
-    assert Matching(radius=5)(said, expert, PLACES) is same
+    assert ActionMatcher(radius=5)(said, expert, PLACES) is same
 
 
 def test_without_places_only_numbers_and_the_radius_count() -> None:
     near = does("click", coordinate=[10, 14])
-    assert Matching(radius=4)(near, does("click", coordinate=[10, 10]))
-    assert not Matching(radius=3)(near, does("click", coordinate=[10, 10]))
-    assert Matching()(does("click", element=2), does("click", element=2))
-    assert not Matching(radius=1000)(near, does("click", element=2))
+    assert ActionMatcher(radius=4)(near, does("click", coordinate=[10, 10]))
+    assert not ActionMatcher(radius=3)(near, does("click", coordinate=[10, 10]))
+    assert ActionMatcher()(does("click", element=2), does("click", element=2))
+    assert not ActionMatcher(radius=1000)(near, does("click", element=2))
 
 
 def test_a_kind_is_what_is_done() -> None:
@@ -132,18 +132,18 @@ def test_the_smallest_box_holds_the_point(places: dict[int, Box], point: tuple[i
         assert all(found[2] * found[3] <= wide * high for _, _, wide, high in holding)
 
 
-def a_recording(goal: str) -> Recording:
+def a_recording(goal: str) -> ConversationRecording:
     """Return an expert that clicks a button, types, clicks another one and is done."""
     actions = [does("click", element=2), does("type", text="x"), does("click", element=3)]
-    messages: list[Any] = [Said(role="user", content=f"Goal: {goal}")]
+    messages: list[Any] = [RecordedPrompt(role="user", content=f"Goal: {goal}")]
     for action in [*actions, does("done")]:
         made = action.tool_calls[0]
         given = RecordedCall(id=made.id, name=made.name, arguments=dict(made.arguments))
-        messages.append(AssistantSaid(role="assistant", tool_calls=(given,), places=PLACES))
+        messages.append(RecordedAction(role="assistant", tool_calls=(given,), places=PLACES))
         messages.append(
-            ToolSaid(role="tool", content="screen", tool_call_id=made.id, name="computer")
+            RecordedAnswer(role="tool", content="screen", tool_call_id=made.id, name="computer")
         )
-    return Recording(messages=tuple(messages[:-1]))
+    return ConversationRecording(messages=tuple(messages[:-1]))
 
 
 async def test_a_recording_of_a_screen_is_followed_by_what_is_hit(tmp_path: Path) -> None:

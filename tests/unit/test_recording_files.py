@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 
-from agentrl.atomic import lines_file
+from agentrl.authoring.gold import play_gold
+from agentrl.authoring.human_player import (
+    PlayerLeft,
+    TaskSkipped,
+    TerminalPlayer,
+    signature,
+    typed_action,
+)
 from agentrl.cli.record import record
 from agentrl.env import Action, BaseEnv, Box, Info, Observation, Step, call, say
 from agentrl.errors import ConfigError, EnvError
-from agentrl.gold import play_gold
 from agentrl.learn.recording import (
     VERSION,
     append_recording,
@@ -21,10 +27,10 @@ from agentrl.learn.recording import (
     write_recordings,
 )
 from agentrl.message import Image, Message
-from agentrl.person import Left, Skipped, TerminalSeat, signature, typed_action
+from agentrl.runtime.atomic_files import lines_file
 from agentrl.task import Split, Task
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.experts import Expert
+from agentrl_envs.recorded.experts import ExpertTrajectory
 
 PICTURES = [Image(b"first"), Image(b"second", "image/jpeg"), Image(b"first")]
 TOOL: dict[str, Any] = {
@@ -95,10 +101,10 @@ def test_pictures_lie_in_files_once_each_and_are_read_when_they_are_shown(tmp_pa
     assert (lines[0]["task"], lines[0]["reward"]) == ("train-0", 1.0)
     (tmp_path / "deep").rename(tmp_path / "elsewhere")
     file = tmp_path / "elsewhere" / "doors.jsonl"
-    expert = Expert.of(read_recordings(file)[0])
+    expert = ExpertTrajectory.of(read_recordings(file)[0])
     for picture in (tmp_path / "elsewhere" / "doors.images").iterdir():
         picture.unlink()
-    experts = [Expert.of(recording) for recording in read_recordings(file)]
+    experts = [ExpertTrajectory.of(recording) for recording in read_recordings(file)]
     assert experts[0].id == expert.id, "nothing was read to know which is which"
     env = RecordedEnv(recordings=file, heldout_fraction=0)
     assert [t.messages[0].text for t in env.tasks("train")] == [f"open train {i}" for i in range(3)]
@@ -110,7 +116,7 @@ def test_what_is_read_is_what_was_shown(tmp_path: Path) -> None:
     file = tmp_path / "doors.jsonl"
     recorded_with(file, tasks=1)
     (recording,) = read_recordings(file)
-    expert = Expert.of(recording)
+    expert = ExpertTrajectory.of(recording)
     assert expert.opening[0].images == (PICTURES[0],)
     assert [turn.answers[0].images[0] for turn in expert.turns[:2]] == PICTURES[1:]
     assert [turn.places for turn in expert.turns] == [{1: (float(i), 0, 10, 10)} for i in range(3)]
@@ -237,7 +243,7 @@ async def test_the_terminal_shows_asks_and_explains() -> None:
         return next(lines)
 
     opening, _ = await Doors().reset(options={"task": Task(prompt="open it")})
-    async with TerminalSeat(ask, shown.append) as seat:
+    async with TerminalPlayer(ask, shown.append) as seat:
         action = await seat.act(opening, opening.messages)
         assert action.tool_calls[0].arguments == {"button": 1}
         picture = shown[0].partition("(picture: ")[2].removesuffix(")")
@@ -247,9 +253,9 @@ async def test_the_terminal_shows_asks_and_explains() -> None:
             "press(button, hard=...)  Press a button.",
             "a call names its arguments: tool(argument=value); /help shows how",
         ]
-        with pytest.raises(Skipped):
+        with pytest.raises(TaskSkipped):
             await seat.act(Observation(()), ())
-        with pytest.raises(Left):
+        with pytest.raises(PlayerLeft):
             await seat.act(Observation(()), ())
     assert content_of(picture) is None
 
@@ -276,7 +282,7 @@ def test_a_persons_episodes_are_kept_one_by_one(
     record(f"{__name__}:Doors", file, player="human")
     (recording,) = read_recordings(file)
     assert (recording.player, recording.task, recording.reward) == ("human", "train-0", 1.0)
-    assert Expert.of(recording).turns[1].action == call("press", button=1)
+    assert ExpertTrajectory.of(recording).turns[1].action == call("press", button=1)
     assert next(typed) == "never asked"
     with pytest.raises(StopIteration):
         next(typed)

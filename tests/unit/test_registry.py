@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import agentrl
+from agentrl.authoring.env_id import EnvId
 from agentrl.env import Env
-from agentrl.env_id import EnvId
 from agentrl.errors import ConfigError
 from agentrl.registry import EnvSpec, make, register, register_tool_env, registry, spec
 from agentrl.task import Split, Task

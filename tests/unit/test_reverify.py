@@ -16,28 +16,28 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from agentrl.atomic import write_json
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.cli.app import app
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, RescoreBy, Step, rescored_by
 from agentrl.errors import ConfigError
-from agentrl.evaluation.folder import CONFIG, POLICY, STORE
 from agentrl.evaluation.record import EvaluationRecord
-from agentrl.evaluation.rescore import Rescored, Rescorer
-from agentrl.evaluation.reverify import recordings_of, reverify
+from agentrl.evaluation.rescore import RescoreResult, TrajectoryRescorer
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest
-from agentrl.progress import Quiet
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.run.build import build_evaluation, build_evaluation_tasks
+from agentrl.run.evaluation_folder import CONFIG, POLICY, STORE
+from agentrl.run.reverify import recordings_of, reverify
+from agentrl.runtime.atomic_files import write_json
+from agentrl.runtime.progress import SilentProgress
 from agentrl.store.reader import StoreReader
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Split, Task
-from agentrl.tool_env import ToolEnv
 from agentrl.trajectory import Failed, Finished, Truncated
-from agentrl.wiring import evaluation, evaluation_tasks
 from benchmarks.letters import END, LetterChat, ids
 
 TASKS = 6
@@ -141,30 +141,34 @@ def made(folder: Path, config_text: str) -> RunConfig:
 async def played(folder: Path, config_text: str, make_env: Any) -> Path:
     """Keep an evaluation in a folder, as `agentrl eval --out` does."""
     config = made(folder, config_text)
-    rollouts = Rollouts(
+    rollouts = RolloutRunner(
         make_env=make_env,
         engine=ScriptedEngine(talk),
         chat=LetterChat(),
         limits=EpisodeLimits(max_turns=config.rollout.max_turns),
         retries=0,
     )
-    tasks = evaluation_tasks(config, make_env())
+    tasks = build_evaluation_tasks(config, make_env())
     settings = StoreSettings(keep="all")
     with EvaluationRecord.open(folder / STORE, settings, seed=0, resume=False) as record:
-        report = await evaluation(config, tasks).run(rollouts, Quiet(), record=record)
+        report = await build_evaluation(config, tasks).run(
+            rollouts, SilentProgress(), record=record
+        )
     write_json(folder / "report.json", report.to_json())
     return folder
 
 
-async def again(folder: Path, make_env: Any, *, retries: int = 0, by: Any = None) -> list[Rescored]:
-    rescorer = Rescorer(make_env=make_env, retries=retries, by=by)
+async def again(
+    folder: Path, make_env: Any, *, retries: int = 0, by: Any = None
+) -> list[RescoreResult]:
+    rescorer = TrajectoryRescorer(make_env=make_env, retries=retries, by=by)
     with StoreReader(folder / STORE) as store:
         recordings = [one for id in store.groups() for one in recordings_of(store.group(id))]
     assert len(recordings) == TASKS * SAMPLES
     return [await rescorer.rescore(one) for one in recordings]
 
 
-def verdicts(found: Sequence[Rescored]) -> set[str]:
+def verdicts(found: Sequence[RescoreResult]) -> set[str]:
     return {one.verdict for one in found}
 
 
@@ -304,7 +308,7 @@ def test_how_an_environment_is_scored_again() -> None:
 
 
 def run(folder: Path, *overrides: str, **settings: Any) -> Any:
-    return reverify(folder, overrides, progress=Quiet(), **settings)
+    return reverify(folder, overrides, progress=SilentProgress(), **settings)
 
 
 @pytest.fixture(name="kept")

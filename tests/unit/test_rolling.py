@@ -17,13 +17,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agentrl.engine.router import EngineRouter, RequestCost, freshest
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
-from agentrl.rollout.gate.ledger import Ledger
-from agentrl.rollout.gate.policy import GatePolicy, SchedulerState, groups_to_open
-from agentrl.rollout.gate.rolling import RollingEngine
-from agentrl.rollout.gate.routing import Router, Weighing, freshest
+from agentrl.rollout.scheduler.policy import SchedulerCounts, SchedulerPolicy, groups_to_open
+from agentrl.rollout.scheduler.queue import RolloutQueue
+from agentrl.rollout.scheduler.rolling_update import RollingEngine
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from tests.unit.test_gate_runner import Rig, mixed, now, run, turns
 
@@ -31,12 +31,12 @@ LOADS_S = (5.0, 9.0, 14.0)
 """Of three engines; a step of a run trains for seven seconds."""
 
 
-def rolling(**changes: Any) -> GatePolicy:
+def rolling(**changes: Any) -> SchedulerPolicy:
     given: dict[str, Any] = {"mode": "async", "groups_per_step": 2, "group_size": 2, **changes}
-    return GatePolicy(rolling=True, **given)
+    return SchedulerPolicy(rolling=True, **given)
 
 
-def fleet(rig: Rig, loads_s: tuple[float, ...] = LOADS_S) -> Router:
+def fleet(rig: Rig, loads_s: tuple[float, ...] = LOADS_S) -> EngineRouter:
     """Put engines of different load times behind a rig."""
     engines = [
         SimulatedEngine(
@@ -52,7 +52,7 @@ def fleet(rig: Rig, loads_s: tuple[float, ...] = LOADS_S) -> Router:
         )
         for load_s in loads_s
     ]
-    router = Router(engines, weighing=Weighing(base_tokens=1))
+    router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
     rig.engine = router  # pyright: ignore[reportAttributeAccessIssue]
     return router
 
@@ -61,14 +61,14 @@ def fleet(rig: Rig, loads_s: tuple[float, ...] = LOADS_S) -> Router:
 
 
 def test_a_trajectory_begins_on_the_freshest_engine_that_is_not_swamped() -> None:
-    def of(versions: tuple[int, ...], loads: tuple[float, ...], slack: float = 2) -> list[int]:
+    def of(versions: tuple[int, ...], loads: tuple[float, ...], slack: float = 2.0) -> list[int]:
         return [*freshest(range(len(versions)), versions=versions, loads=loads, slack=slack)]
 
     assert of((4, 4, 4), (0, 0, 0)) == [0, 1, 2]
     assert of((4, 5, 4), (0, 0, 0)) == [1]
     assert of((4, 5, 5), (3, 8, 9)) == [1]  # twice 3, and 2
     assert of((4, 5, 5), (3, 9, 9)) == [0, 1, 2]
-    assert [*freshest([0, 2], versions=(4, 9, 5), loads=(0, 0, 0), slack=0)] == [2]
+    assert [*freshest([0, 2], versions=(4, 9, 5), loads=(0, 0, 0), slack=0.0)] == [2]
 
 
 @given(
@@ -98,7 +98,7 @@ def test_what_may_begin_follows_the_engine_that_lags() -> None:
     }
 
     def opened(reached: int | None) -> int:
-        state = SchedulerState(version=3, reached=reached, accepted=6, **counts)
+        state = SchedulerCounts(version=3, reached=reached, accepted=6, **counts)
         return groups_to_open(state, policy)
 
     assert opened(None) == opened(3) == 4
@@ -106,7 +106,7 @@ def test_what_may_begin_follows_the_engine_that_lags() -> None:
 
 
 def test_a_trajectory_is_as_old_as_the_engine_that_lags() -> None:
-    ledger = Ledger(rolling(max_start_lag=1), version=3)
+    ledger = RolloutQueue(rolling(max_start_lag=1), version=3)
     ledger.publish(4, rolls=True)
     assert ledger.state.version == 4
     assert ledger.oldest == 3
@@ -122,7 +122,7 @@ def test_a_trajectory_is_as_old_as_the_engine_that_lags() -> None:
 
 def test_only_an_open_gate_rolls() -> None:
     with pytest.raises(ValueError, match=r"rolling is true and mode=sync.*mode=async"):
-        GatePolicy(mode="sync", groups_per_step=1, group_size=1, rolling=True)
+        SchedulerPolicy(mode="sync", groups_per_step=1, group_size=1, rolling=True)
 
 
 # --- the router -----------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def asked(id: str, tokens: int = 4) -> GenerateRequest:
 def test_three_engines_take_weights_in_turn() -> None:
     async def main() -> None:
         engines = [Slow() for _ in range(3)]
-        router = Router(engines, weighing=Weighing(base_tokens=1))
+        router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
         assert isinstance(router, RollingEngine)
         first: list[asyncio.Task[Completion]] = []
         for number in range(3):  # one trajectory at home on each
@@ -182,7 +182,7 @@ def test_three_engines_take_weights_in_turn() -> None:
 def test_a_trajectory_stays_at_home_until_its_engine_has_other_weights() -> None:
     async def main() -> None:
         engines = [ScriptedEngine(lambda request: (1,) * 9) for _ in range(2)]
-        router = Router(engines, weighing=Weighing(base_tokens=1))
+        router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
         await router.generate(asked("a/0/0"))
         await engines[1].load(None, 1)  # the other one is fresher now, and it stays all the same
         await router.generate(asked("a/1/0"))
@@ -209,7 +209,7 @@ def test_weights_that_one_engine_refuses_end_the_roll() -> None:
             raise EngineError("not these")
 
     async def main() -> None:
-        router = Router([ScriptedEngine({}), Refuses({}), ScriptedEngine({})])
+        router = EngineRouter([ScriptedEngine({}), Refuses({}), ScriptedEngine({})])
         with pytest.raises(EngineError, match="not these"):
             await router.roll(None, 1)
         assert router.version == 0

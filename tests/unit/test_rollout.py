@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from agentrl.chat.renderer import TokenSegment
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, EngineError, RolloutError, ToolFailure
-from agentrl.evaluation.heldout import Evaluation
+from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.message import Message
+from agentrl.metrics.rollout_metrics import rollout_figures
 from agentrl.policy import Completion, GenerateRequest, Sampling
-from agentrl.progress import Quiet
-from agentrl.rollout.chat import TokenSegment
-from agentrl.rollout.episode import CHARACTERS_PER_TOKEN, Episode, EpisodeLimits
-from agentrl.rollout.figures import rollout_figures
-from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.episode import CHARACTERS_PER_TOKEN, EpisodeLimits, EpisodeRunner
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.runtime.progress import SilentProgress
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Source, Tree, Truncated
 from benchmarks.letters import END, LetterChat, ids
@@ -83,7 +83,7 @@ async def play(
     env: Echo, *turns: str, limits: EpisodeLimits | None = None, **changes: Any
 ) -> tuple[Tree, Leaf]:
     tree = Tree(TASK)
-    episode = Episode(
+    episode = EpisodeRunner(
         env=env,
         engine=ScriptedEngine(says(*turns)),
         chat=ClosingChat(),
@@ -336,7 +336,7 @@ class Interrupting(ScriptedEngine):
 async def test_an_interrupted_turn_goes_on_from_its_last_token() -> None:
     tree = Tree(TASK)
     engine = Interrupting(says("done"))
-    leaf = await Episode(
+    leaf = await EpisodeRunner(
         env=Echo(),
         engine=engine,
         chat=ClosingChat(),
@@ -354,9 +354,9 @@ async def test_an_interrupted_turn_goes_on_from_its_last_token() -> None:
 
 def rollouts(
     make_env: Callable[[], Echo], *, turns: Sequence[str] = ("done",), **changes: Any
-) -> Rollouts:
+) -> RolloutRunner:
     engine = ScriptedEngine(says(*turns))
-    return Rollouts(make_env=make_env, engine=engine, chat=ClosingChat(), **changes)
+    return RolloutRunner(make_env=make_env, engine=engine, chat=ClosingChat(), **changes)
 
 
 async def test_groups_share_their_prompt_and_have_every_sample() -> None:
@@ -417,7 +417,7 @@ async def test_seeds_tell_samples_tasks_and_steps_apart_and_retries_together() -
         seeds.append(request.seed)
         return (*ids("done"), END)
 
-    pool = Rollouts(make_env=Echo, engine=ScriptedEngine(record), chat=ClosingChat())
+    pool = RolloutRunner(make_env=Echo, engine=ScriptedEngine(record), chat=ClosingChat())
     tasks = [Task(prompt="a"), Task(prompt="b")]
     await pool.collect(tasks, group_size=2, seed=0, sampling=Sampling())
     await pool.collect(tasks, group_size=2, seed=1, sampling=Sampling())
@@ -429,7 +429,7 @@ async def test_seeds_tell_samples_tasks_and_steps_apart_and_retries_together() -
     def once() -> Echo:
         return Echo(breaks(RuntimeError("boom"))) if next(fail, False) else Echo()
 
-    pool = Rollouts(make_env=once, engine=ScriptedEngine(record), chat=ClosingChat())
+    pool = RolloutRunner(make_env=once, engine=ScriptedEngine(record), chat=ClosingChat())
     await pool.collect(tasks, group_size=2, seed=0, sampling=Sampling())
     assert len(seeds) == 5
     assert set(seeds) == first
@@ -496,8 +496,8 @@ def test_what_branches_share_costs_once() -> None:
 
 async def test_an_evaluation_keeps_no_entropies_whatever_training_keeps() -> None:
     engine = ScriptedEngine(says("hi", "done"))
-    rollouts = Rollouts(make_env=Echo, engine=engine, chat=ClosingChat(), entropies=True)
-    evaluation = Evaluation(
+    rollouts = RolloutRunner(make_env=Echo, engine=engine, chat=ClosingChat(), entropies=True)
+    evaluation = HeldOutEvaluation(
         tasks=(TASK,),
         samples_per_task=2,
         k=(1,),
@@ -506,7 +506,7 @@ async def test_an_evaluation_keeps_no_entropies_whatever_training_keeps() -> Non
         sampling=Sampling(),
         seed=0,
     )
-    report = await evaluation.run(rollouts, Quiet())
+    report = await evaluation.run(rollouts, SilentProgress())
     assert report.figures()["reward"] == 1
     assert [request.entropies for request in engine.requests] == [False] * 4
     await rollouts.collect([TASK], group_size=1, seed=0, sampling=Sampling())

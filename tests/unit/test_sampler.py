@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl.env import BaseEnv, Env
 from agentrl.errors import ConfigError
-from agentrl.sampler import TaskSampler, heldout_tasks
+from agentrl.rollout.task_sampler import TaskSampler, heldout_tasks
 from agentrl.task import Split, Task, split_of
 
 

@@ -22,9 +22,15 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import Pressure
-from agentrl_sandbox.admission import Admission, Place
-from agentrl_sandbox.pressure import READ_EVERY_S, START_BYTES, Bucket, Memory, Valve
-from agentrl_sandbox.turnstile import NEVER_BY_ITSELF, Turnstile
+from agentrl_sandbox.admission import PoolAdmission, SessionPermit
+from agentrl_sandbox.admission_queue import NEVER_BY_ITSELF, AdmissionQueue
+from agentrl_sandbox.pressure import (
+    READ_EVERY_S,
+    START_BYTES,
+    MemoryReading,
+    MemoryValve,
+    TokenBucket,
+)
 
 MIB = 2**20
 PLENTY = 2**40
@@ -59,9 +65,9 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         runner.run(work())
 
 
-def admission(memory: Callable[[], int] = lambda: PLENTY, **settings: Any) -> Admission:
+def admission(memory: Callable[[], int] = lambda: PLENTY, **settings: Any) -> PoolAdmission:
     clock = asyncio.get_running_loop().time
-    return Admission(Pressure(**settings), memory=Memory(memory), clock=clock)
+    return PoolAdmission(Pressure(**settings), memory=MemoryReading(memory), clock=clock)
 
 
 # -- rules ------------------------------------------------------------------------------------
@@ -71,7 +77,7 @@ GAPS = st.lists(st.floats(0, 2), min_size=1, max_size=60)
 
 @given(GAPS, st.floats(0.1, 50), st.integers(1, 8))
 def test_a_bucket_holds_over_any_window(gaps: list[float], per_s: float, burst: int) -> None:
-    bucket, now_s = Bucket(per_s=per_s, burst=burst), 0.0
+    bucket, now_s = TokenBucket(per_s=per_s, burst=burst), 0.0
     taken: list[float] = []
     for gap_s in gaps:
         now_s += gap_s
@@ -94,7 +100,7 @@ def within(taken: list[float], per_s: float, burst: int) -> bool:
 def test_a_full_bucket_gives_its_burst_and_then_one_by_one(
     per_s: float, burst: int, now_s: float
 ) -> None:
-    bucket = Bucket(per_s=per_s, burst=burst)
+    bucket = TokenBucket(per_s=per_s, burst=burst)
     for _ in range(burst):
         assert bucket.wait_s(now_s) <= 1e-9 * max(1, now_s)
         bucket.take(now_s)
@@ -104,10 +110,10 @@ def test_a_full_bucket_gives_its_burst_and_then_one_by_one(
 
 
 def test_a_valve_opens_later_than_it_shuts() -> None:
-    valve = Valve(100)
+    valve = MemoryValve(100)
     seen = [valve.is_open(bytes_) for bytes_ in (101, 100, 99, 100, 124, 125, 100, 99, 125)]
     assert seen == [True, True, False, False, False, True, True, False, True]
-    big = Valve(2**40)
+    big = MemoryValve(2**40)
     assert not big.is_open(2**40 - 1)
     assert not big.is_open(2**40 + 256 * MIB - 1)
     assert big.is_open(2**40 + 256 * MIB)
@@ -115,7 +121,7 @@ def test_a_valve_opens_later_than_it_shuts() -> None:
 
 def test_memory_is_read_now_and_then_and_promises_count_meanwhile() -> None:
     readings = iter([100 * MIB, 50 * MIB])
-    memory = Memory(lambda: next(readings))
+    memory = MemoryReading(lambda: next(readings))
     assert memory.available_bytes(7) == 100 * MIB
     memory.take()
     assert memory.available_bytes(7 + READ_EVERY_S / 2) == 100 * MIB - START_BYTES
@@ -136,7 +142,7 @@ WRONG: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), WRONG)
 def test_settings_under_which_nothing_could_start_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"sandbox\.pressure\.{name} is .* must be"):
-        Admission(Pressure(**{name: value}))
+        PoolAdmission(Pressure(**{name: value}))
 
 
 # -- any order of opening, forking, closing, cancelling ----------------------------------------
@@ -147,9 +153,9 @@ class Guest:
     """Somebody who wants a place, and what came of it."""
 
     kind: str
-    task: asyncio.Task[Place]
+    task: asyncio.Task[SessionPermit]
     got_s: float | None = None
-    place: Place | None = None
+    place: SessionPermit | None = None
     cancelled: bool = False
 
 
@@ -157,7 +163,7 @@ class Guest:
 class House:
     """Runs a script against an admission and checks it at every step."""
 
-    admission: Admission
+    admission: PoolAdmission
     sessions: int
     guests: list[Guest] = field(default_factory=list[Guest])
     order: list[Guest] = field(default_factory=list[Guest])
@@ -165,7 +171,7 @@ class House:
     def come(self, kind: str) -> None:
         enter = self.admission.session if kind == "open" else self.admission.fork
 
-        async def enter_it() -> Place:
+        async def enter_it() -> SessionPermit:
             place = await enter()
             self.order.append(guest)
             guest.got_s, guest.place = asyncio.get_running_loop().time(), place
@@ -306,7 +312,7 @@ def test_what_a_cancelled_one_had_goes_to_the_next_in_line() -> None:
         def rule() -> float:
             return 0.0 if tokens and tokens.pop() else NEVER_BY_ITSELF
 
-        turnstile = Turnstile(rule, lambda: tokens.append(1), lambda: "too late")
+        turnstile = AdmissionQueue(rule, lambda: tokens.append(1), lambda: "too late")
         first, second = (asyncio.create_task(turnstile.wait(9.0)) for _ in range(2))
         await asyncio.sleep(0)
         tokens.append(1)
@@ -387,7 +393,7 @@ def test_starts_keep_to_the_bucket_and_forks_do_not_wait_for_it() -> None:
         assert gate.figures()["waited_s"] == pytest.approx(3.0)
         assert gate.figures()["longest_wait_s"] == pytest.approx(1.5)
 
-    async def timed(enter: Callable[[], Coroutine[Any, Any, Place]]) -> float:
+    async def timed(enter: Callable[[], Coroutine[Any, Any, SessionPermit]]) -> float:
         await enter()
         return asyncio.get_running_loop().time()
 
@@ -434,7 +440,7 @@ def test_a_fork_that_finds_no_place_ends_with_an_error_that_names_the_setting() 
         gate = admission(sessions=2, wait_s=3.0)
         holders = [await gate.session(), await gate.session()]
 
-        async def hold_and_fork(held: Place, after_s: float) -> str:
+        async def hold_and_fork(held: SessionPermit, after_s: float) -> str:
             await asyncio.sleep(after_s)
             try:
                 (await gate.fork()).release()
@@ -494,10 +500,10 @@ def test_a_burst_does_not_trust_one_reading() -> None:
     """Pools of one process share the reading, and what the other one has just promised."""
 
     async def work() -> None:
-        memory = Memory(lambda: 100 * MIB + 2 * START_BYTES)
+        memory = MemoryReading(lambda: 100 * MIB + 2 * START_BYTES)
         pressure = Pressure(free_memory_bytes=100 * MIB, wait_s=0.0)
         clock = asyncio.get_running_loop().time
-        one, other = (Admission(pressure, memory=memory, clock=clock) for _ in range(2))
+        one, other = (PoolAdmission(pressure, memory=memory, clock=clock) for _ in range(2))
         for gate in (one, other, one):
             await gate.session()
         with pytest.raises(SandboxError, match="memory"):
@@ -537,7 +543,9 @@ def test_a_cell_that_finds_no_slot_says_so() -> None:
 
 
 async def test_on_a_real_clock_nobody_is_let_in_early() -> None:
-    gate = Admission(Pressure(starts_per_s=50.0, start_burst=1), memory=Memory(lambda: PLENTY))
+    gate = PoolAdmission(
+        Pressure(starts_per_s=50.0, start_burst=1), memory=MemoryReading(lambda: PLENTY)
+    )
     began_s = time.monotonic()
     await asyncio.gather(*(gate.session() for _ in range(6)))
     assert time.monotonic() - began_s >= 5 / 50

@@ -23,15 +23,20 @@ from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
-from agentrl.evaluation.budget import Prices
-from agentrl.evaluation.heldout import Evaluation
-from agentrl.evaluation.policy import evaluate
-from agentrl.evaluation.report import Report
-from agentrl.evaluation.scaling.attempt import Attempt, Method
+from agentrl.evaluation.budget import TokenPrices
+from agentrl.evaluation.held_out import HeldOutEvaluation
+from agentrl.evaluation.report import EvaluationReport
+from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod
 from agentrl.evaluation.scaling.catalogue import method_of
-from agentrl.evaluation.scaling.choosing import best_of, majority, usual_answer
-from agentrl.evaluation.scaling.heard_env import hinted
-from agentrl.evaluation.scaling.methods import BestOf, Majority, Pdr, Rtv, Sage, Tournaments
+from agentrl.evaluation.scaling.listening_env import hinted
+from agentrl.evaluation.scaling.methods import (
+    BestOfN,
+    MajorityVote,
+    PdrMethod,
+    RtvMethod,
+    SageMethod,
+    TournamentSettings,
+)
 from agentrl.evaluation.scaling.notes import (
     note_question,
     plan_hint,
@@ -40,8 +45,9 @@ from agentrl.evaluation.scaling.notes import (
     voted,
 )
 from agentrl.evaluation.scaling.run import ScaledEvaluation
+from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
 from agentrl.evaluation.scaling.tournament import (
-    Tournament,
+    TournamentResult,
     comparisons_of,
     shown_order,
     tournament,
@@ -49,9 +55,10 @@ from agentrl.evaluation.scaling.tournament import (
 )
 from agentrl.message import Message, ToolCall
 from agentrl.policy import GenerateRequest, Sampling
-from agentrl.progress import Quiet
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.pool import Rollouts
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.run.evaluate import evaluate
+from agentrl.runtime.progress import SilentProgress
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Trajectory
 from benchmarks.letters import END, LetterChat, ids, said
@@ -97,7 +104,7 @@ def played(
     judge: Callable[[tuple[int, ...], int], int | None],
     has_result: Callable[[int], bool] = lambda one: True,
     **settings: int,
-) -> Tournament:
+) -> TournamentResult:
     async def vote(order: tuple[int, ...], seed: int) -> int | None:
         return judge(order, seed)
 
@@ -213,7 +220,7 @@ def test_a_hint_stands_behind_the_tasks_words() -> None:
 TASK = Task(prompt="the task", id="t", answer="hidden")
 
 
-def attempt(text: str, *, passes: bool = False, broke: bool = False) -> Attempt:
+def attempt(text: str, *, passes: bool = False, broke: bool = False) -> ScalingAttempt:
     trajectory = Trajectory(
         task=TASK,
         sample=0,
@@ -225,7 +232,7 @@ def attempt(text: str, *, passes: bool = False, broke: bool = False) -> Attempt:
         versions=(),
         nodes=(),
     )
-    return Attempt(
+    return ScalingAttempt(
         trajectory=trajectory, messages=(Message("user", "trace"), Message("assistant", text))
     )
 
@@ -234,13 +241,13 @@ def attempt(text: str, *, passes: bool = False, broke: bool = False) -> Attempt:
 class Scripted:
     """An agent whose attempts are given, and which writes down what it is asked."""
 
-    given: list[Attempt]
+    given: list[ScalingAttempt]
     task: Task = TASK
     hints: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     asked: list[str] = field(default_factory=list[str])
     judge: Any = None
 
-    async def attempts(self, count: int, *, hint: str = "") -> list[Attempt]:
+    async def attempts(self, count: int, *, hint: str = "") -> list[ScalingAttempt]:
         self.hints.append((count, hint))
         taken, self.given = self.given[:count], self.given[count:]
         return taken
@@ -257,27 +264,27 @@ class Scripted:
         return "plan ψ"
 
 
-def numbered(count: int, start: int = 0) -> list[Attempt]:
+def numbered(count: int, start: int = 0) -> list[ScalingAttempt]:
     return [attempt(f"answer a{n} ") for n in range(start, start + count)]
 
 
-def solve(method: Method, agent: Scripted) -> Any:
+def solve(method: ScalingMethod, agent: Scripted) -> Any:
     return asyncio.run(method.solve(agent, seed=1))
 
 
 def test_majority_submits_an_attempt_that_did_not_break() -> None:
     texts = ["7", "9", "7.", "broken"]
     agent = Scripted([attempt(t, broke=t == "broken") for t in texts])
-    found = solve(Majority(samples=4), agent)
+    found = solve(MajorityVote(samples=4), agent)
     assert found.chosen is found.attempts[0]
     assert found.notes == {"answers": ["7", "9", "7", ""], "chosen": 0}
     broken = Scripted([attempt("x", broke=True), attempt("")])
-    assert not solve(Majority(samples=2), broken).chosen.broke
+    assert not solve(MajorityVote(samples=2), broken).chosen.broke
 
 
 def test_majority_counts_answers_as_it_is_told() -> None:
     agent = Scripted([attempt(t) for t in ("it is 4", "so 5", "hence 5")])
-    found = solve(Majority(samples=3, answer=lambda text: text[-1]), agent)
+    found = solve(MajorityVote(samples=3, answer=lambda text: text[-1]), agent)
     assert found.chosen is found.attempts[1]
 
 
@@ -289,16 +296,16 @@ def test_the_verifier_sees_what_was_said_and_chooses() -> None:
         return len(messages[-1].text)
 
     agent = Scripted([attempt("a"), attempt("ccc", broke=True), attempt("bb")])
-    found = solve(BestOf(verifier=longest, samples=3), agent)
+    found = solve(BestOfN(verifier=longest, samples=3), agent)
     assert found.chosen.answer == "bb"
     assert seen == [("t", "a"), ("t", "bb")]
-    unsure = solve(BestOf(verifier=lambda task, messages: None, samples=2), Scripted(numbered(2)))
+    unsure = solve(BestOfN(verifier=lambda task, messages: None, samples=2), Scripted(numbered(2)))
     assert unsure.chosen is unsure.attempts[0]
 
 
 def test_rtv_asks_as_often_as_the_paper() -> None:
     agent = Scripted(numbered(16))
-    found = solve(Rtv(), agent)
+    found = solve(RtvMethod(), agent)
     assert len(agent.asked) == 16 + 120
     assert found.chosen.answer == "answer a15 "
     votes = [q for q in agent.asked if "most likely" in q]
@@ -311,7 +318,7 @@ def test_rtv_asks_as_often_as_the_paper() -> None:
 
 def test_rtv_has_no_note_of_what_broke() -> None:
     agent = Scripted([attempt("answer a0 "), attempt("answer a9 ", broke=True)])
-    found = solve(Rtv(samples=2), agent)
+    found = solve(RtvMethod(samples=2), agent)
     assert found.chosen.answer == "answer a0 "
     assert found.notes["notes"] == ["note of a0 ", "no result"]
     assert len(agent.asked) == 1
@@ -319,7 +326,7 @@ def test_rtv_has_no_note_of_what_broke() -> None:
 
 def test_pdr_shows_the_best_notes_to_fresh_attempts() -> None:
     agent = Scripted([*numbered(16), *numbered(16, 16)])
-    found = solve(Pdr(), agent)
+    found = solve(PdrMethod(), agent)
     (first, nothing), (second, hint) = agent.hints
     assert (first, nothing, second) == (16, "", 16)
     read = [n for n in range(16) if f"note of a{n} " in hint]
@@ -335,13 +342,13 @@ def test_pdr_shows_the_best_notes_to_fresh_attempts() -> None:
 def test_pdr_without_a_note_says_nothing() -> None:
     broken = [attempt("x", broke=True) for _ in range(2)]
     agent = Scripted([*broken, *numbered(2)])
-    solve(Pdr(samples=2, keep=1, by=Tournaments(votes=1)), agent)
+    solve(PdrMethod(samples=2, keep=1, by=TournamentSettings(votes=1)), agent)
     assert agent.hints == [(2, ""), (2, "")]
 
 
 def test_sage_plans_once_and_submits_the_second() -> None:
     agent = Scripted(numbered(2))
-    found = solve(Sage(), agent)
+    found = solve(SageMethod(), agent)
     (first, nothing), (second, hint) = agent.hints
     assert (first, nothing, second) == (1, "", 1)
     assert "plan ψ" not in agent.asked[0]
@@ -351,13 +358,13 @@ def test_sage_plans_once_and_submits_the_second() -> None:
     assert len(agent.asked) == 1
     assert found.chosen is found.attempts[1]
     checked = Scripted(numbered(2))
-    first_one = solve(Sage(check=lambda task, messages: True), checked)
+    first_one = solve(SageMethod(check=lambda task, messages: True), checked)
     assert first_one.chosen is first_one.attempts[0]
     assert (len(checked.hints), checked.asked) == (1, [])
-    denied = solve(Sage(check=lambda task, messages: False), Scripted(numbered(2)))
+    denied = solve(SageMethod(check=lambda task, messages: False), Scripted(numbered(2)))
     assert denied.chosen is denied.attempts[1]
     broken = Scripted([attempt("x", broke=True), *numbered(1)])
-    solve(Sage(check=lambda task, messages: True), broken)
+    solve(SageMethod(check=lambda task, messages: True), broken)
     assert (broken.hints, broken.asked) == ([(1, ""), (1, "")], [])
 
 
@@ -394,10 +401,10 @@ def talk(request: GenerateRequest) -> Sequence[int]:
     return (*ids(("no", "k")[request.seed % 2]), END)
 
 
-def scaled(method: Method, name: str, **settings: Any) -> Report:
+def scaled(method: ScalingMethod, name: str, **settings: Any) -> EvaluationReport:
     return asyncio.run(
         ScaledEvaluation(
-            evaluation=Evaluation(
+            evaluation=HeldOutEvaluation(
                 tasks=tuple(Lock().tasks("heldout")),
                 samples_per_task=1,
                 k=(1,),
@@ -405,17 +412,17 @@ def scaled(method: Method, name: str, **settings: Any) -> Report:
                 confidence=0.95,
                 sampling=Sampling(),
                 seed=5,
-                prices=Prices(prompt_per_million=1e6, sampled_per_million=1e6),
+                prices=TokenPrices(prompt_per_million=1e6, sampled_per_million=1e6),
             ),
             method=method,
             name=name,
             tasks_at_once=2,
-        ).run(rollouts(**settings), Quiet())
+        ).run(rollouts(**settings), SilentProgress())
     )
 
 
-def rollouts(reply: Any = talk, context: int = 4000) -> Rollouts:
-    return Rollouts(
+def rollouts(reply: Any = talk, context: int = 4000) -> RolloutRunner:
+    return RolloutRunner(
         make_env=Lock,
         engine=ScriptedEngine(reply),
         chat=LetterChat(between="\n"),
@@ -434,7 +441,7 @@ def prompts(first: str) -> int:
 
 def test_sage_costs_both_attempts_and_the_plan() -> None:
     Lock.resets = 0
-    report = scaled(Sage(), "sage")
+    report = scaled(SageMethod(), "sage")
     assert Lock.resets == 12
     assert report.overall.pass_at[1].mean == 1.0
     figures = report.scaled
@@ -457,9 +464,9 @@ def test_sage_costs_both_attempts_and_the_plan() -> None:
 
 def test_the_first_attempts_are_the_evaluations_own() -> None:
     """Scaling begins with the trajectories that the plain evaluation plays."""
-    report = scaled(Majority(samples=3), "majority")
+    report = scaled(MajorityVote(samples=3), "majority")
     plain = asyncio.run(
-        Evaluation(
+        HeldOutEvaluation(
             tasks=tuple(Lock().tasks("heldout")),
             samples_per_task=3,
             k=(1,),
@@ -467,7 +474,7 @@ def test_the_first_attempts_are_the_evaluations_own() -> None:
             confidence=0.95,
             sampling=Sampling(),
             seed=5,
-        ).run(rollouts(), Quiet())
+        ).run(rollouts(), SilentProgress())
     )
     assert report.scaled is not None
     assert report.scaled.plain == plain.overall.pass_at[1]
@@ -481,7 +488,7 @@ def test_the_first_attempts_are_the_evaluations_own() -> None:
 
 
 def test_a_report_shows_what_scaling_gained() -> None:
-    report = scaled(Rtv(samples=4), "rtv")
+    report = scaled(RtvMethod(samples=4), "rtv")
     rows = {row[0]: row for row in report.rows()}
     assert {"one attempt: pass@1", "gain", "tokens per task", "times one attempt"} <= rows.keys()
     assert report.to_json()["scaling"]["costs"]["attempts per task"] == 4
@@ -493,7 +500,7 @@ def test_a_question_that_breaks_fails_its_task() -> None:
             raise RuntimeError("no answer")
         return talk(request)
 
-    report = scaled(Sage(), "sage", reply=breaks)
+    report = scaled(SageMethod(), "sage", reply=breaks)
     assert report.overall.outcomes == {"failed_engine": 1, "finished": 5}
     assert report.scaled is not None
     assert report.scaled.gain is not None
@@ -502,7 +509,7 @@ def test_a_question_that_breaks_fails_its_task() -> None:
 
 def test_a_question_without_room_is_a_wrong_config() -> None:
     with pytest.raises(ConfigError, match=r"raise it, or lower evaluate\.scaling\."):
-        scaled(Sage(), "sage", context=100)
+        scaled(SageMethod(), "sage", context=100)
 
 
 def longest(task: Task, messages: Sequence[Message]) -> float:
@@ -514,15 +521,15 @@ def test_a_config_names_a_method(name: Any) -> None:
     section = ScalingSection(
         name=name, samples=3, keep=2, votes=5, group=3, verifier=f"{__name__}:longest"
     )
-    by = Tournaments(group=3, votes=5)
+    by = TournamentSettings(group=3, votes=5)
     assert (
         method_of(section)
         == {
-            "majority": Majority(samples=3),
-            "best_of": BestOf(verifier=longest, samples=3),
-            "rtv": Rtv(samples=3, by=by),
-            "pdr": Pdr(samples=3, keep=2, by=by),
-            "sage": Sage(),
+            "majority": MajorityVote(samples=3),
+            "best_of": BestOfN(verifier=longest, samples=3),
+            "rtv": RtvMethod(samples=3, by=by),
+            "pdr": PdrMethod(samples=3, keep=2, by=by),
+            "sage": SageMethod(),
         }[name]
         or name == "best_of"
     )

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.scheduler import Attempt, TooManyFailures, check_failures, plan, tries_again
+from agentrl.rollout.scheduler.topology import (
+    RolloutKey,
+    TooManyFailures,
+    check_failures,
+    plan,
+    tries_again,
+)
 from agentrl.trajectory import Failed, Finished, Outcome, Truncated
 
 
@@ -31,7 +37,7 @@ def test_a_plan_has_every_sample_of_every_group_once(tasks: int, group_size: int
     ],
 )
 def test_only_failures_are_tried_again(outcome: Outcome, number: int, again: bool) -> None:
-    assert tries_again(outcome, Attempt(group=0, sample=0, number=number), retries=2) is again
+    assert tries_again(outcome, RolloutKey(group=0, sample=0, number=number), retries=2) is again
 
 
 def test_failures_up_to_the_bound_are_tolerated() -> None:

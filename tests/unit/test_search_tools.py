@@ -14,22 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.authoring.toolset import ToolSet, schemas_of
 from agentrl.errors import ConfigError, ToolError
 from agentrl.message import ToolCall
 from agentrl.tool import ToolContext
-from agentrl.toolbox import Toolbox, schemas_of
-from agentrl_tools.search import Corpus, Document, Search, read_corpus
-from agentrl_tools.search.index import INDEXES_KEPT, Index, index_of
+from agentrl_tools.search import CorpusDocument, Search, SearchCorpus, read_corpus
+from agentrl_tools.search.index import INDEXES_KEPT, SearchIndex, index_of
 from agentrl_tools.search.passage import cut, pages, places, sentences, snippet
 from tests.support.watchdog import watched
 
-CORPUS = Corpus(
+CORPUS = SearchCorpus(
     [
-        Document("kettle", "A kettle boils water. It is made of steel.", "Kettle"),
-        Document("tea", "Tea is made with boiling water from a kettle. Milk is optional."),
-        Document("steel", "Steel is iron with a little carbon."),
-        Document("twin-b", "The same words."),
-        Document("twin-a", "The same words."),
+        CorpusDocument("kettle", "A kettle boils water. It is made of steel.", "Kettle"),
+        CorpusDocument("tea", "Tea is made with boiling water from a kettle. Milk is optional."),
+        CorpusDocument("steel", "Steel is iron with a little carbon."),
+        CorpusDocument("twin-b", "The same words."),
+        CorpusDocument("twin-a", "The same words."),
     ]
 )
 
@@ -47,8 +47,11 @@ def test_documents_come_best_first_and_only_with_a_word_of_the_query() -> None:
 
 
 def test_a_title_counts_more_than_a_word() -> None:
-    corpus = Corpus(
-        [Document("a", "Boats sail. Boats float."), Document("b", "Things that sail.", "Boats")]
+    corpus = SearchCorpus(
+        [
+            CorpusDocument("a", "Boats sail. Boats float."),
+            CorpusDocument("b", "Things that sail.", "Boats"),
+        ]
     )
     assert [document.id for document in index_of(corpus).best("boats", 2)] == ["b", "a"]
 
@@ -59,13 +62,13 @@ def test_equals_come_in_the_order_of_the_corpus() -> None:
 
 
 def test_equal_corpora_share_an_index_and_the_oldest_is_forgotten() -> None:
-    again = Corpus(list(CORPUS.documents), source="elsewhere")
+    again = SearchCorpus(list(CORPUS.documents), source="elsewhere")
     assert index_of(again) is index_of(CORPUS)
-    other = Corpus([Document("kettle", "Another text.")])
+    other = SearchCorpus([CorpusDocument("kettle", "Another text.")])
     assert other.digest != CORPUS.digest
     first = index_of(other)
     for number in range(INDEXES_KEPT):
-        index_of(Corpus([Document("x", f"text {number}")]))
+        index_of(SearchCorpus([CorpusDocument("x", f"text {number}")]))
     assert index_of(other) is not first
 
 
@@ -76,8 +79,8 @@ def test_scores_are_those_of_bm25() -> None:
     idf = ln(1 + (2 - 1 + 0.5) / (1 + 0.5)) = ln 2, and a word once in a text of average length
     weighs 1 / (1 + 1.5) = 0.4 (this form leaves out the constant k1 + 1).
     """
-    corpus = Corpus([Document("a", "red"), Document("b", "green")])
-    scores = Index(corpus)._ranking.get_scores(["red"])  # pyright: ignore[reportPrivateUsage]
+    corpus = SearchCorpus([CorpusDocument("a", "red"), CorpusDocument("b", "green")])
+    scores = SearchIndex(corpus)._ranking.get_scores(["red"])  # pyright: ignore[reportPrivateUsage]
     assert scores.tolist() == pytest.approx([0.6931472 * 0.4, 0.0], rel=1e-5)
 
 
@@ -105,7 +108,7 @@ def test_find_minds_neither_case_nor_space() -> None:
 async def answers(*calls: tuple[str, dict[str, object]]) -> list[str]:
     context = ToolContext(task_id="t", sample=0, seed=0)
     tools = partial(Search, CORPUS, results=2, snippet_words=4, page_words=5)
-    toolbox = await Toolbox.open([tools], context=context, timeout_s=10)
+    toolbox = await ToolSet.open([tools], context=context, timeout_s=10)
     fork = await toolbox.fork()
     done = [await toolbox.call(ToolCall("c", name, arguments)) for name, arguments in calls]
     assert [result.content for result in done] == [
@@ -154,7 +157,7 @@ def test_settings_are_checked() -> None:
 
 
 async def test_many_searches_at_once_agree() -> None:
-    corpus = Corpus([Document(str(n), f"number {n} and {n % 7}") for n in range(200)])
+    corpus = SearchCorpus([CorpusDocument(str(n), f"number {n} and {n % 7}") for n in range(200)])
     tool = Search(corpus, results=3)
     searches = [asyncio.to_thread(tool.search, f"and {n % 7}") for n in range(40)]
     done = await asyncio.gather(*searches)
@@ -165,7 +168,10 @@ def test_a_corpus_is_read_from_a_file_or_a_folder(tmp_path: Path) -> None:
     lines = [{"id": 1, "text": "One."}, {"id": "b", "text": "Two.", "title": "B"}]
     file = tmp_path / "corpus.jsonl"
     file.write_text("\n\n".join(map(json.dumps, lines)))
-    assert read_corpus(file).documents == (Document("1", "One."), Document("b", "Two.", "B"))
+    assert read_corpus(file).documents == (
+        CorpusDocument("1", "One."),
+        CorpusDocument("b", "Two.", "B"),
+    )
 
     folder = tmp_path / "texts"
     (folder / "deep").mkdir(parents=True)

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_envs.gui.seat.gestures import Event, Gesture, Hands, Key, Pointer, gestures
-from agentrl_envs.gui.seat.keys import character_of, name_of
+from agentrl_envs.gui.vnc.gestures import (
+    Event,
+    GestureRecognizer,
+    InputGesture,
+    KeyEvent,
+    PointerEvent,
+    gestures,
+)
+from agentrl_envs.gui.vnc.keys import character_of, name_of
 from agentrl_tools.computer.computer import SCROLL_MAX, TYPED_MAX
 
 SHIFT, CTRL, ALT = 0xFFE1, 0xFFE3, 0xFFE9
@@ -23,13 +30,13 @@ def press(
     at_s: float, x: int, y: int, bit: int = 0, *, to: tuple[int, int] | None = None
 ) -> list[Event]:
     """Return a button that goes down at a point and comes up there, or at another one."""
-    return [Pointer(at_s, (x, y), 1 << bit), Pointer(at_s + 0.05, to or (x, y), 0)]
+    return [PointerEvent(at_s, (x, y), 1 << bit), PointerEvent(at_s + 0.05, to or (x, y), 0)]
 
 
 def strike(at_s: float, *symbols: int) -> list[Event]:
     """Return keys that go down together and come up in the opposite order."""
-    downs = [Key(at_s, symbol, True) for symbol in symbols]
-    return [*downs, *(Key(at_s + 0.02, symbol, False) for symbol in reversed(symbols))]
+    downs = [KeyEvent(at_s, symbol, True) for symbol in symbols]
+    return [*downs, *(KeyEvent(at_s + 0.02, symbol, False) for symbol in reversed(symbols))]
 
 
 def typed(at_s: float, text: str, *, apart_s: float = 0.1) -> list[Event]:
@@ -41,7 +48,7 @@ def symbol_of(character: str) -> int:
     return number if number < 0x100 else 0x01000000 + number
 
 
-CLICK = Gesture(verb="click", point=(10, 20))
+CLICK = InputGesture(verb="click", point=(10, 20))
 
 
 @pytest.mark.parametrize(
@@ -65,81 +72,81 @@ CLICK = Gesture(verb="click", point=(10, 20))
         ),
         (press(0, 10, 20, 1), [replace(CLICK, verb="middle_click")]),
         ([*press(0, 10, 20), *press(0.1, 10, 20, 2)], [CLICK, replace(CLICK, verb="right_click")]),
-        (press(0, 10, 20, to=(80, 90)), [Gesture(verb="drag", point=(10, 20), to=(80, 90))]),
+        (press(0, 10, 20, to=(80, 90)), [InputGesture(verb="drag", point=(10, 20), to=(80, 90))]),
         (press(0, 10, 20, to=(13, 23)), [CLICK]),
         (
             [*press(0, 10, 20), *press(0.1, 10, 20, to=(80, 90))],
-            [CLICK, Gesture(verb="drag", point=(10, 20), to=(80, 90))],
+            [CLICK, InputGesture(verb="drag", point=(10, 20), to=(80, 90))],
         ),
         (
-            [Key(0, CTRL, True), *press(0.1, 10, 20), Key(0.3, CTRL, False)],
+            [KeyEvent(0, CTRL, True), *press(0.1, 10, 20), KeyEvent(0.3, CTRL, False)],
             [replace(CLICK, keys="ctrl")],
         ),
         (
-            [*press(0, 10, 20), Key(0.1, CTRL, True), *press(0.2, 10, 20)],
+            [*press(0, 10, 20), KeyEvent(0.1, CTRL, True), *press(0.2, 10, 20)],
             [CLICK, replace(CLICK, keys="ctrl")],
         ),
         (
             [*press(0, 5, 6, 4), *press(0.1, 7, 8, 4), *press(0.2, 7, 8, 4)],
-            [Gesture(verb="scroll", point=(5, 6), direction="down", amount=3)],
+            [InputGesture(verb="scroll", point=(5, 6), direction="down", amount=3)],
         ),
         (
             [*press(0, 5, 6, 3), *press(0.1, 5, 6, 6), *press(0.2, 5, 6, 5)],
             [
-                Gesture(verb="scroll", point=(5, 6), direction=direction, amount=1)
+                InputGesture(verb="scroll", point=(5, 6), direction=direction, amount=1)
                 for direction in ("up", "right", "left")
             ],
         ),
         (
             [*press(0, 5, 6, 4), *press(0.9, 5, 6, 4)],
-            [Gesture(verb="scroll", point=(5, 6), direction="down", amount=1)] * 2,
+            [InputGesture(verb="scroll", point=(5, 6), direction="down", amount=1)] * 2,
         ),
-        (typed(0, "Grün 1/2 ≈ €"), [Gesture(verb="type", text="Grün 1/2 ≈ €")]),
+        (typed(0, "Grün 1/2 ≈ €"), [InputGesture(verb="type", text="Grün 1/2 ≈ €")]),
         (
             [*typed(0, "ab"), *typed(2, "c")],
-            [Gesture(verb="type", text="ab"), Gesture(verb="type", text="c")],
+            [InputGesture(verb="type", text="ab"), InputGesture(verb="type", text="c")],
         ),
         (
             [*typed(0, "abx"), *strike(0.4, BACKSPACE), *typed(0.5, "c")],
-            [Gesture(verb="type", text="abc")],
+            [InputGesture(verb="type", text="abc")],
         ),
         (
             [*typed(0, "a"), *strike(0.2, BACKSPACE), *strike(0.3, BACKSPACE)],
-            [Gesture(verb="key", keys="BackSpace")],
+            [InputGesture(verb="key", keys="BackSpace")],
         ),
         (
             [*typed(0, "ab"), *strike(0.3, RETURN)],
-            [Gesture(verb="type", text="ab"), Gesture(verb="key", keys="Return")],
+            [InputGesture(verb="type", text="ab"), InputGesture(verb="key", keys="Return")],
         ),
-        ([*press(0, 10, 20), *typed(0.2, "a")], [CLICK, Gesture(verb="type", text="a")]),
-        ([*typed(0, "a"), *press(0.2, 10, 20)], [Gesture(verb="type", text="a"), CLICK]),
+        ([*press(0, 10, 20), *typed(0.2, "a")], [CLICK, InputGesture(verb="type", text="a")]),
+        ([*typed(0, "a"), *press(0.2, 10, 20)], [InputGesture(verb="type", text="a"), CLICK]),
         (
             [*press(0, 10, 20), *typed(0.1, "a"), *press(0.2, 10, 20)],
-            [CLICK, Gesture(verb="type", text="a"), CLICK],
+            [CLICK, InputGesture(verb="type", text="a"), CLICK],
         ),
-        (strike(0, CTRL, ord("s")), [Gesture(verb="key", keys="ctrl+s")]),
-        (strike(0, CTRL, SHIFT, ord("S")), [Gesture(verb="key", keys="ctrl+shift+s")]),
-        (strike(0, CTRL, SHIFT, ord("+")), [Gesture(verb="key", keys="ctrl++")]),
-        (strike(0, SHIFT, TAB), [Gesture(verb="key", keys="shift+Tab")]),
-        (strike(0, SHIFT, 0xFE20), [Gesture(verb="key", keys="shift+Tab")]),
-        (strike(0, ALT, 0xFFC1), [Gesture(verb="key", keys="alt+F4")]),
-        (strike(0, SHIFT, ord("A")), [Gesture(verb="type", text="A")]),
-        (strike(0, 0xFE03, ord("@")), [Gesture(verb="type", text="@")]),
-        (strike(0, 0xFFB7), [Gesture(verb="type", text="7")]),
+        (strike(0, CTRL, ord("s")), [InputGesture(verb="key", keys="ctrl+s")]),
+        (strike(0, CTRL, SHIFT, ord("S")), [InputGesture(verb="key", keys="ctrl+shift+s")]),
+        (strike(0, CTRL, SHIFT, ord("+")), [InputGesture(verb="key", keys="ctrl++")]),
+        (strike(0, SHIFT, TAB), [InputGesture(verb="key", keys="shift+Tab")]),
+        (strike(0, SHIFT, 0xFE20), [InputGesture(verb="key", keys="shift+Tab")]),
+        (strike(0, ALT, 0xFFC1), [InputGesture(verb="key", keys="alt+F4")]),
+        (strike(0, SHIFT, ord("A")), [InputGesture(verb="type", text="A")]),
+        (strike(0, 0xFE03, ord("@")), [InputGesture(verb="type", text="@")]),
+        (strike(0, 0xFFB7), [InputGesture(verb="type", text="7")]),
         (strike(0, 0x1008FF11), []),
-        ([Pointer(0, (1, 1), 0), Pointer(1, (50, 50), 0)], []),
+        ([PointerEvent(0, (1, 1), 0), PointerEvent(1, (50, 50), 0)], []),
         (
             [*strike(0, LEFT), *strike(0.1, LEFT)],
-            [Gesture(verb="key", keys="Left")] * 2,
+            [InputGesture(verb="key", keys="Left")] * 2,
         ),
     ],
 )
-def test_what_hands_do(events: list[Event], expected: list[Gesture]) -> None:
+def test_what_hands_do(events: list[Event], expected: list[InputGesture]) -> None:
     assert gestures(events) == expected
 
 
 def test_what_is_begun_is_over_when_nothing_follows() -> None:
-    hands, over = Hands(), tuple[Gesture, ...]()
+    hands, over = GestureRecognizer(), tuple[InputGesture, ...]()
     assert hands.due_s is None
     for event in press(1.0, 10, 20):
         hands, over = hands.after(event)
@@ -151,7 +158,7 @@ def test_what_is_begun_is_over_when_nothing_follows() -> None:
     assert hands.due_s is None
     hands, _ = hands.after(typed(2.0, "a")[0])
     assert hands.due_s == pytest.approx(3.0)
-    hands, _ = hands.after(Pointer(2.1, (3, 4), 1))
+    hands, _ = hands.after(PointerEvent(2.1, (3, 4), 1))
     assert hands.due_s is None, "a button that is down waits for its release"
 
 
@@ -166,8 +173,8 @@ POINTS = st.tuples(st.integers(0, 99), st.integers(0, 99))
 SYMBOLS = st.sampled_from([*map(ord, "aZ1 ~é"), 0x010020AC, RETURN, TAB, SHIFT, CTRL, 0xDEAD])
 EVENTS = st.lists(
     st.one_of(
-        st.builds(Pointer, st.floats(0, 2), POINTS, st.integers(0, 127)),
-        st.builds(Key, st.floats(0, 2), SYMBOLS, st.booleans()),
+        st.builds(PointerEvent, st.floats(0, 2), POINTS, st.integers(0, 127)),
+        st.builds(KeyEvent, st.floats(0, 2), SYMBOLS, st.booleans()),
     ),
     max_size=30,
 )
@@ -178,7 +185,7 @@ def test_any_hands_make_whole_gestures(raw: list[Event]) -> None:
     """And it makes no difference whether somebody looks in between."""
     times = accumulate(event.at_s for event in raw)
     events = [replace(event, at_s=at_s) for event, at_s in zip(raw, times, strict=True)]
-    hands, looked = Hands(), list[Gesture]()
+    hands, looked = GestureRecognizer(), list[InputGesture]()
     for event in events:
         hands, over = hands.rest(event.at_s)
         looked += over
@@ -194,7 +201,7 @@ def test_any_hands_make_whole_gestures(raw: list[Event]) -> None:
         assert gesture.verb != "key" or gesture.keys
         assert (gesture.amount > 0) == (gesture.verb == "scroll")
     letters = "".join(
-        c for e in events if isinstance(e, Key) and e.down and (c := character_of(e.symbol))
+        c for e in events if isinstance(e, KeyEvent) and e.down and (c := character_of(e.symbol))
     )
     assert len("".join(g.text for g in done)) <= len(letters)
 

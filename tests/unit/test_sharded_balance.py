@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from jaxtyping import Bool, Int
 from numpy import ndarray
 
-from agentrl.learn.layouts.packed import Packed
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.layouts.tree import Tree
+from agentrl.learn.layouts.packed import PackedLayout
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.layouts.tree import PrefixTreeLayout
+from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.learn.sharded.balance import rounds, split
-from agentrl.learn.tokens import Layout
 from agentrl.message import ImageSpan
 
 
@@ -70,7 +70,7 @@ def test_no_other_rounds_are_faster(costs: list[int], ranks: int) -> None:
     assert own == min(map(slowest, permutations(costs)))
 
 
-LAYOUTS: list[Layout] = [Padded(32), Packed(32), Tree(32)]
+LAYOUTS: list[SequenceLayout] = [PaddedLayout(32), PackedLayout(32), PrefixTreeLayout(32)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed", "tree"])
@@ -78,7 +78,7 @@ LAYOUTS: list[Layout] = [Padded(32), Packed(32), Tree(32)]
     rows=st.lists(st.lists(st.integers(2, 4), min_size=2, max_size=33), max_size=12),
     ranks=st.integers(1, 4),
 )
-def test_a_split_is_a_split(layout: Layout, rows: list[list[int]], ranks: int) -> None:
+def test_a_split_is_a_split(layout: SequenceLayout, rows: list[list[int]], ranks: int) -> None:
     sequences = [Line(np.array(row)) for row in rows]
     found = split(layout, sequences, ranks=ranks)
     assert len(found.passes) == ranks
@@ -96,7 +96,7 @@ def test_a_split_is_a_split(layout: Layout, rows: list[list[int]], ranks: int) -
 
 
 def test_what_fits_one_pass_is_split_all_the_same() -> None:
-    found = split(Packed(100), lines(10, 20, 10, 20), ranks=2)
+    found = split(PackedLayout(100), lines(10, 20, 10, 20), ranks=2)
     assert found.tokens == 30
     assert sorted(len(chosen) for (chosen,) in found.passes) == [2, 2]
 
@@ -104,14 +104,14 @@ def test_what_fits_one_pass_is_split_all_the_same() -> None:
 def test_a_shared_prefix_is_computed_where_it_costs_least() -> None:
     prompt = [7] * 20
     rows = [Line(np.array([*prompt, i, i, i])) for i in range(4)]
-    found = split(Tree(64), rows, ranks=2)
+    found = split(PrefixTreeLayout(64), rows, ranks=2)
     # 20 + 2 x 2 each; together they would be 28 on one of them.
     assert found.tokens == 24
     assert [len(chosen) for (chosen,) in found.passes] == [2, 2]
 
 
 def test_one_rank_takes_the_layout_s_own_plan() -> None:
-    layout = Packed(16)
+    layout = PackedLayout(16)
     sequences = lines(9, 3, 8, 7, 2)
     found = split(layout, sequences, ranks=1).passes[0]
     assert sorted(map(sorted, found)) == sorted(map(sorted, layout.plan(sequences)))

@@ -11,16 +11,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.app import app
 from agentrl.errors import ConfigError
-from agentrl.policy import Completion, GenerateRequest, Sampling
-from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.gate.policy import GatePolicy
-from agentrl.simulate import timeline
-from agentrl.simulate.clock import run_virtual
-from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
-from agentrl.simulate.recommend import Grid, recommend, search
-from agentrl.simulate.study import Setting, compare, ideal_per_s
-from agentrl.simulate.synthetic import agentic, synthetic
-from agentrl.simulate.trace import (
+from agentrl.metrics.latency_trace import (
     FILE,
     TrajectoryCost,
     TurnCost,
@@ -31,12 +22,21 @@ from agentrl.simulate.trace import (
     trace_of,
     write_trace,
 )
+from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.rollout.branching.entropy import EntropySignal
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.simulate import timeline
+from agentrl.simulate.clock import run_virtual
+from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
+from agentrl.simulate.recommend import SearchGrid, recommend, search
+from agentrl.simulate.study import StudySetting, compare, ideal_per_s
+from agentrl.simulate.synthetic import agentic, synthetic
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 
-SMALL = Setting(
+SMALL = StudySetting(
     trace=agentic(),
-    policy=GatePolicy(groups_per_step=4, group_size=4, concurrency=32, over_provision=2.0),
+    policy=SchedulerPolicy(groups_per_step=4, group_size=4, concurrency=32, over_provision=2.0),
     speed=EngineSpeed(slots=16),
     steps=5,
     warm_steps=1,
@@ -217,7 +217,7 @@ def test_the_modes_come_in_order_and_are_drawn() -> None:
 
 
 def test_the_recommendation_is_the_freshest_that_is_nearly_the_fastest() -> None:
-    grid = Grid(concurrency=(16, 32), over_provision=(1.0, 2.0), max_staleness=(0, 1, 3))
+    grid = SearchGrid(concurrency=(16, 32), over_provision=(1.0, 2.0), max_staleness=(0, 1, 3))
     results = search(SMALL, grid)
     assert len(results) == 2 * 5
     best = recommend(results, "async")
@@ -240,9 +240,9 @@ def test_the_command_prints_the_table_and_the_timeline(tmp_path: Path) -> None:
 
 def test_an_environment_is_held_while_it_waits_and_works_only_while_it_works() -> None:
     cost = TrajectoryCost(prompt_tokens=1, reset_s=10.0, turns=(TurnCost(tokens=100, step_s=10.0),))
-    setting = Setting(
+    setting = StudySetting(
         trace=trace_of("one", [cost]),
-        policy=GatePolicy(groups_per_step=1, group_size=1, concurrency=2),
+        policy=SchedulerPolicy(groups_per_step=1, group_size=1, concurrency=2),
         speed=EngineSpeed(slots=1, step_s=0.1, slot_s=0.0, prefill_tokens_per_step=10**9,
                           pause_s=0.0, load_s=0.0),
         train_s=30.0, steps=4, warm_steps=1, granule_tokens=1,

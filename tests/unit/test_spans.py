@@ -12,19 +12,19 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from agentrl.scheduler import Attempt, Hooks
-from agentrl.spans import Spans
+from agentrl.metrics.spans import SpanExporter
+from agentrl.rollout.scheduler.topology import RolloutHooks, RolloutKey
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 
-ATTEMPT = Attempt(group=4, sample=1)
+ATTEMPT = RolloutKey(group=4, sample=1)
 
 
-def collected() -> tuple[Spans, InMemorySpanExporter]:
+def collected() -> tuple[SpanExporter, InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return Spans.open("sums", provider), exporter
+    return SpanExporter.open("sums", provider), exporter
 
 
 def played(outcome: Finished | Failed) -> tuple[Tree, Leaf]:
@@ -77,7 +77,7 @@ def test_a_run_is_a_tree_of_spans() -> None:
 def test_a_trajectory_is_a_span_and_the_others_hear_of_it() -> None:
     spans, exporter = collected()
     heard: list[Leaf] = []
-    hooks = spans.heard(Hooks(on_finished=lambda attempt, tree, leaf: heard.append(leaf)))
+    hooks = spans.heard(RolloutHooks(on_finished=lambda attempt, tree, leaf: heard.append(leaf)))
     tree, leaf = played(Finished(0.5))
     hooks.on_finished(ATTEMPT, tree, leaf)
     spans.heard(None).on_finished(ATTEMPT, *played(Failed("tool", "it is gone")))

@@ -11,17 +11,17 @@ from random import Random
 
 import pytest
 
-from agentrl import split_guard
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.cli.app import main
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
+from agentrl.evaluation import split_guard
+from agentrl.evaluation.split_guard import SplitOverlap, TaskPair, check_overlap, find_overlap
 from agentrl.message import Message
 from agentrl.registry import make
-from agentrl.sampler import heldout_tasks
-from agentrl.split_guard import Overlap, Pair, check_overlap, find_overlap
+from agentrl.rollout.task_sampler import heldout_tasks
+from agentrl.run.build import check_splits
 from agentrl.task import Split, Task
-from agentrl.tool_env import ToolEnv
-from agentrl.wiring import guard_splits
 
 WORDS = [f"{a}{b}" for a in "bcdfghklmn" for b in ("an", "el", "ir", "od", "um", "ax", "ey", "iv")]
 
@@ -176,9 +176,9 @@ def test_a_run_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
         heldout = heldout_tasks(Stories(**config.env.kwargs), count=60, seed=0)
         if refused:
             with pytest.raises(ConfigError, match=r"15 of 60 held-out tasks \(25\.0%\)"):
-                guard_splits(config, Stories(), heldout)
+                check_splits(config, Stories(), heldout)
         else:
-            guard_splits(config, Stories(**config.env.kwargs), heldout)
+            check_splits(config, Stories(**config.env.kwargs), heldout)
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 
 
 def test_few_pairs_are_named() -> None:
-    pair = Pair(heldout=HELDOUT[0], train=TRAIN[0], similarity=0.85)
-    found = Overlap(train=1, heldout=5, exact=(), near=(pair,) * 5)
+    pair = TaskPair(heldout=HELDOUT[0], train=TRAIN[0], similarity=0.85)
+    found = SplitOverlap(train=1, heldout=5, exact=(), near=(pair,) * 5)
     with pytest.raises(ConfigError, match=r"heldout-1000 is 85% of train-0, .*and 2 more"):
         check_overlap(found, max_near_fraction=0.5)

@@ -22,18 +22,18 @@ import pytest
 
 from agentrl.env import Action, Observation
 from agentrl.errors import ConfigError
+from agentrl.events.kinds import EnvExchange, GroupOpened
 from agentrl.message import Image, Message, ToolCall
-from agentrl.rollout.replay import History, Recorded, fingerprint
-from agentrl.store.damage import DamagedStore, StoreError
-from agentrl.store.event import Exchange, GroupOpened
-from agentrl.store.ledger import Ledger
+from agentrl.rollout.env_replay import ActionHistory, RecordedStep, fingerprint
+from agentrl.store.disk_sync import DiskSyncer
+from agentrl.store.errors import DamagedStore, StoreError
+from agentrl.store.index import StoreIndex
 from agentrl.store.opening import Damaged
 from agentrl.store.page_checks import PageChecks
 from agentrl.store.reader import StoreReader
 from agentrl.store.segment import HEAD_BYTES, segments
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
-from agentrl.store.syncer import Syncer
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 
@@ -59,16 +59,16 @@ def tool(parent: int, *ids: int, turn: int = 1) -> Node:
     return Node(parent=parent, source="tool", token_ids=ids, turn=turn, tool_status="ok")
 
 
-def answered(text: str, *, reward: float = 0.0, done: bool = False) -> Exchange:
+def answered(text: str, *, reward: float = 0.0, done: bool = False) -> EnvExchange:
     """Return a turn whose action was answered with `text`."""
     seen = Observation((Message("tool", text, tool_call_id="call_0", name="multiply"),))
-    return Exchange.stepping(ACT, (seen, reward, done, False, {}), seconds=1.5)
+    return EnvExchange.stepping(ACT, (seen, reward, done, False, {}), seconds=1.5)
 
 
 class Play:
     """One group, played by hand: a prompt, then turns of three tokens and an answer of one."""
 
-    def __init__(self, store: Store, *, order: int = 0, size: int = 2) -> None:
+    def __init__(self, store: StoreWriter, *, order: int = 0, size: int = 2) -> None:
         self.store = store
         self.group = store.open_group(TASK, order=order, seed=2**63 + 1, size=size, step=0)
         self.tree = Tree(TASK)
@@ -79,7 +79,7 @@ class Play:
         prompt = Node(parent=None, source="prompt", token_ids=(1, 2), turn=0)
         self.at[trajectory] = self.tree.share(prompt)
         self.store.turn(
-            trajectory, self.tree, self.at[trajectory], Exchange.resetting(QUESTION, seconds=0.5)
+            trajectory, self.tree, self.at[trajectory], EnvExchange.resetting(QUESTION, seconds=0.5)
         )
         return trajectory
 
@@ -107,8 +107,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[Store]:
-    with Store.open(folder) as store:
+def store(folder: Path) -> Iterator[StoreWriter]:
+    with StoreWriter.open(folder) as store:
         yield store
 
 
@@ -120,19 +120,19 @@ def comes_true(what: Callable[[], bool]) -> bool:
     return what()
 
 
-def crash(store: Store) -> Path:
+def crash(store: StoreWriter) -> Path:
     """Close a store and return its folder; a killed one is tested in test_store_kill.py."""
     store.close()
     return store.folder
 
 
-def test_open_trajectories_come_back_after_their_last_turn(store: Store) -> None:
+def test_open_trajectories_come_back_after_their_last_turn(store: StoreWriter) -> None:
     play = Play(store)
     first, second = play.begin(0), play.begin(1)
     play.turn(second, 3, 4, version=1)
     play.turn(first, 6, 7)
     play.tree.add(sampled(play.at[first], 8, 8))  # never completed, so never recorded
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         state = again.restore(step=1)
     (group,) = state.open
     assert (group.task, group.order, group.seed, group.size) == (TASK, 0, 2**63 + 1, 2)
@@ -149,7 +149,7 @@ def test_open_trajectories_come_back_after_their_last_turn(store: Store) -> None
     assert not other.mid_turn
 
 
-def test_turns_that_overlap_keep_their_own_parents(store: Store) -> None:
+def test_turns_that_overlap_keep_their_own_parents(store: StoreWriter) -> None:
     """Nodes are recorded in another order than they were added, and so under other names."""
     play = Play(store)
     first, second = play.begin(0), play.begin(1)
@@ -159,7 +159,7 @@ def test_turns_that_overlap_keep_their_own_parents(store: Store) -> None:
     play.at[first] = play.tree.add(tool(early, 7))
     store.turn(first, play.tree, play.at[first], answered("late"))
     play.turn(first, 5)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         (group,) = again.restore().open
     one, other = group.open
     assert group.tree.tokens(one.at or 0) == (1, 2, 3, 7, 5, 9)
@@ -167,19 +167,19 @@ def test_turns_that_overlap_keep_their_own_parents(store: Store) -> None:
     assert len(group.tree.nodes) == 7
 
 
-def test_a_world_comes_back_by_its_history(store: Store) -> None:
+def test_a_world_comes_back_by_its_history(store: StoreWriter) -> None:
     play = Play(store)
     trajectory = play.begin(1)
     play.turn(trajectory, 3)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         (found,) = again.restore().open[0].open
-    recorded = Recorded(action=ACT, answer=answered("(3,)").fingerprint)
-    assert found.history == History(
+    recorded = RecordedStep(action=ACT, answer=answered("(3,)").fingerprint)
+    assert found.history == ActionHistory(
         task=TASK, sample=1, seed=1, opening=fingerprint(QUESTION), steps=(recorded,)
     )
 
 
-def test_a_fork_shares_its_parents_turns_and_world(store: Store) -> None:
+def test_a_fork_shares_its_parents_turns_and_world(store: StoreWriter) -> None:
     """Nodes, exchanges and history, also of a fork of a fork, and after the parent went on."""
     play = Play(store, size=3)
     root = play.begin(0)
@@ -194,7 +194,7 @@ def test_a_fork_shares_its_parents_turns_and_world(store: Store) -> None:
         child, play.tree, play.at[child], sample=2, seed=8, strategy="copy", why={}
     )
     play.end(root)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         (group,) = again.restore().open
         _, one, other = group.trajectories
         assert [t.id for t in group.open] == [child, grandchild]
@@ -220,27 +220,27 @@ def test_a_fork_shares_its_parents_turns_and_world(store: Store) -> None:
         assert back.trajectories[2].own_turns == 1
 
 
-def test_a_fork_inside_a_turn_is_in_the_middle_of_one(store: Store) -> None:
+def test_a_fork_inside_a_turn_is_in_the_middle_of_one(store: StoreWriter) -> None:
     play = Play(store)
     root = play.begin(0)
     inside = play.tree.add(sampled(play.at[root], 3))
     rest = play.tree.add(sampled(inside, 4))
     store.turn(root, play.tree, play.tree.add(tool(rest, 9)), answered("x"))
     store.fork(root, play.tree, inside, sample=1, seed=1, strategy="replay")
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         child = again.restore().open[0].trajectories[1]
     assert (child.mid_turn, child.turns, child.at) == (True, 0, 1)
     assert child.history is not None
     assert child.history.steps == ()
 
 
-def test_a_parked_turn_goes_on_from_its_last_token(store: Store) -> None:
+def test_a_parked_turn_goes_on_from_its_last_token(store: StoreWriter) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     play.turn(trajectory, 3)
     part = play.tree.add(sampled(play.at[trajectory], 4, 5))
     store.part(trajectory, play.tree, part)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         (group,) = again.restore().open
         (found,) = group.open
         assert found.mid_turn
@@ -254,14 +254,14 @@ def test_a_parked_turn_goes_on_from_its_last_token(store: Store) -> None:
     assert (whole.mid_turn, whole.turns) == (False, 2)
 
 
-def test_an_ended_trajectory_comes_back_with_its_leaf(store: Store) -> None:
+def test_an_ended_trajectory_comes_back_with_its_leaf(store: StoreWriter) -> None:
     play = Play(store)
     leaf = play.end(play.begin(0))
     failed = play.begin(1)
     broken = Leaf(node=None, outcome=Failed("env", "\ud800 broke"), sample=1)
     store.finished(failed, play.tree, broken)
     store.group_complete(play.group)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         state = again.restore()
     (group,) = state.complete
     assert group.tree.leaves == (leaf, broken)
@@ -271,12 +271,12 @@ def test_an_ended_trajectory_comes_back_with_its_leaf(store: Store) -> None:
     assert state.open == ()
 
 
-def test_a_rerun_is_counted_and_takes_its_place(store: Store) -> None:
+def test_a_rerun_is_counted_and_takes_its_place(store: StoreWriter) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     play.turn(trajectory, 3)
     play.turn(trajectory, 4)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         again.restore()
         again.abandon(trajectory, "rerun")
         anew = again.begin(0, sample=0, seed=0, attempt=1)
@@ -287,13 +287,13 @@ def test_a_rerun_is_counted_and_takes_its_place(store: Store) -> None:
         assert reader.counts()["trajectories/abandoned"] == 1
 
 
-def test_a_checkpoint_decides_what_is_trained(store: Store) -> None:
+def test_a_checkpoint_decides_what_is_trained(store: StoreWriter) -> None:
     """Three groups: in the checkpoint, trained after it, and waiting."""
     one, two, three = (Play(store, order=n).complete(version=n) for n in range(3))
     store.trained([one], step=1)
     position = store.checkpoint(1)
     store.trained([two], step=2)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         state = again.restore(position=position, step=1)
         assert [group.id for group in state.complete] == [two, three]
         assert state.reopened == (two,)
@@ -305,18 +305,20 @@ def test_a_checkpoint_decides_what_is_trained(store: Store) -> None:
             again.trained([two], step=3)
         later = again.checkpoint(2)
         again.close()
-    with Store.open(store.folder, resume=True) as again:
+    with StoreWriter.open(store.folder, resume=True) as again:
         assert again.restore(position=later, step=2).complete == ()
 
 
-def test_without_a_checkpoint_everything_is_trained_anew(store: Store) -> None:
+def test_without_a_checkpoint_everything_is_trained_anew(store: StoreWriter) -> None:
     store.trained([Play(store).complete()], step=1)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         state = again.restore()
     assert [group.id for group in state.complete] == [0] == list(state.reopened)
 
 
-def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(store: Store) -> None:
+def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(
+    store: StoreWriter,
+) -> None:
     """Resumed from the older one first, then from the newer one: each has its own weights."""
     one, two = (Play(store, order=n).complete() for n in range(2))
     store.trained([one], step=1)
@@ -325,7 +327,7 @@ def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(store:
     newer = store.checkpoint(2)
     crash(store)
     for position, step, waiting in [(older, 1, [two]), (newer, 2, []), (0, 0, [one, two])]:
-        with Store.open(store.folder, resume=True) as again:
+        with StoreWriter.open(store.folder, resume=True) as again:
             state = again.restore(position=position, step=step)
             assert [group.id for group in state.complete] == waiting
             if not waiting:
@@ -333,15 +335,15 @@ def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(store:
                     again.trained([two], step=3)
 
 
-def test_a_checkpoint_beyond_the_log_is_refused(store: Store) -> None:
+def test_a_checkpoint_beyond_the_log_is_refused(store: StoreWriter) -> None:
     with (
-        Store.open(crash(store), resume=True) as again,
+        StoreWriter.open(crash(store), resume=True) as again,
         pytest.raises(StoreError, match=r"position 9, .*ends at 0: .*Remove that checkpoint"),
     ):
         again.restore(position=9, step=3)
 
 
-def test_a_dropped_group_stays_dropped(store: Store) -> None:
+def test_a_dropped_group_stays_dropped(store: StoreWriter) -> None:
     play = Play(store)
     play.begin(0)
     store.drop(play.group, "zero variance")
@@ -349,12 +351,12 @@ def test_a_dropped_group_stays_dropped(store: Store) -> None:
     store.drop(done, "stale")
     with pytest.raises(StoreError, match="is dropped"):
         store.drop(done, "again")
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         state = again.restore()
     assert (state.open, state.complete, state.task_position) == ((), (), 2)
 
 
-Wrong = Callable[[Store, Play, int], object]
+Wrong = Callable[[StoreWriter, Play, int], object]
 
 WRONG: dict[str, Wrong] = {
     r"trajectories \[0\] of group 0 are open": lambda s, p, t: s.group_complete(p.group),
@@ -367,29 +369,29 @@ WRONG: dict[str, Wrong] = {
     "fork a trajectory where it has been": lambda s, p, t: s.fork(
         s.begin(0, sample=1, seed=1), p.tree, 0, sample=2, seed=2, strategy="copy"
     ),
-    "token id or version of a Grown is out of range": lambda s, p, t: s.part(
+    "token id or version of a TurnCompleted is out of range": lambda s, p, t: s.part(
         t, p.tree, p.tree.add(tool(p.at[t], -1))
     ),
 }
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_what_contradicts_the_record_is_refused(store: Store, message: str) -> None:
+def test_what_contradicts_the_record_is_refused(store: StoreWriter, message: str) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     with pytest.raises((StoreError, ValueError), match=message):
         WRONG[message](store, play, trajectory)
     play = Play(store, order=1)
     play.turn(play.begin(0), 3)  # and nothing is broken by it
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         assert again.restore().open[1].open[0].turns == 1
 
 
-def test_a_second_writer_is_refused_and_a_reader_is_not(store: Store) -> None:
+def test_a_second_writer_is_refused_and_a_reader_is_not(store: StoreWriter) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     with pytest.raises(ConfigError, match=f"is written by process {os.getpid()}; .*StoreReader"):
-        Store.open(store.folder, resume=True)
+        StoreWriter.open(store.folder, resume=True)
     with StoreReader(store.folder) as reader:
         assert reader.groups("open") == [0] == reader.groups()
         for turn in range(3):
@@ -407,27 +409,27 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(store: Store) -> None:
         StoreReader(store.folder / "elsewhere")
 
 
-def test_a_new_run_does_not_write_over_an_old_one(store: Store) -> None:
+def test_a_new_run_does_not_write_over_an_old_one(store: StoreWriter) -> None:
     Play(store)
     with pytest.raises(ConfigError, match="holds the record of a run"):
-        Store.open(crash(store))
-    with Store.open(store.folder, resume=True) as again:
+        StoreWriter.open(crash(store))
+    with StoreWriter.open(store.folder, resume=True) as again:
         with pytest.raises(StoreError, match="call restore before"):
             Play(again)
         again.restore()
         Play(again)
 
 
-def test_a_failed_opening_lets_go_of_the_lock(store: Store) -> None:
+def test_a_failed_opening_lets_go_of_the_lock(store: StoreWriter) -> None:
     Play(store)
     file = crash(store) / "segments" / "00000000.segment"
     file.unlink()
     for _ in range(2):
         with pytest.raises(DamagedStore, match="lacks segment 00000000"):
-            Store.open(store.folder, resume=True)
+            StoreWriter.open(store.folder, resume=True)
 
 
-def test_the_ledger_is_made_again_from_the_log(store: Store) -> None:
+def test_the_ledger_is_made_again_from_the_log(store: StoreWriter) -> None:
     play = Play(store)
     play.turn(play.begin(0), 3)
     done = Play(store, order=1).complete()
@@ -436,13 +438,13 @@ def test_the_ledger_is_made_again_from_the_log(store: Store) -> None:
     counts = store.counts()
     for part in crash(store).glob("ledger.sqlite*"):
         part.unlink()
-    with Store.open(store.folder, resume=True) as again:
+    with StoreWriter.open(store.folder, resume=True) as again:
         assert again.counts() == counts
         state = again.restore(position=position, step=1)
     assert ([g.id for g in state.open], state.complete) == ([play.group], ())
 
 
-def test_a_damaged_ledger_is_not_read_and_made_again(store: Store) -> None:
+def test_a_damaged_ledger_is_not_read_and_made_again(store: StoreWriter) -> None:
     Play(store).complete()
     file = crash(store) / "ledger.sqlite"
     data = bytearray(file.read_bytes())
@@ -451,7 +453,7 @@ def test_a_damaged_ledger_is_not_read_and_made_again(store: Store) -> None:
     file.write_bytes(data)
     with pytest.raises(DamagedStore, match=r"ledger.sqlite is damaged: page \d+ .*made again from"):
         StoreReader(store.folder)
-    with Store.open(store.folder, resume=True) as again:
+    with StoreWriter.open(store.folder, resume=True) as again:
         assert len(again.restore().complete) == 1
     with StoreReader(store.folder) as reader:
         assert reader.groups("complete") == [0]
@@ -460,7 +462,7 @@ def test_a_damaged_ledger_is_not_read_and_made_again(store: Store) -> None:
 @pytest.fixture
 def ended(folder: Path) -> Path:
     """Return the folder of a store of three complete groups, in several segments."""
-    with Store.open(folder, StoreSettings(segment_bytes=3000)) as store:
+    with StoreWriter.open(folder, StoreSettings(segment_bytes=3000)) as store:
         for order in range(3):
             Play(store, order=order).complete()
     assert len(segments(folder / "segments")) > 1
@@ -474,11 +476,11 @@ def test_damage_in_a_group_that_is_needed_is_refused_and_can_be_cut(ended: Path)
     data[100] ^= 4
     file.write_bytes(data)
     with (
-        Store.open(ended, resume=True) as again,
+        StoreWriter.open(ended, resume=True) as again,
         pytest.raises(DamagedStore, match=rf"{file} is damaged at byte .*--resume --cut-damaged"),
     ):
         again.restore()
-    with Store.open(ended, resume=True, damaged="cut") as cut:
+    with StoreWriter.open(ended, resume=True, damaged="cut") as cut:
         assert cut.position > 0
         state = cut.restore()
         assert state.torn_bytes > 0
@@ -488,12 +490,12 @@ def test_damage_in_a_group_that_is_needed_is_refused_and_can_be_cut(ended: Path)
         Play(cut, order=7).complete()
     aside = [f for f in (ended / "segments").iterdir() if f.name.endswith(".damaged")]
     assert any(f.read_bytes().startswith(data) for f in aside)
-    with Store.open(ended, resume=True) as again:
+    with StoreWriter.open(ended, resume=True) as again:
         assert len(again.restore().complete) == known + 1
 
 
 def test_cutting_an_undamaged_store_loses_nothing(ended: Path) -> None:
-    with Store.open(ended, resume=True, damaged="cut") as again:
+    with StoreWriter.open(ended, resume=True, damaged="cut") as again:
         state = again.restore()
     assert (len(state.complete), state.torn_bytes) == (3, 0)
 
@@ -503,8 +505,8 @@ def test_a_log_that_ends_before_its_ledger_is_refused(ended: Path) -> None:
     file = max(segments(ended / "segments").values())
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(DamagedStore, match="the machine stopped before the record was on the disk"):
-        Store.open(ended, resume=True)
-    with Store.open(ended, resume=True, damaged="cut") as again:
+        StoreWriter.open(ended, resume=True)
+    with StoreWriter.open(ended, resume=True, damaged="cut") as again:
         assert len(again.restore().complete) == 2
 
 
@@ -514,7 +516,7 @@ def test_a_torn_record_before_the_end_is_damage(ended: Path) -> None:
     for part in ended.glob("ledger.sqlite*"):
         part.unlink()
     with pytest.raises(DamagedStore, match=rf"{file} is damaged"):
-        Store.open(ended, resume=True)
+        StoreWriter.open(ended, resume=True)
 
 
 @pytest.mark.parametrize("at", [-3, -60])
@@ -527,43 +529,43 @@ def test_a_changed_last_record_is_damage_and_not_torn(ended: Path, at: int) -> N
     for part in ended.glob("ledger.sqlite*"):
         part.unlink()
     with pytest.raises(DamagedStore, match=rf"{file} is damaged"):
-        Store.open(ended, resume=True)
+        StoreWriter.open(ended, resume=True)
     assert file.read_bytes() == data
 
 
 def test_a_missing_segment_is_refused(ended: Path) -> None:
     min(segments(ended / "segments").values()).unlink()
     with pytest.raises(DamagedStore, match="lacks segment 00000000, which was not pruned"):
-        Store.open(ended, resume=True)
+        StoreWriter.open(ended, resume=True)
 
 
-def test_images_come_back_and_a_changed_one_is_refused(store: Store) -> None:
+def test_images_come_back_and_a_changed_one_is_refused(store: StoreWriter) -> None:
     picture = Image(b"\x89PNG" * 1000)
     play = Play(store)
     trajectory = store.begin(play.group, sample=0, seed=0)
     prompt = Node(parent=None, source="prompt", token_ids=(1,), images=(picture, picture), turn=0)
     seen = Observation((Message("user", ("look", picture)),), tools=())
-    store.turn(trajectory, play.tree, play.tree.add(prompt), Exchange.resetting(seen))
+    store.turn(trajectory, play.tree, play.tree.add(prompt), EnvExchange.resetting(seen))
     files = [f for f in (crash(store) / "objects").rglob("*") if f.is_file()]
     assert {f.name for f in files} >= {picture.digest}
-    with Store.open(store.folder, resume=True) as again:
+    with StoreWriter.open(store.folder, resume=True) as again:
         (group,) = again.restore().open
     assert group.tree.nodes == (prompt,)
     assert group.open[0].exchanges[0].observation == seen
     (store.folder / "objects" / picture.digest[:2] / picture.digest).write_bytes(b"x")
     with (
-        Store.open(store.folder, resume=True) as again,
+        StoreWriter.open(store.folder, resume=True) as again,
         pytest.raises(DamagedStore, match=picture.digest),
     ):
         again.restore()
 
 
-def test_a_long_trajectory_comes_back(store: Store) -> None:
+def test_a_long_trajectory_comes_back(store: StoreWriter) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     for turn in range(200):
         play.turn(trajectory, *range(turn, turn + 2000))
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         (group,) = again.restore().open
     assert group.tree.nodes == play.tree.nodes
     assert group.open[0].turns == 200
@@ -571,7 +573,7 @@ def test_a_long_trajectory_comes_back(store: Store) -> None:
 
 def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
     settings = StoreSettings(segment_bytes=2000, keep="untrained")
-    with Store.open(folder, settings) as store:
+    with StoreWriter.open(folder, settings) as store:
         untrained = Play(store, order=9).complete()
         groups = [Play(store, order=n).complete() for n in range(4)]
         waiting = Play(store, order=4)
@@ -584,7 +586,7 @@ def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
         gone = store.prune(position=old)
         assert gone > 0
         assert len(segments(folder / "segments")) == count - gone
-    with Store.open(folder, settings, resume=True) as again:
+    with StoreWriter.open(folder, settings, resume=True) as again:
         with pytest.raises(StoreError, match="were pruned; resume from a newer checkpoint"):
             again.restore(position=0, step=0)
         state = again.restore(position=old, step=1)
@@ -607,19 +609,19 @@ def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
 def again_counts(
     folder: Path, settings: StoreSettings, *, damaged: Damaged = "refuse"
 ) -> dict[str, int]:
-    with Store.open(folder, settings, resume=True, damaged=damaged) as store:
+    with StoreWriter.open(folder, settings, resume=True, damaged=damaged) as store:
         return store.counts()
 
 
 def test_everything_is_kept_unless_told(ended: Path) -> None:
-    with Store.open(ended, resume=True) as store:
+    with StoreWriter.open(ended, resume=True) as store:
         store.restore()
         store.trained([0, 1, 2], step=1)
         assert store.prune(position=store.checkpoint(1)) == 0
 
 
 def test_a_write_that_was_interrupted_halfway_ends_the_writing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: StoreWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = Play(store)
 
@@ -627,12 +629,12 @@ def test_a_write_that_was_interrupted_halfway_ends_the_writing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "enter", interrupted)
+        patch.setattr(StoreIndex, "enter", interrupted)
         with pytest.raises(KeyboardInterrupt):
             play.begin(0)
     with pytest.raises(StoreError, match="was interrupted while it was written"):
         play.begin(0)
-    with Store.open(crash(store), resume=True) as again:
+    with StoreWriter.open(crash(store), resume=True) as again:
         assert len(again.restore().open[0].trajectories) == 1
 
 
@@ -649,7 +651,7 @@ async def test_power_waits_for_the_disk_and_shares_a_sync(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    with Store.open(folder, StoreSettings(durable="power")) as store:
+    with StoreWriter.open(folder, StoreSettings(durable="power")) as store:
         play = Play(store)
         trajectory = play.begin(0)
         for turn in range(50):
@@ -674,7 +676,7 @@ async def test_who_stops_waiting_for_the_disk_takes_nobody_along(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", slowly)
-    with Store.open(folder, StoreSettings(durable="power")) as store:
+    with StoreWriter.open(folder, StoreSettings(durable="power")) as store:
         Play(store).begin(0)
         gone, stays = [asyncio.create_task(store.settled()) for _ in range(2)]
         assert await asyncio.to_thread(began.wait, 60.0)
@@ -693,7 +695,7 @@ async def test_others_do_not_wait_for_the_disk(
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     settings = StoreSettings(durable="process" if durable == "process" else "interval")
-    with Store.open(folder, settings) as store:
+    with StoreWriter.open(folder, settings) as store:
         Play(store).begin(0)
         await store.settled()
         if durable == "process":
@@ -712,7 +714,7 @@ def test_a_failed_sync_stops_the_run(folder: Path, monkeypatch: pytest.MonkeyPat
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    store = Store.open(folder)
+    store = StoreWriter.open(folder)
     Play(store)
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(
@@ -724,16 +726,16 @@ def test_a_failed_sync_stops_the_run(folder: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(StoreError, match="could not be synced"):
         store.close()
     monkeypatch.undo()
-    with Store.open(folder, resume=True) as again:
+    with StoreWriter.open(folder, resume=True) as again:
         assert len(again.restore().open) == 1
 
 
 def test_a_syncer_bounds_what_a_power_failure_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentrl.store.syncer.EVERY_WRITES", 10)
+    monkeypatch.setattr("agentrl.store.disk_sync.EVERY_WRITES", 10)
     rounds: list[int] = []
-    syncer = Syncer(linger_s=None, after=lambda: rounds.append(1))
+    syncer = DiskSyncer(linger_s=None, after=lambda: rounds.append(1))
     for _ in range(25):
         syncer.note(tmp_path)
     assert comes_true(lambda: bool(rounds))
@@ -747,10 +749,10 @@ def test_a_store_of_another_format_is_refused_by_name(ended: Path) -> None:
     with closing(sqlite3.connect(file)) as base:
         base.execute("PRAGMA user_version = 1")
     PageChecks.of_file(file).write(file)
-    Store.open(ended, resume=True).close()
+    StoreWriter.open(ended, resume=True).close()
     with closing(sqlite3.connect(file)) as base:
-        assert base.execute("PRAGMA user_version").fetchone() == (2,)
-    said = "has format 1, and this version reads 2; use the version of agentrl that wrote it"
+        assert base.execute("PRAGMA user_version").fetchone() == (3,)
+    said = "has format 1, and this version reads 3; use the version of agentrl that wrote it"
     for part in ended.glob("ledger.sqlite*"):
         part.unlink()
     log = segments(ended / "segments")[0]
@@ -759,4 +761,4 @@ def test_a_store_of_another_format_is_refused_by_name(ended: Path) -> None:
     data[HEAD_BYTES - 4 : HEAD_BYTES] = struct.pack("<I", zlib.crc32(data[: HEAD_BYTES - 4]))
     log.write_bytes(data)
     with pytest.raises(StoreError, match=f"segment {said}"):
-        Store.open(ended, resume=True)
+        StoreWriter.open(ended, resume=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from agentrl.store import ledger
-from agentrl.store.damage import DamagedStore, StoreError
-from agentrl.store.ledger import Ledger
+from agentrl.store import index
+from agentrl.store.errors import DamagedStore, StoreError
+from agentrl.store.index import StoreIndex
 from agentrl.store.page_checks import PAGE_BYTES, PageChecks, foreign_pages
 from agentrl.store.reader import StoreReader
 from agentrl.store.segment import HEAD_BYTES, segment_file, segments
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from benchmarks.damage import BAD, MadeStore, make_store, try_damage, whole_of
 from benchmarks.store import play_group
 
@@ -43,7 +43,7 @@ def copied(made: MadeStore, folder: Path) -> Path:
 
 def test_every_byte_of_a_ledger_is_checked(made: MadeStore, tmp_path: Path) -> None:
     folder = copied(made, tmp_path)
-    Store.open(folder, made.settings, resume=True).close()
+    StoreWriter.open(folder, made.settings, resume=True).close()
     file = folder / "ledger.sqlite"
     data = file.read_bytes()
     draw = random.Random(0)
@@ -61,7 +61,7 @@ def test_pages_that_sqlite_drops_from_a_damaged_log_are_missed(
     made: MadeStore, tmp_path: Path
 ) -> None:
     """A process was killed after frames had been copied into the file, and its log was damaged."""
-    with Store.open(tmp_path / "live") as store:
+    with StoreWriter.open(tmp_path / "live") as store:
         play_group(store, 0)
         store.sync()
         database = store._ledger  # pyright: ignore[reportPrivateUsage]
@@ -73,22 +73,22 @@ def test_pages_that_sqlite_drops_from_a_damaged_log_are_missed(
             shutil.copytree(
                 tmp_path / "live", tmp_path / killed, ignore=shutil.ignore_patterns("*-shm")
             )
-    with closing(Ledger(tmp_path / "killed" / "ledger.sqlite")) as killed_ledger:
+    with closing(StoreIndex(tmp_path / "killed" / "ledger.sqlite")) as killed_ledger:
         assert killed_ledger.groups() == [0, 1]
     log = tmp_path / "damaged" / "ledger.sqlite-wal"
     data = bytearray(log.read_bytes())
     data[100] ^= 1
     log.write_bytes(data)
     with pytest.raises(DamagedStore, match="write-ahead log is not as it was written"):
-        Ledger(tmp_path / "damaged" / "ledger.sqlite")
-    with Store.open(tmp_path / "damaged", resume=True) as again:
+        StoreIndex(tmp_path / "damaged" / "ledger.sqlite")
+    with StoreWriter.open(tmp_path / "damaged", resume=True) as again:
         assert len(again.restore().complete) == 2
 
 
 def test_a_whole_ledger_is_not_made_again(made: MadeStore, tmp_path: Path) -> None:
     folder = copied(made, tmp_path)
     before = (folder / "ledger.sqlite").stat().st_ino
-    Store.open(folder, made.settings, resume=True).close()
+    StoreWriter.open(folder, made.settings, resume=True).close()
     assert (folder / "ledger.sqlite").stat().st_ino == before
 
 
@@ -102,12 +102,12 @@ def test_a_damaged_head_is_cut_once(tmp_path: Path, number: int) -> None:
         pytest.raises(DamagedStore, match="--resume --cut-damaged"),
     ):
         list(reader.events())
-    with Store.open(made.folder, made.settings, resume=True, damaged="cut") as store:
+    with StoreWriter.open(made.folder, made.settings, resume=True, damaged="cut") as store:
         if number == 0:
             with pytest.raises(StoreError, match="Remove that checkpoint"):
                 store.restore(position=made.position, step=made.step)
         store.restore()
-    with Store.open(made.folder, made.settings, resume=True) as store:
+    with StoreWriter.open(made.folder, made.settings, resume=True) as store:
         store.restore()
     assert not [*made.folder.glob("ledger*.damaged")]
 
@@ -116,16 +116,16 @@ def test_a_damaged_head_is_cut_once(tmp_path: Path, number: int) -> None:
 def test_a_segment_without_a_whole_head_is_begun_again(tmp_path: Path, size: int) -> None:
     """The machine stopped before the first record of the segment was on the disk."""
     empty = tmp_path / "empty"
-    Store.open(empty).close()
+    StoreWriter.open(empty).close()
     full = make_store(tmp_path, prunes=False).folder
     for folder in (empty, full):
         log = folder / "segments"
         number = max(segments(log)) + (folder == full)
         segment_file(log, number).write_bytes(bytes(size))
-        with Store.open(folder, resume=True) as store:
+        with StoreWriter.open(folder, resume=True) as store:
             groups = len(store.restore().complete)
             play_group(store, order=99)
-        with Store.open(folder, resume=True) as store:
+        with StoreWriter.open(folder, resume=True) as store:
             assert len(store.restore().complete) == groups + 1
 
 
@@ -133,7 +133,7 @@ def test_segments_that_a_killed_process_left_are_pruned(tmp_path: Path) -> None:
     made = make_store(tmp_path, prunes=True)
     left = segment_file(made.folder / "segments", 1)
     left.write_bytes(b"left")
-    with Store.open(made.folder, made.settings, resume=True) as store:
+    with StoreWriter.open(made.folder, made.settings, resume=True) as store:
         store.restore(position=made.position, step=made.step)
         store.prune(position=0)
     assert not left.exists()
@@ -159,7 +159,7 @@ class WriteBetween:
 def test_what_is_written_while_the_log_is_emptied_leaves_no_page_unchecked(tmp_path: Path) -> None:
     """A log that is copied whole is begun anew by the next write, which forgets the pages in it."""
     file = tmp_path / "store" / "ledger.sqlite"
-    with Store.open(tmp_path / "store", StoreSettings()) as store:
+    with StoreWriter.open(tmp_path / "store", StoreSettings()) as store:
         for order in range(8):
             play_group(store, order)
         own: Any = store._ledger  # pyright: ignore[reportPrivateUsage]
@@ -174,10 +174,10 @@ def test_what_is_written_while_the_log_is_emptied_leaves_no_page_unchecked(tmp_p
 def test_the_ledgers_write_ahead_log_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, reads: bool
 ) -> None:
-    monkeypatch.setattr(ledger, "LOG_BYTES", limit := 2**20)
+    monkeypatch.setattr(index, "LOG_BYTES", limit := 2**20)
     log = tmp_path / "store" / "ledger.sqlite-wal"
     largest = 0
-    with Store.open(tmp_path / "store", StoreSettings()) as store:
+    with StoreWriter.open(tmp_path / "store", StoreSettings()) as store:
         reader = StoreReader(tmp_path / "store") if reads else None
         for order in range(40):
             play_group(store, order)

@@ -5,19 +5,21 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.store.lineage import Mark, Resumption, line_to, trained_by
+from agentrl.store.lineage import ResumptionMark, TrainedMark, line_to, trained_by
 
 
 def test_a_run_that_was_never_resumed_has_one_line() -> None:
     assert line_to(7, []) == (range(7),)
-    assert trained_by(7, [Mark(3, 1, 1), Mark(6, 2, 2), Mark(7, 3, 3)], []) == {1: 1, 2: 2}
+    assert trained_by(
+        7, [TrainedMark(3, 1, 1), TrainedMark(6, 2, 2), TrainedMark(7, 3, 3)], []
+    ) == {1: 1, 2: 2}
 
 
 def test_what_came_after_the_checkpoint_does_not_count() -> None:
     """The picture in the docstring: a checkpoint at 40, killed and resumed at 60."""
-    resumed = [Resumption(60, 40)]
+    resumed = [ResumptionMark(60, 40)]
     assert line_to(90, resumed) == (range(60, 90), range(40))
-    marks = [Mark(30, 1, 1), Mark(50, 2, 2), Mark(70, 2, 2)]
+    marks = [TrainedMark(30, 1, 1), TrainedMark(50, 2, 2), TrainedMark(70, 2, 2)]
     assert trained_by(60, marks, resumed) == {1: 1, 2: 2}
     assert trained_by(61, marks, resumed) == {1: 1}
     assert trained_by(90, marks, resumed) == {1: 1, 2: 2}
@@ -25,15 +27,15 @@ def test_what_came_after_the_checkpoint_does_not_count() -> None:
 
 def test_a_checkpoint_of_an_abandoned_line_still_has_its_own() -> None:
     """Someone brings back a checkpoint that had been taken away: position 50, before the kill."""
-    resumed = [Resumption(60, 40)]
+    resumed = [ResumptionMark(60, 40)]
     assert line_to(50, resumed) == (range(50),)
-    again = [*resumed, Resumption(80, 50)]
+    again = [*resumed, ResumptionMark(80, 50)]
     assert line_to(95, again) == (range(80, 95), range(50))
 
 
 def test_without_a_checkpoint_nothing_was_trained() -> None:
-    assert trained_by(0, [Mark(3, 1, 1)], [Resumption(9, 0)]) == {}
-    assert line_to(12, [Resumption(9, 0)]) == (range(9, 12), range(0))
+    assert trained_by(0, [TrainedMark(3, 1, 1)], [ResumptionMark(9, 0)]) == {}
+    assert line_to(12, [ResumptionMark(9, 0)]) == (range(9, 12), range(0))
 
 
 @dataclass
@@ -43,8 +45,8 @@ class Run:
     records: int = 0
     step: int = 0
     weights: list[int] = field(default_factory=list[int])
-    marks: list[Mark] = field(default_factory=list[Mark])
-    resumed: list[Resumption] = field(default_factory=list[Resumption])
+    marks: list[TrainedMark] = field(default_factory=list[TrainedMark])
+    resumed: list[ResumptionMark] = field(default_factory=list[ResumptionMark])
     checkpoints: list[tuple[int, int, list[int]]] = field(
         default_factory=lambda: [(0, 0, list[int]())]
     )
@@ -58,7 +60,7 @@ class Run:
         waiting = [group for group in range(self.groups) if group not in self.trained][:count]
         self.step += 1
         self.weights = self.weights + waiting
-        self.marks += [Mark(self.records, group, self.step) for group in waiting]
+        self.marks += [TrainedMark(self.records, group, self.step) for group in waiting]
         self.records += 1
 
     def checkpoint(self) -> None:
@@ -67,7 +69,7 @@ class Run:
 
     def kill_and_resume(self, checkpoint: int) -> None:
         position, self.step, self.weights = self.checkpoints[checkpoint % len(self.checkpoints)]
-        self.resumed.append(Resumption(self.records, position))
+        self.resumed.append(ResumptionMark(self.records, position))
         self.records += 1
 
 

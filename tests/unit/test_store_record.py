@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.store.damage import DamagedStore, StoreError
-from agentrl.store.record import HEADER_BYTES, Record, Unreadable, frame, unframe
+from agentrl.store.errors import DamagedStore, StoreError
+from agentrl.store.record import HEADER_BYTES, LogRecord, UnreadableRecord, frame, unframe
 from agentrl.store.segment import (
     HEAD_BYTES,
-    Place,
+    RecordLocation,
     SegmentWriter,
     first_sequence,
     read_record,
@@ -36,7 +36,7 @@ def written(folder: Path, *, limit_bytes: int = 2**20, payloads: list[bytes] = P
     return log.file
 
 
-def found(file: Path, sequence: int = 0) -> list[Record | Unreadable]:
+def found(file: Path, sequence: int = 0) -> list[LogRecord | UnreadableRecord]:
     """Return what a scan of a whole segment yields."""
     return [record for _, record in scan(file, offset=HEAD_BYTES, sequence=sequence)]
 
@@ -44,7 +44,7 @@ def found(file: Path, sequence: int = 0) -> list[Record | Unreadable]:
 @given(st.integers(0, 255), st.integers(0, 2**64 - 1), st.binary(max_size=300))
 def test_a_record_is_read_as_it_was_written(kind: int, sequence: int, payload: bytes) -> None:
     record = unframe(frame(kind, sequence, payload) + b"next", sequence=sequence)
-    assert record == Record(kind=kind, sequence=sequence, payload=payload)
+    assert record == LogRecord(kind=kind, sequence=sequence, payload=payload)
 
 
 def test_the_bytes_of_a_record_are_fixed() -> None:
@@ -60,7 +60,7 @@ def test_a_cut_record_is_torn_and_nothing_else(payload: bytes, data: st.DataObje
     whole = frame(1, 3, payload)
     length = data.draw(st.integers(0, len(whole) - 1))
     answer = unframe(whole[:length], sequence=3)
-    assert isinstance(answer, Unreadable)
+    assert isinstance(answer, UnreadableRecord)
     assert answer.cause == "torn"
 
 
@@ -71,13 +71,13 @@ def test_every_flipped_bit_is_damage_and_never_a_torn_end() -> None:
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
         answer = unframe(bytes(changed), sequence=3)
-        assert isinstance(answer, Unreadable), f"bit {bit} was not noticed"
+        assert isinstance(answer, UnreadableRecord), f"bit {bit} was not noticed"
         assert answer.cause == "damaged", f"bit {bit}: {answer}"
 
 
 def test_a_record_of_another_place_is_damage() -> None:
     answer = unframe(frame(1, 3, b"payload"), sequence=4)
-    assert answer == Unreadable("damaged", "record 3 where record 4 belongs")
+    assert answer == UnreadableRecord("damaged", "record 3 where record 4 belongs")
 
 
 def test_a_segment_cut_at_any_byte_keeps_every_whole_record(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_segment_cut_at_any_byte_keeps_every_whole_record(tmp_path: Path) -> N
         file.write_bytes(whole[:length])
         records = found(file)
         kept = sum(end <= length for end in ends[1:])
-        assert [r.payload for r in records if isinstance(r, Record)] == PAYLOADS[:kept]
-        torn = [r.cause for r in records if isinstance(r, Unreadable)]
+        assert [r.payload for r in records if isinstance(r, LogRecord)] == PAYLOADS[:kept]
+        torn = [r.cause for r in records if isinstance(r, UnreadableRecord)]
         assert torn == ([] if length in ends else ["torn"])
 
 
@@ -104,7 +104,7 @@ def test_segments_follow_each_other(tmp_path: Path) -> None:
     read: list[bytes] = []
     for file in files.values():
         assert first_sequence(file) == len(read)
-        read += [r.payload for r in found(file, len(read)) if isinstance(r, Record)]
+        read += [r.payload for r in found(file, len(read)) if isinstance(r, LogRecord)]
     assert read == payloads
 
 
@@ -115,7 +115,7 @@ def test_a_record_larger_than_a_segment_has_one_to_itself(tmp_path: Path) -> Non
 
 def test_damage_is_named_by_file_and_place(tmp_path: Path) -> None:
     file = written(tmp_path)
-    place = Place(0, HEAD_BYTES, HEADER_BYTES + 3)
+    place = RecordLocation(0, HEAD_BYTES, HEADER_BYTES + 3)
     assert read_record(tmp_path, place, sequence=0).payload == b"one"
     changed = bytearray(file.read_bytes())
     changed[HEAD_BYTES + HEADER_BYTES] ^= 1
@@ -156,4 +156,4 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     log.append(1, b"after")
     log.close()
-    assert [r.payload for r in found(log.file) if isinstance(r, Record)] == [b"before", b"after"]
+    assert [r.payload for r in found(log.file) if isinstance(r, LogRecord)] == [b"before", b"after"]

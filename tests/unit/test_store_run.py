@@ -20,24 +20,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.env import Action, Observation, Step
+from agentrl.events.kinds import GroupOpened, RolloutAbandoned, TurnCompleted
 from agentrl.message import Message
+from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost, TurnCost
 from agentrl.policy import Sampling
-from agentrl.rollout.gate.ledger import Ledger
-from agentrl.rollout.gate.policy import GatePolicy, Mode
-from agentrl.rollout.gate.runner import Gate
-from agentrl.rollout.pool import Rollouts
-from agentrl.scheduler import Attempt, Chains, Order
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
+from agentrl.rollout.scheduler.queue import RolloutQueue
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.topology import GroupRequest, IndependentRollouts, RolloutKey
 from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from agentrl.simulate.study import LIMITS
-from agentrl.simulate.trace import Trace, TrajectoryCost, TurnCost
-from agentrl.simulate.world import FillerChat, SimulatedEnv, World
-from agentrl.store.event import Abandoned, GroupOpened, Grown
+from agentrl.simulate.world import FillerChat, SimulatedEnv, TraceReplay
 from agentrl.store.reader import StoreReader
 from agentrl.store.recorder import TOO_OLD, StoreRecorder
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
-from agentrl.store.store import Store
+from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.dying import Dying
@@ -63,12 +63,12 @@ class Process(Dying):
         self,
         folder: Path,
         costs: list[TrajectoryCost],
-        policy: GatePolicy,
+        policy: SchedulerPolicy,
         *,
         checkpoint: dict[str, Any] | None = None,
         version: int = 0,
     ) -> None:
-        world = World(Trace(name="rig", trajectories=tuple(costs)), hang_fraction=0.0)
+        world = TraceReplay(LatencyTrace(name="rig", trajectories=tuple(costs)), hang_fraction=0.0)
         self.redundancy = 0
         self.tasks = list(islice(world.tasks(), 200))
         self.taken = 0
@@ -93,8 +93,8 @@ class Process(Dying):
         self.taken += count
         return found
 
-    def gate(self) -> Gate:
-        rollouts = Rollouts(
+    def gate(self) -> RolloutScheduler:
+        rollouts = RolloutRunner(
             make_env=self.make_env,
             engine=self.engine,
             chat=FillerChat(self.world),
@@ -109,7 +109,7 @@ class Process(Dying):
             seed=lambda number, task, sample: number * size + sample,
             version=self.version,
             recorder=self.record.recorder,
-            topology=Chains(redundancy=self.redundancy),
+            topology=IndependentRollouts(redundancy=self.redundancy),
             first_group=self.record.next_group or 0,
         )
         gate.adopt(self.record.groups, self.record.requeued)
@@ -120,7 +120,7 @@ def run(main: Coroutine[Any, Any, R]) -> R:
     return run_virtual(main)
 
 
-ONE = GatePolicy(mode="partial", groups_per_step=1, group_size=1)
+ONE = SchedulerPolicy(mode="partial", groups_per_step=1, group_size=1)
 
 
 def test_a_turn_goes_on_from_its_last_token(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_turn_goes_on_from_its_last_token(tmp_path: Path) -> None:
     assert sum(trajectory.mask) == 2 + 9
     assert trajectory.outcome.reward == 1.0  # pyright: ignore[reportAttributeAccessIssue]
     with StoreReader(tmp_path / "store") as reader:
-        assert not any(isinstance(event, Abandoned) for _, event in reader.events())
+        assert not any(isinstance(event, RolloutAbandoned) for _, event in reader.events())
 
 
 class Moody(SimulatedEnv):
@@ -194,13 +194,13 @@ def test_a_world_that_does_not_come_back_is_played_again_and_counted(tmp_path: P
     record = run(second())
     assert record.summary == {"restored_turns": 2, "rerun_trajectories": 1, "torn_bytes": 0}
     with StoreReader(tmp_path / "store") as reader:
-        gone = [event for _, event in reader.events() if isinstance(event, Abandoned)]
+        gone = [event for _, event in reader.events() if isinstance(event, RolloutAbandoned)]
     assert [(event.reason, event.turns) for event in gone] == [("replay_mismatch", 2)]
 
 
 def test_groups_wait_for_the_version_they_came_from(tmp_path: Path) -> None:
     """What is trained after the checkpoint trains again, in order, each at its version."""
-    policy = GatePolicy(mode="sync", groups_per_step=2, group_size=2)
+    policy = SchedulerPolicy(mode="sync", groups_per_step=2, group_size=2)
     costs = [turns(2), turns(3), turns(4)]
 
     async def first() -> None:
@@ -250,11 +250,13 @@ def test_a_group_that_cannot_go_on_begins_again_as_a_whole(tmp_path: Path) -> No
 
 def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
     task = Task(prompt="q")
-    store = Store.open(tmp_path / "store")
+    store = StoreWriter.open(tmp_path / "store")
     recorder = StoreRecorder(store, lambda: 1, 0)
-    recorder.opened(0, Order(task=task, max_turns=5, max_turn_tokens=7), size=2, after=0, version=0)
+    recorder.opened(
+        0, GroupRequest(task=task, max_turns=5, max_turn_tokens=7), size=2, after=0, version=0
+    )
     recorder.enlarged(0, 6)
-    recorder.opened(1, Order(task=task), size=2, after=0, version=0)
+    recorder.opened(1, GroupRequest(task=task), size=2, after=0, version=0)
     store.close()
     with RunStore.open(
         tmp_path / "store", StoreSettings(), seed=0, position=lambda: 1, resume=True
@@ -265,7 +267,7 @@ def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
             for group in record.groups
         ]
         assert kept == [(6, 2, 5, 7), (2, 2, None, None)]
-        ledger = Ledger(replace(ONE, group_size=2, min_valid=1), version=0)
+        ledger = RolloutQueue(replace(ONE, group_size=2, min_valid=1), version=0)
         for group in record.groups:
             ledger.adopt(group)
         ledger.admit()
@@ -307,19 +309,19 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
     run(first())
     run(second())
     # What is ready is in no batch yet: as far as the records go its group is open.
-    store = Store.open(tmp_path / "other")
+    store = StoreWriter.open(tmp_path / "other")
     recorder = StoreRecorder(store, lambda: 5, 0)
     for number, after in ((0, 1), (1, 0)):
-        recorder.opened(number, Order(task=Task(prompt="q")), size=1, after=after, version=0)
+        recorder.opened(number, GroupRequest(task=Task(prompt="q")), size=1, after=after, version=0)
         for sample in range(2):
-            attempt = Attempt(group=number, sample=sample)
+            attempt = RolloutKey(group=number, sample=sample)
             recorder.begun(attempt, Tree(Task(prompt="q")), seed=0, version=0, stand=None)
         recorder.completed(number)
     store.close()
     with StoreReader(tmp_path / "other") as reader:
         assert [reader.group(number).order for number in (0, 1)] == [3, 4]
         assert reader.groups("complete") == [0, 1]
-        gone = [event.reason for _, event in reader.events() if isinstance(event, Abandoned)]
+        gone = [event.reason for _, event in reader.events() if isinstance(event, RolloutAbandoned)]
         assert gone == ["surplus"] * 4
 
 
@@ -328,7 +330,7 @@ def test_a_restored_trajectory_is_as_old_as_it_was(tmp_path: Path) -> None:
     run(Process(tmp_path, [turns(2, 90)], ONE).live_for(4))
     process = Process(tmp_path, [turns(2, 90)], ONE)
     process.record.store.close()
-    ledger = Ledger(replace(ONE, max_start_lag=1), version=0)
+    ledger = RolloutQueue(replace(ONE, max_start_lag=1), version=0)
     ledger.adopt(process.record.groups[0])
     ledger.publish(3)
     ledger.admit()
@@ -343,8 +345,8 @@ def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:
     """Opened at version 0, begun again at 2 for its age, killed: it is not too old at 3 again."""
     with recorded(tmp_path) as record:
         tree = Tree(Task(prompt="q"))
-        attempt = Attempt(group=0, sample=0)
-        record.recorder.opened(0, Order(task=tree.task), size=1, after=0, version=0)
+        attempt = RolloutKey(group=0, sample=0)
+        record.recorder.opened(0, GroupRequest(task=tree.task), size=1, after=0, version=0)
         for version in (0, 2):
             begun = record.recorder.begun(attempt, tree, seed=0, version=version, stand=None)
             node = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
@@ -353,7 +355,7 @@ def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:
                 begun.given_up(TOO_OLD)
     with recorded(tmp_path) as record:
         (group,) = record.groups
-        ledger = Ledger(replace(ONE, max_start_lag=1), version=2)
+        ledger = RolloutQueue(replace(ONE, max_start_lag=1), version=2)
         ledger.adopt(group)
         ledger.admit()
         ledger.wait_for_batch()
@@ -371,8 +373,8 @@ def test_a_complete_group_never_begins_again(tmp_path: Path) -> None:
     """Handed over and trained, but in no checkpoint: whatever its age, its record is closed."""
     with recorded(tmp_path) as record:
         tree = Tree(Task(prompt="q"))
-        attempt = Attempt(group=0, sample=0)
-        record.recorder.opened(0, Order(task=tree.task), size=1, after=0, version=0)
+        attempt = RolloutKey(group=0, sample=0)
+        record.recorder.opened(0, GroupRequest(task=tree.task), size=1, after=0, version=0)
         begun = record.recorder.begun(attempt, tree, seed=0, version=0, stand=None)
         begun.reset(
             tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0)),
@@ -392,7 +394,7 @@ def test_a_complete_group_never_begins_again(tmp_path: Path) -> None:
             replace(ONE, max_start_lag=0),
             replace(ONE, max_age=0, when_old="restart"),
         ):
-            ledger = Ledger(bound, version=0)
+            ledger = RolloutQueue(bound, version=0)
             ledger.adopt(group)
             ((admitted, end),) = ledger.admit()
             assert end.group == "ready"
@@ -437,7 +439,7 @@ def test_what_was_dropped_after_the_checkpoint_is_judged_again(tmp_path: Path) -
     checkpoint: dict[str, Any] = {}
     with recorded(tmp_path) as record:
         for number, requeued in ((0, False), (1, True), (2, True)):
-            order = Order(task=Task(prompt="q", id=f"t{number}"), round=3, round_size=2)
+            order = GroupRequest(task=Task(prompt="q", id=f"t{number}"), round=3, round_size=2)
             record.recorder.opened(number, order, size=1, after=0, version=0)
             if number == 2:
                 checkpoint = record.checkpoint(1)
@@ -470,7 +472,7 @@ def test_what_was_dropped_after_the_checkpoint_is_judged_again(tmp_path: Path) -
 class Breaks(SimulatedEnv):
     """Takes its time, and breaks."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: TraceReplay) -> None:
         super().__init__(world, breaks_at=None, hangs=False)
 
     async def step(self, action: Action) -> Step:
@@ -511,7 +513,7 @@ def test_whenever_it_is_killed_every_turn_counts_once(
     lag: int | None,
 ) -> None:
     folder = tmp_path_factory.mktemp("killed")
-    policy = GatePolicy(
+    policy = SchedulerPolicy(
         mode=mode, groups_per_step=2, group_size=size, concurrency=6, max_start_lag=lag
     )
     costs = [turns(3, 2, step_s=1.0), turns(12), turns(1, 1, 1), turns(30, 4, step_s=2.0)]
@@ -537,13 +539,13 @@ def test_whenever_it_is_killed_every_turn_counts_once(
     with StoreReader(folder / "store") as reader:
         events = [event for _, event in reader.events()]
         trained = reader.trained_by(position)
-        begun = [e.trajectory for e in events if isinstance(e, Grown) and is_reset(e)]
+        begun = [e.trajectory for e in events if isinstance(e, TurnCompleted) and is_reset(e)]
         assert len(begun) == len({*begun}), "a trajectory was reset twice under one name"
         assert len(trained) == 12
         assert sorted(trained)[:12] == sorted(trained)
-    reasons = {event.reason for event in events if isinstance(event, Abandoned)}
+    reasons = {event.reason for event in events if isinstance(event, RolloutAbandoned)}
     assert reasons <= {"begun again", "too old", "surplus"}
 
 
-def is_reset(event: Grown) -> bool:
+def is_reset(event: TurnCompleted) -> bool:
     return event.exchange is not None and event.exchange.action is None

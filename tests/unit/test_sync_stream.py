@@ -15,7 +15,13 @@ from torch import Tensor
 
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.weights import read_weights
-from agentrl.sync.stream import KINDS, Layout, Shaped, distinct, write_safetensors
+from agentrl.weight_sync.safetensors import (
+    KINDS,
+    SafetensorsLayout,
+    TensorShape,
+    distinct,
+    write_safetensors,
+)
 
 
 def written(weights: dict[str, Tensor]) -> bytes:
@@ -45,8 +51,8 @@ def test_what_is_written_is_read(parts: list[tuple[torch.dtype, list[int]]], see
 
 @given(parts=kinds_and_shapes)
 def test_each_begins_at_a_multiple_of_its_width(parts: list[tuple[torch.dtype, list[int]]]) -> None:
-    tensors = {f"{i}": Shaped(tuple(shape), kind) for i, (kind, shape) in enumerate(parts)}
-    layout = Layout.of(tensors)
+    tensors = {f"{i}": TensorShape(tuple(shape), kind) for i, (kind, shape) in enumerate(parts)}
+    layout = SafetensorsLayout.of(tensors)
     for name, tensor in tensors.items():
         assert layout.starts[name] % tensor.dtype.itemsize == 0
 

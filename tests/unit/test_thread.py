@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.thread import (
+from agentrl.runtime.threads import (
     in_stoppable_thread,
     in_thread_to_the_end,
     made_in_thread,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
+from agentrl.authoring.tool_schema import signature_of
+from agentrl.authoring.toolset import schemas_of
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import ToolContext, is_tool, tool
-from agentrl.tool_schema import signature_of
-from agentrl.toolbox import schemas_of
 
 CONTEXT = ToolContext(task_id="t", sample=2, seed=3)
 

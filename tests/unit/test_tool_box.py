@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from agentrl.authoring.toolset import ToolSet
 from agentrl.errors import ConfigError, ForkUnsupported, ToolError, ToolFailure
 from agentrl.message import Image, ToolCall
 from agentrl.tool import ToolContext, ToolSource, tool
-from agentrl.toolbox import Toolbox
 
 CONTEXT = ToolContext(task_id="t", sample=1, seed=3)
 
 
-async def box_of(*sources: ToolSource, timeout_s: float = 20.0) -> Toolbox:
-    return await Toolbox.open(sources, context=CONTEXT, timeout_s=timeout_s)
+async def box_of(*sources: ToolSource, timeout_s: float = 20.0) -> ToolSet:
+    return await ToolSet.open(sources, context=CONTEXT, timeout_s=timeout_s)
 
 
-async def answer(box: Toolbox, name: str, **arguments: Any) -> tuple[str, Any]:
+async def answer(box: ToolSet, name: str, **arguments: Any) -> tuple[str, Any]:
     result = await box.call(ToolCall("c", name, arguments))
     assert (result.call_id, result.name) == ("c", name)
     assert result.seconds >= 0

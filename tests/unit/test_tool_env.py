@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from agentrl import rewards
+from agentrl.authoring.gold import play_gold
+from agentrl.authoring.sample_pairs import sample_pairs
+from agentrl.authoring.tool_env import ScoredAnswer, ToolEnv
+from agentrl.authoring.toolset import ToolSet
 from agentrl.env import Action, Env, GoldPlayer, call, say
 from agentrl.errors import ConfigError, EnvError
-from agentrl.gold import play_gold
 from agentrl.message import Message, ToolCall
-from agentrl.pairs import sample_pairs
 from agentrl.task import Split, Task
 from agentrl.testing import check_env
 from agentrl.tool import ToolContext, tool
-from agentrl.tool_env import Scored, ToolEnv
-from agentrl.toolbox import Toolbox
 
 
 @tool
@@ -263,9 +263,9 @@ def test_a_product_is_in_one_split_whatever_the_seeds() -> None:
     assert all(2 <= number <= 99 for pair in train | heldout for number in pair)
 
 
-async def kept(task: Task, messages: Sequence[Message], toolbox: Toolbox) -> Scored:
+async def kept(task: Task, messages: Sequence[Message], toolbox: ToolSet) -> ScoredAnswer:
     words = toolbox.instance(Memory).kept
-    return Scored(reward={task.id: float(len(words))}, info={"kept": [*words]})
+    return ScoredAnswer(reward={task.id: float(len(words))}, info={"kept": [*words]})
 
 
 async def test_a_reward_may_see_the_tools_and_tell_more_than_a_number() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_config
-from agentrl.evaluation.interval import Estimate
+from agentrl.evaluation.interval import IntervalEstimate
 from benchmarks.ui_s1 import CONFIG, KWARGS, LIVE, difference, estimate, shown
 
 
@@ -47,7 +47,7 @@ def test_passes_are_single_trials_and_shares_are_not() -> None:
 def test_a_difference_is_shown_with_its_sign() -> None:
     told = shown(difference(figures(0.5, 0.5), figures(0.5, 0.5), "sop_score"), "+")
     assert told == "+0.000 [+0.000, +0.000]"
-    assert shown(Estimate(mean=0.5, low=0.25, high=0.75, tasks=2)) == "0.500 [0.250, 0.750]"
+    assert shown(IntervalEstimate(mean=0.5, low=0.25, high=0.75, tasks=2)) == "0.500 [0.250, 0.750]"
 
 
 def test_desktops_have_the_time_they_are_given_and_no_episode_waits_for_one() -> None:

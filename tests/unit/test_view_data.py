@@ -19,15 +19,15 @@ from typer.testing import CliRunner
 
 from agentrl.cli.app import app
 from agentrl.errors import ConfigError
-from agentrl.store.reader import GroupFacts
+from agentrl.store.reader import GroupIndexRow
 from agentrl.task import Task
 from agentrl.trajectory import Node, Tree
-from agentrl.view.choice import Steps, chosen
-from agentrl.view.document import Chunks, page
-from agentrl.view.redaction import HIDDEN, Redaction, key_values
-from agentrl.view.source import RunSource
+from agentrl.view.document import PageChunks, page
+from agentrl.view.group_choice import StepRange, chosen
+from agentrl.view.redaction import HIDDEN, SecretRedaction, key_values
+from agentrl.view.run_reader import RunReader
+from agentrl.view.token_texts import TokenTexts, find_vocabulary
 from agentrl.view.tokens import HIDDEN_ID, hidden_tokens, short
-from agentrl.view.vocabulary import Vocabulary, find_vocabulary
 from benchmarks.made_run import MadeRun, tokenizer
 
 SECRET = "correct-horse-battery"
@@ -49,8 +49,8 @@ def parts_of(html: str) -> dict[str, Any]:
 
 
 def page_of(folder: Path, *, steps: str | None = None, limit: int = 1000) -> dict[str, Any]:
-    with RunSource(folder, environ=ENVIRON) as source:
-        return parts_of("".join(page(source, steps=Steps.parse(steps), limit=limit)))
+    with RunReader(folder, environ=ENVIRON) as source:
+        return parts_of("".join(page(source, steps=StepRange.parse(steps), limit=limit)))
 
 
 def test_a_page_holds_every_group_with_its_story(run: Path) -> None:
@@ -126,8 +126,8 @@ def test_the_tables_say_what_the_stories_do(run: Path) -> None:
 
 
 def test_no_secret_is_anywhere_on_a_page(run: Path) -> None:
-    with RunSource(run, environ={}) as source:
-        assert SECRET in json.dumps(parts_of("".join(page(source, steps=Steps(), limit=99))))
+    with RunReader(run, environ={}) as source:
+        assert SECRET in json.dumps(parts_of("".join(page(source, steps=StepRange(), limit=99))))
     parts = page_of(run)
     text = json.dumps(parts)
     assert SECRET not in text
@@ -161,30 +161,30 @@ def test_keys_are_known_by_their_names() -> None:
 
 @given(st.text(), st.text())
 def test_a_secret_is_hidden_wherever_it_stands(before: str, after: str) -> None:
-    redaction = Redaction(ENVIRON, ("x+y|z", "ab"))
+    redaction = SecretRedaction(ENVIRON, ("x+y|z", "ab"))
     assert SECRET not in redaction.text(f"{before}{SECRET}{after}")
     nested = redaction.value({SECRET: [f"{before}{SECRET}", {"deep": SECRET}]})
     assert SECRET not in json.dumps(nested)
 
 
 def test_patterns_stand_alone() -> None:
-    redaction = Redaction({}, ("x+y|z", "(?i)ab"))
+    redaction = SecretRedaction({}, ("x+y|z", "(?i)ab"))
     assert redaction.text("xxy ABz b") == f"{HIDDEN} {HIDDEN}{HIDDEN} b"
     assert sorted(redaction.spans("xxy ABz b")) == [(0, 3), (4, 6), (6, 7)]
 
 
 @pytest.mark.parametrize("key", ["sk-" + "a" * 24, "hf_" + "b" * 34, "AKIA" + "C" * 16])
 def test_known_shapes_of_keys_are_hidden(key: str) -> None:
-    assert Redaction({}).text(f"use {key}!") == f"use {HIDDEN}!"
+    assert SecretRedaction({}).text(f"use {key}!") == f"use {HIDDEN}!"
 
 
 def test_a_secret_across_nodes_is_hidden_in_both() -> None:
-    vocabulary = Vocabulary(tokenizer())
+    vocabulary = TokenTexts(tokenizer())
     ids = [tokenizer().encode(text).ids for text in ("say corr", "ect-horse-battery now")]
     tree = Tree(Task(prompt="q"))
     first = tree.add(Node(parent=None, source="prompt", token_ids=tuple(ids[0]), turn=0))
     last = tree.add(Node(parent=first, source="tool", token_ids=tuple(ids[1]), turn=0))
-    hidden = hidden_tokens(tree, [last], redaction=Redaction(ENVIRON), vocabulary=vocabulary)
+    hidden = hidden_tokens(tree, [last], redaction=SecretRedaction(ENVIRON), vocabulary=vocabulary)
     assert hidden == {first: {4, 5, 6, 7}, last: {*range(len("ect-horse-battery"))}}
 
 
@@ -214,8 +214,8 @@ def test_numbers_are_short(values: list[float], shown: object) -> None:
     assert short(values) == shown
 
 
-def facts(id: int, *, size: int = 4, step: int | None = None) -> GroupFacts:
-    return GroupFacts(
+def facts(id: int, *, size: int = 4, step: int | None = None) -> GroupIndexRow:
+    return GroupIndexRow(
         id=id,
         task="t",
         state="trained",
@@ -229,7 +229,7 @@ def facts(id: int, *, size: int = 4, step: int | None = None) -> GroupFacts:
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 300))
 def test_what_is_chosen_fits_and_holds_both_ends(count: int, size: int, limit: int) -> None:
     groups = [facts(id, size=size) for id in range(count)]
-    taken, said = chosen(groups, steps=Steps(), limit=limit)
+    taken, said = chosen(groups, steps=StepRange(), limit=limit)
     ids = [one.id for one in taken]
     assert ids == sorted({*ids})
     assert len(taken) == 1 or len(taken) * size <= limit
@@ -241,16 +241,16 @@ def test_what_is_chosen_fits_and_holds_both_ends(count: int, size: int, limit: i
 def test_steps_are_ranges_with_both_ends() -> None:
     groups = [facts(id) for id in range(1, 10)]
     for text, want in (("3:5", [3, 4, 5]), ("8:", [8, 9]), (":2", [1, 2]), ("4", [4])):
-        taken, said = chosen(groups, steps=Steps.parse(text), limit=99)
+        taken, said = chosen(groups, steps=StepRange.parse(text), limit=99)
         assert [one.step for one in taken] == want
         assert f"{9 - len(want)} groups of other steps" in said[0]
     for wrong in ("", ":", "a", "5:3", "-1"):
         with pytest.raises(ConfigError, match="--step"):
-            Steps.parse(wrong)
+            StepRange.parse(wrong)
 
 
 def test_a_page_without_room_says_so() -> None:
-    chunks = Chunks(limit_bytes=1)
+    chunks = PageChunks(limit_bytes=1)
     for group in range(3):
         chunks.add(group, {"id": group, "text": "x" * 2_000_000})
     chunks.close()
@@ -259,9 +259,9 @@ def test_a_page_without_room_says_so() -> None:
 
 def test_what_was_pruned_keeps_its_row(tmp_path: Path) -> None:
     folder = MadeRun(folder=tmp_path / "made", groups=4).make()
-    from agentrl.store.ledger import Ledger
+    from agentrl.store.index import StoreIndex
 
-    ledger = Ledger(folder / "store" / "ledger.sqlite")
+    ledger = StoreIndex(folder / "store" / "ledger.sqlite")
     ledger.mark_pruned([0], position=0)
     ledger.close()
     parts = page_of(folder)

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from agentrl.cli.app import app
 from agentrl.view.frame import curve, frame, span
-from agentrl.view.source import RunSource
-from agentrl.view.standing import Standing, Watch, phase_of, reward_curve, step_seconds
+from agentrl.view.run_reader import RunReader
+from agentrl.view.run_status import RunMonitor, RunStatus, phase_of, reward_curve, step_seconds
 from benchmarks.made_run import MadeRun
 
 
@@ -27,13 +27,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return MadeRun(folder=place, groups=10, open_groups=1, size=4).make()
 
 
-def standings(folder: Path, *times_s: float) -> list[Standing]:
-    with RunSource(folder) as source:
-        watch = Watch(source)
+def standings(folder: Path, *times_s: float) -> list[RunStatus]:
+    with RunReader(folder) as source:
+        watch = RunMonitor(source)
         return [watch.look(now_s=now_s) for now_s in times_s]
 
 
-def shown(standing: Standing) -> str:
+def shown(standing: RunStatus) -> str:
     console = Console(width=120, file=io.StringIO())
     with console.capture() as captured:
         console.print(frame(standing))

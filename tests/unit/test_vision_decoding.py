@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from PIL import Image as Pictures
 
 from agentrl.errors import EnvError
-from agentrl.gateway.dialogue import BadRequest
-from agentrl.gateway.pictures import from_base64
+from agentrl.gateway.dialect import BadRequest
+from agentrl.gateway.images import from_base64
 from agentrl.message import Image
-from agentrl.vision.decoding import (
+from agentrl.models.vision.decoding import (
     FORMATS,
     MAX_BYTES,
     MAX_PIXELS,
@@ -129,7 +129,7 @@ def test_picture_files_are_opened_in_one_place() -> None:
             calls = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             opens = any(isinstance(one, ast.Call) and is_opening(one.func) for one in calls)
             found += [f"{file.relative_to(ROOT)}"] * opens
-    assert found == ["agentrl/vision/decoding.py"]
+    assert found == ["agentrl/models/vision/decoding.py"]
 
 
 def is_opening(called: ast.expr) -> bool:

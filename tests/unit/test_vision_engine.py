@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from agentrl.engine import eyes
+from agentrl.engine import image_encoder
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import EnvError
 from agentrl.message import Image, ImageSpan
+from agentrl.models.vision.model import ImageFeatures
+from agentrl.models.vision.processor import ImagePatches
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
-from agentrl.vision.model import Features
-from agentrl.vision.processor import Patches
 from tests.support.vision_models import (
     FAMILIES,
     PAD,
@@ -186,13 +186,13 @@ async def test_features_stay_where_the_tower_has_not_changed(
 ) -> None:
     family = "qwen3_vl"
     looked: list[int] = []
-    own = eyes.features_of
+    own = image_encoder.features_of
 
-    def look(eye: Any, images: Sequence[Patches]) -> list[Features]:
+    def look(eye: Any, images: Sequence[ImagePatches]) -> list[ImageFeatures]:
         looked.append(len(images))
         return own(eye, images)
 
-    monkeypatch.setattr(eyes, "features_of", look)
+    monkeypatch.setattr(image_encoder, "features_of", look)
     model: Any = tiny(family)
     tokens, spans = prompt(family, PICTURES[1])
     async with engine_of(family, model) as engine:

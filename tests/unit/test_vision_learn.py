@@ -22,14 +22,14 @@ from agentrl.config.run import WarmstartSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load, save
-from agentrl.learn.forward import score
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.newpolicy import load_images, load_model
-from agentrl.learn.sample import Sample, groups_of
-from agentrl.learn.trainer import Trainer
-from agentrl.learn.warmstart import Demonstration, warmstart
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.sample import TrainingSample, groups_of
+from agentrl.learn.token_logprobs import score
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.learn.warmstart import TokenizedDemonstration, warmstart
 from agentrl.message import Image
+from agentrl.models.folders import load_images, load_model
 from agentrl.policy import GenerateRequest
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Source, Tree
@@ -90,14 +90,14 @@ def tree_of(
     return tree
 
 
-def samples_of(trees: Sequence[Tree]) -> list[Sample]:
+def samples_of(trees: Sequence[Tree]) -> list[TrainingSample]:
     return [sample for group in groups_of(trees) for sample in group.samples]
 
 
 def scored(
     family: str,
     model: PreTrainedModel,
-    samples: Sequence[Sample],
+    samples: Sequence[TrainingSample],
     *,
     limit_tokens: int,
     layout: LayoutName = "padded",
@@ -160,7 +160,7 @@ def test_a_tree_computes_what_is_shared_once_and_an_image_is_shared_only_with_it
 def gradient(
     family: str,
     model: PreTrainedModel,
-    samples: Sequence[Sample],
+    samples: Sequence[TrainingSample],
     layout: LayoutName = "padded",
 ) -> Tensor:
     """Return the gradient of the summed log-probs, all weights in one vector."""
@@ -205,7 +205,7 @@ def test_a_step_does_not_depend_on_micro_batches(
 
 
 def _stepped(family: str, trees: Sequence[Tree], **changes: Any) -> dict[str, float]:
-    trainer = Trainer(tiny(family), section(**changes), seed=0, images=processor(family))
+    trainer = PolicyTrainer(tiny(family), section(**changes), seed=0, images=processor(family))
     return trainer.step(trees)
 
 
@@ -222,7 +222,7 @@ async def test_the_engine_samples_from_what_was_trained(
         model, slots=2, context_tokens=256, prefill_tokens=32, images=processor(family)
     )
     lora = None if targets is None else LoraSection(rank=2, targets=targets)
-    trainer = Trainer(model, section(lora=lora), seed=0, images=processor(family))
+    trainer = PolicyTrainer(model, section(lora=lora), seed=0, images=processor(family))
     for version in range(2):
         trainer.step([tree_of(family, seed=seed, version=version) for seed in range(2)])
     weights = trainer.weights()
@@ -256,7 +256,7 @@ def test_checkpoints_go_on_where_they_were_and_are_model_folders(
     def trees(version: int) -> list[Tree]:
         return [tree_of(family, seed=seed, version=version) for seed in range(2)]
 
-    made = Trainer(tiny(family), section(), seed=0, images=processor(family))
+    made = PolicyTrainer(tiny(family), section(), seed=0, images=processor(family))
     made.step(trees(0))
     folder = save(
         tmp_path,
@@ -267,7 +267,7 @@ def test_checkpoints_go_on_where_they_were_and_are_model_folders(
         images=processor(family),
         keep=1,
     )
-    again = Trainer(tiny(family, seed=5), section(), seed=0, images=processor(family))
+    again = PolicyTrainer(tiny(family, seed=5), section(), seed=0, images=processor(family))
     load(folder, again)
     assert made.step(trees(1)) == again.step(trees(1))
     for name, value in made.weights().items():
@@ -294,11 +294,11 @@ def test_a_warm_start_learns_what_only_the_image_tells() -> None:
     """Two pictures under the same words, two answers: without eyes the loss stays at log 2."""
     family = "qwen2_5_vl"
     dark, light = picture(1), picture(6)
-    shown: list[Demonstration] = []
+    shown: list[TokenizedDemonstration] = []
     for image, answer in ((dark, 11), (light, 12)):
         tokens, spans = prompt(family, [image])
         mask = (False,) * len(tokens) + (True,)
-        shown.append(Demonstration((*tokens, answer), mask, spans))
+        shown.append(TokenizedDemonstration((*tokens, answer), mask, spans))
     warm = WarmstartSection(demonstrations=2, steps=60, batch_size=2, learning_rate=3e-3)
     found = warmstart(tiny(family), shown, warm, seed=0, images=processor(family))
     assert found.last_loss < 0.1
@@ -308,7 +308,7 @@ def test_images_nobody_can_read_are_refused() -> None:
     family = "qwen3_vl"
     trees = [tree_of(family, seed=1)]
     with pytest.raises(ConfigError, match=r"no image processor"):
-        Trainer(tiny(family), section(), seed=0).step(trees)
-    tokens = Padded(4096, processor(family)).tokens(samples_of(trees), device=CPU)
+        PolicyTrainer(tiny(family), section(), seed=0).step(trees)
+    tokens = PaddedLayout(4096, processor(family)).tokens(samples_of(trees), device=CPU)
     with pytest.raises(ConfigError, match=r"shows them to models of qwen2_vl"):
         score(model_of(), tokens, temperature=1.0, head_at_positions=True)

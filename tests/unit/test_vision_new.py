@@ -16,12 +16,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.run import MakePolicySection, MakeVisionSection
-from agentrl.learn.newpolicy import make_images, make_model
 from agentrl.message import Image, ImageSpan
-from agentrl.vision.model import Shown, reading
-from agentrl.vision.processor import ImageProcessor
+from agentrl.models.folders import make_images, make_model
+from agentrl.models.vision.model import SequenceImages, reading
+from agentrl.models.vision.processor import ImageProcessor
 from agentrl_envs.visual import SeeButtonEnv
-from agentrl_envs.visual.screen import Screen
+from agentrl_envs.visual.screen import ButtonScreen
 
 VOCABULARY = 60
 START, IMAGE, END = 50, 51, 52
@@ -59,7 +59,9 @@ def new(section: MakePolicySection, seed: int = 0) -> PreTrainedModel:
 
 def screens(side: int, count: int) -> list[Image]:
     env = SeeButtonEnv(width=side, height=side)
-    return [Screen.of(task.data["screen"]).picture() for task in islice(env.tasks("train"), count)]
+    return [
+        ButtonScreen.of(task.data["screen"]).picture() for task in islice(env.tasks("train"), count)
+    ]
 
 
 sizes = given(
@@ -92,7 +94,7 @@ def after_first_layer(
     """Return what the text half knows at the image's tokens after its first layer, (9, hidden)."""
     ids = (word, START, *[IMAGE] * 9, END)
     span = ImageSpan(image, 2, 11)
-    shown = Shown(0, torch.arange(len(ids)), (span,), images)
+    shown = SequenceImages(0, torch.arange(len(ids)), (span,), images)
     called = reading(model, torch.tensor([ids]), [shown])
     with torch.no_grad():
         out = model.model.language_model(**called, output_hidden_states=True)

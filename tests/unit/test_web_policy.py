@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentrl_envs.web.actions import ACTIONS, PAGE_ACTIONS
 from agentrl_envs.web.browser.policy import is_within, origin_of, resolve
 from agentrl_envs.web.browser.traffic import is_shown
-from agentrl_envs.web.world import WebResponse
+from agentrl_envs.web.episode_site import WebResponse
 
 SITE = "http://pages.test"
 HERE = f"{SITE}/a/b?c=d"

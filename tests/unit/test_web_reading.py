@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, EnvError
-from agentrl_envs.web.observation import Node, Wants, look, read
+from agentrl_envs.accessibility.node import node_of
+from agentrl_envs.web.observation import AccessibilityNode, PageObservationOptions, look, read
 from agentrl_envs.web.observation.look import capped
-from agentrl_envs.web.observation.node import node_of
 
 KEYS = st.from_regex(r"[a-z][a-z-]{0,8}", fullmatch=True)
 TEXTS = st.text(max_size=20).filter(lambda text: "\r" not in text)
 NODES = st.builds(
-    Node,
+    AccessibilityNode,
     role=KEYS,
     name=TEXTS,
     id=st.none() | st.integers(min_value=1, max_value=10**9),
@@ -27,13 +27,13 @@ NODES = st.builds(
 
 
 @given(NODES)
-def test_a_line_is_read_back_as_it_was(node: Node) -> None:
+def test_a_line_is_read_back_as_it_was(node: AccessibilityNode) -> None:
     assert node_of(node.line) == node
     assert "\n" not in node.line
 
 
 @given(st.lists(NODES, max_size=8))
-def test_a_page_is_read_back_as_it_was(nodes: list[Node]) -> None:
+def test_a_page_is_read_back_as_it_was(nodes: list[AccessibilityNode]) -> None:
     lines = "\n".join(node.line for node in nodes)
     page = read(f"Goal: Do this,\nthen that.\nurl: http://x/\ntitle: T\n{lines}")
     assert (page.goal, page.url, page.title) == ("Do this,\nthen that.", "http://x/", "T")
@@ -43,20 +43,20 @@ def test_a_page_is_read_back_as_it_was(nodes: list[Node]) -> None:
 @pytest.mark.parametrize(
     ("line", "node"),
     [
-        ('[12] button "Submit"', Node(id=12, role="button", name="Submit")),
+        ('[12] button "Submit"', AccessibilityNode(id=12, role="button", name="Submit")),
         (
             '  [13] textbox "Name" value="x y" focused',
-            Node(
+            AccessibilityNode(
                 id=13, role="textbox", name="Name", depth=1,
                 attributes={"value": "x y", "focused": ""},
             ),
         ),
-        ("[2] circle fill=red at=30,40", Node(
+        ("[2] circle fill=red at=30,40", AccessibilityNode(
             id=2, role="circle", attributes={"fill": "red", "at": "30,40"})),
-        (r'text "a \"b\" \\ c\nd"', Node(role="text", name='a "b" \\ c\nd')),
+        (r'text "a \"b\" \\ c\nd"', AccessibilityNode(role="text", name='a "b" \\ c\nd')),
     ],
 )  # fmt: skip
-def test_lines_look_like_this(line: str, node: Node) -> None:
+def test_lines_look_like_this(line: str, node: AccessibilityNode) -> None:
     assert node.line == line
     assert node_of(line) == node
 
@@ -81,10 +81,10 @@ def test_what_is_looked_for_is_found_or_said_to_be_missing() -> None:
 
 
 def test_places_are_numbers() -> None:
-    node = Node(role="circle", attributes={"at": "30,40.5", "size": "8x9"})
+    node = AccessibilityNode(role="circle", attributes={"at": "30,40.5", "size": "8x9"})
     assert (node.at, node.size) == ((30, 40.5), (8, 9))
     with pytest.raises(KeyError):
-        _ = Node(role="circle").at
+        _ = AccessibilityNode(role="circle").at
 
 
 @given(st.lists(st.text(max_size=12), max_size=10), st.integers(1, 60), st.integers(0, 5))
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_counted(lines: list[str], limit: int, left: int) -
 )
 def test_what_cannot_be_seen_is_refused(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Wants(**changes)  # pyright: ignore[reportArgumentType]
+        PageObservationOptions(**changes)  # pyright: ignore[reportArgumentType]
 
 
 class Busy:
@@ -129,4 +129,4 @@ class Busy:
 
 async def test_a_page_that_does_not_answer_is_an_infrastructure_failure() -> None:
     with pytest.raises(EnvError, match=r"within 0\.05 s"):
-        await look(Busy(), Wants(deadline_s=0.05))
+        await look(Busy(), PageObservationOptions(deadline_s=0.05))

@@ -19,20 +19,20 @@ import pytest
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
 from agentrl.task import SPLITS, Task
+from agentrl_envs.web.episode_site import SiteVerdict, WebRequest
 from agentrl_envs.web.sites import shop_pack, wiki_pack
 from agentrl_envs.web.sites.answers import same_amount, same_text
-from agentrl_envs.web.sites.asgi import AsgiWorld
-from agentrl_envs.web.sites.pack import SitePack
-from agentrl_envs.web.sites.refused import Refused
+from agentrl_envs.web.sites.asgi import AsgiSite
+from agentrl_envs.web.sites.pack import TemplateSitePack
+from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.shop.site import SHOP
 from agentrl_envs.web.sites.shop.state import shop
-from agentrl_envs.web.sites.template import Template
+from agentrl_envs.web.sites.template import SiteTemplate
 from agentrl_envs.web.sites.wiki.site import WIKI
 from agentrl_envs.web.sites.wiki.state import wiki
-from agentrl_envs.web.world import Verdict, WebRequest
 from tests.support.paper_browser import PaperBrowser
 
-PACKS: dict[str, Callable[..., SitePack[Any]]] = {"shop": shop_pack, "wiki": wiki_pack}
+PACKS: dict[str, Callable[..., TemplateSitePack[Any]]] = {"shop": shop_pack, "wiki": wiki_pack}
 TEMPLATES = [(site.name, template) for site in (SHOP, WIKI) for template in site.templates]
 NAMES = [f"{site}-{template.name}" for site, template in TEMPLATES]
 
@@ -42,7 +42,7 @@ def tasks_of(site: str, template: str, count: int = 3) -> list[Task]:
     return list(islice(pack.tasks("train", 0), count))
 
 
-def played(pack: SitePack[Any], task: Task) -> tuple[float, int, AsgiWorld[Any]]:
+def played(pack: TemplateSitePack[Any], task: Task) -> tuple[float, int, AsgiSite[Any]]:
     """Return what the gold player earned, in how many steps, and the world it left."""
     world = pack.world(task)
     browser = PaperBrowser(world)
@@ -58,7 +58,7 @@ def played(pack: SitePack[Any], task: Task) -> tuple[float, int, AsgiWorld[Any]]
 
 
 @pytest.mark.parametrize(("site", "template"), TEMPLATES, ids=NAMES)
-def test_gold_earns_one_in_three_to_fifteen_steps(site: str, template: Template[Any]) -> None:
+def test_gold_earns_one_in_three_to_fifteen_steps(site: str, template: SiteTemplate[Any]) -> None:
     for task in tasks_of(site, template.name):
         reward, steps, _ = played(PACKS[site](), task)
         assert reward == 1
@@ -66,15 +66,15 @@ def test_gold_earns_one_in_three_to_fifteen_steps(site: str, template: Template[
 
 
 @pytest.mark.parametrize(("site", "template"), TEMPLATES, ids=NAMES)
-def test_doing_nothing_earns_nothing(site: str, template: Template[Any]) -> None:
+def test_doing_nothing_earns_nothing(site: str, template: SiteTemplate[Any]) -> None:
     for task in tasks_of(site, template.name):
         world = PACKS[site]().world(task)
-        assert world.check(world.state, None) == Verdict(reward=0.0, done=False)
-        assert world.check(world.state, "") == Verdict(reward=0.0, done=True)
+        assert world.check(world.state, None) == SiteVerdict(reward=0.0, done=False)
+        assert world.check(world.state, "") == SiteVerdict(reward=0.0, done=True)
 
 
 @pytest.mark.parametrize(("site", "template"), TEMPLATES, ids=NAMES)
-def test_a_thing_nobody_asked_for_spoils_it(site: str, template: Template[Any]) -> None:
+def test_a_thing_nobody_asked_for_spoils_it(site: str, template: SiteTemplate[Any]) -> None:
     for task in tasks_of(site, template.name):
         world = PACKS[site]().world(task)
         template.do(world.state, task.data["wanted"])
@@ -85,7 +85,7 @@ def test_a_thing_nobody_asked_for_spoils_it(site: str, template: Template[Any]) 
             spoiled.create("Something else", "Text.", [])
         said = task.answer or "done"
         assert world.check(world.state, said).reward == 1
-        assert world.check(spoiled, said) == Verdict(reward=0.0, done=True)
+        assert world.check(spoiled, said) == SiteVerdict(reward=0.0, done=True)
 
 
 def changed(key: str, value: Callable[[Any], Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -126,7 +126,7 @@ def test_almost_earns_nothing(name: str) -> None:
         world = PACKS[site]().world(task)
         template = next(t for s, t in TEMPLATES if (s, t.name) == (site, kind))
         template.do(world.state, NEAR[name](task.data["wanted"]))
-        assert world.check(world.state, "done") == Verdict(reward=0.0, done=True)
+        assert world.check(world.state, "done") == SiteVerdict(reward=0.0, done=True)
 
 
 @pytest.mark.parametrize("name", ["cart", "cheapest", "wish", "best_rated"])
@@ -198,14 +198,14 @@ ANSWERED = [(site, t) for site, t in TEMPLATES if t.right is not None]
 
 
 @pytest.mark.parametrize(("site", "template"), ANSWERED, ids=[t.name for _, t in ANSWERED])
-def test_another_answer_earns_nothing(site: str, template: Template[Any]) -> None:
+def test_another_answer_earns_nothing(site: str, template: SiteTemplate[Any]) -> None:
     for task in tasks_of(site, template.name):
         world = PACKS[site]().world(task)
         wanted = task.answer
         others = [f"{wanted} or so", f"not {wanted}", f"{wanted}1", wanted[1:], f"1{wanted}"]
         others += [name for name in task.data["wanted"].get("names", []) if name != wanted]
         for other in others:
-            assert world.check(world.state, other) == Verdict(reward=0.0, done=True), other
+            assert world.check(world.state, other) == SiteVerdict(reward=0.0, done=True), other
         assert world.check(world.state, f" {wanted}. ").reward == 1
 
 
@@ -325,14 +325,14 @@ async def test_an_application_that_raises_is_blamed() -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError("oh")
 
-    def check(state: None, said: str | None) -> Verdict:
-        return Verdict(reward=0.0, done=False)
+    def check(state: None, said: str | None) -> SiteVerdict:
+        return SiteVerdict(reward=0.0, done=False)
 
-    world = AsgiWorld(broken, None, goal="Go.", check=check, origin="http://x.invalid")
+    world = AsgiSite(broken, None, goal="Go.", check=check, origin="http://x.invalid")
     with pytest.raises(EnvError, match=r"the site on GET /page: ZeroDivisionError: oh"):
         await world.answer(WebRequest(method="GET", url="http://x.invalid/page?a=1", headers={}))
     with pytest.raises(ConfigError, match="origin is"):
-        AsgiWorld(broken, None, goal="Go.", check=check, origin="http://x.invalid/path")
+        AsgiSite(broken, None, goal="Go.", check=check, origin="http://x.invalid/path")
 
 
 async def test_cookies_come_one_by_one() -> None:
@@ -342,10 +342,10 @@ async def test_cookies_come_one_by_one() -> None:
     response.set_cookie("a", "1")
     response.set_cookie("b", "2")
 
-    def check(state: None, said: str | None) -> Verdict:
-        return Verdict(reward=0.0, done=False)
+    def check(state: None, said: str | None) -> SiteVerdict:
+        return SiteVerdict(reward=0.0, done=False)
 
-    world = AsgiWorld(response, None, goal="Go.", check=check, origin="http://x.invalid")
+    world = AsgiSite(response, None, goal="Go.", check=check, origin="http://x.invalid")
     answered = await world.answer(WebRequest(method="GET", url="http://x.invalid/", headers={}))
     assert answered is not None
     cookies = answered.headers["set-cookie"].split("\n")
@@ -388,7 +388,7 @@ REFUSALS: list[Callable[[Any], object]] = [
 @pytest.mark.parametrize("act", REFUSALS)
 def test_the_shop_refuses_and_stays_as_it_is(act: Callable[[Any], object]) -> None:
     state = shop(0)
-    with pytest.raises(Refused):
+    with pytest.raises(SiteRefusal):
         act(state)
     assert SHOP.summary(state) == SHOP.summary(shop(0))
 
@@ -405,7 +405,7 @@ def test_the_shop_counts() -> None:
     order = state.order(address=2, delivery="express", accepted=True)
     assert order.total_cents == full - full // 10 + 990
     assert (state.cart, state.coupon, order.address.id) == ([], "", 2)
-    with pytest.raises(Refused, match="1 to 9"):
+    with pytest.raises(SiteRefusal, match="1 to 9"):
         state.add_to_cart(first.id, first.colours[0], 10)
 
 
@@ -440,7 +440,7 @@ def test_a_restored_revision_is_the_one_that_was_asked_for() -> None:
     second = state.articles[title][1]
     state.restore(title, 2)
     assert (state.latest(title).text, len(state.articles[title])) == (second.text, 4)
-    with pytest.raises(Refused, match="no such revision"):
+    with pytest.raises(SiteRefusal, match="no such revision"):
         state.restore(title, 9)
 
 

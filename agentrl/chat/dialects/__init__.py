@@ -6,13 +6,13 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from agentrl.chat.dialect import Dialect
+from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.dialects.llama3 import LLAMA3
 from agentrl.errors import ConfigError
 from agentrl.registry import import_object
 
-DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
+DIALECTS: dict[str, ToolCallDialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
 """Those of agentrl, by name."""
 ENTRY_POINTS = "agentrl.dialects"
 """Entry-point group in which a distribution names its own."""
@@ -22,7 +22,7 @@ OWN_DIALECT = (
 
 
 @cache
-def installed_dialects() -> Mapping[str, Dialect]:
+def installed_dialects() -> Mapping[str, ToolCallDialect]:
     """Return every dialect by name: agentrl's first, then those of installed distributions.
 
     Raises `ConfigError` for one that cannot be imported, is no dialect or takes another's name.
@@ -39,7 +39,7 @@ def installed_dialects() -> Mapping[str, Dialect]:
     return found
 
 
-def find_dialect(name: str, *, key: str = "policy.dialect") -> Dialect:
+def find_dialect(name: str, *, key: str = "policy.dialect") -> ToolCallDialect:
     """Return the dialect with this name, or the one that `module:NAME` names.
 
     Raises `ConfigError`, with the config key that says so, for a name nobody has.
@@ -57,7 +57,7 @@ def find_dialect(name: str, *, key: str = "policy.dialect") -> Dialect:
     raise ConfigError(f"{key} is {name!r}, which is no dialect; {meant}")
 
 
-def _loaded(point: EntryPoint) -> Dialect:
+def _loaded(point: EntryPoint) -> ToolCallDialect:
     try:
         return _checked(point.load(), named=f"the entry point {point.name!r} ({point.value})")
     except (ImportError, AttributeError) as error:
@@ -68,9 +68,9 @@ def _loaded(point: EntryPoint) -> Dialect:
         ) from error
 
 
-def _checked(found: Any, *, named: str) -> Dialect:
-    if not isinstance(found, Dialect):
+def _checked(found: Any, *, named: str) -> ToolCallDialect:
+    if not isinstance(found, ToolCallDialect):
         raise ConfigError(
-            f"{named} is a {type(found).__name__}; name an agentrl.chat.dialect.Dialect"
+            f"{named} is a {type(found).__name__}; name an agentrl.chat.dialect.ToolCallDialect"
         )
     return found

@@ -11,7 +11,7 @@ from agentrl.chat.call_json import (
     skip_space,
     write_call,
 )
-from agentrl.chat.dialect import Dialect
+from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.thinking import find_spoken
 from agentrl.env import Action
 from agentrl.message import ToolCall
@@ -70,7 +70,7 @@ def _read(text: str, begin: int, *, number: int) -> tuple[ToolCall | str, int]:
     return read.error or f"there is more than one JSON object before {CLOSE}", close + len(CLOSE)
 
 
-HERMES = Dialect(
+HERMES = ToolCallDialect(
     name="hermes",
     parse=parse,
     write=write,

@@ -13,13 +13,13 @@ from agentrl.chat.call_json import (
     skip_space,
     write_call,
 )
-from agentrl.chat.dialect import Dialect
+from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.thinking import CLOSE as THOUGHT
 from agentrl.chat.thinking import OPEN as THINK
 from agentrl.chat.thinking import find_spoken
 from agentrl.env import Action
-from agentrl.json_limits import JsonLimitError, parse_json
 from agentrl.message import ToolCall
+from agentrl.runtime.json_limits import JsonLimitError, parse_json
 
 TAG = "<|python_tag|>"
 WANTED = 'Write {"name": "...", "parameters": {...}} and nothing after it'
@@ -88,7 +88,7 @@ def _after_thinking(text: str, at: int) -> int:
         at = closed + len(THOUGHT)
 
 
-LLAMA3 = Dialect(
+LLAMA3 = ToolCallDialect(
     name="llama3",
     parse=parse,
     write=write,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentrl.cluster.host import Raised
-from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote.listening import ListeningProcess
+from agentrl.cluster.env_worker import RemoteFailure
+from agentrl.engine.remote.listener_process import ListeningProcess
+from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError
 
 KEPT = 2
@@ -22,7 +22,7 @@ KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class EngineAddressInfo:
     """Address, key and process of an engine that serves."""
 
     address: str
@@ -36,7 +36,7 @@ class EngineHost:
 
     def __init__(
         self,
-        recipe: EngineRecipe,
+        recipe: EngineSpec,
         where: Callable[[], tuple[str, str]],
         *,
         python: str | None,
@@ -62,7 +62,7 @@ class EngineHost:
             (Path(self._folder.name) / name).write_bytes(memoryview(content))
         self._recipe = replace(self._recipe, folder=self._folder.name)
 
-    async def open(self) -> Opened | Raised:
+    async def open(self) -> EngineAddressInfo | RemoteFailure:
         """Start the process, and wait until its engine listens."""
         host, node = self._where()
         try:
@@ -70,12 +70,12 @@ class EngineHost:
                 self._recipe, host=host, python=self._python, start_s=self._start_s
             )
         except (ConfigError, EngineError) as error:
-            return Raised.of(error)
+            return RemoteFailure.of(error)
         finally:
             # It is read, and whoever kills this actor would leave it behind.
             self._forget_folder()
         self._process = process
-        return Opened(process.address, process.key, node, process.pid)
+        return EngineAddressInfo(process.address, process.key, node, process.pid)
 
     def keep(self, weights: Any) -> str:
         """Keep the bytes of a safetensors file for the engines of this machine; return the path."""

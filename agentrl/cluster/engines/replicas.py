@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from agentrl.cluster.connection import connected, first_line
-from agentrl.cluster.engines.freight import Freight
-from agentrl.cluster.engines.host import EngineHost, Opened
-from agentrl.cluster.host import Raised
-from agentrl.cluster.room import Wanted, there
-from agentrl.engine.recipe import EngineRecipe
+from agentrl.cluster.engines.host import EngineAddressInfo, EngineHost
+from agentrl.cluster.engines.weight_cache import NodeWeightCache
+from agentrl.cluster.env_worker import RemoteFailure
+from agentrl.cluster.placement import PlacementRequest, there
 from agentrl.engine.remote.client import RemoteEngine, connect
-from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
+from agentrl.engine.remote.replicas import EngineReplica, EngineReplicas
 from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
-from agentrl.engine.remote.spreading import Spreader
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ SAID_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class RayServed:
+class RayEngineHost:
     """One actor, and the engine in the process that it holds."""
 
     actor: Any
-    opened: Opened
+    opened: EngineAddressInfo
     engine: RemoteEngine
-    freight: Freight
+    freight: NodeWeightCache
     _is_lost: bool = field(default=False, init=False)
 
     @property
@@ -92,11 +92,11 @@ class RayServed:
         await _end(self.actor, within_s=END_S)
 
 
-class RayEngine(ReplacedEngine):
-    """One engine in an actor, replaced when it or its machine dies; see `ReplacedEngine`."""
+class RayEngineReplica(EngineReplica):
+    """One engine in an actor, replaced when it or its machine dies; see `EngineReplica`."""
 
     def __init__(
-        self, recipe: EngineRecipe, section: "ClusterSection", *, index: int, python: str | None,
+        self, recipe: EngineSpec, section: "ClusterSection", *, index: int, python: str | None,
         start_s: float, max_restarts: int,
     ) -> None:  # fmt: skip
         super().__init__(max_restarts=max_restarts)
@@ -107,9 +107,9 @@ class RayEngine(ReplacedEngine):
         self._start_s = start_s
         self.room: Any = None
         """The placement group; its bundle of our index is ours."""
-        self.freight: Freight | None = None
+        self.freight: NodeWeightCache | None = None
 
-    async def start(self) -> RayServed:
+    async def start(self) -> RayEngineHost:
         """Start an actor in our place, which Ray moves when its machine is gone."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -129,7 +129,7 @@ class RayEngine(ReplacedEngine):
             async with asyncio.timeout(self._start_s):
                 await self.freight.folder_to(actor)
                 opened = await answered(actor.open.remote())
-            if isinstance(opened, Raised):
+            if isinstance(opened, RemoteFailure):
                 raise opened.error()
             engine = await _met(opened, self._start_s)
         except TimeoutError as error:
@@ -141,25 +141,25 @@ class RayEngine(ReplacedEngine):
         except BaseException:
             await _end(actor, within_s=GIVE_UP_S)
             raise
-        return RayServed(actor, opened, engine, self.freight)
+        return RayEngineHost(actor, opened, engine, self.freight)
 
 
-class RayReplicas(Replicas):
+class RayEngineReplicas(EngineReplicas):
     """Engines in actors, as one. Its block has the connection to Ray and the room for them."""
 
     def __init__(
         self,
-        recipe: EngineRecipe,
+        recipe: EngineSpec,
         section: "ClusterSection",
         *,
         count: int,
         python: str | None,
         start_s: float,
         max_restarts: int,
-        spreader: Spreader | None = None,
+        spreader: WeightBroadcaster | None = None,
     ) -> None:
         self.engines = [
-            RayEngine(
+            RayEngineReplica(
                 recipe,
                 section,
                 index=index,
@@ -178,7 +178,9 @@ class RayReplicas(Replicas):
         try:
             self._stack.enter_context(connected(self._section))
             room = await self._stack.enter_async_context(_room(self._section, len(self.engines)))
-            freight = Freight(home=where()[1], folder=Path(self._recipe.folder), answered=answered)
+            freight = NodeWeightCache(
+                home=where()[1], folder=Path(self._recipe.folder), answered=answered
+            )
             for engine in self.engines:
                 engine.room, engine.freight = room, freight
             return await super().__aenter__()
@@ -212,7 +214,7 @@ async def answered(reference: Any) -> Any:
         raise EngineLost(f"the engine's actor is gone: {first_line(error)}") from error
 
 
-async def _met(opened: Opened, start_s: float) -> RemoteEngine:
+async def _met(opened: EngineAddressInfo, start_s: float) -> RemoteEngine:
     try:
         return await connect(opened.address, key=opened.key, start_s=start_s)
     except EngineError as error:
@@ -227,7 +229,7 @@ async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
     from ray.exceptions import RayError
     from ray.util.placement_group import remove_placement_group
 
-    wanted = Wanted(
+    wanted = PlacementRequest(
         what="engines",
         count=engines,
         cpus=section.engine_cpus,

@@ -10,19 +10,19 @@ from pathlib import Path
 
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
-from agentrl.cluster.host import Raised
+from agentrl.cluster.env_worker import RemoteFailure
 from agentrl.cluster.interface import reached_at
 from agentrl.errors import ConfigError
-from agentrl.learn.sharded.link import Command
-from agentrl.learn.sharded.setup import Setup, loaded
-from agentrl.learn.trainer import Trainer
+from agentrl.learn.sharded.rank_link import RankCommand
+from agentrl.learn.sharded.rank_spec import RankSpec, loaded
+from agentrl.learn.trainer import PolicyTrainer
 
 SAID_CHARS = 4_000
 """Characters kept of the end of a trace, where the reason is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class RankInfo:
     """A rank that has its model, and where it is."""
 
     address: str
@@ -32,19 +32,19 @@ class Loaded:
 class RankHost:
     """One rank. It is asked for one thing after the other, in the order of the leading rank."""
 
-    def __init__(self, setup: Setup, where: Callable[[], str]) -> None:
+    def __init__(self, setup: RankSpec, where: Callable[[], str]) -> None:
         """`where` tells the address of the machine."""
         self._setup = setup
         self._where = where
-        self._joins: Callable[[Store | None], Trainer] | None = None
-        self._trainer: Trainer | None = None
+        self._joins: Callable[[Store | None], PolicyTrainer] | None = None
+        self._trainer: PolicyTrainer | None = None
         self._stack = ExitStack()
 
-    def load(self) -> Loaded | Raised:
+    def load(self) -> RankInfo | RemoteFailure:
         """Load the model, so that it can join."""
         self._stack.enter_context(reached_at(self._where()))
         if not Path(self._setup.policy).is_dir():
-            return Raised.of(
+            return RemoteFailure.of(
                 ConfigError(
                     f"{self._setup.policy} is not on {self._where()}, where rank "
                     f"{self._setup.rank} of the trainer is; run.folder has to be a folder that all "
@@ -54,8 +54,8 @@ class RankHost:
         try:
             self._joins = loaded(self._setup)
         except ConfigError as error:
-            return Raised.of(error)
-        return Loaded(self._where(), os.getpid())
+            return RemoteFailure.of(error)
+        return RankInfo(self._where(), os.getpid())
 
     def join(self) -> str | None:
         """Join the others, who have to do so meanwhile; return the end of a trace if it fails."""
@@ -67,10 +67,10 @@ class RankHost:
         return None
 
     def run(self, command: bytes) -> str | None:
-        """Take part in a pickled `Command`; return the end of a trace if that fails."""
+        """Take part in a pickled `RankCommand`; return the end of a trace if that fails."""
         try:
             assert self._trainer is not None, "a rank takes part when it has joined"
-            told: Command = pickle.loads(command)
+            told: RankCommand = pickle.loads(command)
             told.run(self._trainer)
         except Exception:  # noqa: BLE001 - told to the leading rank, which ends this one
             return traceback.format_exc()[-SAID_CHARS:]

@@ -10,13 +10,13 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.cluster.connection import connected, first_line
-from agentrl.cluster.host import Raised
+from agentrl.cluster.env_worker import RemoteFailure
 from agentrl.cluster.interface import reached_at
-from agentrl.cluster.room import Wanted
-from agentrl.cluster.trainer.host import Loaded, RankHost
+from agentrl.cluster.placement import PlacementRequest
+from agentrl.cluster.trainer.host import RankHost, RankInfo
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.sharded.link import Command
-from agentrl.learn.sharded.setup import Setup, device_of, leave
+from agentrl.learn.sharded.rank_link import RankCommand
+from agentrl.learn.sharded.rank_spec import RankSpec, device_of, leave
 
 if TYPE_CHECKING:
     from agentrl.config.cluster import ClusterSection
@@ -27,7 +27,7 @@ END_S = 30.0
 """Seconds in which a call that waits for an actor has to see that it was ended."""
 
 
-class RayGround:
+class RayRankLauncher:
     """Launcher of the other ranks, wherever Ray has room."""
 
     def __init__(self, section: "ClusterSection") -> None:
@@ -38,12 +38,12 @@ class RayGround:
         """Return the address of this machine, as the others reach it."""
         return where()
 
-    def start(self, setup: Setup) -> "RayRanks":
+    def start(self, setup: RankSpec) -> "RayRanks":
         """Start the ranks that follow; `setup` is that of the leading one."""
         return RayRanks(self._section, followers(setup, gpus=self._section.trainer_gpus))
 
 
-def followers(setup: Setup, *, gpus: int) -> list[Setup]:
+def followers(setup: RankSpec, *, gpus: int) -> list[RankSpec]:
     """Return the setups of the other ranks, on the kind of device that the leading rank has.
 
     An actor sees the GPU it was given as its first. Raises `ConfigError` where they would have
@@ -64,9 +64,9 @@ def followers(setup: Setup, *, gpus: int) -> list[Setup]:
 
 
 class RayRanks:
-    """A `Link` to actors. Each ends with it, with this process, or with the first failure."""
+    """A `RankLink` to actors. Each ends with it, with this process, or with the first failure."""
 
-    def __init__(self, section: "ClusterSection", setups: Sequence[Setup]) -> None:
+    def __init__(self, section: "ClusterSection", setups: Sequence[RankSpec]) -> None:
         """Start the actors and wait until each has its model; raises what keeps one from it."""
         self._members: list[_Member] = []
         self._stack = ExitStack()
@@ -90,7 +90,7 @@ class RayRanks:
         """Return the ids of the actors' processes, by rank."""
         return [member.pid for member in self._members]
 
-    def tell(self, command: Command) -> None:
+    def tell(self, command: RankCommand) -> None:
         """Let every actor do this next. It is in Ray's object store once."""
         import ray
 
@@ -128,7 +128,7 @@ class RayRanks:
 class _Member:
     """An actor, and a thread that waits for its answers in turn."""
 
-    def __init__(self, setup: Setup, section: "ClusterSection", room: Any, index: int) -> None:
+    def __init__(self, setup: RankSpec, section: "ClusterSection", room: Any, index: int) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -172,9 +172,9 @@ class _Member:
                 f"rank {self.rank} of the trainer, an actor, ended before it was ready: "
                 f"{first_line(error)}"
             ) from error
-        if isinstance(said, Raised):
+        if isinstance(said, RemoteFailure):
             raise said.error()
-        assert isinstance(said, Loaded)
+        assert isinstance(said, RankInfo)
         self._address, self.pid = said.address, said.pid
 
     def join(self) -> None:
@@ -232,7 +232,7 @@ def _room(section: "ClusterSection", ranks: int) -> Generator[Any]:
     from ray.exceptions import RayError
     from ray.util.placement_group import remove_placement_group
 
-    wanted = Wanted(
+    wanted = PlacementRequest(
         what="ranks of the trainer",
         count=ranks,
         cpus=section.trainer_cpus,

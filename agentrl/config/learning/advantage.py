@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat
 
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class GroupScore(Section):
+class GroupScore(ConfigSection):
     """Comparison of the rewards of a group, for every method that begins with it."""
 
     normalise_std: bool = True
@@ -52,7 +52,7 @@ class TreeGrpoAdvantage(GroupScore):
     """The sum of both, the second alone, or the second taken of the first."""
 
 
-class TreeRlAdvantage(Section):
+class TreeRlAdvantage(ConfigSection):
     """TreeRL: what a segment is worth and what it is worth more than the one before it."""
 
     name: Literal["tree_rl"] = "tree_rl"
@@ -70,7 +70,7 @@ class TreeRlAdvantage(Section):
     """Advantage of a group of one trajectory."""
 
 
-class BranchGrpoAdvantage(Section):
+class BranchGrpoAdvantage(ConfigSection):
     """BranchGRPO: a segment among those of its task that are as many branch points deep."""
 
     name: Literal["branch_grpo"] = "branch_grpo"
@@ -87,7 +87,7 @@ class BranchGrpoAdvantage(Section):
     """Bound of the advantage in either direction; null sets none."""
 
 
-class RlooAdvantage(Section):
+class RlooAdvantage(ConfigSection):
     """RLOO: reward minus the mean of the others in the group."""
 
     name: Literal["rloo"] = "rloo"
@@ -95,7 +95,7 @@ class RlooAdvantage(Section):
     """Advantage of a group of one trajectory."""
 
 
-class ReinforcePpAdvantage(Section):
+class ReinforcePpAdvantage(ConfigSection):
     """REINFORCE++: discounted return of each token, whitened over all tokens of the batch."""
 
     name: Literal["reinforce_pp"] = "reinforce_pp"
@@ -105,7 +105,7 @@ class ReinforcePpAdvantage(Section):
     """Moment at which a reward is earned: as the environment paid it, or at the end."""
 
 
-class ReinforcePpBaselineAdvantage(Section):
+class ReinforcePpBaselineAdvantage(ConfigSection):
     """REINFORCE++ with a baseline: reward minus the group's mean, whitened over all tokens."""
 
     name: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
@@ -113,7 +113,7 @@ class ReinforcePpBaselineAdvantage(Section):
     """Value of a group of one trajectory before whitening."""
 
 
-class GaeAdvantage(Section):
+class GaeAdvantage(ConfigSection):
     """Generalised advantage estimation over a critic's values; needs `learn.critic`."""
 
     name: Literal["gae"] = "gae"
@@ -129,7 +129,7 @@ class GaeAdvantage(Section):
     """To mean 0 and variance 1 over all tokens of the batch."""
 
 
-class SegmentReinforceAdvantage(Section):
+class SegmentReinforceAdvantage(ConfigSection):
     """ROLL's segment REINFORCE: discounted return of each uninterrupted run of sampled tokens."""
 
     name: Literal["segment_reinforce"] = "segment_reinforce"
@@ -139,7 +139,7 @@ class SegmentReinforceAdvantage(Section):
     """To mean 0 and variance 1 over all tokens of the batch; off leaves it without a baseline."""
 
 
-class GigpoAdvantage(Section):
+class GigpoAdvantage(ConfigSection):
     """GiGPO: a trajectory against its group, plus a turn against turns from the same situation."""
 
     name: Literal["gigpo"] = "gigpo"
@@ -159,7 +159,7 @@ class GigpoAdvantage(Section):
     """The trajectory's part in a group of one."""
 
 
-class UiS1Advantage(Section):
+class UiS1Advantage(ConfigSection):
     """UI-S1: a turn's discounted future among the group's turns of its index, plus an episode's."""
 
     name: Literal["ui_s1"] = "ui_s1"
@@ -184,7 +184,7 @@ class UiS1Advantage(Section):
     """The episode's part in a group of one."""
 
 
-class McGrpoAdvantage(Section):
+class McGrpoAdvantage(ConfigSection):
     """MC-GRPO: reward minus the group's median, over its median absolute deviation."""
 
     name: Literal["mc_grpo"] = "mc_grpo"
@@ -196,7 +196,7 @@ class McGrpoAdvantage(Section):
     """Advantages are cut to +- this; null leaves them."""
 
 
-class GapoAdvantage(Section):
+class GapoAdvantage(ConfigSection):
     """GAPO: reward minus the centre of the group's densest interval."""
 
     name: Literal["gapo"] = "gapo"

@@ -5,20 +5,20 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 Level = Literal["token", "sequence", "geometric"]
 """A ratio per token; for all tokens of a trajectory the product of its ratios, or their geometric
 mean."""
 
 
-class NoCorrection(Section):
+class NoCorrection(ConfigSection):
     """Trust the engine: the behaviour policy is taken as the proximal one."""
 
     name: Literal["none"] = "none"
 
 
-class TruncatedCorrection(Section):
+class TruncatedCorrection(ConfigSection):
     """Truncated importance sampling on proximal over behaviour."""
 
     name: Literal["tis"] = "tis"
@@ -33,7 +33,7 @@ class TruncatedCorrection(Section):
     """Divide by the mean weight of the optimiser step, over tokens or over sequences."""
 
 
-class MaskedCorrection(Section):
+class MaskedCorrection(ConfigSection):
     """IcePop: importance weights, and 0 where they are out of bounds."""
 
     name: Literal["icepop"] = "icepop"
@@ -47,7 +47,7 @@ class MaskedCorrection(Section):
     """Divide by the mean weight of the optimiser step, over tokens or over sequences."""
 
 
-class FlooredCorrection(Section):
+class FlooredCorrection(ConfigSection):
     """PPO-EWMA's: the whole weight, with current over behaviour bounded from above."""
 
     name: Literal["floored"] = "floored"

@@ -2,10 +2,10 @@
 
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class CriticSection(Section):
+class CriticSection(ConfigSection):
     """A head on the policy's last hidden states, with an optimiser of its own."""
 
     hidden_size: NonNegativeInt = 0

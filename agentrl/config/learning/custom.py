@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class CustomMethod(Section):
+class CustomMethod(ConfigSection):
     """A function of yours, called with the slot's arguments and with `arguments`."""
 
     name: Literal["custom"] = "custom"

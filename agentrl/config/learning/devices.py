@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class DevicesSection(Section):
+class DevicesSection(ConfigSection):
     """Devices that train one model together, each in a process with a part of the weights (FSDP2).
     Under `torchrun` its processes are taken, else the run starts them: on this machine, or with
     `cluster.kind: ray` as actors where Ray has room."""

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class EmaSection(Section):
+class EmaSection(ConfigSection):
     """An exponential moving average of the weights, in float32: what evaluations play and what a
     checkpoint's `ema/` holds. Trajectories that train are sampled by the weights as they are."""
 

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import PositiveFloat
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class GapAlarmSection(Section):
+class GapAlarmSection(ConfigSection):
     """Looks at tokens that the trainer's own version sampled, where only numerics may differ."""
 
     action: Literal["stop", "warn", "none"] = "warn"

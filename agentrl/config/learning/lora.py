@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class LoraSection(Section):
+class LoraSection(ConfigSection):
     """LoRA: W + alpha / rank x B A, of which only A and B train; needs the `lora` extra (peft)."""
 
     rank: PositiveInt = 16

@@ -6,10 +6,10 @@ from pydantic import Field, PositiveFloat
 
 from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class LossSection(Section):
+class LossSection(ConfigSection):
     """A loss, and the aggregation its source defines it with."""
 
     AGGREGATION: ClassVar[Aggregation] = "token-mean"

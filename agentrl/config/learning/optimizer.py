@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class AdamWSection(Section):
+class AdamWSection(ConfigSection):
     """AdamW with a linear warm-up, and a rate that falls over the steps of the run if asked to."""
 
     learning_rate: PositiveFloat = 1e-6

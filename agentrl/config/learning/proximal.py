@@ -5,31 +5,31 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class RecomputedProximal(Section):
+class RecomputedProximal(ConfigSection):
     """The trainer's weights at batch start: one more forward pass if the batch makes several
     optimiser steps."""
 
     name: Literal["recompute"] = "recompute"
 
 
-class BehaviourProximal(Section):
+class BehaviourProximal(ConfigSection):
     """The policy that sampled, as the engine reported it: the ratio is current over behaviour, and
     a correction has nothing left to correct."""
 
     name: Literal["behaviour"] = "behaviour"
 
 
-class CurrentProximal(Section):
+class CurrentProximal(ConfigSection):
     """The policy that is being optimised: no ratio ever leaves 1, and the correction weighs current
     over behaviour, which makes any loss the policy gradient with importance weights."""
 
     name: Literal["current"] = "current"
 
 
-class LogLinearProximal(Section):
+class LogLinearProximal(ConfigSection):
     """Between behaviour and current in log-probs, by the age of each token; no forward pass."""
 
     name: Literal["log_linear"] = "log_linear"
@@ -37,7 +37,7 @@ class LogLinearProximal(Section):
     """Versions by which the anchor lies behind the trainer."""
 
 
-class LinearProximal(Section):
+class LinearProximal(ConfigSection):
     """Between behaviour and current in probabilities, by the age of each token; no forward pass."""
 
     name: Literal["linear"] = "linear"
@@ -45,7 +45,7 @@ class LinearProximal(Section):
     """Versions by which the anchor lies behind the trainer."""
 
 
-class EwmaProximal(Section):
+class EwmaProximal(ConfigSection):
     """PPO-EWMA: a moving average of the weights over past optimiser steps, and one more forward
     pass in each of them. With `correction: {name: floored}` it is the published loss."""
 
@@ -56,7 +56,7 @@ class EwmaProximal(Section):
     """Keep the average, a copy of the weights in float32, in the host's memory."""
 
 
-class RevisedEwmaProximal(Section):
+class RevisedEwmaProximal(ConfigSection):
     """A moving average of the weights over versions, from the middle of those that sampled; one
     more forward pass per batch."""
 
@@ -69,7 +69,7 @@ class RevisedEwmaProximal(Section):
     """Keep the average, a copy of the weights in float32, in the host's memory."""
 
 
-class SnapshotProximal(Section):
+class SnapshotProximal(ConfigSection):
     """The trainer's own log-probs under the weights that sampled each token, which are kept: one
     more forward pass per version in a batch."""
 

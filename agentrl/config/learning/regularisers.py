@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import PositiveFloat
 
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 
-class KlSection(Section):
+class KlSection(ConfigSection):
     """KL(policy || first policy of the run), estimated on the sampled tokens and added to the loss;
     costs a frozen copy of the weights and a forward pass of it."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 Statistic = Literal[
     "token_k1",
@@ -22,7 +22,7 @@ Statistic = Literal[
 ]
 
 
-class DivergenceRejection(Section):
+class DivergenceRejection(ConfigSection):
     """Keep the tokens or sequences whose proximal over behaviour is within bounds (verl)."""
 
     name: Literal["divergence"] = "divergence"
@@ -38,7 +38,7 @@ class DivergenceRejection(Section):
     mean, 2.5 for a sum, 42.4 for the largest; k3 0.01 for a mean. There is none for other k3."""
 
 
-class VetoRejection(Section):
+class VetoRejection(ConfigSection):
     """Drop a trajectory for a single sampled token that the trainer finds all but impossible."""
 
     name: Literal["veto"] = "veto"
@@ -46,7 +46,7 @@ class VetoRejection(Section):
     """Least proximal over behaviour of any sampled token."""
 
 
-class OpsmRejection(Section):
+class OpsmRejection(ConfigSection):
     """Drop the negative credit of trajectories that the policy has moved away from."""
 
     name: Literal["opsm"] = "opsm"

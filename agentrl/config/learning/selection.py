@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-class D3sSelection(Section):
+class D3sSelection(ConfigSection):
     """D3S: the trajectories of the batch whose advantages are furthest apart, and of their tokens
     those with the most |advantage| x entropy. Nothing else is in any denominator, and the ratio of
     a whole sequence is that of its kept tokens."""
@@ -23,7 +23,7 @@ class D3sSelection(Section):
     """The same of the tokens of those trajectories. Never fewer than one."""
 
 
-class OverlongSelection(Section):
+class OverlongSelection(ConfigSection):
     """DAPO's overlong filter: a trajectory that a limit cut off is in its group's baseline, and
     does not train."""
 

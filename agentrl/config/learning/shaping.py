@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from agentrl.authoring.step_judge import FIRST_ERROR_TURN
 from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import Section
-from agentrl.judge import FIRST_ERROR_TURN
+from agentrl.config.section import ConfigSection
 
 
-class OverlongShaping(Section):
+class OverlongShaping(ConfigSection):
     """DAPO's soft overlong punishment: from some length on, the reward falls with every token."""
 
     name: Literal["overlong"] = "overlong"
@@ -23,7 +23,7 @@ class OverlongShaping(Section):
     """Tokens that count as length: those that the policy sampled, or the whole context."""
 
 
-class FapoShaping(Section):
+class FapoShaping(ConfigSection):
     """FAPO: right and wrong get fixed rewards, and a right answer that came of a wrong step less.
     A judge in the environment says so; what none was asked about counts as sound."""
 

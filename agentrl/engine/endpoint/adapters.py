@@ -7,13 +7,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentrl.errors import ConfigError
-from agentrl.sync.adapters import Adapted
+from agentrl.weight_sync.adapters import AdapterWeights
 
 FILE, SETTINGS, PREFIX = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
 """Names of peft's adapter files, and prefix of the tensor names in them."""
 
 
-def write_adapter(weights: Adapted, folder: Path) -> None:
+def write_adapter(weights: AdapterWeights, folder: Path) -> None:
     """Write adapters as `PeftModel.from_pretrained` and servers read them; the folder is new.
 
     Raises `ConfigError` for those that such a folder does not hold.

@@ -20,25 +20,30 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
-from agentrl.closing import Closing
-from agentrl.endpoint import EndpointClient, Patience, Refused, Unanswered
-from agentrl.engine.asked import check_request, check_score
 from agentrl.engine.endpoint.adapters import write_adapter
-from agentrl.engine.endpoint.answer import Reading, sampled_body, scored_body
-from agentrl.engine.endpoint.flight import Errand, Flight
-from agentrl.engine.endpoint.served import (
+from agentrl.engine.endpoint.completion_reader import CompletionReader, sampled_body, scored_body
+from agentrl.engine.endpoint.discovery import (
     await_server,
     check_logprobs,
     check_model,
     check_sampling,
 )
+from agentrl.engine.endpoint.request import EndpointRequest, RetriedCall
 from agentrl.engine.endpoint.settings import ServerSettings, is_neutral
+from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
-from agentrl.sync.adapters import Adapted, adapted_in
-from agentrl.sync.proof import TRIES, Proof, Provable, complaint
-from agentrl.thread import in_thread, in_thread_to_the_end
+from agentrl.runtime.closing import ClosingResource
+from agentrl.runtime.http_endpoint import (
+    EndpointRefusedError,
+    EndpointUnavailableError,
+    HttpEndpointClient,
+    RetryPolicy,
+)
+from agentrl.runtime.threads import in_thread, in_thread_to_the_end
+from agentrl.weight_sync.adapters import AdapterWeights, adapted_in
+from agentrl.weight_sync.check import TRIES, CheckedWeights, WeightCheck, complaint
 
 if TYPE_CHECKING:
     import httpx
@@ -48,7 +53,7 @@ UNLOAD_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class ServedVersion:
     """A version of the weights at the server."""
 
     name: str
@@ -56,12 +61,12 @@ class Held:
     version: int
     folder: Path | None = None
     """Folder of the adapter; None for the base alone."""
-    proof: Proof | None = None
+    proof: WeightCheck | None = None
     losses: int = 0
     """Number of times the server had forgotten it."""
 
 
-class CompletionsEngine(Closing):
+class CompletionsEngine(ClosingResource):
     """Samples and scores by a server's `completions`, token ids in and token ids out."""
 
     def __init__(
@@ -79,12 +84,12 @@ class CompletionsEngine(Closing):
         self._settings = settings
         self._endpoint = settings.endpoint
         self._decode = decode
-        self._client = EndpointClient(
+        self._client = HttpEndpointClient(
             self._endpoint, first_wait_s=first_wait_s, transport=transport
         )
-        self._held = Held(settings.model, 0)
-        self._before: Held | None = None
-        self._errands: dict[str, Errand[Any]] = {}
+        self._held = ServedVersion(settings.model, 0)
+        self._before: ServedVersion | None = None
+        self._errands: dict[str, RetriedCall[Any]] = {}
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._loading = asyncio.Lock()
@@ -117,8 +122,8 @@ class CompletionsEngine(Closing):
         )
         check_sampling(request.sampling, settings, processed=self._processed)
         room = settings.context_tokens - len(request.prompt)
-        flight = Flight(request, min(request.max_new_tokens, room))
-        await self._ran(request.id, Errand(lambda: self._sampled(flight)))
+        flight = EndpointRequest(request, min(request.max_new_tokens, room))
+        await self._ran(request.id, RetriedCall(lambda: self._sampled(flight)))
         return flight.completion()
 
     async def score(self, request: ScoreRequest) -> Scores:
@@ -141,7 +146,7 @@ class CompletionsEngine(Closing):
                 "distribution than the softmax of the logits, and a server scores tokens alone; "
                 "use engine.kind: local"
             )
-        found = await self._ran(request.id, Errand(lambda: self._scored(request)))
+        found = await self._ran(request.id, RetriedCall(lambda: self._scored(request)))
         return found or Scores(logprobs=(), version=self.version)
 
     async def abort(self, request_id: str) -> None:
@@ -163,10 +168,10 @@ class CompletionsEngine(Closing):
         """Take a base with adapters, of which the server is given the adapters.
 
         Requests in flight go on under the new version; what they have keeps the old one. With a
-        proof (`Provable`) the server scores its tokens first, and requests meet the new version
-        only when it agrees. Raises `WeightsUnproven` where it does not after another try, or is
-        late, and `ConfigError` for weights that are no adapters, and where the server takes none;
-        then the old version stays.
+        proof (`CheckedWeights`) the server scores its tokens first, and requests meet the new
+        version only when it agrees. Raises `WeightsUnproven` where it does not after another try,
+        or is late, and `ConfigError` for weights that are no adapters, and where the server takes
+        none; then the old version stays.
         """
         adapted = adapted_in(weights)
         if adapted is None:
@@ -174,7 +179,7 @@ class CompletionsEngine(Closing):
                 "a server of engine.kind endpoint takes adapters, and these are whole weights; set "
                 "learn.lora"
             )
-        proof = weights.proof if isinstance(weights, Provable) else None
+        proof = weights.proof if isinstance(weights, CheckedWeights) else None
         async with self._loading:
             new = await self._taken(adapted, version, proof)
             old, self._held = self._held, new
@@ -213,7 +218,7 @@ class CompletionsEngine(Closing):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def _ran(self, id: str, errand: Errand[Any]) -> Any:
+    async def _ran(self, id: str, errand: RetriedCall[Any]) -> Any:
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
         self._errands[id] = errand
@@ -226,7 +231,7 @@ class CompletionsEngine(Closing):
         for errand in self._errands.values():
             errand.end()
 
-    async def _sampled(self, flight: Flight) -> bool:
+    async def _sampled(self, flight: EndpointRequest) -> bool:
         """Sample what a flight lacks."""
         patience = self._client.patience()
         while flight.finish is None:
@@ -235,19 +240,21 @@ class CompletionsEngine(Closing):
             losses = held.losses
             try:
                 await self._streamed(flight, held, patience)
-            except Unanswered as error:
+            except EndpointUnavailableError as error:
                 if flight.finish is None:
                     await patience.wait(error, of=self._endpoint)
-            except Refused as error:
+            except EndpointRefusedError as error:
                 await self._found_again(held, losses, error, patience)
         return True
 
-    async def _streamed(self, flight: Flight, held: Held, patience: Patience) -> None:
+    async def _streamed(
+        self, flight: EndpointRequest, held: ServedVersion, patience: RetryPolicy
+    ) -> None:
         """Take what one stream brings."""
         request, context = flight.request, flight.context
         left = flight.max_tokens - len(flight.tokens)
         body = sampled_body(request, context, model=held.name, max_tokens=left)
-        reading = Reading(
+        reading = CompletionReader(
             str(self._endpoint),
             context,
             vocabulary=self._settings.vocabulary,
@@ -265,7 +272,7 @@ class CompletionsEngine(Closing):
                 if flight.finish is not None and piece.tokens and piece.finish is None:
                     return  # a stop string, which the server knows nothing of
         if flight.finish is None:
-            raise Unanswered(
+            raise EndpointUnavailableError(
                 f"the stream ended after {len(flight.tokens)} tokens, without a reason"
             )
 
@@ -277,13 +284,13 @@ class CompletionsEngine(Closing):
             losses = held.losses
             try:
                 return await self._scores(request, held)
-            except Refused as error:
+            except EndpointRefusedError as error:
                 await self._found_again(held, losses, error, patience)
 
-    async def _scores(self, request: ScoreRequest, held: Held) -> Scores:
+    async def _scores(self, request: ScoreRequest, held: ServedVersion) -> Scores:
         """Return the scores of one version, whether or not it is the newest."""
         whole, at = request.prompt + request.token_ids, len(request.prompt)
-        reading = Reading(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
+        reading = CompletionReader(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
         body = scored_body(whole, model=held.name, top_logprobs=request.top_logprobs)
         rows = reading.scores(await self._client.ask("completions", body))[at - 1 :]
         most = request.top_logprobs
@@ -301,13 +308,15 @@ class CompletionsEngine(Closing):
 
     # --- weights ----------------------------------------------------------------------------------
 
-    async def _taken(self, weights: Adapted, version: int, proof: Proof | None) -> Held:
+    async def _taken(
+        self, weights: AdapterWeights, version: int, proof: WeightCheck | None
+    ) -> ServedVersion:
         """Return a new version that the server has, and has proven."""
         why = ""
         for _ in range(TRIES):
             name = f"{self._name}-{next(self._numbers)}-version-{version}"
             folder = self._folder / name
-            new = Held(name, version, folder, proof)
+            new = ServedVersion(name, version, folder, proof)
             try:
                 await in_thread_to_the_end(write_adapter, weights, folder)
                 why = await self._given(new)
@@ -321,7 +330,7 @@ class CompletionsEngine(Closing):
             f"{self._endpoint} has not version {version} of the weights, after {TRIES} tries: {why}"
         )
 
-    async def _given(self, new: Held) -> str:
+    async def _given(self, new: ServedVersion) -> str:
         """Have the server load an adapter and prove it; return what is wrong with it then."""
         proof = new.proof
         deadline_s = None if proof is None else proof.deadline_s
@@ -342,7 +351,7 @@ class CompletionsEngine(Closing):
             ) from error
         return complaint(proof, scores, version=new.version) or ""
 
-    async def _told_to_load(self, new: Held) -> None:
+    async def _told_to_load(self, new: ServedVersion) -> None:
         told = {"lora_name": new.name, "lora_path": str(new.folder)}
         try:
             await self._client.tell("load_lora_adapter", told)
@@ -358,7 +367,7 @@ class CompletionsEngine(Closing):
             ) from error
 
     async def _found_again(
-        self, held: Held, losses: int, error: Refused, patience: Patience
+        self, held: ServedVersion, losses: int, error: EndpointRefusedError, patience: RetryPolicy
     ) -> None:
         """Give a server that was started anew what it had; raises the error for any other, and
         `EngineLost` for one that goes on forgetting it."""
@@ -373,14 +382,14 @@ class CompletionsEngine(Closing):
                     )
                 held.losses += 1
         forgotten = f"it takes version {held.version} of the weights and forgets it: {error}"
-        await patience.wait(Unanswered(forgotten), of=self._endpoint)
+        await patience.wait(EndpointUnavailableError(forgotten), of=self._endpoint)
 
-    async def _undone(self, new: Held) -> None:
+    async def _undone(self, new: ServedVersion) -> None:
         await self._let_go(new)
         if new.folder is not None:
             await in_thread_to_the_end(shutil.rmtree, new.folder, ignore_errors=True)
 
-    async def _let_go(self, held: Held) -> None:
+    async def _let_go(self, held: ServedVersion) -> None:
         """Have the server forget an adapter; one that cannot be asked has forgotten it already."""
         if held.folder is None:
             return

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentrl.endpoint import KEY, Endpoint
 from agentrl.policy import Sampling
+from agentrl.runtime.http_endpoint import KEY, HttpEndpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class ServerSettings:
     """Deadline for the server to be there."""
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> HttpEndpoint:
         """Endpoint of the server."""
-        return Endpoint(
+        return HttpEndpoint(
             url=self.url,
             model=self.model,
             key_variable=self.key_variable,

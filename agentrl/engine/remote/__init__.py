@@ -14,15 +14,15 @@ flight, so an infrastructure failure and never a reward.
 from agentrl.engine.remote.address import AddressEngine
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.process import ProcessEngine
-from agentrl.engine.remote.replaced import ReplacedEngine, Replicas
+from agentrl.engine.remote.replicas import EngineReplica, EngineReplicas
 from agentrl.engine.remote.server import EngineServer
 
 __all__ = [
     "AddressEngine",
+    "EngineReplica",
+    "EngineReplicas",
     "EngineServer",
     "ProcessEngine",
     "RemoteEngine",
-    "ReplacedEngine",
-    "Replicas",
     "connect",
 ]

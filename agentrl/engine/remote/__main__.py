@@ -13,14 +13,14 @@ import sys
 
 import torch
 
-from agentrl.engine.recipe import EngineRecipe
-from agentrl.engine.remote.frames import Closed, Frame, read_greeting, write_frame
+from agentrl.engine.remote.frames import EngineFrame, FrameStreamClosed, read_greeting, write_frame
 from agentrl.engine.remote.process import CONFIG_ERROR, CONFIG_MARK
 from agentrl.engine.remote.server import EngineServer
+from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError
 
 
-async def serve(descriptor: int, recipe: EngineRecipe, host: str) -> None:
+async def serve(descriptor: int, recipe: EngineSpec, host: str) -> None:
     """Make the engine, and serve it until its owner is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
     torch.set_num_threads(recipe.threads)
@@ -30,7 +30,7 @@ async def serve(descriptor: int, recipe: EngineRecipe, host: str) -> None:
         return
     key = bytes.fromhex((await read_greeting(reader)).head["key"])
     async with recipe.open() as engine, EngineServer(engine, key=key) as server:
-        write_frame(writer, Frame({"port": await server.listen(host, 0)}))
+        write_frame(writer, EngineFrame({"port": await server.listen(host, 0)}))
         while await reader.read(1):
             pass
 
@@ -41,8 +41,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, recipe, host = sys.argv[1:]
     try:
-        asyncio.run(serve(int(descriptor), EngineRecipe.of_json(recipe), host))
-    except Closed:
+        asyncio.run(serve(int(descriptor), EngineSpec.of_json(recipe), host))
+    except FrameStreamClosed:
         pass
     except ConfigError as error:
         sys.stderr.write(f"{CONFIG_MARK}{error}\n")

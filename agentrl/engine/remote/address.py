@@ -6,19 +6,19 @@ import sys
 from pathlib import Path
 
 from agentrl.engine.remote.client import RemoteEngine, connect
-from agentrl.engine.remote.proving import Versioned
-from agentrl.engine.remote.replaced import ReplacedEngine
+from agentrl.engine.remote.replicas import EngineReplica
 from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, shared
+from agentrl.engine.remote.weight_check import VersionedWeights
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, WeightsUnproven
-from agentrl.thread import in_thread
+from agentrl.runtime.threads import in_thread
 
 FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
 """Between two tries to reach an address, doubled with each."""
 LEAST_KEY_BYTES = 16
 
 
-class Connection:
+class EngineConnection:
     """One connection to an address. Owned by an `AddressEngine`."""
 
     def __init__(self, engine: RemoteEngine, address: str) -> None:
@@ -48,7 +48,7 @@ class Connection:
         await self.engine.close()
 
 
-class AddressEngine(ReplacedEngine):
+class AddressEngine(EngineReplica):
     """The engine at `host:port`, connected to again whenever the connection is lost.
 
     An address that is away is tried again, ever more seldom. Weights that are loaded meanwhile are
@@ -76,7 +76,7 @@ class AddressEngine(ReplacedEngine):
         self._tries = 0
         self._not_before_s = -math.inf
 
-    async def start(self) -> Connection:
+    async def start(self) -> EngineConnection:
         """Connect, as soon as the engine is there. Raises `EngineError` when it stays away."""
         now_s = asyncio.get_running_loop().time
         until_s = now_s() + (self._patience_s if self._was_here else self._start_s)
@@ -100,7 +100,7 @@ class AddressEngine(ReplacedEngine):
                     raise
             else:
                 self._tries, self._was_here = 0, True
-                return Connection(engine, self._address)
+                return EngineConnection(engine, self._address)
 
     async def load(self, weights: Weights | SharedWeights, version: int) -> None:
         """Take new weights: a state dict is sent, a folder is read by the server, under the same
@@ -115,7 +115,7 @@ class AddressEngine(ReplacedEngine):
         except EngineError:
             if not self._open or self._alive() is not None:
                 raise
-            self._held = Versioned(await in_thread(shared, weights), version)
+            self._held = VersionedWeights(await in_thread(shared, weights), version)
 
 
 def read_key(file: Path | None) -> bytes:

@@ -17,11 +17,10 @@ from typing import Any
 
 from torch import Tensor
 
-from agentrl.closing import Closing
 from agentrl.engine.remote.frames import (
     PROTOCOL,
-    Closed,
-    Frame,
+    EngineFrame,
+    FrameStreamClosed,
     proof,
     read_frame,
     read_greeting,
@@ -36,10 +35,11 @@ from agentrl.engine.remote.wire import (
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
-from agentrl.sync.adapters import adapted_in, packed
-from agentrl.sync.meeting import Meeting
-from agentrl.sync.stream import write_safetensors
-from agentrl.thread import in_thread
+from agentrl.runtime.closing import ClosingResource
+from agentrl.runtime.threads import in_thread
+from agentrl.weight_sync.adapters import adapted_in, packed
+from agentrl.weight_sync.safetensors import write_safetensors
+from agentrl.weight_sync.transfer_group import GroupRendezvous
 
 PIECE_BYTES = 2**24
 """Bytes of weights in one frame. Ten seconds of a slow network."""
@@ -73,7 +73,7 @@ async def connect(
     )
 
 
-class RemoteEngine(Closing):
+class RemoteEngine(ClosingResource):
     """One connection to an `EngineServer`. All calls belong to one event loop."""
 
     def __init__(
@@ -96,7 +96,7 @@ class RemoteEngine(Closing):
         self._scores = scores
         self._silence_s = silence_s
         self._numbers = count(1)
-        self._calls: dict[int, asyncio.Future[Frame]] = {}
+        self._calls: dict[int, asyncio.Future[EngineFrame]] = {}
         self._ids: dict[str, int] = {}
         self._heard_s = asyncio.get_running_loop().time()
         self._broken: str | None = None
@@ -132,12 +132,12 @@ class RemoteEngine(Closing):
                         f"{name} speaks protocol {hello.head.get('hello')!r}, and this agentrl "
                         f"{PROTOCOL}; use the same version on both sides"
                     )
-                write_frame(writer, Frame({"proof": proof(key, hello.head["nonce"])}))
+                write_frame(writer, EngineFrame({"proof": proof(key, hello.head["nonce"])}))
                 ready = await read_greeting(reader)
         except TimeoutError as error:
             writer.close()
             raise EngineError(f"{name} was not ready in {start_s:g} s") from error
-        except (Closed, ConfigError, OSError) as error:
+        except (FrameStreamClosed, ConfigError, OSError) as error:
             writer.close()
             if isinstance(error, ConfigError):
                 raise
@@ -244,7 +244,7 @@ class RemoteEngine(Closing):
         await self._send_file(file, "lay", base=base)
 
     async def receive(
-        self, meeting: Meeting, *, size_bytes: int, bucket_bytes: int, keeps: bool
+        self, meeting: GroupRendezvous, *, size_bytes: int, bucket_bytes: int, keeps: bool
     ) -> None:
         """Have it receive a row of bytes in a group of processes, and hold it until it is loaded,
         or the next comes; it `keeps` the group or leaves it.
@@ -274,7 +274,8 @@ class RemoteEngine(Closing):
         if self._broken is None and self._ids:
             for number in self._ids.values():
                 write_frame(
-                    self._writer, Frame({"call": "abort", "n": next(self._numbers), "of": number})
+                    self._writer,
+                    EngineFrame({"call": "abort", "n": next(self._numbers), "of": number}),
                 )
             waiting = [self._calls[number] for number in self._ids.values()]
             self._closing = True
@@ -326,24 +327,24 @@ class RemoteEngine(Closing):
         engine that takes minutes to be sent its weights is heard of all the while."""
         for at in range(0, size, PIECE_BYTES):
             piece = {"call": "piece", "at": at, "of": size}
-            await self._ask(next(self._numbers), Frame(piece, await in_thread(read, at)))
+            await self._ask(next(self._numbers), EngineFrame(piece, await in_thread(read, at)))
         await self._call(call, path=None, **head)
 
     async def _call(self, call: str, **head: Any) -> None:
-        await self._ask(next(self._numbers), Frame({"call": call, **head}))
+        await self._ask(next(self._numbers), EngineFrame({"call": call, **head}))
 
-    async def _ask(self, number: int, frame: Frame) -> Frame:
+    async def _ask(self, number: int, frame: EngineFrame) -> EngineFrame:
         if not self.is_open:
             raise self._kind(self._broken or f"{self._name} is closed; make a new one")
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[EngineFrame] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
-            write_frame(self._writer, Frame({**frame.head, "n": number}, frame.body))
+            write_frame(self._writer, EngineFrame({**frame.head, "n": number}, frame.body))
             await self._drain()
             return _checked(await answer)
         except asyncio.CancelledError:
             if self.is_open:
-                write_frame(self._writer, Frame({"call": "cancel", "n": number}))
+                write_frame(self._writer, EngineFrame({"call": "cancel", "n": number}))
             raise
         finally:
             self._calls.pop(number, None)
@@ -366,7 +367,7 @@ class RemoteEngine(Closing):
                 waiting = self._calls.get(frame.head.get("n", -1))
                 if waiting is not None and not waiting.done():
                     waiting.set_result(frame)
-        except Closed as error:
+        except FrameStreamClosed as error:
             self._break(f"{self._name} is gone: {error}")
 
     async def _watch(self) -> None:
@@ -378,7 +379,7 @@ class RemoteEngine(Closing):
             if silent_s > self._silence_s:
                 self._break(f"{self._name} has said nothing for {silent_s:.0f} s")
                 return
-            write_frame(self._writer, Frame({"call": "ping", "n": next(self._numbers)}))
+            write_frame(self._writer, EngineFrame({"call": "ping", "n": next(self._numbers)}))
             await asyncio.sleep(period_s)
 
     def _break(self, why: str) -> None:
@@ -406,7 +407,7 @@ def _absolute(path: "str | os.PathLike[str]") -> str:
     return os.path.abspath(path)
 
 
-def _checked(answer: Frame) -> Frame:
+def _checked(answer: EngineFrame) -> EngineFrame:
     """Return an answer, or raise what the other side raised."""
     text = answer.head.get("text", "")
     match answer.head.get("error"):

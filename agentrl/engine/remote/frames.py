@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agentrl.json_limits import JsonLimits, read_json
+from agentrl.runtime.json_limits import JsonLimits, read_json
 
 PROTOCOL = 4
 """Both sides speak the same one, or not at all."""
@@ -26,12 +26,12 @@ GREETING_LIMITS = JsonLimits(text_bytes=2**12, depth=4, values=64)
 _LENGTHS = struct.Struct("<IQ")
 
 
-class Closed(Exception):
+class FrameStreamClosed(Exception):
     """The other side is gone, or said something that is no frame."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class EngineFrame:
     """One thing that was said."""
 
     head: dict[str, Any]
@@ -43,17 +43,17 @@ class Frame:
         return _LENGTHS.pack(len(head), len(self.body)) + head
 
 
-def write_frame(writer: asyncio.StreamWriter, frame: Frame) -> None:
+def write_frame(writer: asyncio.StreamWriter, frame: EngineFrame) -> None:
     """Put a frame into the stream's buffer, whole."""
     writer.write(frame.to_bytes())
     if frame.body:
         writer.write(frame.body)
 
 
-async def read_greeting(reader: asyncio.StreamReader) -> Frame:
+async def read_greeting(reader: asyncio.StreamReader) -> EngineFrame:
     """Return a frame of somebody who has proved nothing yet: short, and without a body.
 
-    Raises `Closed` as `read_frame` does.
+    Raises `FrameStreamClosed` as `read_frame` does.
     """
     return await read_frame(reader, limits=GREETING_LIMITS, max_body_bytes=0)
 
@@ -63,18 +63,18 @@ async def read_frame(
     *,
     limits: JsonLimits = HEAD_LIMITS,
     max_body_bytes: int | None = None,
-) -> Frame:
-    """Return the next frame. Raises `Closed` at the end of the stream and for what is no frame."""
+) -> EngineFrame:
+    """Return the next frame; raise `FrameStreamClosed` at the end, and for what is no frame."""
     try:
         head, body = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
         if head > limits.text_bytes or (max_body_bytes is not None and body > max_body_bytes):
-            raise Closed(f"a frame of {head} and {body} bytes is beyond all bounds")
+            raise FrameStreamClosed(f"a frame of {head} and {body} bytes is beyond all bounds")
         said = read_json(await reader.readexactly(head), limits)
         if not isinstance(said, dict):
-            raise Closed(f"a frame must hold an object, got {said!r:.80}")
-        return Frame(cast("dict[str, Any]", said), await reader.readexactly(body))
+            raise FrameStreamClosed(f"a frame must hold an object, got {said!r:.80}")
+        return EngineFrame(cast("dict[str, Any]", said), await reader.readexactly(body))
     except (asyncio.IncompleteReadError, OSError, ValueError) as error:
-        raise Closed(f"the connection ended ({type(error).__name__})") from error
+        raise FrameStreamClosed(f"the connection ended ({type(error).__name__})") from error
 
 
 def new_nonce() -> str:

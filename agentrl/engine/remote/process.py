@@ -16,10 +16,10 @@ from typing import IO
 
 import agentrl
 from agentrl.engine.placement import VARIABLE
-from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.client import RemoteEngine
-from agentrl.engine.remote.replaced import ReplacedEngine
+from agentrl.engine.remote.replicas import EngineReplica
 from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, path_of
+from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
 STOP_S = 15.0
@@ -42,7 +42,7 @@ class EngineProcess:
 
     @classmethod
     async def start(
-        cls, recipe: EngineRecipe, *, python: str, start_s: float, silence_s: float
+        cls, recipe: EngineSpec, *, python: str, start_s: float, silence_s: float
     ) -> "EngineProcess":
         """Start a process and wait until its engine is ready.
 
@@ -104,12 +104,12 @@ class EngineProcess:
         self._log.close()
 
 
-class ProcessEngine(ReplacedEngine):
-    """An engine in a process of its own, replaced when it dies; see `ReplacedEngine`."""
+class ProcessEngine(EngineReplica):
+    """An engine in a process of its own, replaced when it dies; see `EngineReplica`."""
 
     def __init__(
         self,
-        recipe: EngineRecipe,
+        recipe: EngineSpec,
         *,
         python: str = sys.executable,
         start_s: float = 600.0,
@@ -141,7 +141,7 @@ CONFIG_MARK = "agentrl.ConfigError: "
 
 
 async def spawn(
-    python: str, recipe: EngineRecipe, end: socket.socket, log: IO[bytes], *, host: str = ""
+    python: str, recipe: EngineSpec, end: socket.socket, log: IO[bytes], *, host: str = ""
 ) -> asyncio.subprocess.Process:
     """Start the process of an engine, which has `end` and writes into `log`.
 

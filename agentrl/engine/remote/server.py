@@ -19,18 +19,17 @@ from typing import Any
 
 from torch import Tensor
 
-from agentrl.closing import Closing
 from agentrl.engine.remote.frames import (
     PROTOCOL,
-    Closed,
-    Frame,
+    EngineFrame,
+    FrameStreamClosed,
     is_proof,
     new_nonce,
     read_frame,
     read_greeting,
     write_frame,
 )
-from agentrl.engine.remote.receiving import Received, Receiver
+from agentrl.engine.remote.weight_receiver import ReceivedWeights, WeightReceiver
 from agentrl.engine.remote.wire import (
     completion_frame,
     read_request,
@@ -40,11 +39,12 @@ from agentrl.engine.remote.wire import (
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
-from agentrl.sync.adapters import MARK, Adapted, Base, unpacked
-from agentrl.sync.meeting import Meeting
-from agentrl.sync.memory import MemoryFile
-from agentrl.sync.stream import header_of
-from agentrl.thread import in_thread
+from agentrl.runtime.closing import ClosingResource
+from agentrl.runtime.threads import in_thread
+from agentrl.weight_sync.adapters import MARK, AdapterWeights, BaseWeights, unpacked
+from agentrl.weight_sync.safetensors import header_of
+from agentrl.weight_sync.shared_memory import SharedMemoryFile
+from agentrl.weight_sync.transfer_group import GroupRendezvous
 
 HELLO_S = 30.0
 SILENCE_S = 60.0
@@ -52,7 +52,7 @@ ERROR_CHARACTERS = 4_000
 """Characters of an error text; an answer's head has limits."""
 
 
-class EngineServer(Closing):
+class EngineServer(ClosingResource):
     """Serves one engine, which it does not own, to any number of clients.
 
     They share it: pausing and loading it is for all of them, so one run should use it at a time.
@@ -71,11 +71,11 @@ class EngineServer(Closing):
         self._server: asyncio.Server | None = None
         # Pauses, loads and resumes are done in the order in which they were asked for.
         self._turn = asyncio.Lock()
-        self.base: Base | None = None
+        self.base: BaseWeights | None = None
         """Base that adapters are added to, if any are sent; it stays when a client goes."""
         self.pausing: set[int] = set()
         """The clients that hold the engine paused."""
-        self._receiver = Receiver()
+        self._receiver = WeightReceiver()
 
     async def listen(self, host: str, port: int) -> int:
         """Take connections from now on, and return the port (which a `port` of 0 leaves open)."""
@@ -87,7 +87,7 @@ class EngineServer(Closing):
         connection = _Connection(self, next(self._numbers), reader, writer)
         try:
             await connection.run()
-        except Closed:
+        except FrameStreamClosed:
             pass
         finally:
             await connection.close()
@@ -127,7 +127,7 @@ class EngineServer(Closing):
         return self._silence_s
 
     @property
-    def receiver(self) -> Receiver:
+    def receiver(self) -> WeightReceiver:
         """Receiver of weights that are broadcast."""
         return self._receiver
 
@@ -155,9 +155,9 @@ class _Connection:
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._pieces = bytearray()
         """Weights, as far as they have come."""
-        self._received: Received | None = None
+        self._received: ReceivedWeights | None = None
         self._names: dict[int, str] = {}
-        self._do: dict[str, Callable[[Frame], Awaitable[Frame]]] = {
+        self._do: dict[str, Callable[[EngineFrame], Awaitable[EngineFrame]]] = {
             "generate": self._generate,
             "score": self._score,
             "abort": self._abort,
@@ -171,13 +171,13 @@ class _Connection:
         }
 
     async def run(self) -> None:
-        """Serve until the client is gone; raises `Closed` then."""
+        """Serve until the client is gone; raises `FrameStreamClosed` then."""
         await self._greet()
         while True:
             frame = await self._read(self._server.silence_s)
             call, number = frame.head.get("call"), frame.head.get("n")
             if not isinstance(number, int) or (call != "cancel" and number in self._calls):
-                raise Closed(f"a call has number {number!r}")
+                raise FrameStreamClosed(f"a call has number {number!r}")
             if call == "cancel":
                 if (task := self._calls.get(number)) is not None:
                     task.cancel()
@@ -185,7 +185,7 @@ class _Connection:
                 task = asyncio.create_task(self._answer(number, self._do[call], frame))
                 self._calls[number] = task
             else:
-                raise Closed(f"there is no call {call!r}")
+                raise FrameStreamClosed(f"there is no call {call!r}")
 
     async def close(self) -> None:
         """End what the client asked for, and let it go."""
@@ -212,78 +212,78 @@ class _Connection:
 
     async def _greet(self) -> None:
         nonce = new_nonce()
-        write_frame(self._writer, Frame({"hello": PROTOCOL, "nonce": nonce}))
+        write_frame(self._writer, EngineFrame({"hello": PROTOCOL, "nonce": nonce}))
         said = await self._read(HELLO_S, read_greeting)
         if not is_proof(said.head.get("proof"), self._server.key, nonce):
-            write_frame(self._writer, Frame({"refused": "the key is another one"}))
-            raise Closed("a client without the key")
+            write_frame(self._writer, EngineFrame({"refused": "the key is another one"}))
+            raise FrameStreamClosed("a client without the key")
         scores = isinstance(self._engine, ScoringEngine)
-        write_frame(self._writer, Frame({"scores": scores, **self._state()}))
+        write_frame(self._writer, EngineFrame({"scores": scores, **self._state()}))
 
     async def _read(
         self,
         within_s: float,
-        read: Callable[[asyncio.StreamReader], Awaitable[Frame]] = read_frame,
-    ) -> Frame:
+        read: Callable[[asyncio.StreamReader], Awaitable[EngineFrame]] = read_frame,
+    ) -> EngineFrame:
         try:
             async with asyncio.timeout(within_s):
                 return await read(self._reader)
         except TimeoutError as error:
-            raise Closed(f"nothing was said in {within_s:g} s") from error
+            raise FrameStreamClosed(f"nothing was said in {within_s:g} s") from error
 
     async def _answer(
-        self, number: int, do: Callable[[Frame], Awaitable[Frame]], frame: Frame
+        self, number: int, do: Callable[[EngineFrame], Awaitable[EngineFrame]], frame: EngineFrame
     ) -> None:
         """Do what was asked and say how it ended: an engine's failure is the caller's to see."""
         try:
             answer = await do(frame)
         except Exception as error:  # noqa: BLE001 - attributed there, where it is raised again
-            answer = Frame({"error": _kind(error), "text": _text(error)})
+            answer = EngineFrame({"error": _kind(error), "text": _text(error)})
         finally:
             self._calls.pop(number, None)
             self._names.pop(number, None)
         head = {**answer.head, "n": number, **self._state()}
         with contextlib.suppress(OSError, TimeoutError):
-            write_frame(self._writer, Frame(head, answer.body))
+            write_frame(self._writer, EngineFrame(head, answer.body))
             async with asyncio.timeout(self._server.silence_s):
                 await self._writer.drain()
 
-    def _name(self, frame: Frame) -> str:
+    def _name(self, frame: EngineFrame) -> str:
         """Return a name for a request that no other client, and no later request, has."""
         number = frame.head["n"]
         self._names[number] = f"{frame.head['id']}#{self._number}.{number}"
         return self._names[number]
 
-    async def _generate(self, frame: Frame) -> Frame:
+    async def _generate(self, frame: EngineFrame) -> EngineFrame:
         request = read_request(frame, self._name(frame))
         return completion_frame(await self._engine.generate(request), {})
 
-    async def _score(self, frame: Frame) -> Frame:
+    async def _score(self, frame: EngineFrame) -> EngineFrame:
         engine = self._engine
         if not isinstance(engine, ScoringEngine):
             raise ConfigError(f"{type(engine).__name__} cannot score tokens")
         return scores_frame(await engine.score(read_score(frame, self._name(frame))), {})
 
-    async def _abort(self, frame: Frame) -> Frame:
+    async def _abort(self, frame: EngineFrame) -> EngineFrame:
         if (name := self._names.get(frame.head["of"])) is not None:
             await self._engine.abort(name)
-        return Frame({})
+        return EngineFrame({})
 
-    async def _pause(self, frame: Frame) -> Frame:
+    async def _pause(self, frame: EngineFrame) -> EngineFrame:
         del frame
         async with self._server.turn:
             self._server.pausing.add(self._number)
             await self._engine.pause()
-        return Frame({})
+        return EngineFrame({})
 
-    async def _resume(self, frame: Frame) -> Frame:
+    async def _resume(self, frame: EngineFrame) -> EngineFrame:
         del frame
         async with self._server.turn:
             self._server.pausing.clear()
             await self._engine.resume()
-        return Frame({})
+        return EngineFrame({})
 
-    async def _piece(self, frame: Frame) -> Frame:
+    async def _piece(self, frame: EngineFrame) -> EngineFrame:
         at, size = frame.head["at"], frame.head["of"]
         if at == 0:
             self._pieces.clear()
@@ -293,38 +293,38 @@ class _Connection:
                 f"{len(self._pieces)} are here; send them in order, from the first"
             )
         self._pieces += frame.body
-        return Frame({})
+        return EngineFrame({})
 
-    async def _receive(self, frame: Frame) -> Frame:
+    async def _receive(self, frame: EngineFrame) -> EngineFrame:
         self._received = None  # before the next one is made room for
         self._received = await self._server.receiver.receive(
-            Meeting(**frame.head["meeting"]),
+            GroupRendezvous(**frame.head["meeting"]),
             size_bytes=frame.head["size_bytes"],
             bucket_bytes=frame.head["bucket_bytes"],
             keeps=frame.head["keeps"],
         )
-        return Frame({})
+        return EngineFrame({})
 
-    async def _lay(self, frame: Frame) -> Frame:
+    async def _lay(self, frame: EngineFrame) -> EngineFrame:
         given = self._given(frame)
-        place = given.path if isinstance(given, MemoryFile) else given
+        place = given.path if isinstance(given, SharedMemoryFile) else given
         weights = await in_thread(_read, place)
         async with self._server.turn:
-            self._server.base = Base(weights, frame.head["base"])
-        return Frame({})
+            self._server.base = BaseWeights(weights, frame.head["base"])
+        return EngineFrame({})
 
-    async def _load(self, frame: Frame) -> Frame:
+    async def _load(self, frame: EngineFrame) -> EngineFrame:
         given = self._given(frame)
         async with self._server.turn:
-            place = given.path if isinstance(given, MemoryFile) else given
+            place = given.path if isinstance(given, SharedMemoryFile) else given
             weights = await in_thread(_over, self._server.base, place)
             await self._engine.load(weights, frame.head["to"])
-            if not isinstance(weights, Adapted):
+            if not isinstance(weights, AdapterWeights):
                 # Nobody sends adapters of it any more.
                 self._server.base = None
-        return Frame({})
+        return EngineFrame({})
 
-    def _given(self, frame: Frame) -> Path | bytes | MemoryFile:
+    def _given(self, frame: EngineFrame) -> Path | bytes | SharedMemoryFile:
         """Return the path of weights, or those that have come."""
         if (name := frame.head.get("received")) is not None:
             received, self._received = self._received, None
@@ -341,9 +341,9 @@ class _Connection:
         base = self._server.base
         return {"version": self._engine.version, "base": None if base is None else base.id}
 
-    async def _ping(self, frame: Frame) -> Frame:
+    async def _ping(self, frame: EngineFrame) -> EngineFrame:
         del frame
-        return Frame({})
+        return EngineFrame({})
 
 
 def _read(given: Path | bytes) -> Mapping[str, Tensor]:
@@ -354,7 +354,7 @@ def _read(given: Path | bytes) -> Mapping[str, Tensor]:
     return load(given)
 
 
-def _over(base: Base | None, given: Path | bytes) -> Weights:
+def _over(base: BaseWeights | None, given: Path | bytes) -> Weights:
     """Return given weights in the form an engine takes; adapters with their base."""
     said = header_of(given)
     if MARK in said:

@@ -4,8 +4,8 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from agentrl.engine.recipe import EngineRecipe
 from agentrl.engine.remote.server import EngineServer
+from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError
 
 
@@ -18,7 +18,7 @@ def listening_place(text: str) -> tuple[str, int]:
 
 
 async def serve_until_told(
-    recipe: EngineRecipe,
+    recipe: EngineSpec,
     host: str,
     port: int,
     *,

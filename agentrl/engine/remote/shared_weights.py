@@ -9,15 +9,15 @@ from torch import Tensor
 
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.weights import Weights
-from agentrl.sync.adapters import Base, adapted_in, packed
-from agentrl.sync.memory import MemoryFile
-from agentrl.sync.proof import Proof, Provable
+from agentrl.weight_sync.adapters import BaseWeights, adapted_in, packed
+from agentrl.weight_sync.check import CheckedWeights, WeightCheck
+from agentrl.weight_sync.shared_memory import SharedMemoryFile
 
 
-class Shared:
+class SharedWeightFile:
     """File in memory, which goes with this object and whoever else has it."""
 
-    def __init__(self, file: MemoryFile) -> None:
+    def __init__(self, file: SharedMemoryFile) -> None:
         self._file = file
 
     @property
@@ -31,38 +31,40 @@ class Shared:
         return self._file.size_bytes
 
 
-class SharedBase(Shared):
+class SharedBaseWeights(SharedWeightFile):
     """A base of adapters."""
 
-    def __init__(self, base: Base) -> None:
-        """Take the base as `MemoryFile.of` does."""
-        super().__init__(MemoryFile.of(base.weights))
+    def __init__(self, base: BaseWeights) -> None:
+        """Take the base as `SharedMemoryFile.of` does."""
+        super().__init__(SharedMemoryFile.of(base.weights))
         self.id = base.id
 
 
-class SharedWeights(Shared):
+class SharedWeights(SharedWeightFile):
     """A state dict; of one with adapters, the adapters alone, over `base`."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights, unless they are in such memory already: see `MemoryFile.of`. A base is
-        taken the first time, and stays as long as there is the `Base` or anything that was shared
-        over it."""
+        """Copy the weights, unless they are in such memory already: see `SharedMemoryFile.of`. A
+        base is taken the first time, and stays as long as there is the `BaseWeights` or anything
+        that was shared over it."""
         adapted = adapted_in(weights)
         tensors, said = (weights, {}) if adapted is None else packed(adapted)
         self.base = None if adapted is None else _shared_base(adapted.base)
-        super().__init__(MemoryFile.of(tensors, said))
-        self.proof: Proof | None = weights.proof if isinstance(weights, Provable) else None
+        super().__init__(SharedMemoryFile.of(tensors, said))
+        self.proof: WeightCheck | None = (
+            weights.proof if isinstance(weights, CheckedWeights) else None
+        )
         """Proof that engines with these weights are checked against."""
 
 
-_BASES: WeakKeyDictionary[Base, SharedBase] = WeakKeyDictionary()
+_BASES: WeakKeyDictionary[BaseWeights, SharedBaseWeights] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def _shared_base(base: Base) -> SharedBase:
+def _shared_base(base: BaseWeights) -> SharedBaseWeights:
     with _LOCK:
         if base not in _BASES:
-            _BASES[base] = SharedBase(base)
+            _BASES[base] = SharedBaseWeights(base)
         return _BASES[base]
 
 
@@ -75,7 +77,7 @@ def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
     return Path(weights)
 
 
-def missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBase | None:
+def missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBaseWeights | None:
     """Return the base to give an engine before it can take weights; None if it needs none."""
     base = weights.base if isinstance(weights, SharedWeights) else None
     return base if base is not None and base.id != engine.base else None

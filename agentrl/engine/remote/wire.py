@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl.engine.remote.frames import Frame
+from agentrl.engine.remote.frames import EngineFrame
 from agentrl.message import Image, ImageSpan
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest, Scores
 
@@ -16,7 +16,7 @@ IDS, NUMBERS, RAW = "<i8", "<f8", "|u1"
 Top = tuple[tuple[tuple[int, float], ...], ...]
 
 
-class Packing:
+class FrameWriter:
     """Arrays on their way into a frame."""
 
     def __init__(self) -> None:
@@ -36,15 +36,15 @@ class Packing:
         self.add("top_ids", IDS, [token for token, _ in flat])
         self.add("top_logprobs", NUMBERS, [logprob for _, logprob in flat])
 
-    def frame(self, head: dict[str, Any]) -> Frame:
+    def frame(self, head: dict[str, Any]) -> EngineFrame:
         """Return the frame that says `head` and holds the arrays."""
-        return Frame({**head, "arrays": self._arrays}, b"".join(self._parts))
+        return EngineFrame({**head, "arrays": self._arrays}, b"".join(self._parts))
 
 
-class Unpacking:
+class FrameReader:
     """Arrays of a frame. Raises `ValueError` or `KeyError` for one that does not hold them."""
 
-    def __init__(self, frame: Frame) -> None:
+    def __init__(self, frame: EngineFrame) -> None:
         self._raw: dict[str, bytes] = {}
         self._kinds: dict[str, str] = {}
         at = 0
@@ -71,9 +71,9 @@ class Unpacking:
         return tuple(tuple(next(pairs) for _ in range(count)) for count in self.get("top_counts"))
 
 
-def request_frame(request: GenerateRequest, head: dict[str, Any]) -> Frame:
+def request_frame(request: GenerateRequest, head: dict[str, Any]) -> EngineFrame:
     """Return the frame of a request for one turn."""
-    packing = Packing()
+    packing = FrameWriter()
     packing.add("prompt", IDS, request.prompt)
     images = _add_images(packing, request.images)
     return packing.frame(
@@ -92,9 +92,9 @@ def request_frame(request: GenerateRequest, head: dict[str, Any]) -> Frame:
     )
 
 
-def read_request(frame: Frame, id: str) -> GenerateRequest:
+def read_request(frame: EngineFrame, id: str) -> GenerateRequest:
     """Return the request in a frame, under the id that the engine shall know it by."""
-    head, arrays = frame.head, Unpacking(frame)
+    head, arrays = frame.head, FrameReader(frame)
     return GenerateRequest(
         id=id,
         prompt=arrays.get("prompt"),
@@ -109,23 +109,23 @@ def read_request(frame: Frame, id: str) -> GenerateRequest:
     )
 
 
-def _add_images(packing: Packing, images: Sequence[ImageSpan]) -> list[tuple[str, int, int]]:
+def _add_images(packing: FrameWriter, images: Sequence[ImageSpan]) -> list[tuple[str, int, int]]:
     """Add the bytes of images, and return what there is to know of each beside them."""
     for number, span in enumerate(images):
         packing.add(f"image {number}", RAW, span.image.data)
     return [(span.image.media_type, span.start, span.stop) for span in images]
 
 
-def _images(arrays: Unpacking, told: Sequence[Any]) -> tuple[ImageSpan, ...]:
+def _images(arrays: FrameReader, told: Sequence[Any]) -> tuple[ImageSpan, ...]:
     return tuple(
         ImageSpan(Image(arrays.raw(f"image {number}"), kind), start, stop)
         for number, (kind, start, stop) in enumerate(told)
     )
 
 
-def completion_frame(completion: Completion, head: dict[str, Any]) -> Frame:
+def completion_frame(completion: Completion, head: dict[str, Any]) -> EngineFrame:
     """Return the frame that answers a request."""
-    packing = Packing()
+    packing = FrameWriter()
     packing.add("token_ids", IDS, completion.token_ids)
     packing.add("logprobs", NUMBERS, completion.logprobs)
     packing.add("versions", IDS, completion.versions)
@@ -135,9 +135,9 @@ def completion_frame(completion: Completion, head: dict[str, Any]) -> Frame:
     return packing.frame({**head, "finish": completion.finish, "prompt_cached_tokens": cached})
 
 
-def read_completion(frame: Frame) -> Completion:
+def read_completion(frame: EngineFrame) -> Completion:
     """Return the answer to a request."""
-    arrays = Unpacking(frame)
+    arrays = FrameReader(frame)
     return Completion(
         token_ids=arrays.get("token_ids"),
         logprobs=arrays.get("logprobs"),
@@ -149,9 +149,9 @@ def read_completion(frame: Frame) -> Completion:
     )
 
 
-def score_frame(request: ScoreRequest, head: dict[str, Any]) -> Frame:
+def score_frame(request: ScoreRequest, head: dict[str, Any]) -> EngineFrame:
     """Return the frame of a request for scores."""
-    packing = Packing()
+    packing = FrameWriter()
     packing.add("prompt", IDS, request.prompt)
     packing.add("token_ids", IDS, request.token_ids)
     images = _add_images(packing, request.images)
@@ -168,9 +168,9 @@ def score_frame(request: ScoreRequest, head: dict[str, Any]) -> Frame:
     )
 
 
-def read_score(frame: Frame, id: str) -> ScoreRequest:
+def read_score(frame: EngineFrame, id: str) -> ScoreRequest:
     """Return the score request in a frame, under the id that the engine shall know it by."""
-    head, arrays = frame.head, Unpacking(frame)
+    head, arrays = frame.head, FrameReader(frame)
     return ScoreRequest(
         id=id,
         prompt=arrays.get("prompt"),
@@ -183,9 +183,9 @@ def read_score(frame: Frame, id: str) -> ScoreRequest:
     )
 
 
-def scores_frame(scores: Scores, head: dict[str, Any]) -> Frame:
+def scores_frame(scores: Scores, head: dict[str, Any]) -> EngineFrame:
     """Return the frame that answers a request for scores."""
-    packing = Packing()
+    packing = FrameWriter()
     packing.add("logprobs", NUMBERS, scores.logprobs)
     packing.add("entropies", NUMBERS, scores.entropies)
     packing.add("distribution", NUMBERS, scores.distribution)
@@ -193,9 +193,9 @@ def scores_frame(scores: Scores, head: dict[str, Any]) -> Frame:
     return packing.frame({**head, "scored_by": scores.version})
 
 
-def read_scores(frame: Frame) -> Scores:
+def read_scores(frame: EngineFrame) -> Scores:
     """Return the answer to a request for scores."""
-    arrays = Unpacking(frame)
+    arrays = FrameReader(frame)
     return Scores(
         logprobs=arrays.get("logprobs"),
         version=frame.head["scored_by"],

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel
 from transformers.pytorch_utils import Conv1D
 
 from agentrl.errors import ConfigError
-from agentrl.sync.adapters import Adapter
+from agentrl.weight_sync.adapters import LoraAdapter
 
 NAME, NUMBER = "agentrl", 1
 """Name and id of the adapter. No folder is called so: it is never looked for, since it is always
@@ -57,7 +57,7 @@ def request() -> Any:
     return LoRARequest(lora_name=NAME, lora_int_id=NUMBER, lora_path=NAME)
 
 
-def put(worker: Any, adapters: Mapping[str, Adapter]) -> None:
+def put(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     """Let a worker compute with adapters, by the Hugging Face names of their weights, from its next
     step on, in place of those before. Raises `ConfigError` for one that vLLM has no place for."""
     from vllm.lora.lora_model import LoRAModel  # pyright: ignore[reportMissingImports]

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from agentrl.distribution import install_command
 from agentrl.engine.vllm import adapters
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, Drawn, Scored, VllmSampler
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest, VllmSampler
 from agentrl.engine.vllm_release import check_release
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError
+from agentrl.models.vision.processor import ImageProcessor, load_processor
 from agentrl.policy import GenerateRequest, ScoreRequest
-from agentrl.sync.adapters import Adapter, adapted_in
-from agentrl.vision.processor import ImageProcessor, load_processor
+from agentrl.runtime.distribution import install_command
+from agentrl.weight_sync.adapters import LoraAdapter, adapted_in
 
 if TYPE_CHECKING:
     from agentrl.engine.vllm.logits_sampler import LogitsSampler
@@ -36,7 +36,7 @@ _NAMES = count()
 """Engines of one process share what they are asked through, so no two requests have one name."""
 
 
-class Core:
+class VllmCore:
     """The synchronous engine."""
 
     def __init__(self, settings: VllmSettings, images: ImageProcessor | None = None) -> None:
@@ -146,7 +146,7 @@ class Core:
             self._flights.pop(name, None)
             self._sampler.drop(name)
 
-    def step(self, version: int) -> list[Drawn | Scored]:
+    def step(self, version: int) -> list[SampledStep | ScoredRequest]:
         """Compute once, with weights of a version, and return what came of it."""
         self._sampler.version = version
         return [
@@ -181,7 +181,7 @@ class Core:
         rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
         rpc(_repack_head)
 
-    def _put_adapters(self, found: Mapping[str, Adapter]) -> None:
+    def _put_adapters(self, found: Mapping[str, LoraAdapter]) -> None:
         if self._adapter is not None:
             self._engine.collective_rpc(adapters.put, args=(found,))
 

@@ -10,25 +10,25 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from agentrl.closing import Closing
-from agentrl.engine.asked import check_request, check_score
-from agentrl.engine.flight import Flight
-from agentrl.engine.scoring import ScoreFlight
+from agentrl.engine.inflight import InflightRequest
+from agentrl.engine.inflight_scores import InflightScoreRequest
+from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
-from agentrl.engine.vllm.core import Core
+from agentrl.engine.vllm.core import VllmCore
 from agentrl.engine.vllm.settings import VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, Drawn, Scored
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, WeightsUnproven, blame
+from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
-from agentrl.sync.proof import Proof, Provable, complaint
-from agentrl.thread import to_the_end
-from agentrl.vision.processor import ImageProcessor
+from agentrl.runtime.closing import ClosingResource
+from agentrl.runtime.threads import to_the_end
+from agentrl.weight_sync.check import CheckedWeights, WeightCheck, complaint
 
 T = TypeVar("T")
 
 
-class VllmEngine(Closing):
+class VllmEngine(ClosingResource):
     """Samples many turns at once with vLLM. All calls belong to one event loop at a time."""
 
     def __init__(
@@ -42,7 +42,7 @@ class VllmEngine(Closing):
         """Load the model; `decode` turns token ids into text and is needed for stop strings, and
         `images` cuts up images for a model that sees, by default as its folder says."""
         self._settings = settings
-        self._core = Core(settings, images)
+        self._core = VllmCore(settings, images)
         self._decode = decode
         self._version = version
         self._flights: dict[str, AnyFlight] = {}
@@ -91,7 +91,7 @@ class VllmEngine(Closing):
         )
         self._core.check(request)
         self._check_shown(request)
-        flight = Flight(
+        flight = InflightRequest(
             request,
             asyncio.get_running_loop().create_future(),
             self._requests,
@@ -120,7 +120,9 @@ class VllmEngine(Closing):
         )
         self._core.check(request)
         self._check_shown(request)
-        flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
+        flight = InflightScoreRequest(
+            request, asyncio.get_running_loop().create_future(), self._requests
+        )
         name = self._add(flight)
         try:
             return await flight.reply
@@ -148,8 +150,8 @@ class VllmEngine(Closing):
 
         Requests in flight go on: what they have is computed again under the new weights, and their
         next tokens carry the new version. Weights that vLLM refuses break the engine, and so do
-        weights with a proof (`Provable`) that it does not reproduce: `WeightsUnproven`. A cancelled
-        load goes on to its end: half of it would be no version.
+        weights with a proof (`CheckedWeights`) that it does not reproduce: `WeightsUnproven`. A
+        cancelled load goes on to its end: half of it would be no version.
         """
         self._check_usable()
         async with self._turn:
@@ -160,16 +162,18 @@ class VllmEngine(Closing):
             with blame(EngineError, "vLLM's new weights"):
                 await self._in_thread(lambda: self._core.load(weights))
                 self._version = version
-                if isinstance(weights, Provable):
+                if isinstance(weights, CheckedWeights):
                     await self._check_weights(weights.proof)
         except AgentrlError as error:
             self._break(error)
             raise
 
-    async def _check_weights(self, proof: Proof) -> None:
+    async def _check_weights(self, proof: WeightCheck) -> None:
         """Score the tokens of a proof, also while paused; `WeightsUnproven` where they differ."""
         request = proof.request(f"weight check {self._version}")
-        flight = ScoreFlight(request, asyncio.get_running_loop().create_future(), self._requests)
+        flight = InflightScoreRequest(
+            request, asyncio.get_running_loop().create_future(), self._requests
+        )
         self._add(flight)
         while not flight.reply.done():
             await self._step_alone()
@@ -231,7 +235,7 @@ class VllmEngine(Closing):
         fresh, self._fresh = [n for n in self._fresh if n in self._flights], []
         flights = [(name, self._flights[name]) for name in fresh]
 
-        def step() -> list[Drawn | Scored]:
+        def step() -> list[SampledStep | ScoredRequest]:
             self._core.drop(gone)
             for name, flight in flights:
                 self._core.add(name, flight)
@@ -240,10 +244,10 @@ class VllmEngine(Closing):
         for found in await self._in_thread(step):
             self._take(found)
 
-    def _take(self, drawn: Drawn | Scored) -> None:
+    def _take(self, drawn: SampledStep | ScoredRequest) -> None:
         if (flight := self._flights.get(drawn.request_id)) is None:
             return  # it was ended while the step was under way
-        if isinstance(drawn, Scored) or isinstance(flight, ScoreFlight):
+        if isinstance(drawn, ScoredRequest) or isinstance(flight, InflightScoreRequest):
             self._end(drawn.request_id, "stop")
             return
         if flight.cached_tokens is None:

@@ -15,24 +15,24 @@ from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingIm
     MoveDirectionality,
 )
 
-from agentrl.engine.flight import Flight
+from agentrl.engine.inflight import InflightRequest
+from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.noise import uniforms
-from agentrl.engine.sampling import Pick, sample
-from agentrl.engine.scoring import ScoreFlight
+from agentrl.engine.sampling import SampledToken, sample
 from agentrl.engine.vllm import scores
 from agentrl.engine.vllm.settings import VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, Drawn, Scored
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import GenerateRequest, ScoreRequest
 
-FLIGHTS: dict[str, Flight] = {}
+FLIGHTS: dict[str, InflightRequest] = {}
 """Every flight of this process by the name its request carries. vLLM makes the processor itself,
 so there is no other way in."""
-PICKS: dict[str, Pick] = {}
+PICKS: dict[str, SampledToken] = {}
 """Latest draw of each. vLLM may throw a draw away, so it counts when vLLM reports it."""
 
 
-class Draws(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
+class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBaseClass]
     """Follows vLLM's batch, and draws for the flights in it."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
@@ -100,7 +100,7 @@ class LogitsSampler:
     def engine_arguments(self, settings: VllmSettings, *, cpu: bool) -> dict[str, Any]:
         """Return the arguments of `EngineArgs`."""
         del settings, cpu
-        return {"logits_processors": [Draws]}
+        return {"logits_processors": [SeededLogitsProcessor]}
 
     def attach(self, engine: Any) -> None:
         """Have the workers of a started `LLMEngine` score what they compute.
@@ -118,8 +118,8 @@ class LogitsSampler:
         return [*flight.context]
 
     def request_arguments(self, name: str, flight: AnyFlight) -> dict[str, Any]:
-        """Return the arguments of `SamplingParams`: the point that `Draws` leaves is the token."""
-        is_scored = isinstance(flight, ScoreFlight)
+        """Return arguments of `SamplingParams` that take the one token the processor leaves."""
+        is_scored = isinstance(flight, InflightScoreRequest)
         if is_scored:
             scores.FLIGHTS[name] = flight
         else:
@@ -132,17 +132,17 @@ class LogitsSampler:
             "extra_args": {scores.KEY: name},
         }
 
-    def read(self, flight: AnyFlight, output: Any) -> Iterator[Drawn | Scored]:
+    def read(self, flight: AnyFlight, output: Any) -> Iterator[SampledStep | ScoredRequest]:
         """Yield what was drawn or scored; `EngineError` where vLLM did otherwise."""
         name = output.request_id
-        if isinstance(flight, ScoreFlight):
+        if isinstance(flight, InflightScoreRequest):
             if not flight.is_done:
                 raise EngineError(
                     f"request {flight.request.id!r}: vLLM is done with it, and "
                     f"{len(flight.logprobs)} of {len(flight.request.token_ids)} tokens are "
                     "scored; its model runner did not show all that it computed"
                 )
-            yield Scored(name)
+            yield ScoredRequest(name)
             return
         if not output.outputs:
             return
@@ -153,7 +153,7 @@ class LogitsSampler:
                 f"request {flight.request.id!r}: vLLM says token {list(sampled)[-1:]} came "
                 f"next, and {pick} was drawn; its sampler did not do as it was told"
             )
-        yield Drawn(name, pick, output.num_cached_tokens or 0)
+        yield SampledStep(name, pick, output.num_cached_tokens or 0)
 
     def drop(self, name: str) -> None:
         """Forget a request."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from agentrl.engine.scoring import ScoreFlight
+from agentrl.engine.inflight_scores import InflightScoreRequest
 
 KEY = "agentrl"
 """The extra argument of a request that says which flight it is."""
-FLIGHTS: dict[str, ScoreFlight] = {}
+FLIGHTS: dict[str, InflightScoreRequest] = {}
 """Every flight of this process that scores, by the name its request carries."""
 ROWS = 256
 """Logits of so many tokens are held at once: a vocabulary of 150,000 makes 150 MB of them."""

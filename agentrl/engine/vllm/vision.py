@@ -30,7 +30,7 @@ from vllm.multimodal.processing import (  # pyright: ignore[reportMissingImports
 )
 
 from agentrl.message import ImageSpan
-from agentrl.vision.processor import ImageProcessor, Patches
+from agentrl.models.vision.processor import ImagePatches, ImageProcessor
 
 MODELS = {
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
@@ -119,7 +119,7 @@ class _Processor:
         )
 
 
-def _item(patches: Patches) -> Any:
+def _item(patches: ImagePatches) -> Any:
     # What stays on the CPU vLLM's worker keeps. It forgets the rest of an image whose keys it found
     # in its cache, and cannot compute that image when the request is computed again: after new
     # weights, or where memory was short. A tower moves to its device what it is given.

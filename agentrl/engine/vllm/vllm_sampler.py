@@ -4,39 +4,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from agentrl.engine.flight import Flight
+from agentrl.engine.inflight import InflightRequest
+from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.noise import stream
-from agentrl.engine.sampling import Pick, check_logprobs
-from agentrl.engine.scoring import ScoreFlight
+from agentrl.engine.sampling import SampledToken, check_logprobs
 from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.vllm_release import TEMPERATURES
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling, ScoreRequest
 
-AnyFlight = Flight | ScoreFlight
+AnyFlight = InflightRequest | InflightScoreRequest
 Alternatives = tuple[tuple[int, float], ...]
 
 
 @runtime_checkable
-class Logprob(Protocol):
-    """vLLM's `Logprob`."""
+class VllmLogprob(Protocol):
+    """vLLM's `VllmLogprob`."""
 
     logprob: float
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class SampledStep:
     """One token of one request."""
 
     request_id: str
     """vLLM's name of the request."""
-    pick: Pick
+    pick: SampledToken
     cached_tokens: int
     """Cached tokens of the request's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredRequest:
     """A request whose every token is scored."""
 
     request_id: str
@@ -99,7 +99,7 @@ class VllmSampler:
 
     def prompt_of(self, flight: AnyFlight) -> list[int]:
         """Return the token ids that vLLM is given: all of those that are scored among them."""
-        if isinstance(flight, ScoreFlight):
+        if isinstance(flight, InflightScoreRequest):
             return [*flight.context, flight.request.token_ids[-1]]
         return [*flight.context]
 
@@ -114,7 +114,7 @@ class VllmSampler:
         )
 
         del name
-        if isinstance(flight, ScoreFlight):
+        if isinstance(flight, InflightScoreRequest):
             most = flight.request.top_logprobs
             return {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": most}
         request = flight.request
@@ -128,42 +128,42 @@ class VllmSampler:
             "output_kind": RequestOutputKind.DELTA,
         }
 
-    def read(self, flight: AnyFlight, output: Any) -> Iterator[Drawn | Scored]:
+    def read(self, flight: AnyFlight, output: Any) -> Iterator[SampledStep | ScoredRequest]:
         """Yield what a `RequestOutput` tells. Raises `EngineError` for what is no log-prob."""
-        if isinstance(flight, ScoreFlight):
+        if isinstance(flight, InflightScoreRequest):
             if output.prompt_logprobs and not flight.is_done:
                 scores = read_scores(output.prompt_logprobs, flight.request)
                 flight.take_logprobs(*scores, version=self.version)
             if flight.is_done:
-                yield Scored(output.request_id)
+                yield ScoredRequest(output.request_id)
             return
         for completion in output.outputs:
             for pick in read_picks(completion, flight.request):
-                yield Drawn(output.request_id, pick, output.num_cached_tokens or 0)
+                yield SampledStep(output.request_id, pick, output.num_cached_tokens or 0)
 
     def drop(self, name: str) -> None:
         """Forget a request, of which nothing is kept here."""
 
 
-def read_picks(completion: Any, request: GenerateRequest) -> list[Pick]:
+def read_picks(completion: Any, request: GenerateRequest) -> list[SampledToken]:
     """Return the tokens of a `CompletionOutput`, with log-probs of the distribution drawn from.
 
     Raises `EngineError` for a log-prob that is not finite.
     """
     tokens: Sequence[int] = completion.token_ids
     if request.sampling.temperature == 0:  # a point, whose log-prob is 0
-        return [Pick(t, 0.0, ((t, 0.0),) if request.top_logprobs else ()) for t in tokens]
-    rows: Sequence[Mapping[int, Logprob]] = completion.logprobs
+        return [SampledToken(t, 0.0, ((t, 0.0),) if request.top_logprobs else ()) for t in tokens]
+    rows: Sequence[Mapping[int, VllmLogprob]] = completion.logprobs
     logprobs = [row[token].logprob for token, row in zip(tokens, rows, strict=True)]
     check_logprobs(logprobs)
     return [
-        Pick(token, min(0.0, logprob), most_likely(row, request.top_logprobs))
+        SampledToken(token, min(0.0, logprob), most_likely(row, request.top_logprobs))
         for token, logprob, row in zip(tokens, logprobs, rows, strict=True)
     ]
 
 
 def read_scores(
-    rows: Sequence[Mapping[int, Logprob] | None], request: ScoreRequest
+    rows: Sequence[Mapping[int, VllmLogprob] | None], request: ScoreRequest
 ) -> tuple[list[float], list[Alternatives]]:
     """Return log-probs and alternatives of a request's tokens, from those of a whole prompt.
 
@@ -177,7 +177,7 @@ def read_scores(
     return [min(0.0, logprob) for logprob in logprobs], tops
 
 
-def most_likely(row: Mapping[int, Logprob], most: int) -> Alternatives:
+def most_likely(row: Mapping[int, VllmLogprob], most: int) -> Alternatives:
     """Return the alternatives of a token, most likely first, without those that are never drawn.
 
     vLLM adds the token itself where it is none of them.

@@ -7,8 +7,8 @@ There are no weights behind it and no log-probs, so nothing of it can train; wha
 tokens (`agentrl.engine.endpoint`).
 """
 
-from agentrl.endpoint import Endpoint
 from agentrl.evaluation.endpoint.chat import EndpointChat
 from agentrl.evaluation.endpoint.engine import EndpointEngine
+from agentrl.runtime.http_endpoint import HttpEndpoint
 
-__all__ = ["Endpoint", "EndpointChat", "EndpointEngine"]
+__all__ = ["EndpointChat", "EndpointEngine", "HttpEndpoint"]

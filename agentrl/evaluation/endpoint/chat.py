@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
+from agentrl.chat.renderer import TokenSegment
 from agentrl.env import Action, ToolSchema
-from agentrl.json_limits import JsonLimitError, check_json, read_json
 from agentrl.message import Content, Image, Message, ToolCall
-from agentrl.rollout.chat import TokenSegment
+from agentrl.runtime.json_limits import JsonLimitError, check_json, read_json
 
 END = ord("\n")
 """Ends a line; the JSON of a line has none inside."""

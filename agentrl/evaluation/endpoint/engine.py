@@ -4,12 +4,12 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
-from agentrl.closing import Closing
-from agentrl.endpoint import Endpoint, EndpointClient
 from agentrl.errors import ConfigError, EngineError
 from agentrl.evaluation.endpoint.chat import conversation, turn_bytes
-from agentrl.json_limits import JsonLimits
 from agentrl.policy import Completion, GenerateRequest
+from agentrl.runtime.closing import ClosingResource
+from agentrl.runtime.http_endpoint import HttpEndpoint, HttpEndpointClient
+from agentrl.runtime.json_limits import JsonLimits
 
 if TYPE_CHECKING:
     import httpx
@@ -20,7 +20,7 @@ TURN_LIMITS = JsonLimits(text_bytes=2**20)
 hundred bytes of memory."""
 
 
-class EndpointEngine(Closing):
+class EndpointEngine(ClosingResource):
     """Asks an endpoint for turns. Its tokens are bytes: see `EndpointChat`.
 
     Tokens have no log-probs (they are nan). `abort` and `pause` drop what an endpoint is at: it
@@ -29,7 +29,7 @@ class EndpointEngine(Closing):
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: HttpEndpoint,
         *,
         first_wait_s: float = 0.5,
         transport: "httpx.AsyncBaseTransport | None" = None,
@@ -39,7 +39,7 @@ class EndpointEngine(Closing):
         Raises `ConfigError` where httpx is missing.
         """
         self._endpoint = endpoint
-        self._client = EndpointClient(endpoint, first_wait_s=first_wait_s, transport=transport)
+        self._client = HttpEndpointClient(endpoint, first_wait_s=first_wait_s, transport=transport)
         self._flights: dict[str, asyncio.Task[Completion]] = {}
         self._resumed = asyncio.Event()
         self._resumed.set()

@@ -10,7 +10,7 @@ from agentrl.trajectory import Failed, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class ScalingAttempt:
     """One attempt. No method reads its reward: that is for whoever judges the method."""
 
     trajectory: Trajectory
@@ -29,7 +29,7 @@ class Attempt:
         return "" if self.broke or not said or said[-1].tool_calls else said[-1].text
 
 
-class Agent(Protocol):
+class ScalingAgent(Protocol):
     """The policy on one task. Everything it does is counted."""
 
     @property
@@ -37,7 +37,7 @@ class Agent(Protocol):
         """The task."""
         ...
 
-    async def attempts(self, count: int, *, hint: str = "") -> Sequence[Attempt]:
+    async def attempts(self, count: int, *, hint: str = "") -> Sequence[ScalingAttempt]:
         """Play the task `count` more times, each in a world reset for it.
 
         `hint` is shown behind the task's own words.
@@ -50,19 +50,19 @@ class Agent(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
+class ScalingResult:
     """Result of a method on a task."""
 
-    chosen: Attempt
-    attempts: tuple[Attempt, ...]
+    chosen: ScalingAttempt
+    attempts: tuple[ScalingAttempt, ...]
     """All of them, in the order they were begun."""
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Basis of the choice, as JSON: votes, notes, plans."""
 
 
-class Method(Protocol):
+class ScalingMethod(Protocol):
     """A way to spend more on a task; a pure function of what the agent returns."""
 
-    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+    async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
         """Return the attempt that is submitted."""
         ...

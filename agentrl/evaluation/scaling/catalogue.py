@@ -3,15 +3,22 @@
 from typing import Any, cast
 
 from agentrl.config.evaluate import ScalingSection
-from agentrl.evaluation.scaling.attempt import Method
-from agentrl.evaluation.scaling.choosing import usual_answer
-from agentrl.evaluation.scaling.methods import BestOf, Majority, Pdr, Rtv, Sage, Tournaments
+from agentrl.evaluation.scaling.attempt import ScalingMethod
+from agentrl.evaluation.scaling.methods import (
+    BestOfN,
+    MajorityVote,
+    PdrMethod,
+    RtvMethod,
+    SageMethod,
+    TournamentSettings,
+)
+from agentrl.evaluation.scaling.selection import usual_answer
 from agentrl.registry import load
 
 
-def method_of(section: ScalingSection) -> Method:
+def method_of(section: ScalingSection) -> ScalingMethod:
     """Return the method. Raises `ConfigError` for a function that is not there."""
-    by = Tournaments(
+    by = TournamentSettings(
         group=section.group,
         votes=section.votes,
         note_tokens=section.note_tokens,
@@ -20,15 +27,15 @@ def method_of(section: ScalingSection) -> Method:
     match section.name:
         case "majority":
             answer = _function(section.answer) or usual_answer
-            return Majority(samples=section.samples, answer=answer)
+            return MajorityVote(samples=section.samples, answer=answer)
         case "best_of":
-            return BestOf(verifier=_function(section.verifier), samples=section.samples)
+            return BestOfN(verifier=_function(section.verifier), samples=section.samples)
         case "rtv":
-            return Rtv(samples=section.samples, by=by)
+            return RtvMethod(samples=section.samples, by=by)
         case "pdr":
-            return Pdr(samples=section.samples, keep=section.keep, by=by)
+            return PdrMethod(samples=section.samples, keep=section.keep, by=by)
         case "sage":
-            return Sage(
+            return SageMethod(
                 note_tokens=section.note_tokens,
                 transcript_chars=section.transcript_chars,
                 check=_function(section.check),

@@ -6,17 +6,17 @@ from statistics import fmean
 from typing import Any
 
 from agentrl.evaluation.compare import paired_difference
-from agentrl.evaluation.interval import Estimate
-from agentrl.evaluation.scaling.attempt import Solved
-from agentrl.evaluation.scores import Rules, estimate_json, passes
+from agentrl.evaluation.interval import IntervalEstimate
+from agentrl.evaluation.scaling.attempt import ScalingResult
+from agentrl.evaluation.scores import ScoringRules, estimate_json, passes
 from agentrl.trajectory import reward_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
+class TaskSolution:
     """A task, what a method made of it, and what that cost."""
 
-    solved: Solved
+    solved: ScalingResult
     plain: int
     """Number of attempts, the first ones, that knew nothing of others."""
     attempt_tokens: int
@@ -27,13 +27,13 @@ class Solution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaled:
+class ScalingReport:
     """The figures of a scaled evaluation beside those of its report."""
 
     method: str
-    plain: Estimate | None
+    plain: IntervalEstimate | None
     """pass@1 of one attempt that knows nothing of others; None where all of them broke."""
-    gain: Estimate | None
+    gain: IntervalEstimate | None
     """The submitted attempt's passes less that, paired by task."""
     costs: Mapping[str, float]
     """Means per task; `times one attempt` is of sampled tokens."""
@@ -51,7 +51,9 @@ class Scaled:
         }
 
 
-def scaled_figures(method: str, solutions: Sequence[Solution], rules: Rules) -> Scaled:
+def scaled_figures(
+    method: str, solutions: Sequence[TaskSolution], rules: ScoringRules
+) -> ScalingReport:
     """Return the figures of a method on some tasks; attempts that broke are in no rate."""
     rewards: list[list[float]] = []
     away: list[float] = []
@@ -63,7 +65,7 @@ def scaled_figures(method: str, solutions: Sequence[Solution], rules: Rules) -> 
         if plain and submitted is not None:
             share = fmean(reward >= rules.threshold for reward in plain)
             away.append((submitted >= rules.threshold) - share)
-    return Scaled(
+    return ScalingReport(
         method=method,
         plain=passes(rewards, rules) if rewards else None,
         gain=paired_difference(away, trials=1, confidence=rules.confidence) if away else None,
@@ -75,13 +77,13 @@ def scaled_figures(method: str, solutions: Sequence[Solution], rules: Rules) -> 
     )
 
 
-def _rewards(one: Solution) -> list[float]:
+def _rewards(one: TaskSolution) -> list[float]:
     plain = one.solved.attempts[: one.plain]
     found = [reward_of(attempt.trajectory.outcome) for attempt in plain]
     return [reward for reward in found if reward is not None]
 
 
-def _costs(solutions: Sequence[Solution]) -> dict[str, float]:
+def _costs(solutions: Sequence[TaskSolution]) -> dict[str, float]:
     every = [sum(a.trajectory.mask) for one in solutions for a in one.solved.attempts[: one.plain]]
     tokens = fmean(one.attempt_tokens + one.asked_tokens for one in solutions)
     costs = {

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.evaluation.scaling.attempt import Agent, Attempt, Solved
-from agentrl.evaluation.scaling.choosing import best_of, majority, usual_answer
+from agentrl.evaluation.bounded_gather import together
+from agentrl.evaluation.scaling.attempt import ScalingAgent, ScalingAttempt, ScalingResult
 from agentrl.evaluation.scaling.notes import (
     NO_RESULT,
     note_question,
@@ -15,12 +15,12 @@ from agentrl.evaluation.scaling.notes import (
     vote_question,
     voted,
 )
-from agentrl.evaluation.scaling.tournament import Tournament, tournament
-from agentrl.evaluation.together import together
+from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
+from agentrl.evaluation.scaling.tournament import TournamentResult, tournament
 from agentrl.message import Message
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
+from agentrl.runtime.threads import call_either
 from agentrl.task import Task
-from agentrl.thread import call_either
 
 Verifier = Callable[[Task, Sequence[Message]], float | Awaitable[float | None] | None]
 """Scores an attempt without knowing its reward; None where it cannot tell."""
@@ -32,20 +32,20 @@ VOTE_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Majority:
+class MajorityVote:
     """The attempt with the answer that most attempts give (self-consistency, arXiv 2203.11171)."""
 
     samples: int = 16
     answer: Callable[[str], str] = usual_answer
     """Of what was said last: equal texts are equal answers, and an empty one abstains."""
 
-    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+    async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
         """Play all, count the answers."""
         del seed
         attempts = tuple(await agent.attempts(self.samples))
         answers = [self.answer(one.answer) for one in attempts]
         chosen = majority(answers)
-        return Solved(
+        return ScalingResult(
             chosen=attempts[chosen] if chosen is not None else _some(attempts),
             attempts=attempts,
             notes={"answers": answers, "chosen": chosen},
@@ -53,13 +53,13 @@ class Majority:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestOf:
+class BestOfN:
     """The attempt a verifier scores highest."""
 
     verifier: Verifier
     samples: int = 16
 
-    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+    async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
         """Play all, score those that did not break."""
         del seed
         attempts = tuple(await agent.attempts(self.samples))
@@ -68,7 +68,7 @@ class BestOf:
             for one in attempts
         ]
         chosen = best_of(scores)
-        return Solved(
+        return ScalingResult(
             chosen=attempts[chosen] if chosen is not None else _some(attempts),
             attempts=attempts,
             notes={"scores": scores, "chosen": chosen},
@@ -76,7 +76,7 @@ class BestOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tournaments:
+class TournamentSettings:
     """Writing of notes, and votes on them."""
 
     group: int = 2
@@ -85,7 +85,9 @@ class Tournaments:
     transcript_chars: int = 12_000
     """Of an attempt shown to the one who writes its note."""
 
-    async def notes(self, agent: Agent, attempts: Sequence[Attempt], seed: int) -> list[str]:
+    async def notes(
+        self, agent: ScalingAgent, attempts: Sequence[ScalingAttempt], seed: int
+    ) -> list[str]:
         """Return a note of each attempt."""
 
         async def note(place: int) -> str:
@@ -100,8 +102,13 @@ class Tournaments:
         return await together(note, range(len(attempts)))
 
     async def among(
-        self, agent: Agent, attempts: Sequence[Attempt], notes: Sequence[str], keep: int, seed: int
-    ) -> Tournament:
+        self,
+        agent: ScalingAgent,
+        attempts: Sequence[ScalingAttempt],
+        notes: Sequence[str],
+        keep: int,
+        seed: int,
+    ) -> TournamentResult:
         """Return the `keep` attempts whose notes win."""
         task = "\n".join(message.text for message in agent.task.messages)
 
@@ -121,24 +128,24 @@ class Tournaments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rtv:
+class RtvMethod:
     """The attempt whose note wins a tournament of votes (RTV, arXiv 2604.16529)."""
 
     samples: int = 16
-    by: Tournaments = field(default_factory=Tournaments)
+    by: TournamentSettings = field(default_factory=TournamentSettings)
 
-    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+    async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
         """Play all, write notes, vote."""
         attempts = tuple(await agent.attempts(self.samples))
         notes = await self.by.notes(agent, attempts, seed)
         found = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
-        return Solved(
+        return ScalingResult(
             chosen=attempts[found.survivors[0]], attempts=attempts, notes=_voted(notes, found)
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pdr:
+class PdrMethod:
     """Attempts that have read the best notes of earlier ones, and a tournament among them (PDR,
     arXiv 2604.16529)."""
 
@@ -146,9 +153,9 @@ class Pdr:
     """In each of the two rounds."""
     keep: int = 4
     """Notes of the first round that the second one reads."""
-    by: Tournaments = field(default_factory=Tournaments)
+    by: TournamentSettings = field(default_factory=TournamentSettings)
 
-    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+    async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
         """Play, write notes, vote for those to read; play again, write and vote for one."""
         first = tuple(await agent.attempts(self.samples))
         notes = await self.by.notes(agent, first, derive(seed, "first"))
@@ -157,7 +164,7 @@ class Pdr:
         second = tuple(await agent.attempts(self.samples, hint=notes_hint(read) if read else ""))
         again = await self.by.notes(agent, second, derive(seed, "second"))
         found = await self.by.among(agent, second, again, 1, derive(seed, "second votes"))
-        return Solved(
+        return ScalingResult(
             chosen=second[found.survivors[0]],
             attempts=(*first, *second),
             notes={"first": _voted(notes, best), "second": _voted(again, found)},
@@ -165,7 +172,7 @@ class Pdr:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sage:
+class SageMethod:
     """A second attempt with a plan made of the first one (SAGE, arXiv 2511.05931)."""
 
     note_tokens: int = 1024
@@ -173,7 +180,7 @@ class Sage:
     check: Check | None = None
     """Check of the first attempt: where it holds, that one is submitted and there is no second."""
 
-    async def solve(self, agent: Agent, *, seed: int) -> Solved:
+    async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
         """Explore, plan, play again; the second attempt is submitted."""
         (first,) = await agent.attempts(1)
         if (
@@ -181,7 +188,7 @@ class Sage:
             and not first.broke
             and await call_either(self.check, agent.task, first.messages)
         ):
-            return Solved(chosen=first, attempts=(first,), notes={"checked": True})
+            return ScalingResult(chosen=first, attempts=(first,), notes={"checked": True})
         plan = ""
         if not first.broke:
             plan = await agent.ask(
@@ -190,15 +197,15 @@ class Sage:
                 seed=derive(seed, "plan"),
             )
         (second,) = await agent.attempts(1, hint=plan_hint(plan) if plan else "")
-        return Solved(chosen=second, attempts=(first, second), notes={"plan": plan})
+        return ScalingResult(chosen=second, attempts=(first, second), notes={"plan": plan})
 
 
-def _some(attempts: Sequence[Attempt]) -> Attempt:
+def _some(attempts: Sequence[ScalingAttempt]) -> ScalingAttempt:
     """Return the attempt to submit where nothing can be told: the first that did not break."""
     return next((one for one in attempts if not one.broke), attempts[0])
 
 
-def _voted(notes: Sequence[str], found: Tournament) -> dict[str, Any]:
+def _voted(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
     return {
         "notes": list(notes),
         "comparisons": [one.to_json() for one in found.comparisons],

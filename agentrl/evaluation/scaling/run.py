@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from agentrl.errors import ConfigError, EngineError, RolloutError, blame
-from agentrl.evaluation.budget import Prices
-from agentrl.evaluation.heldout import Evaluation
-from agentrl.evaluation.report import Report
-from agentrl.evaluation.scaling.attempt import Attempt, Method, Solved
-from agentrl.evaluation.scaling.figures import Solution, scaled_figures
-from agentrl.evaluation.scaling.heard_env import Heard, HeardEnv
-from agentrl.evaluation.together import together
+from agentrl.evaluation.bounded_gather import together
+from agentrl.evaluation.budget import TokenPrices
+from agentrl.evaluation.held_out import HeldOutEvaluation
+from agentrl.evaluation.report import EvaluationReport
+from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod, ScalingResult
+from agentrl.evaluation.scaling.figures import TaskSolution, scaled_figures
+from agentrl.evaluation.scaling.listening_env import Heard, ListeningEnv
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
-from agentrl.progress import Progress
-from agentrl.rollout.pool import Rollouts
-from agentrl.seeds import derive
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.seeds import derive
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Tree, reward_of
 
@@ -25,13 +25,13 @@ from agentrl.trajectory import Failed, Tree, reward_of
 class ScaledEvaluation:
     """Held-out tasks, and a method that spends more than one attempt on each."""
 
-    evaluation: Evaluation
+    evaluation: HeldOutEvaluation
     """Its tasks, seeds and rules; the first attempts are those it would play itself."""
-    method: Method
+    method: ScalingMethod
     name: str
     tasks_at_once: int = 1
 
-    async def run(self, rollouts: Rollouts, progress: Progress) -> Report:
+    async def run(self, rollouts: RolloutRunner, progress: RunProgress) -> EvaluationReport:
         """Solve every task and return the report of what was submitted.
 
         A task whose method breaks, because a question to the model did, has failed.
@@ -41,7 +41,7 @@ class ScaledEvaluation:
         asking = asyncio.Semaphore(rollouts.concurrency)
         rewards: list[float] = []
 
-        async def solve(task: Task) -> Solution:
+        async def solve(task: Task) -> TaskSolution:
             agent = PolicyAgent(task, rollouts, evaluation, asking)
             found = await self._solved(agent)
             reward = reward_of(found.solved.chosen.trajectory.outcome)
@@ -58,7 +58,7 @@ class ScaledEvaluation:
         )
         return replace(report, scaled=scaled_figures(self.name, solutions, report.rules))
 
-    async def _solved(self, agent: "PolicyAgent") -> Solution:
+    async def _solved(self, agent: "PolicyAgent") -> TaskSolution:
         seed = derive(self.evaluation.seed, agent.task.id, self.name)
         try:
             solved = await self.method.solve(agent, seed=seed)
@@ -67,12 +67,12 @@ class ScaledEvaluation:
                 raise
             first = agent.attempted[0]
             broken = replace(first.trajectory, outcome=Failed(error.kind, str(error)))
-            solved = Solved(
+            solved = ScalingResult(
                 chosen=replace(first, trajectory=broken),
                 attempts=tuple(agent.attempted),
                 notes={"broke": str(error)},
             )
-        return Solution(
+        return TaskSolution(
             solved=solved,
             plain=agent.plain,
             attempt_tokens=agent.attempt_tokens,
@@ -86,11 +86,11 @@ class PolicyAgent:
     """The policy on one task; it is also who writes notes and votes."""
 
     task: Task
-    rollouts: Rollouts
-    evaluation: Evaluation
+    rollouts: RolloutRunner
+    evaluation: HeldOutEvaluation
     asking: asyncio.Semaphore
     """Bounds the questions of all tasks."""
-    attempted: list[Attempt] = field(default_factory=list[Attempt])
+    attempted: list[ScalingAttempt] = field(default_factory=list[ScalingAttempt])
     plain: int = 0
     attempt_tokens: int = 0
     asked_tokens: int = 0
@@ -98,15 +98,15 @@ class PolicyAgent:
     _rounds: int = 0
 
     @property
-    def prices(self) -> Prices:
+    def prices(self) -> TokenPrices:
         """Prices of tokens."""
         return self.evaluation.prices
 
-    async def attempts(self, count: int, *, hint: str = "") -> list[Attempt]:
+    async def attempts(self, count: int, *, hint: str = "") -> list[ScalingAttempt]:
         """Play the task `count` more times; the first round has the evaluation's own seeds."""
         heard: Heard = {}
         make_env = self.rollouts.make_env
-        rollouts = replace(self.rollouts, make_env=lambda: HeardEnv(make_env(), heard, hint))
+        rollouts = replace(self.rollouts, make_env=lambda: ListeningEnv(make_env(), heard, hint))
         seed = self.evaluation.seed
         (tree,) = await rollouts.collect(
             [self.task],
@@ -115,7 +115,7 @@ class PolicyAgent:
             sampling=self.evaluation.sampling,
         )
         found = [
-            Attempt(trajectory=one, messages=tuple(heard.get(one.sample, ())))
+            ScalingAttempt(trajectory=one, messages=tuple(heard.get(one.sample, ())))
             for one in tree.trajectories()
         ]
         self._count(tree)

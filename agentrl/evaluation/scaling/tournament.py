@@ -15,7 +15,7 @@ the best in that order, counted from 0; None where the judge's answer names none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TournamentVote:
     """One group of contenders, and how the judge voted."""
 
     round: int
@@ -35,11 +35,11 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tournament:
+class TournamentResult:
     """Result of a tournament."""
 
     survivors: tuple[int, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[TournamentVote, ...]
 
 
 def groups_of(
@@ -94,7 +94,7 @@ async def tournament(
     keep: int = 1,
     seed: int = 0,
     has_result: Callable[[int], bool] = lambda contender: True,
-) -> Tournament:
+) -> TournamentResult:
     """Return the `keep` that win. Contenders without a result lose without a vote.
 
     Groups are drawn with `seed`. Each is shown `votes` times, every time in another order, so that
@@ -102,7 +102,7 @@ async def tournament(
     """
     rng = Random(seed)
     left = list(contenders)
-    found: list[Comparison] = []
+    found: list[TournamentVote] = []
     number = 0
     while len(left) > max(keep, 1):
         rng.shuffle(left)
@@ -119,8 +119,10 @@ async def tournament(
                     cast.append(order[said])
             winners.append(won(cast, live))
             found.append(
-                Comparison(round=number, contenders=group, votes=tuple(cast), winner=winners[-1])
+                TournamentVote(
+                    round=number, contenders=group, votes=tuple(cast), winner=winners[-1]
+                )
             )
         left = [*winners, *byes]
         number += 1
-    return Tournament(survivors=tuple(left), comparisons=tuple(found))
+    return TournamentResult(survivors=tuple(left), comparisons=tuple(found))

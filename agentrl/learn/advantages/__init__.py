@@ -18,9 +18,9 @@ from agentrl.learn.advantages import (
     ui_s1,
     xrpo,
 )
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
-METHODS: tuple[Method[AdvantageFunction], ...] = (
+METHODS: tuple[LearnMethod[AdvantageFunction], ...] = (
     grpo.METHOD,
     rloo.METHOD,
     reinforce_pp.PLAIN,

@@ -11,8 +11,8 @@ from agentrl.config.learning.advantage import AepoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.arpo import arpo
 from agentrl.learn.advantages.grpo import score_of
-from agentrl.learn.method import Method, always
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 
 
 def entropy_factors(
@@ -33,7 +33,7 @@ def entropy_factors(
 
 
 def aepo(
-    groups: Sequence[Group], *, credit: AdvantageFunction = arpo, weight: float = 0.2
+    groups: Sequence[TrainingGroup], *, credit: AdvantageFunction = arpo, weight: float = 0.2
 ) -> TokenAdvantages:
     """Return `credit` times the factor of each token; tokens that do not train keep theirs."""
     samples = [sample for group in groups for sample in group.samples]
@@ -49,7 +49,7 @@ def aepo(
     return found
 
 
-def _entropies(sample: Sample) -> Float[ndarray, " tokens"]:
+def _entropies(sample: TrainingSample) -> Float[ndarray, " tokens"]:
     if sample.entropies is None:
         raise ValueError(
             f"task {sample.task_id!r} sample {sample.sample} has no entropies; a method that wraps "
@@ -63,4 +63,6 @@ def _bind(section: AepoAdvantage) -> AdvantageFunction:
     return partial(aepo, credit=credit, weight=section.weight)
 
 
-METHOD = Method(AepoAdvantage, _bind, "Dong et al. 2025, arXiv 2510.14545", always("entropies"))
+METHOD = LearnMethod(
+    AepoAdvantage, _bind, "Dong et al. 2025, arXiv 2510.14545", always("entropies")
+)

@@ -9,13 +9,13 @@ import numpy as np
 from agentrl.config.learning.advantage import ArpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo, score_of
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Group
-from agentrl.learn.tree_shape import TreeShape
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.tree_shape import SharedPrefixes
 
 
 def arpo(
-    groups: Sequence[Group],
+    groups: Sequence[TrainingGroup],
     *,
     score: Callable[[Sequence[float]], Sequence[float]] = grpo,
     shared: Literal["soft", "hard"] = "soft",
@@ -34,9 +34,9 @@ def arpo(
     ]
 
 
-def _credit(group: Group, credit: Sequence[float], *, is_hard: bool) -> TokenAdvantages:
+def _credit(group: TrainingGroup, credit: Sequence[float], *, is_hard: bool) -> TokenAdvantages:
     if is_hard:
-        shape = TreeShape.of(group)
+        shape = SharedPrefixes.of(group)
         return shape.spread(shape.means(credit))
     return [np.full(len(s.token_ids), a) for s, a in zip(group.samples, credit, strict=True)]
 
@@ -45,4 +45,4 @@ def _bind(section: ArpoAdvantage) -> AdvantageFunction:
     return partial(arpo, score=score_of(section), shared=section.shared)
 
 
-METHOD = Method(ArpoAdvantage, _bind, "Dong et al. 2025, arXiv 2507.19849")
+METHOD = LearnMethod(ArpoAdvantage, _bind, "Dong et al. 2025, arXiv 2507.19849")

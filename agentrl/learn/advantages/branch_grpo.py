@@ -11,9 +11,9 @@ from numpy import ndarray
 from agentrl.config.learning.advantage import BranchGrpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.tree_rl import Weighting, share_weights
-from agentrl.learn.method import Method, Need
-from agentrl.learn.sample import Group, Sample
-from agentrl.learn.tree_shape import TreeShape
+from agentrl.learn.method import LearnMethod, Need
+from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.tree_shape import SharedPrefixes
 
 EQUAL = 1e-6
 """A smaller standard deviation is none."""
@@ -38,7 +38,7 @@ def depth_scores(
 
 
 def probability_values(
-    shape: TreeShape,
+    shape: SharedPrefixes,
     rewards: Sequence[float],
     logprobs: Sequence[float],
     *,
@@ -62,7 +62,7 @@ def probability_values(
 
 
 def branch_grpo(
-    groups: Sequence[Group],
+    groups: Sequence[TrainingGroup],
     *,
     value: Literal["mean", "probability"] = "mean",
     temperature: float = 1.0,
@@ -80,7 +80,7 @@ def branch_grpo(
     """
     found: TokenAdvantages = []
     for group in groups:
-        shape = TreeShape.of(group)
+        shape = SharedPrefixes.of(group)
         if value == "mean":
             values = shape.means(group.rewards)
         else:
@@ -94,7 +94,7 @@ def branch_grpo(
     return found
 
 
-def _logprobs(samples: Sequence[Sample], shape: TreeShape) -> list[float]:
+def _logprobs(samples: Sequence[TrainingSample], shape: SharedPrefixes) -> list[float]:
     """Return the log-prob of each segment; a token without a finite one counts as certain."""
     found: list[float] = []
     for index, segment in enumerate(shape.segments):
@@ -119,4 +119,4 @@ def _needs(section: BranchGrpoAdvantage) -> frozenset[Need]:
     return frozenset({"behaviour logprobs"} if section.value == "probability" else ())
 
 
-METHOD = Method(BranchGrpoAdvantage, _bind, "Li et al. 2025, arXiv 2509.06040", _needs)
+METHOD = LearnMethod(BranchGrpoAdvantage, _bind, "Li et al. 2025, arXiv 2509.06040", _needs)

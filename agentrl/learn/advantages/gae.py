@@ -9,17 +9,17 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import GaeAdvantage
-from agentrl.config.section import Section
+from agentrl.config.section import ConfigSection
 from agentrl.errors import LearnError
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import Method, always
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
 from agentrl.learn.whitening import whitened
 
 Level = Literal["token", "turn"]
 
-ReturnsFunction = Callable[[Sequence[Group]], list[Float[ndarray, " tokens"]]]
+ReturnsFunction = Callable[[Sequence[TrainingGroup]], list[Float[ndarray, " tokens"]]]
 """Function from groups with critic values to the critic's targets, per token of the mask."""
 
 
@@ -41,7 +41,7 @@ def gae(
 
 
 def gae_advantages(
-    groups: Sequence[Group],
+    groups: Sequence[TrainingGroup],
     *,
     level: Level = "token",
     gamma: float = 1.0,
@@ -62,7 +62,7 @@ def gae_advantages(
 
 
 def gae_returns(
-    groups: Sequence[Group],
+    groups: Sequence[TrainingGroup],
     *,
     level: Level = "token",
     gamma: float = 1.0,
@@ -80,7 +80,7 @@ def gae_returns(
     return [_over_steps(sample, level, paid, returns) for sample in samples]
 
 
-def returns_of(section: Section) -> ReturnsFunction:
+def returns_of(section: ConfigSection) -> ReturnsFunction:
     """Return the target function of a critic: GAE's own returns, else undiscounted ones."""
     if not isinstance(section, GaeAdvantage):
         return gae_returns
@@ -94,7 +94,7 @@ def returns_of(section: Section) -> ReturnsFunction:
 
 
 def _over_steps(
-    sample: Sample, level: Level, paid: Paid, estimate: Callable[..., ndarray]
+    sample: TrainingSample, level: Level, paid: Paid, estimate: Callable[..., ndarray]
 ) -> Float[ndarray, " tokens"]:
     """Return `estimate` of the sample's steps at the tokens of each."""
     mask = sample.mask
@@ -125,4 +125,6 @@ def _bind(section: GaeAdvantage) -> AdvantageFunction:
     )
 
 
-METHOD = Method(GaeAdvantage, _bind, "Schulman et al. 2016, arXiv 1506.02438", always("values"))
+METHOD = LearnMethod(
+    GaeAdvantage, _bind, "Schulman et al. 2016, arXiv 1506.02438", always("values")
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from agentrl.config.learning.advantage import GapoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, per_trajectory
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def gapo(
@@ -63,4 +63,4 @@ def _bind(section: GapoAdvantage) -> AdvantageFunction:
     )
 
 
-METHOD = Method(GapoAdvantage, _bind, "arXiv 2510.21830")
+METHOD = LearnMethod(GapoAdvantage, _bind, "arXiv 2510.21830")

@@ -13,8 +13,8 @@ from numpy import ndarray
 from agentrl.config.learning.advantage import GigpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import discounted, on_turns, spoken_turns, turn_rewards
 
 Anchor = tuple[int, ...]
@@ -25,7 +25,7 @@ Row = tuple[int, int]
 
 
 def gigpo(
-    groups: Sequence[Group],
+    groups: Sequence[TrainingGroup],
     *,
     gamma: float = 0.95,
     omega: float = 1.0,
@@ -60,7 +60,9 @@ def gigpo(
     return found
 
 
-def clusters(samples: Sequence[Sample], *, similarity: float | None = None) -> list[list[Row]]:
+def clusters(
+    samples: Sequence[TrainingSample], *, similarity: float | None = None
+) -> list[list[Row]]:
     """Return the turns of a group by what they answer.
 
     With `similarity` a turn joins the first cluster whose first anchor is at least that alike.
@@ -75,7 +77,7 @@ def clusters(samples: Sequence[Sample], *, similarity: float | None = None) -> l
     return list(found.values())
 
 
-def anchors(sample: Sample) -> dict[int, Anchor]:
+def anchors(sample: TrainingSample) -> dict[int, Anchor]:
     """Return by turn the tokens between what the policy had sampled before and that turn."""
     places = np.flatnonzero(sample.sampled)
     turns, first = np.unique(sample.turns[places], return_index=True)
@@ -115,4 +117,4 @@ def _bind(section: GigpoAdvantage) -> AdvantageFunction:
     )
 
 
-METHOD = Method(GigpoAdvantage, _bind, "Feng et al. 2025, arXiv 2505.10978")
+METHOD = LearnMethod(GigpoAdvantage, _bind, "Feng et al. 2025, arXiv 2505.10978")

@@ -8,7 +8,7 @@ import numpy as np
 
 from agentrl.config.learning.advantage import GroupScore, GrpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, per_trajectory
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def grpo(
@@ -49,6 +49,6 @@ def _bind(section: GrpoAdvantage) -> AdvantageFunction:
     return per_trajectory(score_of(section))
 
 
-METHOD = Method(
+METHOD = LearnMethod(
     GrpoAdvantage, _bind, "Shao et al. 2024, arXiv 2402.03300; Liu et al. 2025, arXiv 2503.20783"
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from agentrl.config.learning.advantage import McGrpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, per_trajectory
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def mc_grpo(
@@ -43,4 +43,6 @@ def _bind(section: McGrpoAdvantage) -> AdvantageFunction:
     )
 
 
-METHOD = Method(McGrpoAdvantage, _bind, "arXiv 2601.22582, with a floor and a limit of our own")
+METHOD = LearnMethod(
+    McGrpoAdvantage, _bind, "arXiv 2601.22582, with a floor and a limit of our own"
+)

@@ -7,14 +7,14 @@ from typing import Literal
 from agentrl.config.learning.advantage import ReinforcePpAdvantage, ReinforcePpBaselineAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, per_trajectory
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Group
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
 from agentrl.learn.whitening import whitened
 
 
 def reinforce_pp(
-    groups: Sequence[Group], *, gamma: float = 1.0, paid: Paid = "end"
+    groups: Sequence[TrainingGroup], *, gamma: float = 1.0, paid: Paid = "end"
 ) -> TokenAdvantages:
     """Return G_t = r_t + gamma G_(t+1), whitened over every token of the batch that trains.
 
@@ -27,7 +27,7 @@ def reinforce_pp(
 
 
 def reinforce_pp_baseline(
-    groups: Sequence[Group], *, singleton: Literal["zero", "raw"] = "zero"
+    groups: Sequence[TrainingGroup], *, singleton: Literal["zero", "raw"] = "zero"
 ) -> TokenAdvantages:
     """Return reward minus the group's mean, whitened over every token of the batch that trains.
 
@@ -45,5 +45,5 @@ def _baseline(section: ReinforcePpBaselineAdvantage) -> AdvantageFunction:
     return partial(reinforce_pp_baseline, singleton=section.singleton)
 
 
-PLAIN = Method(ReinforcePpAdvantage, _plain, "Hu et al. 2025, arXiv 2501.03262")
-BASELINE = Method(ReinforcePpBaselineAdvantage, _baseline, "Hu et al. 2025, arXiv 2501.03262")
+PLAIN = LearnMethod(ReinforcePpAdvantage, _plain, "Hu et al. 2025, arXiv 2501.03262")
+BASELINE = LearnMethod(ReinforcePpBaselineAdvantage, _baseline, "Hu et al. 2025, arXiv 2501.03262")

@@ -7,7 +7,7 @@ from typing import Literal
 from agentrl.config.learning.advantage import RlooAdvantage
 from agentrl.learn.advantage import AdvantageFunction, per_trajectory
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def rloo(
@@ -27,4 +27,4 @@ def _bind(section: RlooAdvantage) -> AdvantageFunction:
     return per_trajectory(partial(rloo, singleton=section.singleton))
 
 
-METHOD = Method(RlooAdvantage, _bind, "Ahmadian et al. 2024, arXiv 2402.14740")
+METHOD = LearnMethod(RlooAdvantage, _bind, "Ahmadian et al. 2024, arXiv 2402.14740")

@@ -9,14 +9,14 @@ from numpy import ndarray
 
 from agentrl.config.learning.advantage import SegmentReinforceAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import discounted, token_rewards
 from agentrl.learn.whitening import whitened
 
 
 def segment_reinforce(
-    groups: Sequence[Group], *, gamma: float = 1.0, whiten: bool = False
+    groups: Sequence[TrainingGroup], *, gamma: float = 1.0, whiten: bool = False
 ) -> TokenAdvantages:
     """Return G_s = r_s + gamma G_(s+1) of its segment at every token; r_s is paid within it.
 
@@ -27,7 +27,7 @@ def segment_reinforce(
     return whitened(samples, returns) if whiten else returns
 
 
-def _returns(sample: Sample, gamma: float) -> Float[ndarray, " tokens"]:
+def _returns(sample: TrainingSample, gamma: float) -> Float[ndarray, " tokens"]:
     begins = sample.sampled & ~np.concatenate([[False], sample.sampled[:-1]])
     segments = np.cumsum(begins) - 1
     rewards = token_rewards(sample, paid="turns")
@@ -43,4 +43,4 @@ def _bind(section: SegmentReinforceAdvantage) -> AdvantageFunction:
     return partial(segment_reinforce, gamma=section.gamma, whiten=section.whiten)
 
 
-METHOD = Method(SegmentReinforceAdvantage, _bind, "ROLL, alibaba/ROLL, agentic pipeline")
+METHOD = LearnMethod(SegmentReinforceAdvantage, _bind, "ROLL, alibaba/ROLL, agentic pipeline")

@@ -9,9 +9,9 @@ import numpy as np
 from agentrl.config.learning.advantage import TreeGrpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo, score_of
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Group
-from agentrl.learn.tree_shape import TreeShape
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.tree_shape import SharedPrefixes
 
 Score = Callable[[Sequence[float]], Sequence[float]]
 
@@ -50,16 +50,18 @@ def _within(
 def _bind(section: TreeGrpoAdvantage) -> AdvantageFunction:
     credit = partial(tree_grpo, score=score_of(section), variant=section.variant)
 
-    def advantages(groups: Sequence[Group]) -> TokenAdvantages:
+    def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
         return [
             np.full(len(sample.token_ids), value)
             for group in groups
             for sample, value in zip(
-                group.samples, credit(group.rewards, TreeShape.of(group).members()), strict=True
+                group.samples,
+                credit(group.rewards, SharedPrefixes.of(group).members()),
+                strict=True,
             )
         ]
 
     return advantages
 
 
-METHOD = Method(TreeGrpoAdvantage, _bind, "Ji et al. 2025, arXiv 2509.21240")
+METHOD = LearnMethod(TreeGrpoAdvantage, _bind, "Ji et al. 2025, arXiv 2509.21240")

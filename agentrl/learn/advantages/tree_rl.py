@@ -10,9 +10,9 @@ from numpy import ndarray
 
 from agentrl.config.learning.advantage import TreeRlAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Group
-from agentrl.learn.tree_shape import TreeShape
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingGroup
+from agentrl.learn.tree_shape import SharedPrefixes
 
 Weighting = Literal["none", "sqrt", "uniform"]
 
@@ -32,7 +32,7 @@ def share_weights(shares: Int[ndarray, " segments"], weighting: Weighting) -> nd
 
 
 def tree_rl(
-    groups: Sequence[Group],
+    groups: Sequence[TrainingGroup],
     *,
     global_term: bool = True,
     weighting: Weighting = "sqrt",
@@ -58,7 +58,7 @@ def tree_rl(
             raw = group.rewards[0] if singleton == "raw" else 0.0
             found.append(np.full(len(group.samples[0].token_ids), float(raw)))
             continue
-        shape = TreeShape.of(group)
+        shape = SharedPrefixes.of(group)
         credit = leave_one_out(group.rewards)
         if truncated is not None:
             credit[[sample.truncated for sample in group.samples]] = truncated
@@ -71,7 +71,7 @@ def tree_rl(
 
 def _rewards(
     values: Float[ndarray, " segments"],
-    shape: TreeShape,
+    shape: SharedPrefixes,
     weighting: Weighting,
     weighted: Literal["reward", "value"],
     *,
@@ -86,7 +86,9 @@ def _rewards(
     return gains if weighted == "value" else gains * weights
 
 
-def _token_mean(values: Float[ndarray, " segments"], group: Group, shape: TreeShape) -> float:
+def _token_mean(
+    values: Float[ndarray, " segments"], group: TrainingGroup, shape: SharedPrefixes
+) -> float:
     """Return the mean of the values over all tokens that train."""
     tokens = shape.spread(values)
     trained = np.concatenate([x[s.mask] for x, s in zip(tokens, group.samples, strict=True)])
@@ -105,4 +107,4 @@ def _bind(section: TreeRlAdvantage) -> AdvantageFunction:
     )
 
 
-METHOD = Method(TreeRlAdvantage, _bind, "Hou et al. 2025, arXiv 2506.11902")
+METHOD = LearnMethod(TreeRlAdvantage, _bind, "Hou et al. 2025, arXiv 2506.11902")

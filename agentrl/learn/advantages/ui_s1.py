@@ -12,8 +12,8 @@ from numpy import ndarray
 from agentrl.config.learning.advantage import UiS1Advantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Group
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.turns import on_turns, spoken_turns, turn_rewards
 
 Returns = Literal["code", "paper"]
@@ -40,7 +40,7 @@ def future_returns(
 
 
 def ui_s1(
-    groups: Sequence[Group],
+    groups: Sequence[TrainingGroup],
     *,
     gamma: float = 0.5,
     omega: float = 1.0,
@@ -130,4 +130,4 @@ def _bind(section: UiS1Advantage) -> AdvantageFunction:
     )
 
 
-METHOD = Method(UiS1Advantage, _bind, "Lu et al. 2025, arXiv 2509.11543")
+METHOD = LearnMethod(UiS1Advantage, _bind, "Lu et al. 2025, arXiv 2509.11543")

@@ -10,8 +10,8 @@ import numpy as np
 from agentrl.config.learning.advantage import XrpoAdvantage
 from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
 from agentrl.learn.advantages.grpo import score_of
-from agentrl.learn.method import Method, Need
-from agentrl.learn.sample import Group, Sample
+from agentrl.learn.method import LearnMethod, Need
+from agentrl.learn.sample import TrainingGroup, TrainingSample
 
 
 def sharpened(
@@ -40,7 +40,7 @@ def sharpened(
     return tuple(one(*each) for each in zip(credit, scores, correct, strict=True))
 
 
-def score(sample: Sample, *, logprobs: Literal["behaviour", "proximal"]) -> float | None:
+def score(sample: TrainingSample, *, logprobs: Literal["behaviour", "proximal"]) -> float | None:
     """Return the mean log-prob of the tokens that train, or None if none is known."""
     found = sample.behaviour if logprobs == "behaviour" else sample.proximal
     if found is None:
@@ -55,7 +55,7 @@ def _bind(section: XrpoAdvantage) -> AdvantageFunction:
     likelihood = partial(score, logprobs=section.logprobs)
     correct_reward = section.correct_reward
 
-    def advantages(groups: Sequence[Group]) -> TokenAdvantages:
+    def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
         found: TokenAdvantages = []
         for group in groups:
             scores = [likelihood(sample) for sample in group.samples]
@@ -72,4 +72,6 @@ def _needs(section: XrpoAdvantage) -> frozenset[Need]:
     return frozenset({f"{section.logprobs} logprobs"})  # pyright: ignore[reportReturnType]
 
 
-METHOD = Method(XrpoAdvantage, _bind, "arXiv 2510.06672, novelty as reported by others", _needs)
+METHOD = LearnMethod(
+    XrpoAdvantage, _bind, "arXiv 2510.06672, novelty as reported by others", _needs
+)

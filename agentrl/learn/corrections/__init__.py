@@ -2,9 +2,9 @@
 
 from agentrl.learn.correction import AnyCorrectionFunction
 from agentrl.learn.corrections import floored, icepop, truncated
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
-METHODS: tuple[Method[AnyCorrectionFunction], ...] = (
+METHODS: tuple[LearnMethod[AnyCorrectionFunction], ...] = (
     truncated.NONE,
     truncated.TRUNCATED,
     icepop.METHOD,

@@ -6,12 +6,17 @@ from functools import partial
 import torch
 
 from agentrl.config.learning.correction import FlooredCorrection
-from agentrl.learn.correction import CorrectionFunction, Mismatch, Weights, token_ratio
+from agentrl.learn.correction import (
+    CorrectionFunction,
+    CorrectionWeights,
+    PolicyMismatch,
+    token_ratio,
+)
 from agentrl.learn.loss import LOG_RATIO_LIMIT
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
 
 
-def floored(tokens: Mismatch, *, limit: float = 100.0) -> Weights:
+def floored(tokens: PolicyMismatch, *, limit: float = 100.0) -> CorrectionWeights:
     """Return proximal / max(behaviour, current / `limit`) of each token.
 
     So current / behaviour, which an unclipped token is multiplied by in the end, is at most
@@ -19,14 +24,16 @@ def floored(tokens: Mismatch, *, limit: float = 100.0) -> Weights:
     """
     gaps = torch.minimum(tokens.gaps, math.log(limit) - tokens.drift)
     weights = gaps.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    return Weights(applied=torch.where(tokens.mask, weights, 0.0), raw=token_ratio(tokens))
+    return CorrectionWeights(
+        applied=torch.where(tokens.mask, weights, 0.0), raw=token_ratio(tokens)
+    )
 
 
 def _bind(section: FlooredCorrection) -> CorrectionFunction:
     return partial(floored, limit=section.limit)
 
 
-METHOD = Method(
+METHOD = LearnMethod(
     FlooredCorrection,
     _bind,
     "Hilton et al. 2021, arXiv 2110.00641",

@@ -6,22 +6,22 @@ import torch
 
 from agentrl.config.learning.correction import Level, MaskedCorrection
 from agentrl.errors import ConfigError
-from agentrl.learn.correction import AnyCorrectionFunction, Mismatch, Weights
+from agentrl.learn.correction import AnyCorrectionFunction, CorrectionWeights, PolicyMismatch
 from agentrl.learn.corrections.level import ratios
 from agentrl.learn.corrections.normalised import normalised
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
 
 
 def icepop(
-    tokens: Mismatch, *, level: Level = "token", low: float = 0.5, high: float = 5.0
-) -> Weights:
+    tokens: PolicyMismatch, *, level: Level = "token", low: float = 0.5, high: float = 5.0
+) -> CorrectionWeights:
     """Return proximal / behaviour of a level where it lies in [`low`, `high`], else 0.
 
     What weighs 0 stays in every denominator. Source: IcePop (Ling team 2025), with verl's bounds.
     """
     raw = ratios(tokens, level)
     inside = tokens.mask & (raw >= low) & (raw <= high)
-    return Weights(applied=torch.where(inside, raw, 0.0), raw=raw, cap=high)
+    return CorrectionWeights(applied=torch.where(inside, raw, 0.0), raw=raw, cap=high)
 
 
 def _bind(section: MaskedCorrection) -> AnyCorrectionFunction:
@@ -34,7 +34,7 @@ def _bind(section: MaskedCorrection) -> AnyCorrectionFunction:
     return normalised(weigh, level=section.level) if section.normalise else weigh
 
 
-METHOD = Method(
+METHOD = LearnMethod(
     MaskedCorrection,
     _bind,
     "IcePop (Ling team 2025); bounds and normalisation: verl; levels: slime",

@@ -5,11 +5,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.correction import Level
-from agentrl.learn.correction import Mismatch, token_ratio
+from agentrl.learn.correction import PolicyMismatch, token_ratio
 from agentrl.learn.loss import LOG_RATIO_LIMIT
 
 
-def ratios(tokens: Mismatch, level: Level) -> Float[Tensor, "rows width"]:
+def ratios(tokens: PolicyMismatch, level: Level) -> Float[Tensor, "rows width"]:
     """Return proximal / behaviour at a level, on every token of the mask; 0 off it.
 
     `geometric` is exp of the mean log-ratio (AReaL's weight of a sequence, arXiv 2505.24298).

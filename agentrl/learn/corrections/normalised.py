@@ -6,7 +6,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from agentrl.config.learning.correction import Level
-from agentrl.learn.correction import CorrectionFunction, Mismatch, PlannedCorrection, Weights
+from agentrl.learn.correction import (
+    CorrectionFunction,
+    CorrectionWeights,
+    PlannedCorrection,
+    PolicyMismatch,
+)
 
 LEAST_MEAN = 1e-8
 """A mean weight up to this is left alone: dividing by it would blow up what is left."""
@@ -19,10 +24,10 @@ def normalised(weigh: CorrectionFunction, *, level: Level) -> PlannedCorrection:
     Source: verl, batch normalisation of rollout importance weights.
     """
 
-    def plan(step: Mismatch) -> CorrectionFunction:
+    def plan(step: PolicyMismatch) -> CorrectionFunction:
         mean = mean_weight(weigh(step).applied, step.mask, level)
 
-        def weights(tokens: Mismatch) -> Weights:
+        def weights(tokens: PolicyMismatch) -> CorrectionWeights:
             found = weigh(tokens)
             return replace(found, applied=found.applied / mean)
 

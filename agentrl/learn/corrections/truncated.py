@@ -9,29 +9,31 @@ from agentrl.errors import ConfigError
 from agentrl.learn.correction import (
     AnyCorrectionFunction,
     CorrectionFunction,
-    Mismatch,
-    Weights,
+    CorrectionWeights,
+    PolicyMismatch,
     token_ratio,
 )
 from agentrl.learn.corrections.level import ratios
 from agentrl.learn.corrections.normalised import normalised
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
 
 
-def uncorrected(tokens: Mismatch) -> Weights:
+def uncorrected(tokens: PolicyMismatch) -> CorrectionWeights:
     """Return weight 1 everywhere; the ratio of the tokens is still measured."""
-    return Weights(applied=tokens.mask.float(), raw=token_ratio(tokens))
+    return CorrectionWeights(applied=tokens.mask.float(), raw=token_ratio(tokens))
 
 
 def truncated(
-    tokens: Mismatch, *, level: Level = "token", cap: float = 2.0, floor: float = 0.0
-) -> Weights:
+    tokens: PolicyMismatch, *, level: Level = "token", cap: float = 2.0, floor: float = 0.0
+) -> CorrectionWeights:
     """Return proximal / behaviour of a level, held between `floor` and `cap`.
 
     Source: Yao et al. 2025 (truncated importance sampling, Flash-RL); with a floor: slime.
     """
     raw = ratios(tokens, level)
-    return Weights(applied=torch.where(tokens.mask, raw.clamp(floor, cap), 0.0), raw=raw, cap=cap)
+    return CorrectionWeights(
+        applied=torch.where(tokens.mask, raw.clamp(floor, cap), 0.0), raw=raw, cap=cap
+    )
 
 
 def _uncorrected(section: NoCorrection) -> CorrectionFunction:
@@ -48,8 +50,8 @@ def _truncated(section: TruncatedCorrection) -> AnyCorrectionFunction:
     return normalised(weigh, level=section.level) if section.normalise else weigh
 
 
-NONE = Method(NoCorrection, _uncorrected, "")
-TRUNCATED = Method(
+NONE = LearnMethod(NoCorrection, _uncorrected, "")
+TRUNCATED = LearnMethod(
     TruncatedCorrection,
     _truncated,
     "Yao et al. 2025 (Flash-RL); sequence level and normalisation: verl; geometric level: Fu et "

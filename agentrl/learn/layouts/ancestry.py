@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import (
 
 
 @dataclass(frozen=True, slots=True)
-class Across:
+class AttentionSpanPair:
     """Queries that all see all of these keys; `stop` is the first place after."""
 
     query_start: int
@@ -24,7 +24,7 @@ class Across:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ancestry:
+class AncestorMask:
     """A place sees itself and its ancestors: key k is seen by query q if k <= q <= ends[k].
 
     `chains` and `across` say the same in spans. A chain is a run of places each of which is the
@@ -35,7 +35,7 @@ class Ancestry:
     ends: Int[Tensor, " places"]
     positions: Int[Tensor, " places"]
     chains: tuple[tuple[int, int], ...]
-    across: tuple[Across, ...]
+    across: tuple[AttentionSpanPair, ...]
     longest: int
     """Tokens of the longest sequence."""
     _masks: dict[int, Bool[Tensor, "places places"]] = field(default_factory=dict[int, Tensor])
@@ -44,21 +44,23 @@ class Ancestry:
     @classmethod
     def of(
         cls, positions: Int[Tensor, "lines places"], ends: Int[Tensor, "lines places"]
-    ) -> "Ancestry":
-        """Return the ancestry of a line; see `Tokens` for what describes it."""
+    ) -> "AncestorMask":
+        """Return the ancestry of a line; see `ModelInputs` for what describes it."""
         if len(ends) != 1:
             raise ValueError(f"{len(ends)} lines share prefixes; put their sequences in one line")
         depth, last = positions[0].cpu().numpy(), ends[0].cpu().numpy()
         # A chain breaks where the next place is no child; a node, where their subtrees differ.
         breaks = np.flatnonzero(np.diff(depth) != 1) + 1
         chains = list(zip([0, *breaks.tolist()], [*breaks.tolist(), len(depth)], strict=True))
-        across: list[Across] = []
+        across: list[AttentionSpanPair] = []
         for start, stop in chains:
             own = last[start:stop]
             nodes = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), stop - start]
             for first, after in pairwise(nodes):
                 if own[first] >= stop:
-                    across.append(Across(stop, int(own[first]) + 1, start + first, start + after))
+                    across.append(
+                        AttentionSpanPair(stop, int(own[first]) + 1, start + first, start + after)
+                    )
         return cls(
             ends=ends[0],
             positions=positions[0],

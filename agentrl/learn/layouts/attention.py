@@ -16,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from agentrl.errors import ConfigError
-from agentrl.learn.layouts.ancestry import Across, Ancestry
+from agentrl.learn.layouts.ancestry import AncestorMask, AttentionSpanPair
 
 NAME = "agentrl_ancestry"
 """Name of the attention function in transformers' registry. Without an ancestry it is `sdpa`."""
@@ -50,7 +50,7 @@ def attend(
     value: Heads,
     attention_mask: Tensor | None,
     *,
-    ancestry: Ancestry | None = None,
+    ancestry: AncestorMask | None = None,
     kernel: Kernel | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "lines _places _heads _width"], Tensor | None]:
@@ -73,7 +73,7 @@ def attend(
 
 
 def reading(
-    model: PreTrainedModel, ancestry: Ancestry, kernel: Kernel | None = None
+    model: PreTrainedModel, ancestry: AncestorMask, kernel: Kernel | None = None
 ) -> dict[str, Any]:
     """Return the decoder's keyword arguments with which places see their ancestors only.
 
@@ -101,7 +101,7 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Heads, key: Heads, value: Heads, ancestry: Ancestry, scale: float
+        ctx: Any, query: Heads, key: Heads, value: Heads, ancestry: AncestorMask, scale: float
     ) -> Heads:
         out = torch.empty_like(query)
         heads, places = query.shape[1:3]
@@ -161,11 +161,11 @@ class _Split(torch.autograd.Function):
         return found[0], found[1], found[2], None, None
 
 
-def _spans(part: Across) -> tuple[slice, slice]:
+def _spans(part: AttentionSpanPair) -> tuple[slice, slice]:
     return slice(part.key_start, part.key_stop), slice(part.query_start, part.query_stop)
 
 
-def _split(query: Heads, key: Heads, value: Heads, ancestry: Ancestry, scale: float) -> Heads:
+def _split(query: Heads, key: Heads, value: Heads, ancestry: AncestorMask, scale: float) -> Heads:
     apply: Any = _Split.apply
     return apply(query, key, value, ancestry, scale)
 

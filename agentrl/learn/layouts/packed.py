@@ -8,19 +8,19 @@ import torch
 from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import check_length, forward_tokens
 from agentrl.learn.layouts.trie import as_they_come, flattened, read, tokens_of
-from agentrl.learn.tokens import Tokens, TokenSequence
-from agentrl.vision.processor import ImageProcessor
+from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
+from agentrl.models.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedLayout:
     """Lines of at most `limit_tokens`; the sequences of a line do not see each other."""
 
     limit_tokens: int
     processor: ImageProcessor | None = None
     """Image processor of the policy; None where it takes no images."""
 
-    def limited(self, limit_tokens: int) -> "Packed":
+    def limited(self, limit_tokens: int) -> "PackedLayout":
         """Return the same layout with another limit."""
         return replace(self, limit_tokens=limit_tokens)
 
@@ -34,7 +34,7 @@ class Packed:
         check_length(max(lengths, default=0), limit_tokens=self.limit_tokens)
         return pack(lengths, [0] * len(lengths), limit_tokens=self.limit_tokens)
 
-    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         """Return the sequences as one line."""
         rows = read(sequences)
         trie = flattened(rows, as_they_come(rows))

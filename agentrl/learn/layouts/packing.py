@@ -6,7 +6,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class PackingUnit:
     """Neighbouring sequences that stay together, and how many tokens they need."""
 
     start: int
@@ -21,7 +21,7 @@ def pack(lengths: Sequence[int], shared: Sequence[int], *, limit_tokens: int) ->
     whole if it fits, and else falls apart where its branches part. The longest come first; each
     goes into the line that it shares most with, the first of equals, or into a new one.
     """
-    lines: list[list[Unit]] = []
+    lines: list[list[PackingUnit]] = []
     held: list[int] = []
     units = sorted(_units(lengths, shared, limit_tokens), key=lambda u: (-u.tokens, u.start))
     for unit in units:
@@ -37,21 +37,23 @@ def pack(lengths: Sequence[int], shared: Sequence[int], *, limit_tokens: int) ->
     return [[i for unit in line for i in range(unit.start, unit.stop)] for line in lines]
 
 
-def _units(lengths: Sequence[int], shared: Sequence[int], limit_tokens: int) -> Iterator[Unit]:
+def _units(
+    lengths: Sequence[int], shared: Sequence[int], limit_tokens: int
+) -> Iterator[PackingUnit]:
     """Yield the largest subtrees that fit. A single sequence is always one of them."""
     waiting = [(0, len(lengths))] if lengths else []
     while waiting:
         start, stop = waiting.pop()
         tokens = lengths[start] + sum(lengths[i] - shared[i] for i in range(start + 1, stop))
         if tokens <= limit_tokens or stop - start == 1:
-            yield Unit(start, stop, tokens)
+            yield PackingUnit(start, stop, tokens)
             continue
         fork = min(shared[start + 1 : stop])
         cuts = [start, *(i for i in range(start + 1, stop) if shared[i] == fork), stop]
         waiting += pairwise(cuts)
 
 
-def _overlap(one: Unit, other: Unit, shared: Sequence[int]) -> int:
+def _overlap(one: PackingUnit, other: PackingUnit, shared: Sequence[int]) -> int:
     """Return the number of tokens that two units begin with in common."""
     first, second = sorted((one, other), key=lambda unit: unit.start)
     return min(shared[first.stop : second.start + 1])

@@ -9,23 +9,23 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 
 from agentrl.errors import ConfigError
-from agentrl.learn.tokens import Tokens, TokenSequence
-from agentrl.vision.model import Shown
-from agentrl.vision.processor import ImageProcessor
+from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
+from agentrl.models.vision.model import SequenceImages
+from agentrl.models.vision.processor import ImageProcessor
 
 PADDING_TOKENS = 256
 """About what the fixed cost of one more forward and backward pass is worth on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Padded:
+class PaddedLayout:
     """Lines of similar length together, at most `limit_tokens` with their padding."""
 
     limit_tokens: int
     processor: ImageProcessor | None = None
     """Image processor of the policy; None where it takes no images."""
 
-    def limited(self, limit_tokens: int) -> "Padded":
+    def limited(self, limit_tokens: int) -> "PaddedLayout":
         """Return the same layout with another limit."""
         return replace(self, limit_tokens=limit_tokens)
 
@@ -37,7 +37,7 @@ class Padded:
         """Return the sequence indices of each micro-batch: see `plan`."""
         return plan([forward_tokens(s.mask) for s in sequences], limit_tokens=self.limit_tokens)
 
-    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         """Return the sequences as one padded block; what comes after the last True of a mask is
         cut off, because nothing that counts depends on it."""
         widths = [forward_tokens(s.mask) for s in sequences]
@@ -46,7 +46,7 @@ class Padded:
         inputs = pad([s.token_ids[:width] for s, width in pairs])
         targets = pad([s.token_ids[1 : width + 1] for s, width in pairs])
         predictions = np.flatnonzero(mask)
-        return Tokens(
+        return ModelInputs(
             inputs=torch.from_numpy(inputs).to(device),
             predictions=torch.from_numpy(predictions).to(device),
             targets=torch.from_numpy(targets.ravel()[predictions]).to(device),
@@ -96,14 +96,14 @@ def shown_by(
     sequences: Sequence[TokenSequence],
     laid: Sequence[tuple[int, Int[ndarray, " _"]]],
     processor: ImageProcessor | None,
-) -> tuple[Shown, ...]:
+) -> tuple[SequenceImages, ...]:
     """Return the images of the sequences that show any. `laid` holds for each sequence its line and
     the places of the tokens that are read."""
-    found: list[Shown] = []
+    found: list[SequenceImages] = []
     for sequence, (line, places) in zip(sequences, laid, strict=True):
         spans = tuple(span for span in sequence.images if span.stop <= len(places))
         if spans:
-            found.append(Shown(line, torch.from_numpy(places), spans, processor))
+            found.append(SequenceImages(line, torch.from_numpy(places), spans, processor))
     return tuple(found)
 
 

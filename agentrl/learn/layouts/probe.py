@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.learn.forward import score
-from agentrl.learn.layouts.padded import Padded
-from agentrl.learn.tokens import Layout
+from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.token_logprobs import score
 from agentrl.message import ImageSpan
 
 SEQUENCES = ((1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 6), (2, 1))
@@ -24,7 +24,7 @@ ROUGH = 5e-2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Probe:
+class LayoutProbe:
     """A sequence that trains on everything but its first token."""
 
     token_ids: Int[ndarray, " tokens"]
@@ -32,18 +32,20 @@ class Probe:
     images: tuple[ImageSpan, ...] = ()
 
 
-def check_layout(model: PreTrainedModel, layout: Layout, *, key: str = "learn.layout") -> None:
+def check_layout(
+    model: PreTrainedModel, layout: SequenceLayout, *, key: str = "learn.layout"
+) -> None:
     """Raise `ConfigError` if the model computes something else in this layout than row by row;
     `key` is what set it.
 
     Models differ from plain causal attention in many ways (recurrent layers, attention in chunks,
     positions of their own), so it is tried on a few sequences that share prefixes.
     """
-    if isinstance(layout, Padded):
+    if isinstance(layout, PaddedLayout):
         return
     size = min(8, model.config.get_text_config().vocab_size)
-    probes = [Probe(np.array(row) % size, np.arange(len(row)) > 0) for row in SEQUENCES]
-    alone = _logprobs(model, probes, Padded(limit_tokens=0))
+    probes = [LayoutProbe(np.array(row) % size, np.arange(len(row)) > 0) for row in SEQUENCES]
+    alone = _logprobs(model, probes, PaddedLayout(limit_tokens=0))
     try:
         together = _logprobs(model, probes, layout)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -60,7 +62,7 @@ def check_layout(model: PreTrainedModel, layout: Layout, *, key: str = "learn.la
 
 
 def _logprobs(
-    model: PreTrainedModel, probes: Sequence[Probe], layout: Layout
+    model: PreTrainedModel, probes: Sequence[LayoutProbe], layout: SequenceLayout
 ) -> Float[Tensor, "rows width"]:
     tokens = layout.tokens(probes, device=model.device)
     with torch.no_grad():

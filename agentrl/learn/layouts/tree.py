@@ -8,12 +8,12 @@ import torch
 from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import check_length
 from agentrl.learn.layouts.trie import flattened, read, sorted_by_prefix, tokens_of
-from agentrl.learn.tokens import Tokens, TokenSequence
-from agentrl.vision.processor import ImageProcessor
+from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
+from agentrl.models.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class PrefixTreeLayout:
     """Lines of at most `limit_tokens`, each a trie of its sequences.
 
     What is shared is found in the token ids and the images alone: turns before a branch, the prompt
@@ -24,7 +24,7 @@ class Tree:
     processor: ImageProcessor | None = None
     """Image processor of the policy; None where it takes no images."""
 
-    def limited(self, limit_tokens: int) -> "Tree":
+    def limited(self, limit_tokens: int) -> "PrefixTreeLayout":
         """Return the same layout with another limit."""
         return replace(self, limit_tokens=limit_tokens)
 
@@ -42,7 +42,7 @@ class Tree:
         lines = pack(lengths, ordered.shared, limit_tokens=self.limit_tokens)
         return [[ordered.order[i] for i in line] for line in lines]
 
-    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> Tokens:
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         """Return the sequences as one line."""
         rows = read(sequences)
         trie = flattened(rows, sorted_by_prefix(rows))

@@ -10,13 +10,13 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from agentrl.learn.layouts.padded import forward_tokens, pad, shown_by
-from agentrl.learn.tokens import Tokens, TokenSequence
+from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
-from agentrl.vision.processor import ImageProcessor
+from agentrl.models.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trie:
+class PrefixTrie:
     """A compressed trie of sequences, or a row of chains, flattened depth first.
 
     Source: Tree Training (arXiv 2511.00413).
@@ -33,7 +33,7 @@ class Trie:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ordered:
+class SortedSequences:
     """Sequences in an order, and how many tokens each begins with that the one before it has."""
 
     order: tuple[int, ...]
@@ -41,19 +41,21 @@ class Ordered:
     """0 for the first."""
 
 
-def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> Ordered:
+def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     """Return the sequences in the order of their bytes: whatever shares a prefix is neighbours."""
     order = sorted(range(len(rows)), key=lambda i: (rows[i].tobytes(), i))
     pairs = pairwise(order)
-    return Ordered(tuple(order), (0, *(_common(rows[i], rows[j]) for i, j in pairs))[: len(rows)])
+    return SortedSequences(
+        tuple(order), (0, *(_common(rows[i], rows[j]) for i, j in pairs))[: len(rows)]
+    )
 
 
-def as_they_come(rows: Sequence[Int[ndarray, " _"]]) -> Ordered:
+def as_they_come(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     """Return the sequences in their own order, sharing nothing."""
-    return Ordered(tuple(range(len(rows))), (0,) * len(rows))
+    return SortedSequences(tuple(range(len(rows))), (0,) * len(rows))
 
 
-def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: Ordered) -> Trie:
+def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: SortedSequences) -> PrefixTrie:
     """Return the sequences depth first in one line."""
     total = sum(len(rows[i]) - n for i, n in zip(ordered.order, ordered.shared, strict=True))
     token_ids, positions, ends = (np.zeros(total, dtype=np.int64) for _ in range(3))
@@ -70,7 +72,7 @@ def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: Ordered) -> Trie:
         paths[index] = path
         used = own.stop
     ends[path] = used - 1
-    return Trie(token_ids, positions, ends, tuple(paths))
+    return PrefixTrie(token_ids, positions, ends, tuple(paths))
 
 
 def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
@@ -82,11 +84,11 @@ def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
 
 def tokens_of(
     sequences: Sequence[TokenSequence],
-    trie: Trie,
+    trie: PrefixTrie,
     *,
     device: torch.device,
     processor: ImageProcessor | None = None,
-) -> Tokens:
+) -> ModelInputs:
     """Return the sequences as the one line of `trie`, asked once for every token they share."""
     kept = [s.mask[1 : len(path) + 1] for s, path in zip(sequences, trie.paths, strict=True)]
     pairs = list(zip(sequences, trie.paths, kept, strict=True))
@@ -98,7 +100,7 @@ def tokens_of(
     def line(values: Int[ndarray, " places"]) -> torch.Tensor:
         return torch.from_numpy(values)[None].to(device)
 
-    return Tokens(
+    return ModelInputs(
         inputs=line(np.maximum(trie.token_ids, 0)),
         predictions=torch.from_numpy(asked // base).to(device),
         targets=torch.from_numpy(asked % base).to(device),

@@ -2,9 +2,9 @@
 
 from agentrl.learn.loss import AnyLossFunction
 from agentrl.learn.losses import aepo, bapo, cispo, gspo, m2po, ppo_clip, sapo
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
-METHODS: tuple[Method[AnyLossFunction], ...] = (
+METHODS: tuple[LearnMethod[AnyLossFunction], ...] = (
     ppo_clip.METHOD,
     aepo.METHOD,
     gspo.METHOD,

@@ -7,7 +7,7 @@ from torch import Tensor
 from agentrl.config.learning.loss import AepoLoss
 from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
 from agentrl.learn.losses.clipping import pessimistic
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def aepo(
@@ -47,4 +47,4 @@ def _bind(section: AepoLoss) -> LossFunction:
     return loss
 
 
-METHOD = Method(AepoLoss, _bind, "Dong et al. 2025, arXiv 2510.14545")
+METHOD = LearnMethod(AepoLoss, _bind, "Dong et al. 2025, arXiv 2510.14545")

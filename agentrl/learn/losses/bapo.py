@@ -12,7 +12,7 @@ from torch import Tensor
 from agentrl.config.learning.loss import BapoLoss
 from agentrl.learn.loss import PlannedLoss, PolicyTokens, SettledLoss, TokenLoss, ratio
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 GRID = 1e-6
 """Bounds stand wide of their grid by this much of themselves: round ratios lie on it, and rounding
@@ -20,7 +20,7 @@ must not decide on which side they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ClipBounds:
     """Bounds of the ratio."""
 
     low: float
@@ -30,7 +30,7 @@ class Bounds:
 def balance(
     ratios: Float[Tensor, " tokens"],
     credit: Float[Tensor, " tokens"],
-    bounds: Bounds,
+    bounds: ClipBounds,
     *,
     counting: Literal["gradient", "value"],
 ) -> float:
@@ -49,7 +49,7 @@ def balance(
 
 
 @dataclass(frozen=True, slots=True)
-class Bapo:
+class BapoObjective:
     """BAPO with its knobs.
 
     The bounds begin at their tightest in every optimiser step; the lower one is raised up to its
@@ -78,18 +78,20 @@ class Bapo:
             return SettledLoss(_nothing, figures)
         return SettledLoss(partial(self.loss, bounds=bounds), figures)
 
-    def bounds(self, ratios: Float[Tensor, " tokens"], credit: Float[Tensor, " tokens"]) -> Bounds:
+    def bounds(
+        self, ratios: Float[Tensor, " tokens"], credit: Float[Tensor, " tokens"]
+    ) -> ClipBounds:
         """Return the bounds for tokens of these ratios and advantages x weights."""
         lows = _raised(*self.low, step=self.step_low)
         highs = _raised(*self.high, step=self.step_high)
         pairs = [(low, highs[0]) for low in lows] + [(lows[-1], high) for high in highs[1:]]
-        tried = [Bounds(low * (1 - GRID), high * (1 + GRID)) for low, high in pairs]
+        tried = [ClipBounds(low * (1 - GRID), high * (1 + GRID)) for low, high in pairs]
         for bounds in tried:
             if balance(ratios, credit, bounds, counting=self.counting) >= self.target:
                 return bounds
         return tried[-1]
 
-    def loss(self, tokens: PolicyTokens, *, bounds: Bounds) -> TokenLoss:
+    def loss(self, tokens: PolicyTokens, *, bounds: ClipBounds) -> TokenLoss:
         """Return PPO's loss between the bounds."""
         return ppo_clip(
             tokens.log_ratio,
@@ -111,7 +113,7 @@ def _nothing(tokens: PolicyTokens) -> TokenLoss:
 
 
 def _bind(section: BapoLoss) -> PlannedLoss:
-    method = Bapo(
+    method = BapoObjective(
         low=section.low,
         high=section.high,
         step_low=section.step_low,
@@ -123,4 +125,4 @@ def _bind(section: BapoLoss) -> PlannedLoss:
     return PlannedLoss(method.plan)
 
 
-METHOD = Method(BapoLoss, _bind, "Xi et al. 2025, arXiv 2510.18927")
+METHOD = LearnMethod(BapoLoss, _bind, "Xi et al. 2025, arXiv 2510.18927")

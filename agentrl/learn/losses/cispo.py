@@ -6,7 +6,7 @@ from torch import Tensor
 
 from agentrl.config.learning.loss import CispoLoss, ReinforceLoss
 from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def cispo(
@@ -55,5 +55,5 @@ def _reinforce(section: ReinforceLoss) -> LossFunction:
     return loss
 
 
-CISPO = Method(CispoLoss, _bind, "MiniMax 2025, arXiv 2506.13585")
-REINFORCE = Method(ReinforceLoss, _reinforce, "Williams 1992, Machine Learning 8, 229-256")
+CISPO = LearnMethod(CispoLoss, _bind, "MiniMax 2025, arXiv 2506.13585")
+REINFORCE = LearnMethod(ReinforceLoss, _reinforce, "Williams 1992, Machine Learning 8, 229-256")

@@ -7,7 +7,7 @@ from torch import Tensor
 from agentrl.config.learning.loss import GspoLoss
 from agentrl.learn.loss import LOG_RATIO_LIMIT, LossFunction, PolicyTokens, TokenLoss
 from agentrl.learn.losses.clipping import pessimistic
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 LOG_RATIO_CEILING = 10.0
 """A mean log-ratio above it is cut to it, and has no gradient."""
@@ -69,4 +69,4 @@ def _bind(section: GspoLoss) -> LossFunction:
     return loss
 
 
-METHOD = Method(GspoLoss, _bind, "Zheng et al. 2025, arXiv 2507.18071")
+METHOD = LearnMethod(GspoLoss, _bind, "Zheng et al. 2025, arXiv 2507.18071")

@@ -18,7 +18,7 @@ from agentrl.learn.loss import (
     ratio,
 )
 from agentrl.learn.losses.clipping import pessimistic
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
 
 ROUNDING = 1e-5
 """Log-ratios closer than this are not told apart: a micro-batch rounds in its own way."""
@@ -76,7 +76,7 @@ def harmful(
 
 
 @dataclass(frozen=True, slots=True)
-class M2po:
+class M2poObjective:
     """M2PO with its knobs.
 
     The log-ratios are those of current over behaviour. `clip`: over the harmful tokens the mean of
@@ -133,7 +133,7 @@ class M2po:
 
 
 def _bind(section: M2poLoss) -> PlannedLoss:
-    method = M2po(
+    method = M2poObjective(
         form=section.form,
         budget=section.budget,
         cut=section.cut,
@@ -143,6 +143,6 @@ def _bind(section: M2poLoss) -> PlannedLoss:
     return PlannedLoss(method.plan)
 
 
-METHOD = Method(
+METHOD = LearnMethod(
     M2poLoss, _bind, "Zheng et al. 2025, arXiv 2510.01161", always("behaviour logprobs")
 )

@@ -8,7 +8,7 @@ from torch import Tensor
 from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
 from agentrl.learn.losses.clipping import pessimistic
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def ppo_clip(
@@ -45,7 +45,7 @@ def _bind(section: PpoClipLoss) -> LossFunction:
     return loss
 
 
-METHOD = Method(
+METHOD = LearnMethod(
     PpoClipLoss,
     _bind,
     "Schulman et al. 2017, arXiv 1707.06347; Ye et al. 2020, arXiv 1912.09729; Yu et al. 2025, "

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from agentrl.config.learning.loss import SapoLoss
 from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
-from agentrl.learn.method import Method
+from agentrl.learn.method import LearnMethod
 
 
 def sapo(
@@ -42,4 +42,4 @@ def _bind(section: SapoLoss) -> LossFunction:
     return loss
 
 
-METHOD = Method(SapoLoss, _bind, "Gao et al. 2025, arXiv 2511.20347")
+METHOD = LearnMethod(SapoLoss, _bind, "Gao et al. 2025, arXiv 2511.20347")

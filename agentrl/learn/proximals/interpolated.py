@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from agentrl.config.learning.proximal import LinearProximal, LogLinearProximal
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
 from agentrl.learn.proximal import AnchorTokens, ProximalFunction
 
 
@@ -43,5 +43,5 @@ def _linear(section: LinearProximal) -> ProximalFunction:
 
 
 _SOURCE = "Fu et al. 2025 (AReaL), arXiv 2505.24298"
-LOG_LINEAR = Method(LogLinearProximal, _log_linear, _SOURCE, always("behaviour logprobs"))
-LINEAR = Method(LinearProximal, _linear, _SOURCE, always("behaviour logprobs"))
+LOG_LINEAR = LearnMethod(LogLinearProximal, _log_linear, _SOURCE, always("behaviour logprobs"))
+LINEAR = LearnMethod(LinearProximal, _linear, _SOURCE, always("behaviour logprobs"))

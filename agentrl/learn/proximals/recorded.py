@@ -8,7 +8,7 @@ from agentrl.config.learning.proximal import (
     CurrentProximal,
     RecomputedProximal,
 )
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
 from agentrl.learn.proximal import AnchorTokens, ProximalFunction
 
 
@@ -39,16 +39,16 @@ def _current(section: CurrentProximal) -> ProximalFunction:
     return current
 
 
-RECOMPUTED = Method(
+RECOMPUTED = LearnMethod(
     RecomputedProximal,
     _recomputed,
     "Fu et al. 2025 (AReaL), arXiv 2505.24298",
     always("proximal logprobs"),
 )
-BEHAVIOUR = Method(
+BEHAVIOUR = LearnMethod(
     BehaviourProximal,
     _behaviour,
     "Schulman et al. 2017, arXiv 1707.06347",
     always("behaviour logprobs"),
 )
-CURRENT = Method(CurrentProximal, _current, "verl, bypass mode with a REINFORCE loss")
+CURRENT = LearnMethod(CurrentProximal, _current, "verl, bypass mode with a REINFORCE loss")

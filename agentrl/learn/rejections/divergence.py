@@ -9,9 +9,9 @@ from torch import Tensor
 
 from agentrl.config.learning.rejection import DivergenceRejection, Statistic
 from agentrl.errors import ConfigError
-from agentrl.learn.correction import Mismatch, RejectionFunction
+from agentrl.learn.correction import PolicyMismatch, RejectionFunction
 from agentrl.learn.loss import LOG_RATIO_LIMIT
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
 
 USUAL: dict[Statistic, tuple[float | None, float]] = {
     "token_k1": (0.5, 2.0),
@@ -26,7 +26,7 @@ USUAL: dict[Statistic, tuple[float | None, float]] = {
 """Lower and upper bound where none is given; that of seq_max_k2 is a veto at 1e-4, both ways."""
 
 
-def statistic(tokens: Mismatch, name: Statistic) -> Float[Tensor, "rows width"]:
+def statistic(tokens: PolicyMismatch, name: Statistic) -> Float[Tensor, "rows width"]:
     """Return an estimate of KL(behaviour || proximal) on every token; that of a row on all of it.
 
     With d = log(proximal / behaviour): k1 = -d, k2 = d^2 / 2, k3 = e^d - 1 - d (Schulman 2020,
@@ -57,7 +57,7 @@ def statistic(tokens: Mismatch, name: Statistic) -> Float[Tensor, "rows width"]:
 
 
 def within(
-    tokens: Mismatch, *, name: Statistic, lower: float, upper: float
+    tokens: PolicyMismatch, *, name: Statistic, lower: float, upper: float
 ) -> Bool[Tensor, "rows width"]:
     """Return the mask of the tokens that are kept. For k1 they are those with `lower` <= ratio <=
     `upper`, else those whose statistic is at most `upper`.
@@ -97,7 +97,7 @@ def _bind(section: DivergenceRejection) -> RejectionFunction:
     return partial(within, name=name, lower=lower, upper=upper)
 
 
-METHOD = Method(
+METHOD = LearnMethod(
     DivergenceRejection,
     _bind,
     "verl, rollout rejection sampling; estimators: Schulman 2020",

@@ -8,12 +8,15 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from agentrl.config.learning.rejection import OpsmRejection
-from agentrl.learn.correction import Mismatch, RejectionFunction
-from agentrl.learn.method import Method, Need
+from agentrl.learn.correction import PolicyMismatch, RejectionFunction
+from agentrl.learn.method import LearnMethod, Need
 
 
 def opsm(
-    tokens: Mismatch, *, delta: float = 1e-4, anchor: Literal["proximal", "behaviour"] = "proximal"
+    tokens: PolicyMismatch,
+    *,
+    delta: float = 1e-4,
+    anchor: Literal["proximal", "behaviour"] = "proximal",
 ) -> Bool[Tensor, "rows width"]:
     """Return all but the tokens of negative advantage in rows with mean log(anchor / current)
     above `delta`.
@@ -35,4 +38,4 @@ def _needs(section: OpsmRejection) -> frozenset[Need]:
     return frozenset({"behaviour logprobs"} if section.anchor == "behaviour" else ())
 
 
-METHOD = Method(OpsmRejection, _bind, "slime; DeepSeek-AI 2025 (DeepSeek-V3.2)", _needs)
+METHOD = LearnMethod(OpsmRejection, _bind, "slime; DeepSeek-AI 2025 (DeepSeek-V3.2)", _needs)

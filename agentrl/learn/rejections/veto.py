@@ -7,11 +7,11 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from agentrl.config.learning.rejection import VetoRejection
-from agentrl.learn.correction import Mismatch, RejectionFunction
-from agentrl.learn.method import Method, always
+from agentrl.learn.correction import PolicyMismatch, RejectionFunction
+from agentrl.learn.method import LearnMethod, always
 
 
-def veto(tokens: Mismatch, *, floor: float = 1e-4) -> Bool[Tensor, "rows width"]:
+def veto(tokens: PolicyMismatch, *, floor: float = 1e-4) -> Bool[Tensor, "rows width"]:
     """Return rows in which no sampled token has proximal / behaviour below `floor`.
 
     Source: slime's mismatch helper.
@@ -24,4 +24,4 @@ def _bind(section: VetoRejection) -> RejectionFunction:
     return partial(veto, floor=section.floor)
 
 
-METHOD = Method(VetoRejection, _bind, "slime, mismatch helper", always("behaviour logprobs"))
+METHOD = LearnMethod(VetoRejection, _bind, "slime, mismatch helper", always("behaviour logprobs"))

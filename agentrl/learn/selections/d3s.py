@@ -14,22 +14,22 @@ from numpy import ndarray
 from numpy.random import Generator
 
 from agentrl.config.learning.selection import D3sSelection
-from agentrl.learn.batch import Row
-from agentrl.learn.method import Method, always
+from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.schedule import between
-from agentrl.learn.selection import Moment, SelectionFunction
+from agentrl.learn.selection import SelectionContext, SelectionFunction
 
 DIGITS = 9
 """Advantages that agree in so many decimal places are a tie, whatever their last bits say."""
 
 
 def d3s(
-    rows: Sequence[Row],
-    moment: Moment,
+    rows: Sequence[CreditedSample],
+    moment: SelectionContext,
     *,
     samples: tuple[float, float] = (0.25, 1.0),
     tokens: tuple[float, float] = (0.2, 1.0),
-) -> list[Row]:
+) -> list[CreditedSample]:
     """Return the rows that train, their masks cut down to the tokens that do.
 
     `samples` and `tokens` are the shares that are kept, at the first step and after the last one;
@@ -80,11 +80,11 @@ def rounded(count: float) -> int:
     return int(np.floor(count + 0.5))
 
 
-def _cut(rows: Sequence[Row], share: float, ties: Generator) -> list[Row]:
+def _cut(rows: Sequence[CreditedSample], share: float, ties: Generator) -> list[CreditedSample]:
     # The ranks are those of all tokens that are left, so no micro-batch can change them.
     scores = [_scores(row) for row in rows]
     kept = most_credit(np.concatenate([*scores, np.empty(0)]), share, ties=ties)
-    found: list[Row] = []
+    found: list[CreditedSample] = []
     at = 0
     for row, own in zip(rows, scores, strict=True):
         mask = row.sample.mask.copy()
@@ -95,12 +95,12 @@ def _cut(rows: Sequence[Row], share: float, ties: Generator) -> list[Row]:
     return found
 
 
-def _credit_of_row(row: Row) -> float:
+def _credit_of_row(row: CreditedSample) -> float:
     """Return the mean advantage of the tokens that train: the advantage, if it is one for all."""
     return float(row.advantages[row.sample.mask].mean())
 
 
-def _scores(row: Row) -> Float[ndarray, " trained"]:
+def _scores(row: CreditedSample) -> Float[ndarray, " trained"]:
     """Return |advantage x weight| x entropy of every token of the mask."""
     sample = row.sample
     if sample.entropies is None:
@@ -114,7 +114,7 @@ def _scores(row: Row) -> Float[ndarray, " trained"]:
     return credit * sample.entropies[sample.mask]
 
 
-def _now(ends: tuple[float, float], moment: Moment) -> float:
+def _now(ends: tuple[float, float], moment: SelectionContext) -> float:
     return between(*ends, shape="linear", step=moment.step, steps=moment.steps)
 
 
@@ -122,4 +122,6 @@ def _bind(section: D3sSelection) -> SelectionFunction:
     return partial(d3s, samples=section.samples, tokens=section.tokens)
 
 
-METHOD = Method(D3sSelection, _bind, "arXiv 2509.22115, as reported by others", always("entropies"))
+METHOD = LearnMethod(
+    D3sSelection, _bind, "arXiv 2509.22115, as reported by others", always("entropies")
+)

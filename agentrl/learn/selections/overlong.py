@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from agentrl.config.learning.selection import OverlongSelection
-from agentrl.learn.batch import Row
-from agentrl.learn.method import Method
-from agentrl.learn.selection import Moment, SelectionFunction
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.selection import SelectionContext, SelectionFunction
 
 
-def overlong(rows: Sequence[Row], moment: Moment) -> list[Row]:
+def overlong(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[CreditedSample]:
     """Return the rows that were not truncated.
 
     The others stay in the baseline of their group, which is behind them, and are in no denominator.
@@ -30,4 +30,4 @@ def _bind(section: OverlongSelection) -> SelectionFunction:
     return overlong
 
 
-METHOD = Method(OverlongSelection, _bind, "Yu et al. 2025, arXiv 2503.14476")
+METHOD = LearnMethod(OverlongSelection, _bind, "Yu et al. 2025, arXiv 2503.14476")

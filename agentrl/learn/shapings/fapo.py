@@ -2,15 +2,15 @@
 
 from functools import partial
 
+from agentrl.authoring.step_judge import FIRST_ERROR_TURN
 from agentrl.config.learning.shaping import FapoShaping
-from agentrl.judge import FIRST_ERROR_TURN
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Sample
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingSample
 from agentrl.learn.shaping import ShapingFunction
 
 
 def fapo(
-    sample: Sample,
+    sample: TrainingSample,
     *,
     component: str = FIRST_ERROR_TURN,
     right_above: float = 0.0,
@@ -41,4 +41,4 @@ def _bind(section: FapoShaping) -> ShapingFunction:
     )
 
 
-METHOD = Method(FapoShaping, _bind, "FAPO, arXiv 2510.22543; yyDing1/FAPO")
+METHOD = LearnMethod(FapoShaping, _bind, "FAPO, arXiv 2510.22543; yyDing1/FAPO")

@@ -4,13 +4,13 @@ from functools import partial
 from typing import Literal
 
 from agentrl.config.learning.shaping import OverlongShaping
-from agentrl.learn.method import Method
-from agentrl.learn.sample import Sample
+from agentrl.learn.method import LearnMethod
+from agentrl.learn.sample import TrainingSample
 from agentrl.learn.shaping import ShapingFunction
 
 
 def overlong(
-    sample: Sample,
+    sample: TrainingSample,
     *,
     limit_tokens: int = 20480,
     buffer_tokens: int = 4096,
@@ -38,4 +38,4 @@ def _bind(section: OverlongShaping) -> ShapingFunction:
     )
 
 
-METHOD = Method(OverlongShaping, _bind, "Yu et al. 2025, arXiv 2503.14476")
+METHOD = LearnMethod(OverlongShaping, _bind, "Yu et al. 2025, arXiv 2503.14476")

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.learn.tokens import Layout, TokenSequence
+from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
 
 PROBES = 8
 """Number of limits tried below the configured one; each halves the range."""
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class PassPlan:
     """Passes of all ranks. Pass k of every rank runs at the same time: in each layer they wait for
     each other's weights."""
 
@@ -43,7 +43,7 @@ def rounds(costs: Sequence[int], *, ranks: int) -> tuple[tuple[int | None, ...],
     return tuple(found)
 
 
-def split(layout: Layout, sequences: Sequence[TokenSequence], *, ranks: int) -> Split:
+def split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: int) -> PassPlan:
     """Split the sequences between ranks: whole ones, in passes of at most the layout's limit.
 
     The layout's own plan fills passes up to its limit, which may leave ranks without any. So the
@@ -68,11 +68,11 @@ def split(layout: Layout, sequences: Sequence[TokenSequence], *, ranks: int) -> 
     return best
 
 
-def _split(layout: Layout, sequences: Sequence[TokenSequence], *, ranks: int) -> Split:
+def _split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: int) -> PassPlan:
     plan = layout.plan(sequences)
     costs = [layout.places([sequences[i] for i in chosen]) for chosen in plan]
     table = rounds(costs, ranks=ranks)
-    return Split(
+    return PassPlan(
         passes=tuple(
             tuple(() if i is None else tuple(plan[i]) for i in column)
             for column in zip(*table, strict=True)

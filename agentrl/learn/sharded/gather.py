@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 
 from agentrl.learn.dtensor import local
-from agentrl.sync.memory import InMemory, MemoryFile
-from agentrl.sync.stream import Layout, Shaped, bytes_of
+from agentrl.weight_sync.safetensors import SafetensorsLayout, TensorShape, bytes_of
+from agentrl.weight_sync.shared_memory import SharedMemoryFile, SharedMemoryWeights
 
 BUCKET_BYTES = 16 * 2**20
 """Bytes of all ranks together that are under way at once."""
@@ -32,9 +32,9 @@ def gathered(
     Those named in `types` are rounded to these, and `tied` are names of others' tensors. What is in
     no shards is the same on all ranks. Raises `OSError` where there is no memory left for them.
     """
-    shaped = {n: Shaped(tuple(v.shape), types.get(n, v.dtype)) for n, v in weights.items()}
-    layout = Layout.of(shaped)
-    file = MemoryFile() if group.rank() == 0 else None
+    shaped = {n: TensorShape(tuple(v.shape), types.get(n, v.dtype)) for n, v in weights.items()}
+    layout = SafetensorsLayout.of(shaped)
+    file = SharedMemoryFile() if group.rank() == 0 else None
     if file is not None:
         file.put(torch.frombuffer(bytearray(layout.header), dtype=torch.uint8), start=0)
     for name in layout.tensors:
@@ -44,7 +44,7 @@ def gathered(
             if file is not None:
                 data = bytes_of(piece.to(dtype).cpu())
                 file.put(data, start=layout.starts[name] + start * dtype.itemsize)
-    return {} if file is None else InMemory(file, layout, tied=tied)
+    return {} if file is None else SharedMemoryWeights(file, layout, tied=tied)
 
 
 def _whole(value: Tensor) -> Iterator[tuple[int, Tensor]]:

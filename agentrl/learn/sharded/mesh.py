@@ -12,20 +12,20 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learning.precision import Precision
 from agentrl.errors import LearnError
-from agentrl.learn.ranks import Ranks
+from agentrl.learn.ranks import TrainerRanks
+from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
 from agentrl.learn.sharded.balance import split
 from agentrl.learn.sharded.gather import gathered
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.sharded.shards import read_shards, write_shards
-from agentrl.learn.tally import Tally
-from agentrl.learn.tokens import Layout, TokenSequence
+from agentrl.metrics.accumulator import MetricAccumulator
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
 
-class MeshRanks(Ranks):
+class MeshRanks(TrainerRanks):
     """The ranks of a mesh of one dimension. `control` is a group of Gloo over the same ranks: what
     is no tensor goes over it."""
 
@@ -35,7 +35,7 @@ class MeshRanks(Ranks):
         self.rank = mesh.get_local_rank()
         self.size = mesh.size()
 
-    def plan(self, layout: Layout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+    def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return this rank's passes; see `split`."""
         own = split(layout, sequences, ranks=self.size).passes[self.rank]
         return [list(chosen) for chosen in own]
@@ -57,9 +57,9 @@ class MeshRanks(Ranks):
         dist.all_reduce(summed, group=self._mesh.get_group())
         return summed
 
-    def tallied(self, tally: Tally) -> Tally:
+    def tallied(self, tally: MetricAccumulator) -> MetricAccumulator:
         """Return the merged tally of all ranks."""
-        return Tally.of(self._gathered(tally.numbers()))
+        return MetricAccumulator.of(self._gathered(tally.numbers()))
 
     def add_gradients(self, module: nn.Module) -> None:
         """Let every rank have the sum of the gradients of a module that is whole on each."""

@@ -20,8 +20,8 @@ from typing import IO
 import agentrl
 from agentrl.engine.placement import VARIABLE
 from agentrl.errors import AgentrlError, ConfigError, LearnError
-from agentrl.learn.sharded.link import Command
-from agentrl.learn.sharded.setup import Setup, follower, leave
+from agentrl.learn.sharded.rank_link import RankCommand
+from agentrl.learn.sharded.rank_spec import RankSpec, follower, leave
 
 READY = "ready"
 END_S = 10.0
@@ -31,11 +31,11 @@ BLAME_S = 5.0
 LOG_BYTES = 4_000
 
 
-class Processes:
-    """A `Link` to processes of this machine. Each ends by itself as soon as its socket is gone."""
+class LocalRankLink:
+    """Link to ranks that are processes of this machine, and end as soon as their socket is gone."""
 
     def __init__(
-        self, setups: Sequence[Setup], *, start_s: float, devices: Sequence[str] = ()
+        self, setups: Sequence[RankSpec], *, start_s: float, devices: Sequence[str] = ()
     ) -> None:
         """Start the processes and wait until each has its model; raises what keeps one from it.
 
@@ -57,7 +57,7 @@ class Processes:
         """Return the ids of the processes by rank."""
         return [member.process.pid for member in self._members]
 
-    def tell(self, command: Command) -> None:
+    def tell(self, command: RankCommand) -> None:
         """Let every process do this next."""
         data = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
         for member in self._members:
@@ -91,7 +91,7 @@ class Processes:
 
 
 class _Member:
-    def __init__(self, setup: Setup, device: str | None) -> None:
+    def __init__(self, setup: RankSpec, device: str | None) -> None:
         ours, theirs = socket.socketpair()
         self.rank = setup.rank
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -145,7 +145,7 @@ def serve(descriptor: int) -> None:
     except ConfigError as error:
         connection.send(error)
         return
-    commands: SimpleQueue[Command] = SimpleQueue()
+    commands: SimpleQueue[RankCommand] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, commands), daemon=True).start()
     try:
         while True:
@@ -155,7 +155,7 @@ def serve(descriptor: int) -> None:
         os._exit(1)  # without waiting for them
 
 
-def _listen(connection: Connection, commands: "SimpleQueue[Command]") -> None:
+def _listen(connection: Connection, commands: "SimpleQueue[RankCommand]") -> None:
     """Hand commands on; end the process when there will be no more, whatever it is waiting for."""
     try:
         while True:

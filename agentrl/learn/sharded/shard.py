@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from agentrl.config.learning.precision import Precision
-from agentrl.learn.forward import WITHIN, Parts, decoder
 from agentrl.learn.lora import is_adapted
+from agentrl.learn.token_logprobs import WITHIN, Parts, decoder
 
 
 def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> None:

@@ -21,11 +21,11 @@ from torch.distributed import (
 )
 
 from agentrl.errors import LearnError
-from agentrl.json_limits import JsonLimitError, read_json
-from agentrl.launch import Launch
-from agentrl.learn.sharded.link import Command
 from agentrl.learn.sharded.mesh import MeshRanks
-from agentrl.learn.sharded.setup import Setup, follower, leave
+from agentrl.learn.sharded.rank_link import RankCommand
+from agentrl.learn.sharded.rank_spec import RankSpec, follower, leave
+from agentrl.runtime.json_limits import JsonLimitError, read_json
+from agentrl.runtime.torchrun import TorchrunLaunch
 
 SETUP = "setup"
 ASK_S = 60.0
@@ -38,8 +38,8 @@ def meeting_point() -> Store:
     return PrefixStore("agentrl", store)
 
 
-class Broadcast:
-    """A `Link` to torchrun's other processes."""
+class TorchrunRankLink:
+    """A `RankLink` to torchrun's other processes."""
 
     def __init__(self, store: Store, ranks: MeshRanks) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class Broadcast:
         self._told = 0
         self._open = True
 
-    def tell(self, command: Command) -> None:
+    def tell(self, command: RankCommand) -> None:
         """Let every process do this next."""
         self._store.set(_key(self._told), "go")
         self._told += 1
@@ -66,12 +66,12 @@ class Broadcast:
             leave()
 
 
-def announce(store: Store, setup: Setup) -> None:
+def announce(store: Store, setup: RankSpec) -> None:
     """Tell the others what they are to be; each puts its own rank in."""
     store.set(SETUP, json.dumps(asdict(setup)))
 
 
-def follow(launch: Launch) -> None:
+def follow(launch: TorchrunLaunch) -> None:
     """Be a rank for the process that holds the run, until it says that this is the end."""
     # torchrun passes on what stops it, and the one that holds the run decides when a step is done.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -83,18 +83,18 @@ def follow(launch: Launch) -> None:
     done = 0
     while _awaited(store, _key(done)) == b"go":
         done += 1
-        command: Command = ranks.broadcast(None)
+        command: RankCommand = ranks.broadcast(None)
         command.run(trainer)
     leave()
 
 
-def awaited_setup(store: Store, launch: Launch) -> Setup:
+def awaited_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
     """Wait for the setup of this process, and return it.
 
     Raises `LearnError` where the store says something else.
     """
     try:
-        setup = Setup(**read_json(_awaited(store, SETUP)))
+        setup = RankSpec(**read_json(_awaited(store, SETUP)))
     except (JsonLimitError, TypeError) as error:
         raise LearnError(
             f"the store of torchrun's processes says no setup under {SETUP!r} ({error}); another "

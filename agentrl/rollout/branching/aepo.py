@@ -8,13 +8,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl.rollout.branching.rule import Chance, clip
+from agentrl.rollout.branching.rule import BranchChance, clip
 
 SplitForm = Literal["code", "paper"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aepo:
+class AepoRule:
     """The code: a branch when `clip((U + weight * rise) * f) >= base`, `f = 1 - penalty * streak`.
 
     That is a chance of `1 - base / f + weight * rise`; here it is drawn as `U < chance`, the same
@@ -35,16 +35,16 @@ class Aepo:
         if self.penalty < 0:
             raise ValueError(f"penalty must be 0 (off) or more, got {self.penalty}")
 
-    def chance(self, rise: float, streak: int) -> Chance:
+    def chance(self, rise: float, streak: int) -> BranchChance:
         """Return `clip(1 - base / f + weight * rise)`, 0 where `f` is 0."""
         factor = max(0.0, 1 - self.penalty * streak)
         if factor == 0:
-            return Chance(value=0.0, factor=0.0)
-        return Chance(value=clip(1 - self.base / factor + self.weight * rise), factor=factor)
+            return BranchChance(value=0.0, factor=0.0)
+        return BranchChance(value=clip(1 - self.base / factor + self.weight * rise), factor=factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AepoPaper:
+class AepoPaperRule:
     """The paper: a branch exactly when `(alpha + gamma * rise) * f > threshold`.
 
     `f = 1 - penalty * streak`, never below 0. The paper writes one gamma for both; `penalty` None
@@ -56,12 +56,12 @@ class AepoPaper:
     threshold: float = 0.5
     penalty: float | None = 0.05
 
-    def chance(self, rise: float, streak: int) -> Chance:
+    def chance(self, rise: float, streak: int) -> BranchChance:
         """Return 0 or 1."""
         penalty = self.gamma if self.penalty is None else self.penalty
         factor = max(0.0, 1 - penalty * streak)
         score = (self.alpha + self.gamma * rise) * factor
-        return Chance(
+        return BranchChance(
             value=float(score > self.threshold),
             factor=factor,
             score=score,
@@ -92,7 +92,7 @@ def root_share(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Monitored:
+class MonitoredRootSplit:
     """AEPO's pre-monitoring: one trajectory alone, then as many roots as its signals ask for.
 
     Unlike the paper's, the first trajectory is one of the leaves, not thrown away.
@@ -105,7 +105,7 @@ class Monitored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Online:
+class OnlineRootSplit:
     """The same share, estimated from the trajectories that have ended, of this and earlier tasks.
 
     No trajectory is spent on looking. Until one has ended, `roots` begin: 0 is half of the leaves.
@@ -119,18 +119,18 @@ class Online:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Static:
+class StaticRootSplit:
     """So many roots whatever the signals say; 0 is half of the leaves, ARPO's best."""
 
     roots: int = 0
 
 
-Split = Online | Monitored | Static
+Split = OnlineRootSplit | MonitoredRootSplit | StaticRootSplit
 """Rule for the number of leaves that begin at the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedSignals:
     """Sums over the trajectories that have ended; add two to carry one task's on to the next."""
 
     root_sum: float = 0.0
@@ -138,15 +138,15 @@ class Observed:
     tool_sum: float = 0.0
     tools: int = 0
 
-    def __add__(self, other: "Observed") -> "Observed":
-        return Observed(
+    def __add__(self, other: "ObservedSignals") -> "ObservedSignals":
+        return ObservedSignals(
             root_sum=self.root_sum + other.root_sum,
             roots=self.roots + other.roots,
             tool_sum=self.tool_sum + other.tool_sum,
             tools=self.tools + other.tools,
         )
 
-    def share(self, leaves: int, split: Monitored | Online) -> int | None:
+    def share(self, leaves: int, split: MonitoredRootSplit | OnlineRootSplit) -> int | None:
         """Return the number of roots these ask for, None when no root has been seen.
 
         Without any tool signal the root's stands for it, as in the code.

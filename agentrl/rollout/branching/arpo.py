@@ -5,11 +5,11 @@ Weights are for the mean signal: 20 times those for the code's sum over 20 token
 
 from dataclasses import dataclass
 
-from agentrl.rollout.branching.rule import Chance, clip
+from agentrl.rollout.branching.rule import BranchChance, clip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arpo:
+class ArpoRule:
     """The code: a branch when `clip(U - weight * rise) <= base`, so chance `base + weight * rise`.
 
     It knows no penalty: one path may take every branch. (At `base` 1 exactly the code's clip makes
@@ -21,22 +21,24 @@ class Arpo:
     weight: float = 4.0
     """With `code_signal`: 0.2."""
 
-    def chance(self, rise: float, streak: int) -> Chance:
+    def chance(self, rise: float, streak: int) -> BranchChance:
         """Return `clip(base + weight * rise)`."""
         del streak
-        return Chance(value=clip(self.base + self.weight * rise))
+        return BranchChance(value=clip(self.base + self.weight * rise))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArpoPaper:
+class ArpoPaperRule:
     """The paper: a branch exactly when `alpha + beta * rise > threshold`. It draws nothing."""
 
     alpha: float = 0.5
     beta: float = 4.0
     threshold: float = 0.5
 
-    def chance(self, rise: float, streak: int) -> Chance:
+    def chance(self, rise: float, streak: int) -> BranchChance:
         """Return 0 or 1."""
         del streak
         score = self.alpha + self.beta * rise
-        return Chance(value=float(score > self.threshold), score=score, threshold=self.threshold)
+        return BranchChance(
+            value=float(score > self.threshold), score=score, threshold=self.threshold
+        )

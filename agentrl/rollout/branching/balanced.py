@@ -3,39 +3,59 @@
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
-from agentrl.rollout.branching.aepo import Aepo, Monitored, Observed, Online, Split, Static
-from agentrl.rollout.branching.budget import Budget
-from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Reason, Start
-from agentrl.rollout.branching.entropy import EntropySignal, Probe
-from agentrl.rollout.branching.growth import Ended, Growth, Line, Reopened, origin_of
-from agentrl.rollout.branching.rule import BranchRule, Chance, Draw, seeded_draw
+from agentrl.rollout.branching.aepo import (
+    AepoRule,
+    MonitoredRootSplit,
+    ObservedSignals,
+    OnlineRootSplit,
+    Split,
+    StaticRootSplit,
+)
+from agentrl.rollout.branching.budget import BranchBudget
+from agentrl.rollout.branching.decision import (
+    BranchDecision,
+    BranchPoint,
+    BranchPointReached,
+    Path,
+    PlannedRollout,
+    Reason,
+)
+from agentrl.rollout.branching.entropy import EntropyProbe, EntropySignal
+from agentrl.rollout.branching.rule import BranchChance, BranchRule, Draw, seeded_draw
+from agentrl.rollout.branching.tree_state import (
+    LivePath,
+    PathEnded,
+    PathReopened,
+    TreeState,
+    origin_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedState:
+class EntropyBalancedState:
     """State of one task's tree."""
 
-    growth: Growth
+    growth: TreeState
     roots: int
     """Leaves that begin at the prompt, as now known; no branch takes their places."""
     alone: bool = False
     """Pre-monitoring: the first trajectory runs alone."""
-    observed: Observed = field(default_factory=Observed)
+    observed: ObservedSignals = field(default_factory=ObservedSignals)
     """Observations of this task's trajectories alone; add it to the next task's `prior`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balanced:
+class EntropyBalancedTopology:
     """Branches where the policy has become less certain than it was when the trajectory began.
 
     The defaults are AEPO with the share of roots estimated online. What a branch cannot use is
     filled with fresh trajectories, so that a task has exactly the leaves of its budget.
     """
 
-    budget: Budget
+    budget: BranchBudget
     signal: EntropySignal
-    rule: BranchRule = field(default_factory=Aepo)
-    split: Split = field(default_factory=Online)
+    rule: BranchRule = field(default_factory=AepoRule)
+    split: Split = field(default_factory=OnlineRootSplit)
     beam: int = 2
     """Trajectories that one boundary may make of one, itself among them."""
     inherit_first: bool = True
@@ -44,8 +64,8 @@ class Balanced:
     """Decide by the signal of the turn before the tool result, as the code does."""
     fill_at_once: bool = False
     """Begin everything that is left when nothing lives; else one at a time, which may branch."""
-    prior: Observed = field(default_factory=Observed)
-    """Observations of earlier tasks, for `Online`."""
+    prior: ObservedSignals = field(default_factory=ObservedSignals)
+    """Observations of earlier tasks, for `OnlineRootSplit`."""
     draw: Draw = seeded_draw
     name: str = "aepo"
 
@@ -53,34 +73,37 @@ class Balanced:
         if self.beam < 1:
             raise ValueError(f"beam must be at least 1, got {self.beam}; 1 never branches")
 
-    def start(self, task_id: str, *, seed: int) -> tuple[BalancedState, tuple[Start, ...]]:
+    def start(
+        self, task_id: str, *, seed: int
+    ) -> tuple[EntropyBalancedState, tuple[PlannedRollout, ...]]:
         """Begin the first roots."""
-        roots, alone = self._roots(), isinstance(self.split, Monitored)
-        growth = Growth.of(task_id, seed=seed, budget=self.budget)
+        roots, alone = self._roots(), isinstance(self.split, MonitoredRootSplit)
+        growth = TreeState.of(task_id, seed=seed, budget=self.budget)
         growth, starts = growth.start_roots(1 if alone else roots)
-        return BalancedState(growth=growth, roots=roots, alone=alone), starts
+        return EntropyBalancedState(growth=growth, roots=roots, alone=alone), starts
 
-    def growth(self, state: BalancedState) -> Growth:
+    def growth(self, state: EntropyBalancedState) -> TreeState:
         """Return the common part of the state."""
         return state.growth
 
-    def probe_tokens(self, state: BalancedState, path: Path, turn: int) -> int:
+    def probe_tokens(self, state: EntropyBalancedState, path: Path, turn: int) -> int:
         """Return the signal's tokens; 0 where nobody would use it.
 
-        `Online` learns from every turn, for the tasks to come, even when nothing more can begin.
+        `OnlineRootSplit` learns from every turn, for the tasks to come, even when nothing more can
+        begin.
         """
         del path
-        used = turn == 0 or state.growth.ledger.open or isinstance(self.split, Online)
+        used = turn == 0 or state.growth.ledger.open or isinstance(self.split, OnlineRootSplit)
         return self.signal.tokens if used else 0
 
-    def kept(self, state: BalancedState) -> frozenset[Origin]:
+    def kept(self, state: EntropyBalancedState) -> frozenset[BranchPoint]:
         """Return nothing: branches open at once or never."""
         del state
         return frozenset()
 
     def at_boundary(
-        self, state: BalancedState, boundary: Boundary
-    ) -> tuple[BalancedState, BranchDecision]:
+        self, state: EntropyBalancedState, boundary: BranchPointReached
+    ) -> tuple[EntropyBalancedState, BranchDecision]:
         """Take the signal in, and branch by the rule."""
         growth = state.growth.hear(boundary.path, boundary.tokens)
         before = growth.line(boundary.path)
@@ -100,8 +123,8 @@ class Balanced:
         return replace(state, growth=growth), replace(made, children=children)
 
     def fork_failed(
-        self, state: BalancedState, start: Start
-    ) -> tuple[BalancedState, tuple[Start, ...]]:
+        self, state: EntropyBalancedState, start: PlannedRollout
+    ) -> tuple[EntropyBalancedState, tuple[PlannedRollout, ...]]:
         """Free the place. A boundary that got no branch at all does not count as one."""
         growth = state.growth.drop(start.path)
         parent = next((o for o in growth.lines if o.start.path == start.origin.path), None)
@@ -115,18 +138,18 @@ class Balanced:
         return replace(state, growth=growth), starts
 
     def finished(
-        self, state: BalancedState, ended: Ended
-    ) -> tuple[BalancedState, tuple[Start, ...]]:
+        self, state: EntropyBalancedState, ended: PathEnded
+    ) -> tuple[EntropyBalancedState, tuple[PlannedRollout, ...]]:
         """Learn from the trajectory, begin the roots that are due, or fill up."""
         line = state.growth.line(ended.path)
         growth, again = state.growth.end(ended)
         if again:
             return replace(state, growth=growth), again
         ended_for_good = line.start.sample in growth.ledger.ended
-        observed = state.observed + (_seen(line) if ended_for_good else Observed())
+        observed = state.observed + (_seen(line) if ended_for_good else ObservedSignals())
         alone = state.alone and not growth.ledger.ended
         roots = state.roots
-        if not alone and not isinstance(self.split, Static):
+        if not alone and not isinstance(self.split, StaticRootSplit):
             roots = (self._prior() + observed).share(self.budget.leaves, self.split) or roots
         growth, due = growth.start_roots(0 if alone else roots - growth.roots)
         growth, filled = growth.fill(whole=self.fill_at_once)
@@ -134,32 +157,32 @@ class Balanced:
         return state, due + filled
 
     def reopened(
-        self, state: BalancedState, again: Reopened
-    ) -> tuple[BalancedState, tuple[Start, ...]]:
+        self, state: EntropyBalancedState, again: PathReopened
+    ) -> tuple[EntropyBalancedState, tuple[PlannedRollout, ...]]:
         """Begin it again: a root as it was, a branch as a fresh root."""
         growth, starts = state.growth.reopen(again.start)
         return replace(state, growth=growth), starts
 
-    def _prior(self) -> Observed:
-        return self.prior if isinstance(self.split, Online) else Observed()
+    def _prior(self) -> ObservedSignals:
+        return self.prior if isinstance(self.split, OnlineRootSplit) else ObservedSignals()
 
     def _roots(self) -> int:
         """Return the number of leaves that begin at the prompt before any of them has ended."""
         half = max(1, self.budget.leaves // 2)
         match self.split:
-            case Online():
+            case OnlineRootSplit():
                 learnt = self.prior.share(self.budget.leaves, self.split)
                 return min(learnt or self.split.roots or half, self.budget.leaves)
-            case Static():
+            case StaticRootSplit():
                 return min(self.split.roots or half, self.budget.leaves)
-            case Monitored():
+            case MonitoredRootSplit():
                 return self.budget.leaves
 
     def _decided(
         self,
-        state: BalancedState,
-        boundary: Boundary,
-        line: Line,
+        state: EntropyBalancedState,
+        boundary: BranchPointReached,
+        line: LivePath,
         *,
         rise: float | None,
         free: int,
@@ -185,7 +208,7 @@ class Balanced:
         return BranchDecision(
             task_id=growth.task_id,
             topology=self.name,
-            rule={"rule": type(self.rule).__name__} | _parameters(self.rule),
+            rule={"rule": type(self.rule).__name__.removesuffix("Rule")} | _parameters(self.rule),
             sample=line.start.sample,
             boundary=boundary,
             reason=reason or "unmeasured",
@@ -197,20 +220,22 @@ class Balanced:
             open=free,
         )
 
-    def _draws(self, growth: Growth, boundary: Boundary, count: int) -> tuple[float, ...]:
+    def _draws(
+        self, growth: TreeState, boundary: BranchPointReached, count: int
+    ) -> tuple[float, ...]:
         where = ("branch", *boundary.path, "turn", boundary.turn)
         return tuple(self.draw(growth.seed, growth.task_id, (*where, i)) for i in range(count))
 
 
-def _verdict(chance: Chance, draws: tuple[float, ...]) -> Reason:
+def _verdict(chance: BranchChance, draws: tuple[float, ...]) -> Reason:
     if any(draw < chance.value for draw in draws):
         return "branched"
     return "draw" if chance.score is None else "threshold"
 
 
-def _measured(line: Line, boundary: Boundary, *, own_first: bool) -> Line:
+def _measured(line: LivePath, boundary: BranchPointReached, *, own_first: bool) -> LivePath:
     """Return the line with the boundary's signal on it."""
-    probe: Probe | None = boundary.probe
+    probe: EntropyProbe | None = boundary.probe
     line = replace(line, turn=boundary.turn)
     if probe is None:
         return replace(line, last=None)
@@ -226,10 +251,10 @@ def _measured(line: Line, boundary: Boundary, *, own_first: bool) -> Line:
     )
 
 
-def _seen(line: Line) -> Observed:
+def _seen(line: LivePath) -> ObservedSignals:
     """Return the observations of an ended trajectory; a branch shares its root's opening."""
     opening = line.first if line.is_root else None
-    return Observed(
+    return ObservedSignals(
         root_sum=opening or 0.0,
         roots=int(opening is not None),
         tool_sum=line.tool_sum,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class BranchBudget:
     """Limits of one task's tree: leaves, tokens, retries and branch points."""
 
     leaves: int
@@ -31,10 +31,10 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class BudgetLedger:
     """The samples of a task: free, live or ended, every one exactly one of the three."""
 
-    budget: Budget
+    budget: BranchBudget
     free: tuple[int, ...]
     """Ascending."""
     live: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Ledger:
     """Used so far, as last heard."""
 
     @classmethod
-    def of(cls, budget: Budget) -> "Ledger":
+    def of(cls, budget: BranchBudget) -> "BudgetLedger":
         """Return a ledger of which nothing is used."""
         return cls(budget=budget, free=tuple(range(budget.leaves)), tries=(0,) * budget.leaves)
 
@@ -59,22 +59,22 @@ class Ledger:
         """Number of trajectories that may begin now."""
         return 0 if self.spent else len(self.free)
 
-    def take(self, count: int) -> tuple["Ledger", tuple[int, ...]]:
+    def take(self, count: int) -> tuple["BudgetLedger", tuple[int, ...]]:
         """Return the lowest free samples, at most `count`, now live."""
         taken = self.free[: max(0, min(count, self.open))]
         return replace(self, free=self.free[len(taken) :], live=(*self.live, *taken)), taken
 
-    def give_back(self, sample: int) -> "Ledger":
+    def give_back(self, sample: int) -> "BudgetLedger":
         """Return a ledger on which a live sample is free again."""
         return replace(
             self, live=_without(self.live, sample), free=tuple(sorted((*self.free, sample)))
         )
 
-    def end(self, sample: int) -> "Ledger":
+    def end(self, sample: int) -> "BudgetLedger":
         """Return a ledger on which a live sample has ended for good."""
         return replace(self, live=_without(self.live, sample), ended=(*self.ended, sample))
 
-    def reopen(self, sample: int) -> "Ledger":
+    def reopen(self, sample: int) -> "BudgetLedger":
         """Return a ledger on which an ended sample is live again."""
         return replace(
             self, live=(*self.live, sample), ended=_without(self.ended, sample, are="ended")
@@ -84,12 +84,12 @@ class Ledger:
         """Return whether a failed sample is begun again."""
         return self.tries[sample] < self.budget.retries and not self.spent
 
-    def retried(self, sample: int) -> "Ledger":
+    def retried(self, sample: int) -> "BudgetLedger":
         """Return a ledger that has counted one more failure of a sample."""
         tries = (*self.tries[:sample], self.tries[sample] + 1, *self.tries[sample + 1 :])
         return replace(self, tries=tries)
 
-    def used(self, tokens: int) -> "Ledger":
+    def used(self, tokens: int) -> "BudgetLedger":
         """Return a ledger with so many more tokens used."""
         return replace(self, tokens=self.tokens + tokens)
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from agentrl.rollout.branching.entropy import Probe
-from agentrl.rollout.branching.rule import Chance
+from agentrl.rollout.branching.entropy import EntropyProbe
+from agentrl.rollout.branching.rule import BranchChance
 
 Path = tuple[int, ...]
 """A trajectory by how it came to be: its root's number, then a turn and an ordinal per branch."""
@@ -22,7 +22,7 @@ log-probs; the topology does not ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class BranchPoint:
     """A place that trajectories begin from: `path`'s context as turn `turn` begins. Turn 0 is the
     prompt."""
 
@@ -31,7 +31,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class PlannedRollout:
     """A trajectory to begin. It shares everything up to its origin with the origin's path."""
 
     path: Path
@@ -39,11 +39,11 @@ class Start:
     """Its index among the task's leaves; that of a failure which it replaces may come again."""
     seed: int
     """Seed of its sampling noise, a function of run seed, task and path."""
-    origin: Origin
+    origin: BranchPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
+class BranchPointReached:
     """A trajectory is about to take a turn: its context ends where the policy speaks."""
 
     path: Path
@@ -55,7 +55,7 @@ class Boundary:
     """Length of the prefix that branches share."""
     tokens: int
     """Added so far by this trajectory itself, shared ones not among them."""
-    probe: Probe | None = None
+    probe: EntropyProbe | None = None
     """Over the first tokens of the turn; they are this trajectory's own and nobody else's."""
 
 
@@ -68,7 +68,7 @@ class BranchDecision:
     rule: Mapping[str, Any]
     """Its name and parameters."""
     sample: int
-    boundary: Boundary
+    boundary: BranchPointReached
     reason: Reason
     first: float | None = None
     """The signal at the start of the trajectory."""
@@ -76,12 +76,12 @@ class BranchDecision:
     """The signal that counts here, less `first`."""
     streak: int = 0
     """Boundaries in a row that branched on this path, before this one."""
-    chance: Chance | None = None
+    chance: BranchChance | None = None
     draws: tuple[float, ...] = ()
     """One per candidate; a branch opens when its draw is below the chance."""
     open: int = 0
     """Trajectories that the budget let branch here, before this decision."""
-    children: tuple[Start, ...] = ()
+    children: tuple[PlannedRollout, ...] = ()
     keep: bool = False
     """The topology may yet begin trajectories here: hold what that needs."""
 

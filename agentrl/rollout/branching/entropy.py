@@ -18,7 +18,7 @@ Unit = Literal["log_vocabulary", "nats"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class EntropyBounds:
     """Bounds of one token's entropy, in nats."""
 
     reported: float
@@ -40,7 +40,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class EntropyProbe:
     """Uncertainty of the policy over the first tokens of one turn."""
 
     value: float
@@ -84,7 +84,7 @@ class EntropySignal:
                 f"and top_k={self.top_k}"
             )
 
-    def measure(self, logprobs: Sequence[Sequence[float]]) -> Probe | None:
+    def measure(self, logprobs: Sequence[Sequence[float]]) -> EntropyProbe | None:
         """Return the signal of a turn's first tokens, given the reported log-probs of each.
 
         Tokens beyond the signal's own number are left out. None when nothing was reported.
@@ -95,7 +95,7 @@ class EntropySignal:
         each = [bounds(row, vocabulary=self.vocabulary, top_k=self.top_k) for row in kept]
         total = sum(one.point(self.tail) for one in each)
         scale = math.log(self.vocabulary) if self.unit == "log_vocabulary" else 1.0
-        return Probe(
+        return EntropyProbe(
             value=total / (scale * (len(each) if self.over == "mean" else 1)),
             lower=sum(one.lower for one in each) / len(each),
             upper=sum(one.upper for one in each) / len(each),
@@ -111,7 +111,9 @@ def code_signal(vocabulary: int) -> EntropySignal:
     return EntropySignal(vocabulary=vocabulary, over="sum", tail="dropped")
 
 
-def bounds(logprobs: Sequence[float], *, vocabulary: int, top_k: int | None = None) -> Bounds:
+def bounds(
+    logprobs: Sequence[float], *, vocabulary: int, top_k: int | None = None
+) -> EntropyBounds:
     """Return the bounds of a token's entropy from the log-probs of its most likely tokens.
 
     Some engines add the sampled token when it is not among the `top_k` most likely: what comes
@@ -133,14 +135,14 @@ def bounds(logprobs: Sequence[float], *, vocabulary: int, top_k: int | None = No
     reported = math.fsum(_part(p) for p in known)
     left, others = max(0.0, 1 - mass), vocabulary - len(known)
     if others == 0 or left <= _ROUNDING:
-        return Bounds(reported, reported, reported)
+        return EntropyBounds(reported, reported, reported)
     most = min(known[:top_k])
     # Rounded log-probs may leave a tail that k-th-likely tokens cannot quite hold.
     most = max(most, left / others)
     full = min(math.floor(left / most), others)
     least = full * _part(most) + _part(max(0.0, left - full * most))
     greatest = left * math.log(others / left)
-    return Bounds(reported, reported + min(least, greatest), reported + greatest)
+    return EntropyBounds(reported, reported + min(least, greatest), reported + greatest)
 
 
 _ROUNDING = 1e-5

@@ -7,14 +7,14 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+from agentrl.chat.renderer import ChatRenderer
 from agentrl.env import Env
 from agentrl.policy import PolicyEngine, Sampling
-from agentrl.rollout.branching.decision import BranchDecision, Start
-from agentrl.rollout.branching.growing import Copied, Growing, Watch
-from agentrl.rollout.branching.growth import Ended
-from agentrl.rollout.branching.topology import Event, Topology
-from agentrl.rollout.chat import Chat
-from agentrl.rollout.episode import Episode, EpisodeLimits
+from agentrl.rollout.branching.decision import BranchDecision, PlannedRollout
+from agentrl.rollout.branching.forks import BranchPointReporter, ForkAttempt, TreeGrowth
+from agentrl.rollout.branching.topology import Event, TreePlanner
+from agentrl.rollout.branching.tree_state import PathEnded
+from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
 
@@ -22,32 +22,32 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grown:
+class GrownTree:
     """One task's finished tree, and why it has its shape."""
 
     tree: Tree
     decisions: tuple[BranchDecision, ...]
-    copies: tuple[Copied, ...]
-    starts: tuple[Start, ...]
+    copies: tuple[ForkAttempt, ...]
+    starts: tuple[PlannedRollout, ...]
     """One per leaf of the tree, in the order they ended."""
     events: tuple[Event, ...]
     """`topology.restore` makes the last state of them."""
     discarded: tuple[Leaf, ...]
     """Failures that were begun again or replaced; they are no leaves of the tree."""
     state: Any
-    """The topology's last, such as a `BalancedState`, whose `observed` goes on to later tasks."""
+    """Last state of the topology, such as an `EntropyBalancedState`."""
     unclosed: tuple[str, ...]
     """Errors of worlds that nobody played and that would not close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grower(Generic[S]):
+class TreeGrower(Generic[S]):
     """Grows trees of one topology. Every trajectory gets a world of its own."""
 
-    topology: Topology[S]
+    topology: TreePlanner[S]
     make_env: Callable[[], Env]
     engine: PolicyEngine
-    chat: Chat
+    chat: ChatRenderer
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     fork_s: float = 60.0
     """Deadline of one native copy; a replay has the deadlines of its reset and its steps."""
@@ -61,14 +61,14 @@ class Grower(Generic[S]):
         sampling: Sampling,
         slot: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
         on_event: Callable[[Event, BranchDecision | None], None] = lambda event, decision: None,
-    ) -> Grown:
+    ) -> GrownTree:
         """Return the tree of a task, with the leaves of the topology's budget.
 
         `slot` is entered by every trajectory while it plays. `on_event` hears of everything before
         it takes effect, in the order in which `restore` wants it. Cancelling the call ends all
         trajectories and closes all worlds; a `ConfigError` does too, and rises in a group.
         """
-        growing = Growing(
+        growing = TreeGrowth(
             topology=self.topology,
             task=task,
             seed=seed,
@@ -85,16 +85,16 @@ class Grower(Generic[S]):
 class _Alone(Generic[S]):
     """One tree, with a task per trajectory."""
 
-    grower: Grower[S]
-    growing: Growing[S]
+    grower: TreeGrower[S]
+    growing: TreeGrowth[S]
     tree: Tree
     sampling: Sampling
     slot: Callable[[], AbstractAsyncContextManager[object]]
     tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
-    _starts: list[Start] = field(default_factory=list[Start])
+    _starts: list[PlannedRollout] = field(default_factory=list[PlannedRollout])
     _discarded: list[Leaf] = field(default_factory=list[Leaf])
 
-    async def run(self) -> Grown:
+    async def run(self) -> GrownTree:
         """Grow until nothing lives and nothing begins."""
         growing = self.growing
         try:
@@ -102,7 +102,7 @@ class _Alone(Generic[S]):
                 self._begin(growing.start())
         finally:
             await growing.close(growing.abandon())
-        return Grown(
+        return GrownTree(
             tree=self.tree,
             decisions=tuple(growing.decisions),
             copies=tuple(growing.copies),
@@ -113,11 +113,11 @@ class _Alone(Generic[S]):
             unclosed=tuple(growing.unclosed),
         )
 
-    def _begin(self, starts: Sequence[Start]) -> None:
+    def _begin(self, starts: Sequence[PlannedRollout]) -> None:
         for start in starts:
             self.tasks.create_task(self._play(start))
 
-    async def _play(self, start: Start) -> None:
+    async def _play(self, start: PlannedRollout) -> None:
         growing, grower = self.growing, self.grower
         async with self.slot():
             world = await growing.world(start)
@@ -127,7 +127,7 @@ class _Alone(Generic[S]):
                 return
             env = world.env
             assert env is not None
-            episode = Episode(
+            episode = EpisodeRunner(
                 env=env,
                 engine=grower.engine,
                 chat=grower.chat,
@@ -139,15 +139,15 @@ class _Alone(Generic[S]):
                 limits=grower.limits,
                 clock=grower.clock,
                 begin=world.place,
-                boundaries=Watch(growing, start, env, self._begin),
+                boundaries=BranchPointReporter(growing, start, env, self._begin),
             )
             leaf = replace(await episode.run(), root=start.path[0])
         await self._ended(start, leaf, episode.added_tokens)
 
-    async def _ended(self, start: Start, leaf: Leaf, tokens: int) -> None:
+    async def _ended(self, start: PlannedRollout, leaf: Leaf, tokens: int) -> None:
         # What was stopped on purpose is not begun again.
         broke = isinstance(leaf.outcome, Failed) and leaf.outcome.kind != "cancelled"
-        starts = self.growing.finished(Ended(path=start.path, tokens=tokens, failed=broke))
+        starts = self.growing.finished(PathEnded(path=start.path, tokens=tokens, failed=broke))
         if self.growing.is_ended(start):
             self.tree.end(leaf)
             self._starts.append(start)

@@ -20,47 +20,65 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from agentrl.rollout.branching.aepo import Observed
-from agentrl.rollout.branching.decision import Boundary, Origin, Path, Start
-from agentrl.rollout.branching.growing import Copied
-from agentrl.rollout.branching.growth import Ended, Reopened
+from agentrl.rollout.branching.aepo import ObservedSignals
+from agentrl.rollout.branching.decision import BranchPoint, BranchPointReached, Path, PlannedRollout
+from agentrl.rollout.branching.forks import ForkAttempt
 from agentrl.rollout.branching.topology import Event
-from agentrl.rollout.recorder import KeptGroup, KeptTry, Stand
+from agentrl.rollout.branching.tree_state import PathEnded, PathReopened
+from agentrl.rollout.recorder import KeptGroup, KeptTry, ResumePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grows:
+class TreeOpenedNote:
     """A group's tree begins."""
 
     leaves: int
     """Leaves of its budget."""
-    prior: Observed | None
+    prior: ObservedSignals | None
     """Observations of the groups before it; None for a topology that does not ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class ExtraRolloutNote:
     """A seat plays beyond the budget, because the group was made larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plays:
+class TreeRolloutNote:
     """A seat plays a trajectory of the tree."""
 
-    start: Start
+    start: PlannedRollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoFork:
+class ForkFailedNote:
     """A start has no world."""
 
-    start: Start
+    start: PlannedRollout
 
 
-Note = Grows | Alone | Plays | NoFork | Boundary | Ended | Reopened | Copied
+Note = (
+    TreeOpenedNote
+    | ExtraRolloutNote
+    | TreeRolloutNote
+    | ForkFailedNote
+    | BranchPointReached
+    | PathEnded
+    | PathReopened
+    | ForkAttempt
+)
 _KINDS: dict[str, TypeAdapter[Any]] = {
     kind.__name__: TypeAdapter(kind)
-    for kind in (Grows, Alone, Plays, NoFork, Boundary, Ended, Reopened, Copied)
+    for kind in (
+        TreeOpenedNote,
+        ExtraRolloutNote,
+        TreeRolloutNote,
+        ForkFailedNote,
+        BranchPointReached,
+        PathEnded,
+        PathReopened,
+        ForkAttempt,
+    )
 }
 
 
@@ -83,50 +101,50 @@ def from_note(said: Mapping[str, Any]) -> Note:
 
 def event_note(event: Event) -> dict[str, Any]:
     """Return the note of an event."""
-    return as_note(NoFork(start=event) if isinstance(event, Start) else event)
+    return as_note(ForkFailedNote(start=event) if isinstance(event, PlannedRollout) else event)
 
 
 @dataclass(slots=True, kw_only=True)
-class KeptTree:
+class RestoredTree:
     """Tree of one group, from its notes."""
 
-    grows: Grows
+    grows: TreeOpenedNote
     events: list[Event] = field(default_factory=list[Event])
-    starts: dict[int, Start] = field(default_factory=dict[int, Start])
+    starts: dict[int, PlannedRollout] = field(default_factory=dict[int, PlannedRollout])
     """By try: what it plays, where that is noted with it."""
     alone: set[int] = field(default_factory=set[int])
     """Samples."""
-    copies: list[Copied] = field(default_factory=list[Copied])
+    copies: list[ForkAttempt] = field(default_factory=list[ForkAttempt])
     tries: Sequence[KeptTry] = ()
 
     @classmethod
-    def of(cls, group: KeptGroup) -> "KeptTree":
+    def of(cls, group: KeptGroup) -> "RestoredTree":
         """Return the tree of a group with notes. Raises `ValueError` for notes of another kind."""
         first, *rest = (from_note(note.said) for note in group.notes)
-        if not isinstance(first, Grows):
+        if not isinstance(first, TreeOpenedNote):
             raise ValueError(f"group {group.number} has notes and does not say what it grows by")
         tree = cls(grows=first, tries=group.paths)
         samples = {one.id: one.sample for one in group.paths}
         tree.starts = {one.id: _branch(one.why) for one in group.paths if one.why}
         for note, said in zip(group.notes[1:], rest, strict=True):
             match said:
-                case Plays() if note.by is not None:
+                case TreeRolloutNote() if note.by is not None:
                     tree.starts[note.by] = said.start
-                case Alone() if note.by is not None:
+                case ExtraRolloutNote() if note.by is not None:
                     tree.alone.add(samples[note.by])
-                case Copied():
+                case ForkAttempt():
                     tree.copies.append(said)
-                case NoFork():
+                case ForkFailedNote():
                     tree.events.append(said.start)
-                case Boundary():
+                case BranchPointReached():
                     tree.events.append(tree._told(said))
-                case Ended() | Reopened():
+                case PathEnded() | PathReopened():
                     tree.events.append(said)
                 case _:
                     raise ValueError(f"group {group.number} has a note out of place: {said}")
         return tree
 
-    def latest(self, sample: int) -> tuple[Start | None, bool]:
+    def latest(self, sample: int) -> tuple[PlannedRollout | None, bool]:
         """Return the start of a sample, and whether its latest try plays it and goes on."""
         tries = [one for one in self.tries if one.sample == sample]
         starts = [start for one in tries if (start := self.starts.get(one.id)) is not None]
@@ -135,9 +153,9 @@ class KeptTree:
 
     def has_ended(self, path: Path) -> bool:
         """Return whether a trajectory was reported as ended."""
-        return any(isinstance(event, Ended) and event.path == path for event in self.events)
+        return any(isinstance(event, PathEnded) and event.path == path for event in self.events)
 
-    def stand(self, origin: Origin) -> Stand | None:
+    def stand(self, origin: BranchPoint) -> ResumePoint | None:
         """Return the state of the latest trajectory on this path as the turn began."""
         for one in reversed(self.tries):
             start = self.starts.get(one.id)
@@ -145,35 +163,39 @@ class KeptTree:
                 return one.stands[origin.turn]
         return None
 
-    def is_decided(self, start: Start, turn: int) -> bool:
+    def is_decided(self, start: PlannedRollout, turn: int) -> bool:
         """Return whether the topology was asked about a live trajectory's turn."""
         decided = start.origin.turn == turn > 0
         for event in self.events:
-            if isinstance(event, Ended) and event.path == start.path:
+            if isinstance(event, PathEnded) and event.path == start.path:
                 decided = False
-            elif isinstance(event, Boundary) and event.path == start.path and event.turn == turn:
+            elif (
+                isinstance(event, BranchPointReached)
+                and event.path == start.path
+                and event.turn == turn
+            ):
                 decided = True
         return decided
 
-    def context_tokens(self, origin: Origin) -> int | None:
+    def context_tokens(self, origin: BranchPoint) -> int | None:
         """Return the length of what a trajectory from there has begun with."""
         for event in reversed(self.events):
-            if isinstance(event, Boundary) and (event.path, event.turn) == (
+            if isinstance(event, BranchPointReached) and (event.path, event.turn) == (
                 origin.path,
                 origin.turn,
             ):
                 return event.context_tokens
         return None
 
-    def _told(self, boundary: Boundary) -> Boundary:
+    def _told(self, boundary: BranchPointReached) -> BranchPointReached:
         """Return a boundary at the node that it has in the kept tree."""
-        stand = self.stand(Origin(path=boundary.path, turn=boundary.turn))
+        stand = self.stand(BranchPoint(path=boundary.path, turn=boundary.turn))
         return replace(boundary, node=None if stand is None else stand.node)
 
 
-def _branch(why: Mapping[str, Any]) -> Start:
+def _branch(why: Mapping[str, Any]) -> PlannedRollout:
     """Return the start that a branch's own record says it plays."""
     said = from_note(why.get("plays") or {})
-    if not isinstance(said, Plays):
+    if not isinstance(said, TreeRolloutNote):
         raise ValueError(f"a branch does not say what it plays: {why}")
     return said.start

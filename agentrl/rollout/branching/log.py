@@ -14,12 +14,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from agentrl.atomic import write_text
 from agentrl.errors import ConfigError
-from agentrl.rollout.branching.aepo import Observed
+from agentrl.rollout.branching.aepo import ObservedSignals
 from agentrl.rollout.branching.decision import BranchDecision
-from agentrl.rollout.branching.growing import Copied
-from agentrl.rollout.branching.shaped import Shaped
+from agentrl.rollout.branching.forks import ForkAttempt
+from agentrl.rollout.branching.summary import BranchingSummary
+from agentrl.runtime.atomic_files import write_text
 
 FILE = "branches.jsonl"
 
@@ -41,8 +41,8 @@ class LoggedGroup:
     step: int
     group: int
     task: str
-    observed: Observed | None
-    copies: tuple[Copied, ...]
+    observed: ObservedSignals | None
+    copies: tuple[ForkAttempt, ...]
 
 
 Logged = LoggedDecision | LoggedGroup
@@ -55,16 +55,16 @@ class BranchLog:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
 
-    def resume_after(self, step: int) -> Observed:
+    def resume_after(self, step: int) -> ObservedSignals:
         """Forget what was written of later steps; return what the groups before have shown."""
         if not self._path.exists():
-            return Observed()
+            return ObservedSignals()
         kept = [line for line in read_log(self._path.parent) if line.step <= step]
         write_text(self._path, "".join(_line(one) for one in kept))
         seen = (one.observed for one in kept if isinstance(one, LoggedGroup))
-        return sum((one for one in seen if one is not None), Observed())
+        return sum((one for one in seen if one is not None), ObservedSignals())
 
-    def write(self, step: int, shaped: Shaped) -> None:
+    def write(self, step: int, shaped: BranchingSummary) -> None:
         """Append one group; it is with the operating system when this returns."""
         lines: list[Logged] = [
             LoggedDecision(step=step, group=shaped.group, decision=decision)

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 
 Draw = Callable[[int, str, Sequence[int | str]], float]
 """Uniform in [0, 1), by run seed, task id and what it is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chance:
+class BranchChance:
     """A rule's answer. A branch opens when a uniform draw from [0, 1) is below `value`."""
 
     value: float
@@ -27,7 +27,7 @@ class Chance:
 class BranchRule(Protocol):
     """One method's branch decision, as a number."""
 
-    def chance(self, rise: float, streak: int) -> Chance:
+    def chance(self, rise: float, streak: int) -> BranchChance:
         """Return the chance of each branch.
 
         `rise` is the signal here less the one at the start of the trajectory; `streak` how many

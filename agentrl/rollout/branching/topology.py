@@ -15,17 +15,23 @@ The same events in the same order give the same states, under any clock; `restor
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from agentrl.rollout.branching.decision import Boundary, BranchDecision, Origin, Path, Start
+from agentrl.rollout.branching.decision import (
+    BranchDecision,
+    BranchPoint,
+    BranchPointReached,
+    Path,
+    PlannedRollout,
+)
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.growth import Ended, Growth, Reopened
+from agentrl.rollout.branching.tree_state import PathEnded, PathReopened, TreeState
 
 S = TypeVar("S")
-Event = Boundary | Start | Ended | Reopened
+Event = BranchPointReached | PlannedRollout | PathEnded | PathReopened
 """Events a runner reports: a boundary, a start that could not be begun, the end of a trajectory,
 and that it was not the end."""
 
 
-class Topology(Protocol[S]):
+class TreePlanner(Protocol[S]):
     """The shape of a task's tree, as decisions. Immutable, shared between tasks."""
 
     @property
@@ -33,11 +39,11 @@ class Topology(Protocol[S]):
         """Signal by which turns are probed; None for a topology that uses no entropy."""
         ...
 
-    def start(self, task_id: str, *, seed: int) -> tuple[S, tuple[Start, ...]]:
+    def start(self, task_id: str, *, seed: int) -> tuple[S, tuple[PlannedRollout, ...]]:
         """Begin a task."""
         ...
 
-    def growth(self, state: S) -> Growth:
+    def growth(self, state: S) -> TreeState:
         """Return the part of a state that every topology has."""
         ...
 
@@ -48,45 +54,45 @@ class Topology(Protocol[S]):
         """
         ...
 
-    def at_boundary(self, state: S, boundary: Boundary) -> tuple[S, BranchDecision]:
+    def at_boundary(self, state: S, boundary: BranchPointReached) -> tuple[S, BranchDecision]:
         """Decide whether trajectories branch where a turn begins."""
         ...
 
-    def fork_failed(self, state: S, start: Start) -> tuple[S, tuple[Start, ...]]:
+    def fork_failed(self, state: S, start: PlannedRollout) -> tuple[S, tuple[PlannedRollout, ...]]:
         """Take back a start whose world could not be made; its budget is free again."""
         ...
 
-    def finished(self, state: S, ended: Ended) -> tuple[S, tuple[Start, ...]]:
+    def finished(self, state: S, ended: PathEnded) -> tuple[S, tuple[PlannedRollout, ...]]:
         """Take note of the end of a trajectory and say what begins now."""
         ...
 
-    def reopened(self, state: S, again: Reopened) -> tuple[S, tuple[Start, ...]]:
+    def reopened(self, state: S, again: PathReopened) -> tuple[S, tuple[PlannedRollout, ...]]:
         """Begin an ended trajectory again, one way or another: one start."""
         ...
 
-    def kept(self, state: S) -> frozenset[Origin]:
+    def kept(self, state: S) -> frozenset[BranchPoint]:
         """Return the places that trajectories may yet begin from, of those decided to be kept."""
         ...
 
 
 def restore(
-    topology: Topology[S], task_id: str, *, seed: int, events: Sequence[Event]
+    topology: TreePlanner[S], task_id: str, *, seed: int, events: Sequence[Event]
 ) -> tuple[S, tuple[BranchDecision, ...]]:
     """Return the state after `events`, and the decisions they led to."""
     state, _ = topology.start(task_id, seed=seed)
     decisions: list[BranchDecision] = []
     for event in events:
         match event:
-            case Boundary():
+            case BranchPointReached():
                 state, decision = topology.at_boundary(state, event)
                 decisions.append(decision)
-            case Start():
+            case PlannedRollout():
                 state, _ = topology.fork_failed(state, event)
-            case Ended():
+            case PathEnded():
                 state, _ = topology.finished(state, event)
-            case Reopened():
+            case PathReopened():
                 state, _ = topology.reopened(state, event)
     return state, tuple(decisions)
 
 
-AnyTopology = Topology[Any]
+AnyTopology = TreePlanner[Any]

@@ -4,19 +4,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentrl.rollout.curation import dars, dart
-from agentrl.rollout.curation.outcomes import GroupResult, mean, success_rate
-from agentrl.rollout.curation.record import TaskRecord
+from agentrl.rollout.curation.outcomes import GroupOutcome, mean, success_rate
+from agentrl.rollout.curation.record import TaskStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
+class TaskAllotment:
     """Allocation of one task: its trajectories and their turns."""
 
     trajectories: int
     max_turns: int
 
 
-class Allocation(Protocol):
+class RolloutAllocation(Protocol):
     """Decides per task. Pure: everything it knows is in its arguments and its knobs."""
 
     @property
@@ -24,17 +24,17 @@ class Allocation(Protocol):
         """Number of a task's latest scores that count; 0 keeps no records of tasks."""
         ...
 
-    def first(self, record: TaskRecord, *, base: int, max_turns: int) -> Allotment:
+    def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         """Return a task's first allotment; `base` and `max_turns` are the run's."""
         ...
 
-    def more(self, group: GroupResult, *, base: int) -> int:
+    def more(self, group: GroupOutcome, *, base: int) -> int:
         """Return the number of trajectories added to a group once it has ended; asked once."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class FixedAllocator:
     """The same for every task."""
 
     @property
@@ -42,17 +42,17 @@ class Fixed:
         """Return 0: nothing of earlier groups is looked at."""
         return 0
 
-    def first(self, record: TaskRecord, *, base: int, max_turns: int) -> Allotment:
+    def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         """Return the run's own numbers."""
-        return Allotment(trajectories=base, max_turns=max_turns)
+        return TaskAllotment(trajectories=base, max_turns=max_turns)
 
-    def more(self, group: GroupResult, *, base: int) -> int:
+    def more(self, group: GroupOutcome, *, base: int) -> int:
         """Return 0."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dart:
+class DartAllocator:
     """DART: fewer trajectories for nearly solved tasks, and at most a bit longer than a success."""
 
     threshold: float = 0.6
@@ -64,11 +64,11 @@ class Dart:
     length_slack: float | None = 1.5
     """Turn cap over the longest success; 1.0 is the paper's, null leaves the run's cap (code)."""
 
-    def first(self, record: TaskRecord, *, base: int, max_turns: int) -> Allotment:
+    def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         """Return fewer trajectories and turns the better a task goes."""
         rate = dart.success_rate(record, window=self.window)
         longest, slack = record.longest_success_turns, self.length_slack
-        return Allotment(
+        return TaskAllotment(
             trajectories=dart.rollouts(
                 rate, base=base, threshold=self.threshold, minimum=self.minimum
             ),
@@ -77,13 +77,13 @@ class Dart:
             else dart.turns(longest, limit=max_turns, slack=slack),
         )
 
-    def more(self, group: GroupResult, *, base: int) -> int:
+    def more(self, group: GroupOutcome, *, base: int) -> int:
         """Return 0."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dars:
+class DarsAllocator:
     """DARS: a second phase for tasks that succeed less than half of the time."""
 
     form: dars.Form = "equal"
@@ -105,11 +105,11 @@ class Dars:
         factor = 4 if self.form == "equal" else 8
         return self.max_trajectories or factor * base
 
-    def first(self, record: TaskRecord, *, base: int, max_turns: int) -> Allotment:
+    def first(self, record: TaskStatistics, *, base: int, max_turns: int) -> TaskAllotment:
         """Return the run's own numbers: the first phase measures."""
-        return Allotment(trajectories=base, max_turns=max_turns)
+        return TaskAllotment(trajectories=base, max_turns=max_turns)
 
-    def more(self, group: GroupResult, *, base: int) -> int:
+    def more(self, group: GroupOutcome, *, base: int) -> int:
         """Return the second phase; 0 for a group of failures only, which measured nothing."""
         rate = success_rate(group)
         if rate is None:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentrl.rollout.curation.outcomes import GroupResult, mean, score
+from agentrl.rollout.curation.outcomes import GroupOutcome, mean, score
 from agentrl.rollout.curation.sampling import by_task, uniform_draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difficulty:
+class TaskDifficulty:
     """Of one task: the running mean of expected minus observed success."""
 
     value: float
@@ -23,12 +23,12 @@ class CdasState:
 
     kind: Literal["cdas"] = "cdas"
     competence: float = 0.0
-    difficulties: Mapping[str, Difficulty] = field(default_factory=dict[str, Difficulty])
+    difficulties: Mapping[str, TaskDifficulty] = field(default_factory=dict[str, TaskDifficulty])
     steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cdas:
+class CdasTaskSampler:
     """Half of the tasks from just below the policy's competence, half from just above."""
 
     warmup_steps: int = 1
@@ -49,7 +49,7 @@ class Cdas:
             return tuple(sorted(tasks, key=lambda task: draws[task])[:count])
         return nearest(state, count, draws=draws)
 
-    def observe(self, state: CdasState, groups: Iterable[GroupResult], *, tasks: int) -> CdasState:
+    def observe(self, state: CdasState, groups: Iterable[GroupOutcome], *, tasks: int) -> CdasState:
         """Return the state after a step; `tasks` is how many the sampler chooses from.
 
         Everything expected is expected from the state before the step, so the order of `groups`
@@ -63,13 +63,13 @@ class Cdas:
         after = dict(state.difficulties)
         moved: list[float] = []
         for task, rate in rates.items():
-            old = state.difficulties.get(task, Difficulty(value=0.0, updates=0))
+            old = state.difficulties.get(task, TaskDifficulty(value=0.0, updates=0))
             updates = old.updates + 1
             weight = updates + self.first_halved
             surprise = expected_rate(old.value, state.competence) - rate
             value = ((weight - 1) * old.value + surprise) / weight
             moved.append(value - old.value)
-            after[task] = Difficulty(value=value, updates=updates)
+            after[task] = TaskDifficulty(value=value, updates=updates)
         return CdasState(
             competence=state.competence - math.fsum(moved) / tasks,
             difficulties=after,

@@ -4,29 +4,29 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from agentrl.rollout.curation.dapo import DynamicSampling, NothingToLearn, Verdict, to_ask
-from agentrl.rollout.curation.outcomes import GroupResult
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn, Verdict, to_ask
+from agentrl.rollout.curation.outcomes import GroupOutcome
 
 DROPPED: tuple[Verdict, ...] = ("all_right", "all_wrong", "even", "too_easy", "too_few")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedGroup:
     """A finished group and what became of it."""
 
-    group: GroupResult
+    group: GroupOutcome
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collection:
+class StepCollection:
     """Groups of a step: running, kept and dropped. Values that JSON can hold."""
 
     step: int
     wanted: int
-    carried: tuple[GroupResult, ...] = ()
+    carried: tuple[GroupOutcome, ...] = ()
     """Complete groups that an earlier step had too many of."""
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JudgedGroup, ...] = ()
     """In the order they ended."""
     running: tuple[int, ...] = ()
     """Ordinals."""
@@ -37,17 +37,17 @@ class Collection:
     """The sampler has no further task for this step."""
 
     @property
-    def kept(self) -> tuple[GroupResult, ...]:
+    def kept(self) -> tuple[GroupOutcome, ...]:
         """Groups that may train: carried ones first, then in the order they ended."""
         return self.carried + tuple(j.group for j in self.judged if j.verdict == "kept")
 
     @property
-    def batch(self) -> tuple[GroupResult, ...]:
+    def batch(self) -> tuple[GroupOutcome, ...]:
         """Groups that train: the first `wanted` of the kept ones."""
         return self.kept[: self.wanted]
 
     @property
-    def surplus(self) -> tuple[GroupResult, ...]:
+    def surplus(self) -> tuple[GroupOutcome, ...]:
         """Return the kept groups that the batch has no place for."""
         return self.kept[self.wanted :]
 
@@ -57,7 +57,7 @@ class Collection:
         return len(self.kept) >= self.wanted
 
 
-def missing_groups(state: Collection, rule: DynamicSampling | None) -> int:
+def missing_groups(state: StepCollection, rule: DynamicSamplingFilter | None) -> int:
     """Return the number of groups to start now; 0 while running ones may still fill the batch."""
     if state.exhausted:
         return 0
@@ -65,7 +65,7 @@ def missing_groups(state: Collection, rule: DynamicSampling | None) -> int:
     return to_ask(rule, wanted=state.wanted, live=live, rounds=state.rounds)
 
 
-def started(state: Collection, *, asked: int, got: int) -> Collection:
+def started(state: StepCollection, *, asked: int, got: int) -> StepCollection:
     """Return the state after a round asked the sampler for so many tasks and got some."""
     ordinals = range(state.started, state.started + got)
     return replace(
@@ -77,7 +77,7 @@ def started(state: Collection, *, asked: int, got: int) -> Collection:
     )
 
 
-def ended(state: Collection, judged: Judged) -> Collection:
+def ended(state: StepCollection, judged: JudgedGroup) -> StepCollection:
     """Return the state after a running group ended. Raises `ValueError` for one that does not run.
 
     A group lends its place to nobody: ending twice, or in another step, is a mistake of the caller.
@@ -92,12 +92,12 @@ def ended(state: Collection, judged: Judged) -> Collection:
     return replace(state, running=left, judged=(*state.judged, judged))
 
 
-def is_done(state: Collection, rule: DynamicSampling | None) -> bool:
+def is_done(state: StepCollection, rule: DynamicSamplingFilter | None) -> bool:
     """Return whether nothing more can join the batch: it is full, or nothing runs or may start."""
     return state.full or (not state.running and not missing_groups(state, rule))
 
 
-def check_enough(state: Collection, rule: DynamicSampling | None) -> None:
+def check_enough(state: StepCollection, rule: DynamicSamplingFilter | None) -> None:
     """Raise `NothingToLearn` for an empty batch, and for a short one where the rule says so.
 
     Without a rule nothing is ever dropped, and the trainer says what a batch of failures lacks.
@@ -114,7 +114,7 @@ def check_enough(state: Collection, rule: DynamicSampling | None) -> None:
 
 
 def carried_over(
-    groups: Iterable[GroupResult], *, version: int, max_age: int
-) -> tuple[GroupResult, ...]:
+    groups: Iterable[GroupOutcome], *, version: int, max_age: int
+) -> tuple[GroupOutcome, ...]:
     """Return the groups that a step of trainer version `version` may still train on."""
     return tuple(g for g in groups if version - g.oldest_version <= max_age)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from agentrl.rollout.curation.collection import (
-    Collection,
-    Judged,
+    JudgedGroup,
+    StepCollection,
     check_enough,
     ended,
     is_done,
@@ -15,21 +15,21 @@ from agentrl.rollout.curation.collection import (
     started,
 )
 from agentrl.rollout.curation.curator import (
+    CuratedTaskSource,
     CurationState,
-    TaskSource,
     after_step,
     first_state,
     record_of,
     usable_carried,
 )
 from agentrl.rollout.curation.dapo import Verdict, verdict
-from agentrl.rollout.curation.figures import StepAccount, figures
-from agentrl.rollout.curation.graft import Branch, branch_of, with_branch, with_members
-from agentrl.rollout.curation.outcomes import GroupResult, group_result
-from agentrl.rollout.curation.rules import Curation
+from agentrl.rollout.curation.metrics import StepAccount, figures
+from agentrl.rollout.curation.outcomes import GroupOutcome, group_result
+from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.curation.steps import turn_weights
-from agentrl.rollout.curation.success_pool import Loan, with_loan
-from agentrl.sampler import TaskSampler
+from agentrl.rollout.curation.success_pool import SuccessLoan, with_loan
+from agentrl.rollout.task_sampler import TaskSampler
+from agentrl.store.trajectory_copy import TrajectoryCopy, branch_of, with_branch, with_members
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
 
@@ -37,7 +37,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ask:
+class CurationRequest:
     """Trajectories to make: samples `first_sample` to `first_sample + trajectories - 1`."""
 
     ordinal: int
@@ -51,31 +51,31 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Curated:
+class CuratedBatch:
     """Batch of a step: trees, loss weights and loans."""
 
     trees: tuple[Tree, ...]
     """In the order their groups were drawn, whatever order they ended in."""
     weights: tuple[Mapping[int, Mapping[int, float]], ...] | None = None
     """Per tree, by sample and turn, what multiplies the loss of its tokens; None is 1 for all."""
-    loans: tuple[Loan, ...] = ()
+    loans: tuple[SuccessLoan, ...] = ()
     """Trajectories of the batch that an earlier step made."""
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-class Curator:
+class TaskCurator:
     """Curates one step after the other. Its whole state is `state` and what `stored` names."""
 
     def __init__(
         self,
-        rules: Curation,
+        rules: CurationRules,
         stream: TaskSampler,
         *,
         seed: int,
         group_size: int,
         max_turns: int,
         state: CurationState | None = None,
-        branches: Mapping[str, Branch] | None = None,
+        branches: Mapping[str, TrajectoryCopy] | None = None,
         carried: Mapping[str, Tree] | None = None,
     ) -> None:
         """Begin, or go on from a saved `state`.
@@ -87,7 +87,7 @@ class Curator:
         self.seed = seed
         self.group_size = group_size
         self.max_turns = max_turns
-        self.source = TaskSource(rules, stream, seed=seed)
+        self.source = CuratedTaskSource(rules, stream, seed=seed)
         self.branches = dict(branches or {})
         self.carried = dict(carried or {})
         self.state = first_state(rules) if state is None else self._lendable(state)
@@ -95,11 +95,11 @@ class Curator:
             self.source.restore(state)
 
     @property
-    def stored(self) -> tuple[Mapping[str, Branch], Mapping[str, Tree]]:
+    def stored(self) -> tuple[Mapping[str, TrajectoryCopy], Mapping[str, Tree]]:
         """Return the trajectories that may be lent and the groups that wait, by name."""
         return self.branches, self.carried
 
-    def loan(self, group: GroupResult, *, version: int) -> Loan | None:
+    def loan(self, group: GroupOutcome, *, version: int) -> SuccessLoan | None:
         """Return the stored success lent to a group without one; None where there is none."""
         pool, above = self.rules.pool, self.rules.success_above
         if pool is None:
@@ -107,14 +107,16 @@ class Curator:
         loan = pool.lend(self.state.pool, group, version=version, success_above=above)
         return loan if loan and loan.ref in self.branches else None
 
-    def trains(self, group: GroupResult) -> frozenset[int]:
+    def trains(self, group: GroupOutcome) -> frozenset[int]:
         """Return the samples of a group, as a loan leaves it, that train."""
         rule, above = self.rules.members, self.rules.success_above
         if rule is None:
             return frozenset(result.sample for result in group.valid)
         return rule.chosen(group, seed=self.seed, success_above=above)
 
-    def judged(self, group: GroupResult, loan: Loan | None) -> tuple[Verdict, frozenset[int]]:
+    def judged(
+        self, group: GroupOutcome, loan: SuccessLoan | None
+    ) -> tuple[Verdict, frozenset[int]]:
         """Return whether a group trains, and which of its samples would."""
         lent = with_loan(group, loan) if loan else group
         members = self.trains(lent)
@@ -128,7 +130,7 @@ class Curator:
         """Return a saved state without the successes nobody holds, which could never be lent."""
         return replace(state, pool=state.pool.holding(self.branches.keys()))
 
-    def remember(self, group: GroupResult, tree: Tree, leaves: Iterable[Leaf]) -> None:
+    def remember(self, group: GroupOutcome, tree: Tree, leaves: Iterable[Leaf]) -> None:
         """Store a group's trajectories by name, until `keep_stored` knows which to keep."""
         if self.rules.pool is not None:
             for leaf in leaves:
@@ -153,24 +155,24 @@ class CuratedStep:
     a step that is given up leaves no trace but the stream's position.
     """
 
-    curator: Curator
+    curator: TaskCurator
     wanted: int
     version: int
     busy: frozenset[str]
 
-    _state: Collection = field(init=False)
+    _state: StepCollection = field(init=False)
     _tasks: dict[int, Task] = field(default_factory=dict[int, Task])
     _trees: dict[str, Tree] = field(default_factory=dict[str, Tree])
-    _loans: dict[str, Loan] = field(default_factory=dict[str, Loan])
+    _loans: dict[str, SuccessLoan] = field(default_factory=dict[str, SuccessLoan])
     _grown: set[int] = field(default_factory=set[int])
-    _second: list[Ask] = field(default_factory=list[Ask])
-    _abandoned: dict[int, GroupResult] = field(default_factory=dict[int, GroupResult])
+    _second: list[CurationRequest] = field(default_factory=list[CurationRequest])
+    _abandoned: dict[int, GroupOutcome] = field(default_factory=dict[int, GroupOutcome])
 
     def __post_init__(self) -> None:
         curator = self.curator
         usable = usable_carried(curator.rules, curator.state, self.version)
         here = tuple(group for group in usable if group.key in curator.carried)
-        self._state = Collection(step=curator.state.steps, wanted=self.wanted, carried=here)
+        self._state = StepCollection(step=curator.state.steps, wanted=self.wanted, carried=here)
         self._trees.update({group.key: curator.carried[group.key] for group in here})
 
     @property
@@ -178,12 +180,12 @@ class CuratedStep:
         """Return whether nothing more can join the batch; what still runs may be stopped."""
         return is_done(self._state, self.curator.rules.filter)
 
-    def asks(self) -> list[Ask]:
+    def asks(self) -> list[CurationRequest]:
         """Return the groups to start now: second phases first, then new groups."""
         asks, self._second = self._second, []
         return asks + self._new_groups()
 
-    def ended(self, ask: Ask, tree: Tree) -> Verdict | None:
+    def ended(self, ask: CurationRequest, tree: Tree) -> Verdict | None:
         """Take the tree of an ask in which every trajectory has ended, failures among them.
 
         Returns None when the group goes on with a second phase.
@@ -200,11 +202,11 @@ class CuratedStep:
             return None
         return self._judge(group, tree)
 
-    def abandoned(self, ask: Ask, tree: Tree) -> None:
+    def abandoned(self, ask: CurationRequest, tree: Tree) -> None:
         """Report what a group that was stopped on the way had so far, for the figures only."""
         self._abandoned[ask.ordinal] = self._result(ask, tree)
 
-    def finish(self) -> Curated:
+    def finish(self) -> CuratedBatch:
         """Return the batch and learn from the step, which is `done`.
 
         Raises `NothingToLearn` as the filter says.
@@ -241,14 +243,14 @@ class CuratedStep:
             trains=curator.trains,
         )
         rule = curator.rules.steps
-        return Curated(
+        return CuratedBatch(
             trees=trees,
             weights=tuple(turn_weights(tree, rule) for tree in trees) if rule else None,
             loans=loans,
             figures=figures(account),
         )
 
-    def _new_groups(self) -> list[Ask]:
+    def _new_groups(self) -> list[CurationRequest]:
         rules, state = self.curator.rules, self._state
         count = missing_groups(state, rules.filter)
         if not count:
@@ -263,27 +265,27 @@ class CuratedStep:
         here = {task.id for task in self._tasks.values()}
         return frozenset(here | self.busy | {group.task_id for group in self._state.carried})
 
-    def _first(self, ordinal: int, task: Task) -> Ask:
+    def _first(self, ordinal: int, task: Task) -> CurationRequest:
         curator = self.curator
         self._tasks[ordinal] = task
         allotment = curator.rules.allocation.first(
             record_of(curator.state, task.id), base=curator.group_size, max_turns=curator.max_turns
         )
-        return Ask(
+        return CurationRequest(
             ordinal=ordinal,
             task=task,
             trajectories=allotment.trajectories,
             max_turns=allotment.max_turns,
         )
 
-    def _result(self, ask: Ask, tree: Tree) -> GroupResult:
+    def _result(self, ask: CurationRequest, tree: Tree) -> GroupOutcome:
         asked = ask.first_sample + ask.trajectories
         return group_result(tree, step=self._state.step, ordinal=ask.ordinal, asked=asked)
 
-    def _judge(self, group: GroupResult, tree: Tree) -> Verdict:
+    def _judge(self, group: GroupOutcome, tree: Tree) -> Verdict:
         loan = self.curator.loan(group, version=self.version)
         found, members = self.curator.judged(group, loan)
-        self._state = ended(self._state, Judged(group=group, verdict=found))
+        self._state = ended(self._state, JudgedGroup(group=group, verdict=found))
         self.curator.remember(group, tree, tree.leaves)
         trained = tree
         if loan and found == "kept":

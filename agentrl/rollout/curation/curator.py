@@ -7,15 +7,15 @@ from itertools import islice
 
 from agentrl.errors import ConfigError
 from agentrl.rollout.curation.cdas import CdasState
-from agentrl.rollout.curation.collection import Collection, carried_over
-from agentrl.rollout.curation.outcomes import GroupResult
-from agentrl.rollout.curation.record import UNSEEN, TaskRecord, observe
-from agentrl.rollout.curation.rules import Curation
-from agentrl.rollout.curation.sampling import UniformState, overdue
-from agentrl.rollout.curation.success_pool import Loan, PoolState
+from agentrl.rollout.curation.collection import StepCollection, carried_over
+from agentrl.rollout.curation.outcomes import GroupOutcome
+from agentrl.rollout.curation.record import UNSEEN, TaskStatistics, observe
+from agentrl.rollout.curation.rules import CurationRules
+from agentrl.rollout.curation.sampling import UniformSamplerState, overdue
+from agentrl.rollout.curation.success_pool import PoolState, SuccessLoan
 from agentrl.rollout.curation.vade import VadeState
-from agentrl.sampler import TaskSampler
-from agentrl.seeds import derive
+from agentrl.rollout.task_sampler import TaskSampler
+from agentrl.runtime.seeds import derive
 from agentrl.task import Task
 
 CATALOGUE = 100_000
@@ -32,25 +32,25 @@ class CurationState:
     """Position in the stream, where tasks come from it."""
     groups: int = 0
     """Begun behind a gate so far; their seeds follow from it."""
-    sampler: UniformState | CdasState | VadeState | None = None
-    records: Mapping[str, TaskRecord] = field(default_factory=dict[str, TaskRecord])
+    sampler: UniformSamplerState | CdasState | VadeState | None = None
+    records: Mapping[str, TaskStatistics] = field(default_factory=dict[str, TaskStatistics])
     drawn: Mapping[str, int] = field(default_factory=dict[str, int])
     """The step each task was last drawn in, where a sampler chooses."""
     pool: PoolState = field(default_factory=PoolState)
-    carried: tuple[GroupResult, ...] = ()
+    carried: tuple[GroupOutcome, ...] = ()
     """Complete groups that found no place in their step's batch."""
 
 
-def first_state(rules: Curation) -> CurationState:
+def first_state(rules: CurationRules) -> CurationState:
     """Return the state before the first step."""
     return CurationState(sampler=rules.sampler.start() if rules.sampler else None)
 
 
 def after_step(
-    rules: Curation,
+    rules: CurationRules,
     state: CurationState,
-    collection: Collection,
-    loans: Iterable[Loan],
+    collection: StepCollection,
+    loans: Iterable[SuccessLoan],
     *,
     drawn: Names[str],
     version: int,
@@ -90,24 +90,26 @@ def after_step(
     )
 
 
-def usable_carried(rules: Curation, state: CurationState, version: int) -> tuple[GroupResult, ...]:
+def usable_carried(
+    rules: CurationRules, state: CurationState, version: int
+) -> tuple[GroupOutcome, ...]:
     """Return the carried groups that are young enough for a step at `version`."""
     age = rules.filter.surplus_age if rules.filter else 0
     return carried_over(state.carried, version=version, max_age=age)
 
 
-def record_of(state: CurationState, task_id: str) -> TaskRecord:
+def record_of(state: CurationState, task_id: str) -> TaskStatistics:
     """Return the record of a task; `UNSEEN` without one."""
     return state.records.get(task_id, UNSEEN)
 
 
-class TaskSource:
+class CuratedTaskSource:
     """Tasks for the rounds of a step: from the stream, or chosen by a sampler among all there are.
 
     Raises `ConfigError` when a sampler meets an endless stream or a state of other tasks.
     """
 
-    def __init__(self, rules: Curation, stream: TaskSampler, *, seed: int) -> None:
+    def __init__(self, rules: CurationRules, stream: TaskSampler, *, seed: int) -> None:
         self._rules = rules
         self._stream = stream
         self._seed = seed

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Literal
 
 from agentrl.errors import AgentrlError
-from agentrl.rollout.curation.outcomes import GroupResult, mean
+from agentrl.rollout.curation.outcomes import GroupOutcome, mean
 
 HAIR = 1e-9
 """Keeps a product that is whole on paper from being rounded up by its last bit."""
@@ -29,7 +29,7 @@ class NothingToLearn(AgentrlError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DynamicSampling:
+class DynamicSamplingFilter:
     """Groups that train, and limits on requests for others in place of those that do not."""
 
     min_spread: float = 1e-6
@@ -69,7 +69,7 @@ class DynamicSampling:
         return ways if self.short == "train" else f"{ways}, or set curation.filter.short: train"
 
 
-def verdict(group: GroupResult, rule: DynamicSampling) -> Verdict:
+def verdict(group: GroupOutcome, rule: DynamicSamplingFilter) -> Verdict:
     """Return whether a group trains, or why not. Failures are in no figure of it."""
     rewards = group.rewards
     if rule.singletons and group.asked == 1 and len(rewards) == 1:
@@ -86,7 +86,7 @@ def verdict(group: GroupResult, rule: DynamicSampling) -> Verdict:
     return "kept"
 
 
-def measures(group: GroupResult, rule: DynamicSampling) -> tuple[float, ...]:
+def measures(group: GroupOutcome, rule: DynamicSamplingFilter) -> tuple[float, ...]:
     """Return the numbers of a group's trajectories that must differ.
 
     Source: UI-S1 (arXiv 2509.11543), equation 12 as its code has it: `seq_future_reward` is the
@@ -101,7 +101,7 @@ def measures(group: GroupResult, rule: DynamicSampling) -> tuple[float, ...]:
     return tuple(ends)
 
 
-def first_return(turn_rewards: Sequence[float], rule: DynamicSampling) -> float:
+def first_return(turn_rewards: Sequence[float], rule: DynamicSamplingFilter) -> float:
     """Return the discounted pay of the turns before the first mismatch, or of a first mismatch."""
     matched = list(takewhile(lambda reward: reward >= rule.match_reward, turn_rewards))
     counted = matched or turn_rewards[:1]
@@ -117,13 +117,13 @@ def spread(rewards: Sequence[float]) -> float:
     return (variance or 0.0) ** 0.5
 
 
-def _why_even(rewards: Sequence[float], rule: DynamicSampling) -> Verdict:
+def _why_even(rewards: Sequence[float], rule: DynamicSamplingFilter) -> Verdict:
     if min(rewards) >= rule.right_at:
         return "all_right"
     return "all_wrong" if max(rewards) <= rule.wrong_at else "even"
 
 
-def to_ask(rule: DynamicSampling | None, *, wanted: int, live: int, rounds: int) -> int:
+def to_ask(rule: DynamicSamplingFilter | None, *, wanted: int, live: int, rounds: int) -> int:
     """Return the number of groups to start now.
 
     `live` groups are kept or still running, `rounds` requests went out before. Without a rule there

@@ -5,7 +5,7 @@ Source: arXiv 2509.23866 and its code. What the code lacks (the length cap) foll
 
 import math
 
-from agentrl.rollout.curation.record import TaskRecord
+from agentrl.rollout.curation.record import TaskStatistics
 
 HAIR = 1e-9
 """Below the smallest step that matters; keeps 1.1 x 10 at 11 when it is rounded up."""
@@ -32,7 +32,7 @@ def turns(longest_success: int, *, limit: int, slack: float) -> int:
     return min(limit, math.ceil(slack * longest_success - HAIR))
 
 
-def success_rate(record: TaskRecord, *, window: int) -> float | None:
+def success_rate(record: TaskStatistics, *, window: int) -> float | None:
     """Return the mean score of a task's latest `window` trajectories; None without any."""
     latest = record.recent[-window:]
     return math.fsum(latest) / len(latest) if latest else None

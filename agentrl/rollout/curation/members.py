@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from random import Random
 
 from agentrl.errors import ConfigError
-from agentrl.rollout.curation.outcomes import GroupResult, Result
-from agentrl.seeds import derive
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
+from agentrl.runtime.seeds import derive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balanced:
+class BalancedRollouts:
     """Leave out failures that are too short, then cut to `most` with both outcomes kept."""
 
     most: int = 8
@@ -28,7 +28,7 @@ class Balanced:
                 "must be at least 2"
             )
 
-    def chosen(self, group: GroupResult, *, seed: int, success_above: float) -> frozenset[int]:
+    def chosen(self, group: GroupOutcome, *, seed: int, success_above: float) -> frozenset[int]:
         """Return the samples that train; those without a reward are not among them.
 
         Which ones go depends on the seed, the group's name and the samples, on no order.
@@ -46,5 +46,5 @@ class Balanced:
         return frozenset((*held, *more))
 
 
-def _reward(result: Result) -> float:
+def _reward(result: RolloutSummary) -> float:
     return result.reward or 0.0

@@ -8,7 +8,7 @@ from agentrl.trajectory import Leaf, Tree, reward_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class RolloutSummary:
     """Outcome of one trajectory."""
 
     sample: int
@@ -34,7 +34,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupResult:
+class GroupOutcome:
     """Outcomes of the trajectories of one task in one step."""
 
     step: int
@@ -43,7 +43,7 @@ class GroupResult:
     task_id: str
     asked: int
     """Number of trajectories requested, the second phase of an allocation included."""
-    results: tuple[Result, ...]
+    results: tuple[RolloutSummary, ...]
 
     @property
     def key(self) -> str:
@@ -51,7 +51,7 @@ class GroupResult:
         return f"{self.step}/{self.ordinal}"
 
     @property
-    def valid(self) -> tuple[Result, ...]:
+    def valid(self) -> tuple[RolloutSummary, ...]:
         """Return the results that have a reward, in sample order, whatever order they came in."""
         found = [result for result in self.results if result.reward is not None]
         return tuple(sorted(found, key=lambda result: result.sample))
@@ -77,7 +77,7 @@ def score(reward: float) -> float:
     return min(max(reward, 0.0), 1.0)
 
 
-def success_rate(group: GroupResult) -> float | None:
+def success_rate(group: GroupOutcome) -> float | None:
     """Return the mean score of the trajectories that have a reward; None when none has."""
     return mean(score(reward) for reward in group.rewards)
 
@@ -91,24 +91,24 @@ def mean(values: Iterable[float]) -> float | None:
     return math.fsum(held) / len(held) if held else None
 
 
-def in_order(groups: Iterable[GroupResult]) -> list[GroupResult]:
+def in_order(groups: Iterable[GroupOutcome]) -> list[GroupOutcome]:
     """Return groups in the order they were drawn: what is learnt never depends on arrival."""
     return sorted(groups, key=lambda group: (group.step, group.ordinal))
 
 
-def group_result(tree: Tree, *, step: int, ordinal: int, asked: int) -> GroupResult:
+def group_result(tree: Tree, *, step: int, ordinal: int, asked: int) -> GroupOutcome:
     """Return a tree's leaves as results."""
     results = tuple(result_of(tree, leaf) for leaf in tree.leaves)
-    return GroupResult(
+    return GroupOutcome(
         step=step, ordinal=ordinal, task_id=tree.task.id, asked=asked, results=results
     )
 
 
-def result_of(tree: Tree, leaf: Leaf) -> Result:
+def result_of(tree: Tree, leaf: Leaf) -> RolloutSummary:
     """Return one trajectory's end as a result; the leaf need not be on the tree yet."""
     path = () if leaf.node is None else tree.path(leaf.node)
     sampled = [node for node in path if node.source == "sampled"]
-    return Result(
+    return RolloutSummary(
         sample=leaf.sample,
         reward=reward_of(leaf.outcome),
         tokens=sum(len(node.token_ids) for node in sampled),

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agentrl.rollout.curation.outcomes import GroupResult, in_order, score
+from agentrl.rollout.curation.outcomes import GroupOutcome, in_order, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord:
+class TaskStatistics:
     """The statistics of one task."""
 
     groups: int = 0
@@ -20,16 +20,16 @@ class TaskRecord:
     last_step: int = -1
 
 
-UNSEEN = TaskRecord()
+UNSEEN = TaskStatistics()
 
 
 def observe(
-    records: Mapping[str, TaskRecord],
-    groups: Iterable[GroupResult],
+    records: Mapping[str, TaskStatistics],
+    groups: Iterable[GroupOutcome],
     *,
     window: int,
     success_above: float,
-) -> dict[str, TaskRecord]:
+) -> dict[str, TaskStatistics]:
     """Return the records after a step; `groups` may come in any order.
 
     A success is a reward above `success_above`. Groups without any reward leave no trace.
@@ -41,7 +41,7 @@ def observe(
         old = after.get(group.task_id, UNSEEN)
         scores = tuple(score(reward) for reward in group.rewards)
         lengths = [r.turns for r in group.valid if (r.reward or 0.0) > success_above]
-        after[group.task_id] = TaskRecord(
+        after[group.task_id] = TaskStatistics(
             groups=old.groups + 1,
             trajectories=old.trajectories + len(scores),
             recent=(old.recent + scores)[-window:],

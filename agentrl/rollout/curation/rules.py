@@ -5,26 +5,31 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl.rollout.curation.allocation import Allocation, Dars, Dart, Fixed
-from agentrl.rollout.curation.cdas import Cdas
-from agentrl.rollout.curation.dapo import DynamicSampling
-from agentrl.rollout.curation.members import Balanced
-from agentrl.rollout.curation.sampling import Sampler, Uniform
+from agentrl.rollout.curation.allocation import (
+    DarsAllocator,
+    DartAllocator,
+    FixedAllocator,
+    RolloutAllocation,
+)
+from agentrl.rollout.curation.cdas import CdasTaskSampler
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+from agentrl.rollout.curation.members import BalancedRollouts
+from agentrl.rollout.curation.sampling import CurriculumSampler, UniformTaskSampler
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
-from agentrl.rollout.curation.vade import Vade
+from agentrl.rollout.curation.vade import VadeTaskSampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curation:
+class CurationRules:
     """Everything that decides which trajectories are made and which of them train."""
 
-    sampler: Sampler | None = None
+    sampler: CurriculumSampler | None = None
     """None is `stream`: the environment's own order, then shuffled epochs."""
-    allocation: Allocation = field(default_factory=Fixed)
-    filter: DynamicSampling | None = None
+    allocation: RolloutAllocation = field(default_factory=FixedAllocator)
+    filter: DynamicSamplingFilter | None = None
     pool: SuccessPool | None = None
-    members: Balanced | None = None
+    members: BalancedRollouts | None = None
     """Selection of a group's trajectories that train; None is all."""
     steps: HighEntropySteps | None = None
     success_above: float = 0.0
@@ -35,29 +40,36 @@ class Curation:
     @property
     def does_nothing(self) -> bool:
         """Return whether a run is the same without it."""
-        return self == Curation()
+        return self == CurationRules()
 
 
 SLOTS: Mapping[str, Mapping[str, Callable[..., Any] | None]] = {
-    "sampler": {"stream": None, "uniform": Uniform, "cdas": Cdas, "vade": Vade},
-    "allocation": {"fixed": Fixed, "dart": Dart, "dars": Dars},
-    "filter": {"none": None, "dapo": DynamicSampling},
+    "sampler": {
+        "stream": None,
+        "uniform": UniformTaskSampler,
+        "cdas": CdasTaskSampler,
+        "vade": VadeTaskSampler,
+    },
+    "allocation": {"fixed": FixedAllocator, "dart": DartAllocator, "dars": DarsAllocator},
+    "filter": {"none": None, "dapo": DynamicSamplingFilter},
     "pool": {"none": None, "success": SuccessPool},
-    "members": {"all": None, "balanced": Balanced},
+    "members": {"all": None, "balanced": BalancedRollouts},
     "steps": {"all": None, "high_entropy": HighEntropySteps},
 }
 """Every method by slot and name."""
 
 
-def curation_of(keys: Mapping[str, Any]) -> Curation:
+def curation_of(keys: Mapping[str, Any]) -> CurationRules:
     """Return the rules of a config section: a mapping with a `name` and knobs for each slot.
 
     Raises `ConfigError` for an unknown slot, name or knob.
     """
-    known = [field.name for field in fields(Curation)]
+    known = [field.name for field in fields(CurationRules)]
     if wrong := sorted(keys.keys() - {*known}):
         raise ConfigError(f"curation.{wrong[0]} is no key; the keys are {', '.join(known)}")
-    return Curation(**{key: _bound(key, keys[key]) if key in SLOTS else keys[key] for key in keys})
+    return CurationRules(
+        **{key: _bound(key, keys[key]) if key in SLOTS else keys[key] for key in keys}
+    )
 
 
 def _bound(slot: str, keys: Mapping[str, Any]) -> Any:
@@ -79,7 +91,7 @@ def _bound(slot: str, keys: Mapping[str, Any]) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class CurationContext:
     """Parts of the rest of the run's config that curation depends on."""
 
     group_size: int
@@ -95,68 +107,68 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class CurationConflict:
     """A combination that makes no sense, and what to say about it."""
 
-    holds: Callable[[Curation, Surroundings], bool]
+    holds: Callable[[CurationRules, CurationContext], bool]
     text: str
 
 
-def _first_round(rules: Curation, around: Surroundings) -> float:
+def _first_round(rules: CurationRules, around: CurationContext) -> float:
     return around.tasks_per_step * (rules.filter.oversample if rules.filter else 1.0)
 
 
-def _caps_turns(rules: Curation) -> bool:
-    return isinstance(rules.allocation, Dart) and rules.allocation.length_slack is not None
+def _caps_turns(rules: CurationRules) -> bool:
+    return isinstance(rules.allocation, DartAllocator) and rules.allocation.length_slack is not None
 
 
-CONFLICTS: tuple[Conflict, ...] = (
-    Conflict(
+CONFLICTS: tuple[CurationConflict, ...] = (
+    CurationConflict(
         lambda r, a: r.sampler is not None and a.tasks is None,
         "curation.sampler.name chooses among known tasks, and nothing says that the stream of "
         "tasks ends; set env.task_limit, or curation.sampler.name: stream",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: r.sampler is not None and a.tasks is not None and a.tasks < _first_round(r, a),
         "curation.sampler.name draws no task twice in a step, and rollout.tasks_per_step (times "
         "curation.filter.oversample) is more than there are tasks; lower rollout.tasks_per_step, "
         "raise env.task_limit, or set curation.sampler.name: stream",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: r.sampler is None and r.revisit_every is not None,
         "curation.revisit_every is for samplers that may leave tasks out, and "
         "curation.sampler.name: stream leaves out none; take one of them out",
     ),
-    Conflict(
-        lambda r, a: isinstance(r.allocation, Dart) and a.tasks is None,
+    CurationConflict(
+        lambda r, a: isinstance(r.allocation, DartAllocator) and a.tasks is None,
         "curation.allocation.name: dart learns from earlier trajectories of the same task, and in "
         "an endless stream no task comes back; where it ends, set env.task_limit, or "
         "curation.allocation.name: fixed",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: r.pool is not None and a.tasks is None,
         "curation.pool.name: success lends earlier trajectories of the same task, and in an "
         "endless stream no task comes back; where it ends, set env.task_limit, or "
         "curation.pool.name: none",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: r.filter is not None and a.group_size < 2,
         "curation.filter.name: dapo keeps groups whose rewards differ, and with "
         "rollout.group_size: 1 there is nothing to differ from; raise rollout.group_size, or set "
         "curation.filter.name: none",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: r.filter is not None and 2 <= a.group_size < r.filter.min_valid,
         "curation.filter.min_valid is above rollout.group_size, so no group is ever kept; lower "
         "curation.filter.min_valid or raise rollout.group_size",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: r.pool is not None and a.group_size < 2,
         "curation.pool.name: success puts one trajectory into a group beside the others, and with "
         "rollout.group_size: 1 there are no others; raise rollout.group_size, or set "
         "curation.pool.name: none",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: (
             r.pool is not None
             and a.max_age is not None
@@ -165,7 +177,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         "curation.pool.max_age lends tokens that rollout.max_age keeps from training; set "
         "curation.pool.max_age to at most rollout.max_age",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: (
             r.members is not None
             and r.filter is not None
@@ -174,7 +186,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         "curation.members.most is below curation.filter.min_valid, so no group is ever kept; raise "
         "curation.members.most, or lower curation.filter.min_valid",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: (
             r.success_above != 0 and r.pool is None and r.members is None and not _caps_turns(r)
         ),
@@ -182,14 +194,16 @@ CONFLICTS: tuple[Conflict, ...] = (
         "DART's turn caps, and none of them is there; leave it out, or set curation.pool.name: "
         "success or curation.allocation.name: dart",
     ),
-    Conflict(
-        lambda r, a: isinstance(r.allocation, Dart) and r.allocation.minimum > a.group_size,
+    CurationConflict(
+        lambda r, a: (
+            isinstance(r.allocation, DartAllocator) and r.allocation.minimum > a.group_size
+        ),
         "curation.allocation.minimum is above rollout.group_size, which is the most a task gets; "
         "lower curation.allocation.minimum",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: (
-            isinstance(r.allocation, Dart)
+            isinstance(r.allocation, DartAllocator)
             and r.filter is not None
             and max(r.allocation.minimum, 2) < r.filter.min_valid <= a.group_size
         ),
@@ -197,42 +211,45 @@ CONFLICTS: tuple[Conflict, ...] = (
         "solved task, whose groups would never be kept; lower curation.filter.min_valid, or raise "
         "curation.allocation.minimum to it",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: (
-            isinstance(r.allocation, Dars) and r.allocation.limit(a.group_size) <= a.group_size
+            isinstance(r.allocation, DarsAllocator)
+            and r.allocation.limit(a.group_size) <= a.group_size
         ),
         "curation.allocation.max_trajectories leaves a second phase nothing beyond "
         "rollout.group_size; raise curation.allocation.max_trajectories, or set "
         "curation.allocation.name: fixed",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: (
-            isinstance(r.allocation, Dars) and r.filter is not None and r.filter.oversample > 1
+            isinstance(r.allocation, DarsAllocator)
+            and r.filter is not None
+            and r.filter.oversample > 1
         ),
         "curation.filter.oversample takes the groups that are complete first, and "
         "curation.allocation.name: dars makes hard tasks complete last, so the ones it spends most "
         "on would be left behind; set curation.filter.oversample: 1, or another "
         "curation.allocation.name",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: r.steps is not None and not a.entropies,
         "curation.steps.name: high_entropy needs the entropy of sampled tokens, which engine.kind "
         "endpoint and vLLM's own sampler do not report; set engine.vllm.sampler: agentrl or "
         "engine.kind: local, or set curation.steps.name: all",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: a.gated and r.filter is not None and r.filter.oversample > 1,
         "curation.filter.oversample asks for more groups than are needed, and in a run "
         "rollout.over_provision does; leave curation.filter.oversample at 1, and set rollout.mode: "
         "partial with rollout.over_provision",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: a.gated and r.filter is not None and r.filter.refill != "missing",
         "curation.filter.refill: batch asks for more groups than are missing, and in a run "
         "rollout.over_provision does; leave curation.filter.refill at missing, and set "
         "rollout.mode: partial with rollout.over_provision",
     ),
-    Conflict(
+    CurationConflict(
         lambda r, a: a.gated and r.filter is not None and r.filter.surplus_age != 1,
         "curation.filter.surplus_age bounds how long complete groups wait, and in a run "
         "rollout.max_age and rollout.max_start_lag do; leave curation.filter.surplus_age at 1, and "
@@ -242,12 +259,12 @@ CONFLICTS: tuple[Conflict, ...] = (
 """The one list of what cannot be combined. Everything that is not here composes."""
 
 
-def conflicts(rules: Curation, around: Surroundings) -> list[str]:
+def conflicts(rules: CurationRules, around: CurationContext) -> list[str]:
     """Return the conflicts in words, each with the keys on both sides."""
     return [conflict.text for conflict in CONFLICTS if conflict.holds(rules, around)]
 
 
-def check(rules: Curation, around: Surroundings) -> None:
+def check(rules: CurationRules, around: CurationContext) -> None:
     """Raise `ConfigError` that names every conflict."""
     if found := conflicts(rules, around):
         raise ConfigError("; and ".join(found))

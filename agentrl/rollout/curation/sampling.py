@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, Protocol
 
-from agentrl.rollout.curation.outcomes import GroupResult, in_order
+from agentrl.rollout.curation.outcomes import GroupOutcome, in_order
 
 
-class Sampler(Protocol):
+class CurriculumSampler(Protocol):
     """Chooses among a finite set of tasks, by id.
 
     Pure: `select` is a function of state, tasks and seed, and of nothing else. Its state is a
@@ -23,36 +23,36 @@ class Sampler(Protocol):
         """Return `count` different ones of `tasks`, or all when there are fewer."""
         ...
 
-    def observe(self, state: Any, groups: Iterable[GroupResult], *, tasks: int) -> Any:
+    def observe(self, state: Any, groups: Iterable[GroupOutcome], *, tasks: int) -> Any:
         """Return the state after a step; the order of `groups` does not matter."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformState:
+class UniformSamplerState:
     """Nothing is kept."""
 
     kind: Literal["uniform"] = "uniform"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uniform:
+class UniformTaskSampler:
     """Every task equally likely in every step, without repeats within one."""
 
-    def start(self) -> UniformState:
+    def start(self) -> UniformSamplerState:
         """Return the only state there is."""
-        return UniformState()
+        return UniformSamplerState()
 
     def select(
-        self, state: UniformState, tasks: Sequence[str], count: int, *, seed: int
+        self, state: UniformSamplerState, tasks: Sequence[str], count: int, *, seed: int
     ) -> tuple[str, ...]:
         """Return `count` different tasks, or all when there are fewer."""
         draws = uniform_draws(tasks, seed=seed)
         return tuple(sorted(tasks, key=lambda task: draws[task])[:count])
 
     def observe(
-        self, state: UniformState, groups: Iterable[GroupResult], *, tasks: int
-    ) -> UniformState:
+        self, state: UniformSamplerState, groups: Iterable[GroupOutcome], *, tasks: int
+    ) -> UniformSamplerState:
         """Return the state as it was."""
         return state
 
@@ -63,7 +63,7 @@ def uniform_draws(tasks: Sequence[str], *, seed: int) -> dict[str, float]:
     return {task: random.random() for task in tasks}
 
 
-def by_task(groups: Iterable[GroupResult]) -> dict[str, tuple[float, ...]]:
+def by_task(groups: Iterable[GroupOutcome]) -> dict[str, tuple[float, ...]]:
     """Return the rewards of each task that has any, in the order they were drawn."""
     found: dict[str, tuple[float, ...]] = {}
     for group in in_order(groups):

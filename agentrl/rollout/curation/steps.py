@@ -22,7 +22,7 @@ StepKey = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TurnTokens:
     """The sampled tokens of one turn."""
 
     tokens: int
@@ -41,7 +41,7 @@ class HighEntropySteps:
     weight: Literal["mask", "renormalised"] = "mask"
     """Kept steps weigh 1, or all tokens over kept ones, so that a group weighs what it did."""
 
-    def weights(self, steps: Sequence[Step]) -> NDArray[float64]:
+    def weights(self, steps: Sequence[TurnTokens]) -> NDArray[float64]:
         """Return a weight for each step of a group; 0 does not train.
 
         A step of unknown entropy trains and is in no percentile.
@@ -73,9 +73,9 @@ def threshold(entropies: NDArray[float64], *, keep: float) -> float:
     return float(np.quantile(entropies, 1 - keep, method="linear"))
 
 
-def steps_of(tree: Tree) -> dict[StepKey, Step]:
+def steps_of(tree: Tree) -> dict[StepKey, TurnTokens]:
     """Return each step of a group once, also where trajectories share it; failed ones have none."""
-    found: dict[StepKey, Step] = {}
+    found: dict[StepKey, TurnTokens] = {}
     for leaf in tree.leaves:
         if reward_of(leaf.outcome) is not None:
             found |= {key: _step(tree, key) for key in keys_of(tree, leaf).values()}
@@ -93,12 +93,12 @@ def keys_of(tree: Tree, leaf: Leaf) -> dict[int, StepKey]:
     return turns
 
 
-def _step(tree: Tree, key: StepKey) -> Step:
+def _step(tree: Tree, key: StepKey) -> TurnTokens:
     nodes = [tree.nodes[node] for node in key]
     tokens = sum(len(node.token_ids) for node in nodes)
     entropies = [x for node in nodes for x in node.entropies]
     known = tokens > 0 and len(entropies) == tokens
-    return Step(tokens=tokens, entropy=float(np.mean(entropies)) if known else None)
+    return TurnTokens(tokens=tokens, entropy=float(np.mean(entropies)) if known else None)
 
 
 def turn_weights(tree: Tree, rule: HighEntropySteps) -> dict[int, dict[int, float]]:

@@ -6,16 +6,16 @@ The state holds names and versions, no tokens: whoever owns the trees keeps thos
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agentrl.rollout.curation.outcomes import GroupResult, Result, in_order
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, in_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Success:
+class PooledSuccess:
     """A stored trajectory that succeeded."""
 
     group: str
     """Key of the group it was sampled in."""
-    result: Result
+    result: RolloutSummary
     used: int = 0
     """In how many batches it was lent."""
 
@@ -29,8 +29,8 @@ class Success:
 class PoolState:
     """The newest successes of each task, the newest last."""
 
-    successes: Mapping[str, tuple[Success, ...]] = field(
-        default_factory=dict[str, tuple[Success, ...]]
+    successes: Mapping[str, tuple[PooledSuccess, ...]] = field(
+        default_factory=dict[str, tuple[PooledSuccess, ...]]
     )
 
     @property
@@ -48,14 +48,14 @@ class PoolState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loan:
+class SuccessLoan:
     """Trajectory lent to a group, marked as lent wherever it goes."""
 
     group: str
     """Key of the group that gets it."""
     ref: str
     """The trajectory that is lent."""
-    result: Result
+    result: RolloutSummary
     """Result of the lent trajectory, under the index it has in its new group."""
     age: int
     """Trainer version minus its oldest sampled token's."""
@@ -73,8 +73,8 @@ class SuccessPool:
     """Successes kept of each task."""
 
     def lend(
-        self, state: PoolState, group: GroupResult, *, version: int, success_above: float
-    ) -> Loan | None:
+        self, state: PoolState, group: GroupOutcome, *, version: int, success_above: float
+    ) -> SuccessLoan | None:
         """Return the newest success there is for a group that has none, or None.
 
         It takes the place of the group's oldest trajectory. A group in which everything failed
@@ -87,10 +87,10 @@ class SuccessPool:
             age = version - success.result.version
             if self._may_lend(success, age):
                 result = replace(success.result, sample=out.sample)
-                return Loan(group=group.key, ref=success.ref, result=result, age=age)
+                return SuccessLoan(group=group.key, ref=success.ref, result=result, age=age)
         return None
 
-    def _may_lend(self, success: Success, age: int) -> bool:
+    def _may_lend(self, success: PooledSuccess, age: int) -> bool:
         young = self.max_age is None or age <= self.max_age
         fresh = self.max_uses is None or success.used < self.max_uses
         return young and fresh
@@ -98,8 +98,8 @@ class SuccessPool:
     def observe(
         self,
         state: PoolState,
-        groups: Iterable[GroupResult],
-        loans: Iterable[Loan],
+        groups: Iterable[GroupOutcome],
+        loans: Iterable[SuccessLoan],
         *,
         version: int,
         success_above: float,
@@ -116,21 +116,21 @@ class SuccessPool:
         for group in in_order(groups):
             won = [r for r in group.valid if (r.reward or 0.0) > success_above]
             after.setdefault(group.task_id, []).extend(
-                Success(group=group.key, result=result) for result in won
+                PooledSuccess(group=group.key, result=result) for result in won
             )
         kept = {task: self._kept(held, uses, version) for task, held in after.items()}
         return PoolState(successes={task: held for task, held in kept.items() if held})
 
     def _kept(
-        self, held: Iterable[Success], uses: Mapping[str, int], version: int
-    ) -> tuple[Success, ...]:
+        self, held: Iterable[PooledSuccess], uses: Mapping[str, int], version: int
+    ) -> tuple[PooledSuccess, ...]:
         counted = [replace(s, used=s.used + uses.get(s.ref, 0)) for s in held]
         able = [s for s in counted if self._may_lend(s, version - s.result.version)]
         # Stable: of equal versions the one drawn last counts as the newest.
         return tuple(sorted(able, key=lambda s: s.result.version)[-self.per_task :])
 
 
-def with_loan(group: GroupResult, loan: Loan) -> GroupResult:
+def with_loan(group: GroupOutcome, loan: SuccessLoan) -> GroupOutcome:
     """Return the group with the lent trajectory in the place of the one it replaces."""
     kept = tuple(r for r in group.results if r.sample != loan.result.sample)
     return replace(group, results=(*kept, loan.result))

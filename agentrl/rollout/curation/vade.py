@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from agentrl.rollout.curation.outcomes import GroupResult, score
+from agentrl.rollout.curation.outcomes import GroupOutcome, score
 from agentrl.rollout.curation.sampling import by_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class TaskEvidence:
     """Successes and failures to succeed that a task still counts for; fractions are allowed."""
 
     successes: float = 0.0
@@ -30,9 +30,9 @@ class Evidence:
         """Number of trajectories this is worth."""
         return self.successes + self.misses
 
-    def scaled(self, factor: float) -> "Evidence":
+    def scaled(self, factor: float) -> "TaskEvidence":
         """Return the evidence, shrunk towards knowing nothing."""
-        return Evidence(successes=self.successes * factor, misses=self.misses * factor)
+        return TaskEvidence(successes=self.successes * factor, misses=self.misses * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class VadeState:
     """Evidence of the tasks seen."""
 
     kind: Literal["vade"] = "vade"
-    evidence: Mapping[str, Evidence] = field(default_factory=dict[str, Evidence])
+    evidence: Mapping[str, TaskEvidence] = field(default_factory=dict[str, TaskEvidence])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vade:
+class VadeTaskSampler:
     """Tasks whose drawn success rate promises most: hard but possible ones, about 1 in 3."""
 
     local_decay: float = 0.7
@@ -62,30 +62,30 @@ class Vade:
         self, state: VadeState, tasks: Sequence[str], count: int, *, seed: int
     ) -> tuple[str, ...]:
         """Return the `count` tasks with the highest information of one drawn success rate each."""
-        known = [state.evidence.get(task, Evidence()).posterior for task in tasks]
+        known = [state.evidence.get(task, TaskEvidence()).posterior for task in tasks]
         if not known:
             return ()
         alpha, beta = np.asarray(known).T
         rates = np.random.default_rng(seed).beta(alpha, beta)
         return most_informative(dict(zip(tasks, map(float, rates), strict=True)), count)
 
-    def observe(self, state: VadeState, groups: Iterable[GroupResult], *, tasks: int) -> VadeState:
+    def observe(self, state: VadeState, groups: Iterable[GroupOutcome], *, tasks: int) -> VadeState:
         """Return the state after a step: what was seen first, then everything a little forgotten.
 
         The rewards of a task are added up over the step, so the order of `groups` does not matter.
         """
         after = dict(state.evidence)
         for task, rewards in by_task(groups).items():
-            after[task] = self.updated(after.get(task, Evidence()), rewards)
+            after[task] = self.updated(after.get(task, TaskEvidence()), rewards)
         return VadeState(
             evidence={task: known.scaled(self.global_decay) for task, known in after.items()}
         )
 
-    def updated(self, known: Evidence, rewards: Sequence[float]) -> Evidence:
+    def updated(self, known: TaskEvidence, rewards: Sequence[float]) -> TaskEvidence:
         """Return a task's evidence after one step's rewards, before the global decay."""
         won = float(np.sum(np.sort([score(reward) for reward in rewards])))
         old = known.scaled(self.local_decay)
-        new = Evidence(successes=old.successes + won, misses=old.misses + len(rewards) - won)
+        new = TaskEvidence(successes=old.successes + won, misses=old.misses + len(rewards) - won)
         if self.max_evidence is None or new.total <= self.max_evidence:
             return new
         return new.scaled(self.max_evidence / new.total)

@@ -8,21 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.rollout.drafts.draft import Draft
-from agentrl.rollout.drafts.world import Remembered
+from agentrl.rollout.drafts.draft import DraftTrajectory
+from agentrl.rollout.drafts.replaying_env import RememberedEpisode
 
 Slot = tuple[str, int]
 """A task's id, and the index of the trajectory within its group."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeptDraft:
+class CachedDraft:
     """A draft, and where it comes from."""
 
-    draft: Draft
+    draft: DraftTrajectory
     group: int
     """Groups are counted over the run: of two of one version the later one stays."""
-    world: Remembered | None = None
+    world: RememberedEpisode | None = None
     """Exchanges of the environment; not kept in checkpoints."""
 
 
@@ -33,15 +33,15 @@ class DraftCache:
     capacity_tokens: int
     version: int = 0
     """Version of the weights now loaded, as last reported."""
-    _ready: dict[Slot, KeptDraft] = field(default_factory=dict[Slot, KeptDraft])
-    _fresh: dict[Slot, KeptDraft] = field(default_factory=dict[Slot, KeptDraft])
+    _ready: dict[Slot, CachedDraft] = field(default_factory=dict[Slot, CachedDraft])
+    _fresh: dict[Slot, CachedDraft] = field(default_factory=dict[Slot, CachedDraft])
 
-    def find(self, slot: Slot, *, version: int) -> KeptDraft | None:
+    def find(self, slot: Slot, *, version: int) -> CachedDraft | None:
         """Return the draft of a slot from before `version`."""
         self._come_to(version)
         return self._ready.get(slot)
 
-    def keep(self, slot: Slot, kept: KeptDraft, *, version: int) -> None:
+    def keep(self, slot: Slot, kept: CachedDraft, *, version: int) -> None:
         """Keep a trajectory that ended under `version`."""
         self._come_to(version)
         known = self._fresh.get(slot)
@@ -63,7 +63,7 @@ class DraftCache:
     def take_back(self, plain: tuple[Mapping[str, Any], ...]) -> None:
         """Take what `plain` gave."""
         for one in plain:
-            kept = KeptDraft(Draft.from_plain(one), one["group"])
+            kept = CachedDraft(DraftTrajectory.from_plain(one), one["group"])
             self._ready[one["task"], one["sample"]] = kept
         self._make_room()
 

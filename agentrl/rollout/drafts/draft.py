@@ -25,7 +25,7 @@ class DraftedTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class DraftTrajectory:
     """One trajectory: its whole context, and the turns in it that were sampled."""
 
     token_ids: tuple[int, ...]
@@ -34,7 +34,7 @@ class Draft:
     @classmethod
     def of(
         cls, path: Sequence[Node], alternatives: Mapping[int, Alternatives] | None = None
-    ) -> "Draft | None":
+    ) -> "DraftTrajectory | None":
         """Return a path from the root as a draft, `alternatives` by position in the context.
 
         None for a path that shows images: tokens do not tell which, so they cannot be compared;
@@ -76,7 +76,7 @@ class Draft:
         return {"context": context, "turns": turns, "alternatives": known}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Draft":
+    def from_plain(cls, plain: Mapping[str, Any]) -> "DraftTrajectory":
         """Return the draft of `plain`'s values."""
         turns = (
             DraftedTurn(

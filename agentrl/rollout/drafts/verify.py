@@ -2,7 +2,7 @@
 
 Log-probs are in nats, of the sampling distribution: `drafted` under the policy that wrote a token,
 `current` under the one that judges it. Uniform numbers are within (0, 1]. What is exact, and what
-is not, stands at `Rule`; the coarse residual is explained at `settlement`.
+is not, stands at `AcceptanceRule`; the coarse residual is explained at `settlement`.
 """
 
 import math
@@ -17,7 +17,7 @@ Alternatives = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class AcceptanceRule:
     """A token stands with probability `min(1, (leniency * p / q) ** scale)`, if `p >= floor`.
 
     With leniency 1 this is speculative sampling's test. What follows a rejection then decides what
@@ -59,7 +59,10 @@ class Rule:
 
 
 def cut(
-    rule: Rule, current: Sequence[float], drafted: Sequence[float], uniforms: Sequence[float]
+    rule: AcceptanceRule,
+    current: Sequence[float],
+    drafted: Sequence[float],
+    uniforms: Sequence[float],
 ) -> int:
     """Return the number of accepted tokens before the first rejected one.
 
@@ -72,7 +75,7 @@ def cut(
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class DraftSettlement:
     """Sampling weights at one place of a draft, given the token that was drafted there."""
 
     chance: float
@@ -92,8 +95,8 @@ class Settlement:
 
 
 def settlement(
-    rule: Rule, token: int, alternatives: Alternatives, current: Sequence[float]
-) -> Settlement:
+    rule: AcceptanceRule, token: int, alternatives: Alternatives, current: Sequence[float]
+) -> DraftSettlement:
     """Return the sampling weights at a place that make the result exactly `current`.
 
     `current` are the log-probs of the whole vocabulary. Of the drafting policy only the likeliest
@@ -126,8 +129,8 @@ def settlement(
     if place.size:
         point = np.zeros_like(p)
         point[token] = 1.0
-        return Settlement(float(chances[place[0]]), point, residual)
-    return Settlement(rest_chance, rest if p_rest > 0 else p, residual)
+        return DraftSettlement(float(chances[place[0]]), point, residual)
+    return DraftSettlement(rest_chance, rest if p_rest > 0 else p, residual)
 
 
 def _log(probability: float) -> float:

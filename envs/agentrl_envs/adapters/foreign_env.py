@@ -4,29 +4,29 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Self
 
+from agentrl.authoring.tool_env import checked_reward
 from agentrl.env import Action, Info, Observation, Step
 from agentrl.message import Message
 from agentrl.task import Task
-from agentrl.tool_env import checked_reward
-from agentrl_envs.adapters.host import Host, Hosts, Place
+from agentrl_envs.adapters.host import LibraryHost, LibraryHostPool, LibraryLocation
 
 
 class ForeignEpisode:
     """One episode of a host, or none."""
 
-    def __init__(self, place: Place, *, timeout_s: float) -> None:
+    def __init__(self, place: LibraryLocation, *, timeout_s: float) -> None:
         self._place = place
         self.timeout_s = timeout_s
-        self._host: Host | None = None
-        self._owned: Hosts | None = None
+        self._host: LibraryHost | None = None
+        self._owned: LibraryHostPool | None = None
         self._session = 0
 
     async def open(self, settings: dict[str, Any]) -> None:
         """Begin an episode's process; a run's episodes share a host, another has its own."""
         await self._end()
-        hosts = await Hosts.of(self._place)
+        hosts = await LibraryHostPool.of(self._place)
         if hosts is None:
-            hosts = self._owned = self._owned or Hosts(self._place)
+            hosts = self._owned = self._owned or LibraryHostPool(self._place)
         host = await hosts.host()
         # Known before anything is awaited, so that a cancelled caller's episode is killed.
         self._host, self._session = host, host.new_session()

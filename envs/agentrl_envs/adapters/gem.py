@@ -4,11 +4,11 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from agentrl.authoring.seed_tasks import seed_tasks
+from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.message import Message
-from agentrl.seed_tasks import seed_tasks
 from agentrl.task import Split, Task
-from agentrl.task_choice import choose_task
 from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
 from agentrl_envs.adapters.host import place_of
 

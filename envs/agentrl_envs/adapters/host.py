@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from agentrl.errors import ConfigError, EnvError
-from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
-from agentrl.scope import shared
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.runtime.scope import shared
 from agentrl_sandbox.host_process import HostProcess, LineTooLong
 
 HOSTED = Path(__file__).parent / "hosted"
@@ -24,7 +24,7 @@ Kind = Literal["gem", "openenv", "reasoning", "verifiers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LibraryLocation:
     """Location of a library, and the part of this machine that it sees."""
 
     kind: Kind
@@ -54,14 +54,14 @@ class Place:
         return {"PATH": os.defpath} | {name: os.environ[name] for name in self.pass_env}
 
 
-class Host:
+class LibraryHost:
     """One process with many episodes, each a process forked from it. Made by `start`.
 
     Every request has a number, and an answer that nobody waits for any more is dropped: an episode
     that missed a deadline is killed and never asked again.
     """
 
-    def __init__(self, place: Place, process: HostProcess) -> None:
+    def __init__(self, place: LibraryLocation, process: HostProcess) -> None:
         self._place = place
         self._process = process
         self._numbers = count(1)
@@ -74,7 +74,7 @@ class Host:
         self._listening = asyncio.create_task(self._listen(), name="agentrl-host")
 
     @classmethod
-    async def start(cls, place: Place) -> Self:
+    async def start(cls, place: LibraryLocation) -> Self:
         """Start a host and wait until it has imported its library.
 
         Raises `ConfigError` where that cannot be imported, `EnvError` for a missed deadline and for
@@ -206,35 +206,35 @@ class HostError(Exception):
     """Error that a host answered instead of a result."""
 
 
-class Hosts:
+class LibraryHostPool:
     """The host of a place, started when it is first needed, and again when it is gone."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LibraryLocation) -> None:
         self._place = place
-        self._host: Host | None = None
+        self._host: LibraryHost | None = None
         self._lock = asyncio.Lock()
         self._users = 1
 
     @classmethod
-    async def of(cls, place: Place) -> "Hosts | None":
+    async def of(cls, place: LibraryLocation) -> "LibraryHostPool | None":
         """Return the hosts that the run shares; None outside of a run."""
 
-        async def made() -> Hosts:
+        async def made() -> LibraryHostPool:
             return cls(place)
 
         return await shared(("host", place), made)
 
-    async def host(self) -> Host:
+    async def host(self) -> LibraryHost:
         """Return a host that can be asked."""
         async with self._lock:
             if self._host is not None and not self._host.is_open:
                 await self._host.close()
                 self._host = None
             if self._host is None:
-                self._host = await Host.start(self._place)
+                self._host = await LibraryHost.start(self._place)
             return self._host
 
-    def join(self) -> "Hosts":
+    def join(self) -> "LibraryHostPool":
         """Return itself, to be closed once more."""
         self._users += 1
         return self
@@ -252,9 +252,9 @@ def place_of(
     path: Sequence[str],
     pass_env: Sequence[str],
     start_timeout_s: float,
-) -> Place:
+) -> LibraryLocation:
     """Return a place; folders of the path are made absolute."""
-    return Place(
+    return LibraryLocation(
         kind=kind,
         python=python,
         path=tuple(os.path.abspath(folder) for folder in path),

@@ -4,13 +4,13 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentrl.authoring.seed_tasks import seed_tasks
+from agentrl.authoring.task_choice import choose_task
 from agentrl.chat.call_json import CALL_LIMITS
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
-from agentrl.json_limits import JsonLimitError, read_json
 from agentrl.message import Message, ToolCall
-from agentrl.seed_tasks import seed_tasks
+from agentrl.runtime.json_limits import JsonLimitError, read_json
 from agentrl.task import Split, Task
-from agentrl.task_choice import choose_task
 from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
 from agentrl_envs.adapters.host import place_of
 

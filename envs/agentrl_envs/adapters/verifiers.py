@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
+from agentrl.authoring.task_choice import choose_task
+from agentrl.authoring.tool_env import checked_reward
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
-from agentrl.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.message import Message
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.task import Split, Task, split_of
-from agentrl.task_choice import choose_task
-from agentrl.tool_env import checked_reward
 from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused
-from agentrl_envs.adapters.host import Place, place_of
+from agentrl_envs.adapters.host import LibraryLocation, place_of
 
 TASKS_LIMITS = JsonLimits(text_bytes=2**28, values=5_000_000)
 """Of all tasks that are read of a taskset."""
@@ -103,7 +103,7 @@ def _row(message: Message, *, sampled: bool) -> dict[str, Any]:
 
 
 @cache
-def _rows(place: Place, asked: str) -> tuple[Mapping[str, Any], ...]:
+def _rows(place: LibraryLocation, asked: str) -> tuple[Mapping[str, Any], ...]:
     """Return a taskset's tasks, asked of a host that ends with its answer."""
     line = json.dumps({"id": 1, "method": "ask", "params": json.loads(asked)})
     try:

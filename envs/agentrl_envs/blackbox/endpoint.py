@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentrl.gateway.server import MODEL, Place
+from agentrl.gateway.server import MODEL, GatewayAddress
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ProgramEndpoint:
     """The address of one episode; good until the episode ends."""
 
     openai_url: str
@@ -19,7 +19,7 @@ class Endpoint:
     model: str = MODEL
 
     @classmethod
-    def of(cls, place: Place) -> "Endpoint":
+    def of(cls, place: GatewayAddress) -> "ProgramEndpoint":
         """Return the endpoint of a place at the gateway."""
         return cls(openai_url=f"{place.url}/v1", anthropic_url=place.url, key=place.key)
 

@@ -5,20 +5,20 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any
 
+from agentrl.authoring.task_choice import choose_task
+from agentrl.authoring.tool_env import Judged, judged
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, conversation_fault
 from agentrl.errors import ConfigError, EnvError
-from agentrl.gateway.desk import Question
-from agentrl.gateway.server import Gateway, Place
+from agentrl.gateway.server import GatewayAddress, GatewayServer
+from agentrl.gateway.session import GatewayRequest
 from agentrl.registry import load
-from agentrl.scope import shared
+from agentrl.runtime.scope import shared
 from agentrl.task import Split, Task
-from agentrl.task_choice import choose_task
-from agentrl.tool_env import Judged, judged
-from agentrl_envs.blackbox.endpoint import Endpoint
+from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import PolicyErrors, checked_errors, policy_error
-from agentrl_envs.blackbox.program import Command, Function, Program
+from agentrl_envs.blackbox.program import AgentProgram, CommandProgram, FunctionProgram
 
-Agent = Callable[[Task, Endpoint], Any]
+Agent = Callable[[Task, ProgramEndpoint], Any]
 Score = Callable[[Task, Any], Judged | Awaitable[Judged]]
 """Scores a program's result."""
 TaskSource = Callable[[Split, int], Iterable[Task]]
@@ -56,8 +56,8 @@ class BlackBoxEnv(BaseEnv):
             tasks: A function of a split and a seed that yields tasks, or its name,
                 `module:function`.
             score: A function of the task and the program's result, or its name.
-            agent: The program as a function of the task and an `Endpoint`, or its name; its result
-                is what it returns.
+            agent: The program as a function of the task and a `ProgramEndpoint`, or its name;
+                its result is what it returns.
             command: The program as words of a command line, in which `{prompt}`, `{task_id}` and
                 `{seed}` stand for the task's; its result is what it writes to stdout.
             pass_env: Names of our variables that the command gets.
@@ -74,19 +74,19 @@ class BlackBoxEnv(BaseEnv):
             raise ConfigError(f"command must be a list of words, got {command!r}")
         self._tasks = _found(tasks)
         self._score = _found(score)
-        self._program: Program = (
-            Function(_found(agent))
+        self._program: AgentProgram = (
+            FunctionProgram(_found(agent))
             if agent is not None
-            else Command(words=tuple(command or ()), pass_env=tuple(pass_env))
+            else CommandProgram(words=tuple(command or ()), pass_env=tuple(pass_env))
         )
         self._policy_errors = checked_errors(policy_errors or {})
         self._ignored = tuple(ignore_fields)
-        self._own: Gateway | None = None
-        self._gateway: Gateway | None = None
-        self._place: Place | None = None
+        self._own: GatewayServer | None = None
+        self._gateway: GatewayServer | None = None
+        self._place: GatewayAddress | None = None
         self._running: asyncio.Task[Any] | None = None
         self._task: Task | None = None
-        self._question: Question | None = None
+        self._question: GatewayRequest | None = None
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield the tasks of a split."""
@@ -105,7 +105,7 @@ class BlackBoxEnv(BaseEnv):
         gateway = await self._opened()
         self._place = gateway.place(self._ignored)
         self._running = asyncio.create_task(
-            self._program.run(self._task, Endpoint.of(self._place)), name="agentrl-program"
+            self._program.run(self._task, ProgramEndpoint.of(self._place)), name="agentrl-program"
         )
         observation = await self._asked()
         if observation is None:
@@ -152,10 +152,10 @@ class BlackBoxEnv(BaseEnv):
             if own is not None:
                 await own.close()
 
-    async def _opened(self) -> Gateway:
-        self._gateway = await shared("agentrl.gateway", Gateway.open)
+    async def _opened(self) -> GatewayServer:
+        self._gateway = await shared("agentrl.gateway", GatewayServer.open)
         if self._gateway is None:
-            self._gateway = self._own = await Gateway.open()
+            self._gateway = self._own = await GatewayServer.open()
         return self._gateway
 
     async def _asked(self) -> Observation | None:
@@ -169,7 +169,7 @@ class BlackBoxEnv(BaseEnv):
             question.refuse(fault)
         return None
 
-    async def _next(self) -> Question | None:
+    async def _next(self) -> GatewayRequest | None:
         running, place = self._running, self._place
         assert running is not None
         assert place is not None
@@ -182,7 +182,7 @@ class BlackBoxEnv(BaseEnv):
             await asyncio.gather(asking, return_exceptions=True)
 
 
-def _observation(question: Question) -> Observation:
+def _observation(question: GatewayRequest) -> Observation:
     """Return a program's request as what the policy has not seen yet."""
     turn, new = question.node.continuation()
     if turn is None:

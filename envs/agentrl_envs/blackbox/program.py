@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError, EnvError
+from agentrl.runtime.threads import in_thread, without_exit
 from agentrl.task import Task
-from agentrl.thread import in_thread, without_exit
-from agentrl_envs.blackbox.endpoint import Endpoint
+from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import ProgramEnded
 from agentrl_sandbox.host_process import HostProcess
-from agentrl_sandbox.lease import Lease, new_mark
+from agentrl_sandbox.lease import ResourceLease, new_mark
 
 TASK_FILE = "task.json"
 RESULT_BYTES = 2**20
@@ -25,25 +25,25 @@ _TOLD_CHARS = 2000
 """Characters at the end of a command's stderr that are in its error."""
 
 
-class Program(Protocol):
+class AgentProgram(Protocol):
     """Something that works on a task with the policy's help."""
 
-    async def run(self, task: Task, endpoint: Endpoint) -> Any:
+    async def run(self, task: Task, endpoint: ProgramEndpoint) -> Any:
         """Return the program's result. Cancelled, it ends with all it started."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionProgram:
     """`agent(task, endpoint)`: a coroutine, or a plain function that runs in a thread.
 
     A thread cannot be ended from outside: it ends with its next request, which is refused when the
     episode is over.
     """
 
-    agent: Callable[[Task, Endpoint], Any]
+    agent: Callable[[Task, ProgramEndpoint], Any]
 
-    async def run(self, task: Task, endpoint: Endpoint) -> Any:
+    async def run(self, task: Task, endpoint: ProgramEndpoint) -> Any:
         """Return the result of the function."""
         if inspect.iscoroutinefunction(self.agent):
             return await without_exit(self.agent(task, endpoint))
@@ -52,7 +52,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class CommandProgram:
     """A program in any language, in a process and an empty folder of its own; stdout is the result.
 
     It finds its task in `task.json` and wherever its words say `{prompt}`, `{task_id}` or `{seed}`;
@@ -63,10 +63,10 @@ class Command:
     words: tuple[str, ...]
     pass_env: tuple[str, ...] = ()
 
-    async def run(self, task: Task, endpoint: Endpoint) -> str:
+    async def run(self, task: Task, endpoint: ProgramEndpoint) -> str:
         """Return the program's output; `EnvError` when it ends with another code than 0."""
         folder = Path(tempfile.gettempdir(), f"agentrl-program-{new_mark()}")
-        lease = Lease.take("directory", str(folder))
+        lease = ResourceLease.take("directory", str(folder))
         try:
             _make_folder(folder, task)
             process = await HostProcess.start(
@@ -91,7 +91,7 @@ class Command:
         finally:
             await in_thread(lease.clear)
 
-    def _env(self, folder: Path, endpoint: Endpoint) -> dict[str, str]:
+    def _env(self, folder: Path, endpoint: ProgramEndpoint) -> dict[str, str]:
         if missing := [name for name in self.pass_env if name not in os.environ]:
             raise ConfigError(
                 f"the variable {missing[0]} is to be handed to {self.words[0]} and is not set; set "

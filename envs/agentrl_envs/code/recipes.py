@@ -14,7 +14,7 @@ Spelling = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class CodeRecipe:
     """Translation of one family's question into a program."""
 
     question: str
@@ -111,76 +111,78 @@ while n > 1:
         factors.append(str(d))
 print(' × '.join(factors))"""  # noqa: RUF001 - the sign the problem asks for
 
-RECIPES: Mapping[str, Recipe] = {
-    "base_conversion": Recipe(
+RECIPES: Mapping[str, CodeRecipe] = {
+    "base_conversion": CodeRecipe(
         r"the (?P<source>\S+) number (?P<digits>\w+) to (?P<target>\S+)",
         _BASE_CONVERSION,
         {"source": _base, "target": _base},
     ),
-    "basic_arithmetic": Recipe(
+    "basic_arithmetic": CodeRecipe(
         r"^\D*?(?P<expression>[-(\d].*?)[.?]$",
         "{expression}",
         {"expression": _floor_division},
     ),
-    "bitwise_arithmetic": Recipe(
+    "bitwise_arithmetic": CodeRecipe(
         r"hexidecimal value\.\s+(?P<expression>.+)$", "print(hex({expression}))"
     ),
-    "chain_sum": Recipe(r"problem: (?P<expression>.+) =$", "{expression}"),
-    "complex_arithmetic": Recipe(
+    "chain_sum": CodeRecipe(r"problem: (?P<expression>.+) =$", "{expression}"),
+    "complex_arithmetic": CodeRecipe(
         r"numbers: (?P<expression>.+)$", _COMPLEX_ARITHMETIC, {"expression": _complex}
     ),
-    "count_bits": Recipe(r"number (?P<number>\d+)", "bin({number}).count('1')"),
-    "count_primes": Recipe(r"between (?P<low>\d+) and (?P<high>\d+)", _COUNT_PRIMES),
-    "decimal_chain_sum": Recipe(
+    "count_bits": CodeRecipe(r"number (?P<number>\d+)", "bin({number}).count('1')"),
+    "count_primes": CodeRecipe(r"between (?P<low>\d+) and (?P<high>\d+)", _COUNT_PRIMES),
+    "decimal_chain_sum": CodeRecipe(
         r"problem: (?P<expression>.+) =$",
         "from decimal import Decimal as D\nprint({expression})",
         {"expression": _exact},
     ),
-    "fraction_simplification": Recipe(
+    "fraction_simplification": CodeRecipe(
         r"(?P<top>\d+)\D+(?P<bottom>\d+)",
         "from fractions import Fraction\n"
         "f = Fraction({top}, {bottom})\n"
         "print(f.numerator, f.denominator, sep='/')",
     ),
-    "gcd": Recipe(r"numbers: (?P<numbers>[\d, ]+)", "import math\nmath.gcd({numbers})"),
-    "isomorphic_strings": Recipe(
+    "gcd": CodeRecipe(r"numbers: (?P<numbers>[\d, ]+)", "import math\nmath.gcd({numbers})"),
+    "isomorphic_strings": CodeRecipe(
         r"or False otherwise:\s+(?P<first>\S+) (?P<second>\S+)",
         "a, b = {first!r}, {second!r}\nlen(set(zip(a, b))) == len(set(a)) == len(set(b))",
     ),
-    "lcm": Recipe(r"numbers: (?P<numbers>[\d, ]+)", "import math\nmath.lcm({numbers})"),
-    "letter_counting": Recipe(
+    "lcm": CodeRecipe(r"numbers: (?P<numbers>[\d, ]+)", "import math\nmath.lcm({numbers})"),
+    "letter_counting": CodeRecipe(
         r'letter "(?P<letter>.)" appear in the text: "(?P<text>.*)"\?',
         "{text!r}.lower().count({letter!r})",
     ),
-    "number_format": Recipe(
+    "number_format": CodeRecipe(
         r"pick the (?P<which>\w+) number of the following candidates: (?P<numbers>.+)",
         "{which}(float(x.replace(',', '')) for x in {numbers})",
         {"which": _extreme, "numbers": _listed_by_space},
     ),
-    "number_sorting": Recipe(
+    "number_sorting": CodeRecipe(
         r"in (?P<order>\w+) order: (?P<numbers>[^\n]+)",
         "print(sorted({numbers}, key=float, reverse={order}))",
         {"order": _reversed, "numbers": _listed},
     ),
-    "power_function": Recipe(
+    "power_function": CodeRecipe(
         r"Compute (?P<base>-?[\d.]+)\^(?P<exponent>-?\d+)\.",
         "print(format(({base}) ** {exponent}, '.2e'))",
     ),
-    "prime_factorization": Recipe(r"prime factorization of (?P<number>\d+)", _PRIME_FACTORIZATION),
-    "products": Recipe(r"multiplication: (?P<expression>.+?)\. Give", "{expression}"),
-    "ransom_note": Recipe(
+    "prime_factorization": CodeRecipe(
+        r"prime factorization of (?P<number>\d+)", _PRIME_FACTORIZATION
+    ),
+    "products": CodeRecipe(r"multiplication: (?P<expression>.+?)\. Give", "{expression}"),
+    "ransom_note": CodeRecipe(
         r"Ransom note: (?P<note>\w*)\s+Magazine: (?P<magazine>\w*)",
         "a, b = {note!r}, {magazine!r}\nall(a.count(c) <= b.count(c) for c in a)",
     ),
-    "simple_equations": Recipe(
+    "simple_equations": CodeRecipe(
         r"(?:of|for) (?P<name>\w)\b[^:]*: (?P<left>.*) = (?P<right>-?\d+)$",
         "f = lambda {name}: {left} - ({right})\n-f(0) // (f(1) - f(0))",
     ),
-    "spell_backward": Recipe(r": (?P<word>\S+)$", "print({word!r}[::-1])"),
-    "word_sequence_reversal": Recipe(
+    "spell_backward": CodeRecipe(r": (?P<word>\S+)$", "print({word!r}[::-1])"),
+    "word_sequence_reversal": CodeRecipe(
         r"list of words: (?P<words>[^\n]+)", "print(', '.join({words}[::-1]))", {"words": _listed}
     ),
-    "word_sorting": Recipe(
+    "word_sorting": CodeRecipe(
         r"words in (?P<order>\w+) order \(.*?list: (?P<words>[^\n]+)",
         "print(', '.join(sorted({words}, reverse={order})))",
         {"order": _reversed, "words": _listed},

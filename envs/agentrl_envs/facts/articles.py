@@ -1,6 +1,6 @@
 """The articles of a world: each fact is stated once, in the article about its subject."""
 
-from agentrl_envs.facts.world import Entity
+from agentrl_envs.facts.world import FactEntity
 
 _SENTENCES = {
     "capital": "The capital of {name} is {value}.",
@@ -38,7 +38,7 @@ def fact_sentence(name: str, relation: str, value: str) -> str:
     return _SENTENCES[relation].format(name=name, value=value)
 
 
-def sentences_of(entity: Entity, *, linked: bool = False) -> list[str]:
+def sentences_of(entity: FactEntity, *, linked: bool = False) -> list[str]:
     """Return an article's sentences; with `linked` objects that have an article are `[[so]]`."""
     of_country = (
         "" if entity.kind in ("country", "town") else f" of {_link(entity.country, linked)}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from agentrl.errors import ConfigError
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split
 from agentrl_envs.facts.articles import EVENT_RELATIONS, LINKED
 from agentrl_envs.facts.world import FactWorld
@@ -45,7 +45,7 @@ _QUESTIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
+class FactHop:
     """One fact of a chain."""
 
     subject: str
@@ -54,10 +54,10 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class FactQuestion:
     """Question, and the chain of facts that leads to the answer."""
 
-    hops: tuple[Hop, ...]
+    hops: tuple[FactHop, ...]
     country: str
 
     @property
@@ -83,7 +83,7 @@ def questions(
     *,
     hops: Sequence[int] = (1, 2, 3, 4),
     heldout_fraction: float = 0.25,
-) -> Iterator[Question]:
+) -> Iterator[FactQuestion]:
     """Yield every question of a split once; lengths of chains take turns.
 
     A country is in one split with all of its facts, so no fact of a held-out chain is ever asked in
@@ -92,10 +92,10 @@ def questions(
     check_hops(hops)
     countries = set(countries_of(world, split, heldout_fraction=heldout_fraction))
     random = Random(derive("questions", world.seed, split, seed))
-    pools: list[list[Question]] = []
+    pools: list[list[FactQuestion]] = []
     for length in dict.fromkeys(hops):
         pool = [
-            Question(hops=chain, country=entity.country)
+            FactQuestion(hops=chain, country=entity.country)
             for entity in world.entities.values()
             if entity.country in countries
             for chain in chains(world, entity.name, length)
@@ -128,14 +128,14 @@ def countries_of(world: FactWorld, split: Split, *, heldout_fraction: float) -> 
 
 
 def chains(
-    world: FactWorld, subject: str, length: int, before: tuple[Hop, ...] = ()
-) -> Iterator[tuple[Hop, ...]]:
+    world: FactWorld, subject: str, length: int, before: tuple[FactHop, ...] = ()
+) -> Iterator[tuple[FactHop, ...]]:
     """Yield the chains of `length` more facts, which come to no entity twice."""
     met = {hop.subject for hop in before} | {subject}
     for relation, value in world.entities[subject].facts.items():
         if value in met:
             continue
-        chain = (*before, Hop(subject=subject, relation=relation, value=value))
+        chain = (*before, FactHop(subject=subject, relation=relation, value=value))
         if length == 1:
             yield chain
         elif relation in LINKED:

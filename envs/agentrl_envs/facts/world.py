@@ -12,7 +12,7 @@ from random import Random
 from typing import Literal
 
 from agentrl.errors import ConfigError
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl_envs.facts import names
 
 Kind = Literal["person", "town", "work", "event", "country"]
@@ -21,7 +21,7 @@ _TOWNS, _PEOPLE, _WORKS, _EVENTS = 4, 12, 8, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entity:
+class FactEntity:
     """One thing that an article is about."""
 
     name: str
@@ -38,14 +38,14 @@ class FactWorld:
     """All entities by name, country after country."""
 
     seed: int
-    entities: Mapping[str, Entity]
+    entities: Mapping[str, FactEntity]
 
     @property
     def countries(self) -> tuple[str, ...]:
         """Return the names of the countries in order."""
         return tuple(entity.name for entity in self.of_kind("country"))
 
-    def of_kind(self, kind: Kind) -> tuple[Entity, ...]:
+    def of_kind(self, kind: Kind) -> tuple[FactEntity, ...]:
         """Return the entities of one kind in order."""
         return tuple(entity for entity in self.entities.values() if entity.kind == kind)
 
@@ -62,7 +62,7 @@ def fact_world(seed: int, *, countries: int = 12) -> FactWorld:
         )
     random = Random(derive("fact world", seed, countries))
     supply = _Supply.shuffled(random)
-    entities: dict[str, Entity] = {}
+    entities: dict[str, FactEntity] = {}
     for country in random.sample(names.COUNTRIES, countries):
         entities |= {entity.name: entity for entity in _country(country, supply, random)}
     return FactWorld(seed=seed, entities=entities)
@@ -96,7 +96,7 @@ def _taken(supply: list[str], count: int) -> list[str]:
     return [supply.pop() for _ in range(count)]
 
 
-def _country(name: str, supply: _Supply, random: Random) -> Iterable[Entity]:
+def _country(name: str, supply: _Supply, random: Random) -> Iterable[FactEntity]:
     towns = _taken(supply.towns, _TOWNS)
     people = _taken(supply.people, _PEOPLE)
     works = _taken(supply.works, _WORKS)
@@ -104,7 +104,7 @@ def _country(name: str, supply: _Supply, random: Random) -> Iterable[Entity]:
     written = {work: random.randrange(len(people)) for work in works}
     rulers = random.sample(people, _TOWNS + 1)
 
-    yield Entity(
+    yield FactEntity(
         name=name,
         kind="country",
         country=name,
@@ -118,13 +118,13 @@ def _country(name: str, supply: _Supply, random: Random) -> Iterable[Entity]:
             "mayor": mayor,
             "founded": str(random.randrange(1100, 1700)),
         }
-        yield Entity(name=town, kind="town", country=name, what="town", facts=facts)
+        yield FactEntity(name=town, kind="town", country=name, what="town", facts=facts)
     for place, person in enumerate(people):
         facts = {"birthplace": random.choice(towns), "born": str(born[place])}
         if place:
             facts["teacher"] = people[random.randrange(place)]
         what = random.choice(names.TRADES)
-        yield Entity(name=person, kind="person", country=name, what=what, facts=facts)
+        yield FactEntity(name=person, kind="person", country=name, what=what, facts=facts)
     years: dict[str, int] = {}
     for work in works:
         years[work] = born[written[work]] + random.randrange(20, 61)
@@ -134,7 +134,7 @@ def _country(name: str, supply: _Supply, random: Random) -> Iterable[Entity]:
             "published": str(years[work]),
         }
         what = random.choice(names.FORMS)
-        yield Entity(name=work, kind="work", country=name, what=what, facts=facts)
+        yield FactEntity(name=work, kind="work", country=name, what=what, facts=facts)
     for event in _taken(supply.events, _EVENTS):
         theme = random.choice(works)
         facts = {
@@ -143,4 +143,4 @@ def _country(name: str, supply: _Supply, random: Random) -> Iterable[Entity]:
             "theme": theme,
             "held": str(years[theme] + random.randrange(1, 40)),
         }
-        yield Entity(name=event, kind="event", country=name, what="event", facts=facts)
+        yield FactEntity(name=event, kind="event", country=name, what="event", facts=facts)

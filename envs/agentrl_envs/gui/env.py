@@ -5,36 +5,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from agentrl.authoring.tool_env import checked_reward, refused
+from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, Box, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import EnvError, ToolError, blame
 from agentrl.message import Content, ToolCall
 from agentrl.task import Task
 from agentrl.tool import ToolContext, ToolResult
-from agentrl.tool_env import checked_reward, refused
-from agentrl.tool_schema import signature_of
-from agentrl_envs.gui.desktop import BARE, Desktop, DesktopPool, DesktopSettings, Stage
-from agentrl_envs.gui.live import Looked
+from agentrl_envs.gui.checked_desktop import CheckedDesktop
+from agentrl_envs.gui.desktop import (
+    BARE,
+    DesktopPool,
+    DesktopSession,
+    DesktopSettings,
+    DesktopStage,
+)
 from agentrl_envs.gui.machine import DesktopMachine
-from agentrl_envs.gui.observation import Kind, Numbers, Wants, look
-from agentrl_envs.gui.world import DesktopPack, Verdict
-from agentrl_envs.pooled import OVER, Episode, PooledEnv, Pools
-from agentrl_tools.computer import Computer, Coordinates, Grid
+from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, Kind, look
+from agentrl_envs.gui.world import DesktopPack, TaskVerdict
+from agentrl_envs.pooled import OVER, PooledEnv, PooledEpisode, PoolKind
+from agentrl_tools.computer import Computer, Coordinates, PointGrid
 from agentrl_tools.computer.computer import LAST
 
 if TYPE_CHECKING:
-    from agentrl_envs.gui.seat import Seat
-    from agentrl_envs.gui.seat.seat import Sight
+    from agentrl_envs.gui.vnc import VncPlayer
+    from agentrl_envs.gui.vnc.seat import PlayerView
 
 _TOOL = "computer"
-_POOLS = Pools("desktop", DesktopPool, DesktopSettings)
+_POOLS = PoolKind("desktop", DesktopPool, DesktopSettings)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Episode(Episode):
+class _Episode(PooledEpisode):
     """Everything that is one episode's."""
 
-    desktop: Desktop
-    numbers: Numbers
+    desktop: DesktopSession
+    numbers: ElementNumbers
     computer: Computer
     reused: bool
     """Whether other episodes have been on the desktop."""
@@ -99,9 +105,11 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             step_s=step_s,
         )
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
-        self._wants = Wants(kinds=cast("Any", kinds), **(observation_kwargs or {}))
+        self._wants = DesktopObservationOptions(
+            kinds=cast("Any", kinds), **(observation_kwargs or {})
+        )
         size = (self._settings.width, self._settings.height)
-        self._grid = Grid(screen=size, shown=self._wants.shown(*size), coordinates=coordinates)
+        self._grid = PointGrid(screen=size, shown=self._wants.shown(*size), coordinates=coordinates)
         self._signature = signature_of(Computer.computer)
 
     @property
@@ -110,7 +118,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         return (self._signature.schema,)
 
     @property
-    def desktop(self) -> Desktop:
+    def desktop(self) -> DesktopSession:
         """Desktop of the running episode; `RuntimeError` without one."""
         return self._running().desktop
 
@@ -122,28 +130,28 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         episode = self._running()
         numbers = episode.numbers
         if not {"axtree", "marks"} & {*self._wants.kinds}:
-            numbers = Numbers()
+            numbers = ElementNumbers()
             await look(episode.desktop, replace(self._wants, kinds=("axtree",)), numbers)
         return {number: self._grid.box(box) for number, box in numbers.boxes.items()}
 
-    def seat(self, *, at: str = "", points_by: str = "") -> "Seat":
+    def seat(self, *, at: str = "", points_by: str = "") -> "VncPlayer":
         """Return the place of a person who plays the episodes over VNC; see `agentrl record`.
 
         `at` is where viewers come, HOST:PORT of this machine or unix:PATH. `points_by` is `element`
         or `coordinate`; left out, whichever is shown.
         """
-        from agentrl_envs.gui.seat import Seat
+        from agentrl_envs.gui.vnc import VncPlayer
 
         shown = "element" if {"axtree", "marks"} & {*self._wants.kinds} else "coordinate"
-        return Seat(self._sight, self._grid.screen, at=at, points_by=points_by or shown)
+        return VncPlayer(self._sight, self._grid.screen, at=at, points_by=points_by or shown)
 
     # -- an episode -------------------------------------------------------------------------------
 
-    def _sight(self) -> "Sight":
-        from agentrl_envs.gui.seat.seat import Sight
+    def _sight(self) -> "PlayerView":
+        from agentrl_envs.gui.vnc.seat import PlayerView
 
         episode = self._running()
-        return Sight(
+        return PlayerView(
             desktop=episode.desktop,
             machine=DesktopMachine(episode.desktop, episode.numbers),
             grid=self._grid,
@@ -152,9 +160,9 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
 
     async def _begin(self, task: Task, context: ToolContext) -> _Episode:
         scene = self._pack.scene(task)
-        stage = Stage.of(scene)
+        stage = DesktopStage.of(scene)
         desktop = await (await self._holding.get()).take(stage)
-        numbers = Numbers()
+        numbers = ElementNumbers()
         episode = _Episode(
             task=task,
             goal=scene.goal,
@@ -170,7 +178,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             if not episode.staged:
                 await desktop.set_up(stage)
             if scene.begin is not None:
-                await scene.begin(Looked(desktop, self._wants))
+                await scene.begin(CheckedDesktop(desktop, self._wants))
         except BaseException:
             await self._release(episode)
             raise
@@ -184,7 +192,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
 
     def _expects(self, tasks: Sequence[Task], known_s: float) -> None:
         if (pool := self._holding.now) is not None:
-            stages = [Stage.of(self._pack.scene(task)) for task in tasks]
+            stages = [DesktopStage.of(self._pack.scene(task)) for task in tasks]
             pool.expect(stages, known_s=known_s)
 
     async def _release(self, episode: _Episode) -> None:
@@ -245,23 +253,27 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             seconds=time.monotonic() - began_s,
         )
 
-    async def _judged(self, episode: _Episode, said: str | None, *, failed: bool) -> Verdict:
+    async def _judged(self, episode: _Episode, said: str | None, *, failed: bool) -> TaskVerdict:
         with blame(EnvError, f"the checker of task {episode.task.id!r}"):
             # A desktop whose screen died shows nothing of what the agent could have done.
             crashed = await episode.desktop.check()
-            looked = Looked(episode.desktop, self._wants)
+            looked = CheckedDesktop(episode.desktop, self._wants)
             verdict = await self._pack.judge(episode.task, looked, said, failed=failed)
             if verdict.reward <= 0 and not episode.desktop.touched:
                 await self._look_for_somebody_else(episode.desktop, crashed)
         checked_reward(episode.task, verdict.reward)
         return verdict
 
-    async def _look_for_somebody_else(self, desktop: Desktop, crashed: tuple[str, ...]) -> None:
+    async def _look_for_somebody_else(
+        self, desktop: DesktopSession, crashed: tuple[str, ...]
+    ) -> None:
         """Raise `EnvError` where a program is to blame for what the agent did not get done.
 
         Not where the agent could run code: it could have killed the program.
         """
-        silent = (await look(desktop, replace(self._wants, kinds=("axtree",)), Numbers())).silent
+        silent = (
+            await look(desktop, replace(self._wants, kinds=("axtree",)), ElementNumbers())
+        ).silent
         if crashed or silent:
             raise EnvError(f"programs of the desktop crashed: {crashed}, or hang: {silent}")
 

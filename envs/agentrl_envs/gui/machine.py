@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.errors import ToolError
-from agentrl_envs.gui.desktop import Desktop
-from agentrl_envs.gui.observation import Numbers
+from agentrl_envs.gui.desktop import DesktopSession
+from agentrl_envs.gui.observation import ElementNumbers
 from agentrl_tools.computer.computer import Button, Direction
 
 _PARTS = 8
@@ -13,9 +13,9 @@ _PARTS = 8
 
 
 class DesktopMachine:
-    """A desktop as an `agentrl_tools.computer.Machine`."""
+    """A desktop as an `agentrl_tools.computer.ComputerMachine`."""
 
-    def __init__(self, desktop: Desktop, numbers: Numbers) -> None:
+    def __init__(self, desktop: DesktopSession, numbers: ElementNumbers) -> None:
         self._desktop = desktop
         self._numbers = numbers
 

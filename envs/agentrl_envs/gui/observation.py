@@ -9,11 +9,11 @@ from PIL import Image as Pictures
 
 from agentrl.errors import ConfigError
 from agentrl.message import Image
-from agentrl.thread import in_thread
-from agentrl_envs.gui.desktop import Desktop, Picture
+from agentrl.runtime.threads import in_thread
+from agentrl_envs.accessibility.node import AccessibilityNode
+from agentrl_envs.gui.desktop import DesktopSession, ScreenImage
 from agentrl_envs.web.observation.look import capped
 from agentrl_envs.web.observation.marks import mark
-from agentrl_envs.web.observation.node import Node
 from agentrl_envs.web.observation.view import check_caps, check_kinds
 
 Kind = Literal["axtree", "screenshot", "marks"]
@@ -56,7 +56,7 @@ _FLAGS = ("checked", "pressed", "selected", "expanded", "focused", "modal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wants:
+class DesktopObservationOptions:
     """Settings of an observation."""
 
     kinds: tuple[Kind, ...] = ("axtree",)
@@ -87,7 +87,7 @@ class Wants:
 
 
 @dataclass(slots=True)
-class Numbers:
+class ElementNumbers:
     """The numbers of one episode's elements: given in the order they are first shown, for good."""
 
     given: dict[Reference, int] = field(default_factory=dict[Reference, int])
@@ -104,20 +104,22 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DesktopView:
     """Result of one look at the desktop."""
 
     text: str
     images: tuple[Image, ...]
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[AccessibilityNode, ...] = ()
     boxes: Mapping[int, Box] = field(default_factory=dict[int, Box])
     silent: tuple[str, ...] = ()
     """Windows of programs that do not answer."""
 
 
-async def look(desktop: Desktop, wants: Wants, numbers: Numbers) -> View:
+async def look(
+    desktop: DesktopSession, wants: DesktopObservationOptions, numbers: ElementNumbers
+) -> DesktopView:
     """Look at a desktop; raises `EnvError` where it is lost."""
-    text, nodes, boxes, silent = "", tuple[Node, ...](), dict[int, Box](), list[str]()
+    text, nodes, boxes, silent = "", tuple[AccessibilityNode, ...](), dict[int, Box](), list[str]()
     if {"axtree", "marks"} & set(wants.kinds):
         limit_s = wants.deadline_s
         frame = await desktop.ask(
@@ -140,10 +142,12 @@ async def look(desktop: Desktop, wants: Wants, numbers: Numbers) -> View:
             spots = {number: tuple(map(float, box)) for number, box in boxes.items()}
             marked = await in_thread(mark, png, _four(spots), size) if kind == "marks" else png
             images.append(Image(marked))
-    return View(text=text, images=tuple(images), nodes=nodes, boxes=boxes, silent=tuple(silent))
+    return DesktopView(
+        text=text, images=tuple(images), nodes=nodes, boxes=boxes, silent=tuple(silent)
+    )
 
 
-def encoded(picture: Picture, size: tuple[int, int]) -> bytes:
+def encoded(picture: ScreenImage, size: tuple[int, int]) -> bytes:
     """Return a picture of the screen as a PNG of some size."""
     whole = Pictures.frombytes(
         "RGB", (picture.width, picture.height), picture.data, "raw", "BGRX", picture.line_bytes
@@ -156,13 +160,13 @@ def encoded(picture: Picture, size: tuple[int, int]) -> bytes:
 
 
 def described(
-    seen: Mapping[str, Any], wants: Wants, numbers: Numbers
-) -> tuple[tuple[Node, ...], dict[int, Box], list[str]]:
+    seen: Mapping[str, Any], wants: DesktopObservationOptions, numbers: ElementNumbers
+) -> tuple[tuple[AccessibilityNode, ...], dict[int, Box], list[str]]:
     """Return the lines of the tree, the boxes by number, and the windows that do not answer.
 
     `seen` is the answer to `look` of the first process of a desktop.
     """
-    nodes: list[Node] = []
+    nodes: list[AccessibilityNode] = []
     boxes: dict[int, Box] = {}
     windows: list[dict[str, Any]] = [one for one in seen["windows"] if one["managed"]]
     depths: list[tuple[int, int, str]] = []
@@ -191,7 +195,9 @@ def described(
     for window in windows:
         number = numbers.of(("", str(window["id"])))
         boxes[number] = window["x"], window["y"], window["width"], window["height"]
-        node = Node(role="window", name=_cut(window["title"], wants.max_name_characters))
+        node = AccessibilityNode(
+            role="window", name=_cut(window["title"], wants.max_name_characters)
+        )
         if window["active"]:
             node = _more(node, active="")
         nodes.append(_placed(node, number, 0))
@@ -210,7 +216,7 @@ def _without_embedded(element: list[Any]) -> list[Any]:
     return [*first, states, box, text, value, pid]
 
 
-def _has_content(after: Sequence[list[Any]], wants: Wants) -> bool:
+def _has_content(after: Sequence[list[Any]], wants: DesktopObservationOptions) -> bool:
     """Say whether a top window has anything to say, by the elements that come after it."""
     for _, depth, role, name, states, box, text, value, _ in after:
         if depth == 0:
@@ -227,8 +233,8 @@ def _node(
     box: list[int],
     text: str | None,
     value: float | None,
-    wants: Wants,
-) -> Node | None:
+    wants: DesktopObservationOptions,
+) -> AccessibilityNode | None:
     """Return the node of an element, or None where there is nothing to say."""
     named = _ROLES.get(role, role.replace(" ", "-"))
     if named in _NAMED_BY_CONTENT and text is not None:
@@ -240,7 +246,7 @@ def _node(
         return None
     if named == "text":
         words = _cut(" ".join((text or name).split()), wants.max_name_characters)
-        return Node(role="text", name=words) if words else None
+        return AccessibilityNode(role="text", name=words) if words else None
     attributes: dict[str, str] = {}
     if text is not None and named not in ("button", "togglebutton", "checkbox", "radio", "cell"):
         # What a terminal has just written, and its prompt, are at the end.
@@ -258,19 +264,25 @@ def _node(
         attributes["size"] = f"{box[2]}x{box[3]}"
     shown = name if name != attributes.get("value") else ""
     role_name = named if named[:1].isalpha() else "element"
-    return Node(role=role_name, name=_cut(shown, wants.max_name_characters), attributes=attributes)
+    return AccessibilityNode(
+        role=role_name, name=_cut(shown, wants.max_name_characters), attributes=attributes
+    )
 
 
-def _can_be_acted_on(node: Node, box: list[int]) -> bool:
+def _can_be_acted_on(node: AccessibilityNode, box: list[int]) -> bool:
     return node.role != "text" and box[2] > 0 and box[3] > 0
 
 
-def _placed(node: Node, number: int | None, depth: int) -> Node:
-    return Node(role=node.role, name=node.name, id=number, depth=depth, attributes=node.attributes)
+def _placed(node: AccessibilityNode, number: int | None, depth: int) -> AccessibilityNode:
+    return AccessibilityNode(
+        role=node.role, name=node.name, id=number, depth=depth, attributes=node.attributes
+    )
 
 
-def _more(node: Node, **attributes: str) -> Node:
-    return Node(role=node.role, name=node.name, attributes={**node.attributes, **attributes})
+def _more(node: AccessibilityNode, **attributes: str) -> AccessibilityNode:
+    return AccessibilityNode(
+        role=node.role, name=node.name, attributes={**node.attributes, **attributes}
+    )
 
 
 def _window_of(windows: list[dict[str, Any]], pid: int, name: str) -> dict[str, Any] | None:

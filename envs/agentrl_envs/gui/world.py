@@ -7,11 +7,11 @@ from typing import Any, Protocol
 from agentrl.env import Action, Info
 from agentrl.message import Message
 from agentrl.task import Split, Task
-from agentrl_envs.web.observation.node import Node
+from agentrl_envs.accessibility.node import AccessibilityNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class DesktopScene:
     """State of the desktop when an episode begins."""
 
     goal: str
@@ -22,12 +22,12 @@ class Scene:
     """Commands, each started when the one before has a window."""
     runs_code: bool = False
     """Whether a program of it lets the agent run code: then nobody else gets this desktop."""
-    begin: "Callable[[Workplace], Awaitable[None]] | None" = None
+    begin: "Callable[[WritableDesktop], Awaitable[None]] | None" = None
     """Further preparation before the episode begins, once the programs are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class TaskVerdict:
     """Reward of an episode."""
 
     reward: float
@@ -49,13 +49,13 @@ class LiveDesktop(Protocol):
         """Ask the programs to end, so that they write down what they know; whether all did."""
         ...
 
-    async def nodes(self) -> Sequence[Node]:
+    async def nodes(self) -> Sequence[AccessibilityNode]:
         """Return the accessibility nodes of the programs, as a tree."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandResult:
     """Result of a command on a desktop."""
 
     code: int | None
@@ -64,7 +64,7 @@ class Ran:
     err: str
 
 
-class Workplace(LiveDesktop, Protocol):
+class WritableDesktop(LiveDesktop, Protocol):
     """A desktop on which something can be done as well, as a task prepares or finishes it."""
 
     async def size(self) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class Workplace(LiveDesktop, Protocol):
         """Write a file by its path in the home, or a whole path."""
         ...
 
-    async def run(self, command: Sequence[str], *, limit_s: float) -> Ran:
+    async def run(self, command: Sequence[str], *, limit_s: float) -> CommandResult:
         """Run a command on the desktop, and end it after a while; its output is cut at 1 MiB."""
         ...
 
@@ -103,13 +103,13 @@ class DesktopPack(Protocol):
         """Yield the tasks of a split, finitely or not; the same ones for the same seed."""
         ...
 
-    def scene(self, task: Task) -> Scene:
+    def scene(self, task: Task) -> DesktopScene:
         """Return the desktop's scene when `task` begins."""
         ...
 
     async def judge(
-        self, task: Task, desktop: Workplace, said: str | None, *, failed: bool
-    ) -> Verdict:
+        self, task: Task, desktop: WritableDesktop, said: str | None, *, failed: bool
+    ) -> TaskVerdict:
         """Say what an episode was worth at its end.
 
         `said` is the agent's last word, None where it did not get to one; `failed` whether that

@@ -1,8 +1,18 @@
 """Shared parts of environments on pooled resources: browsers, desktops, lent for an episode."""
 
-from agentrl_envs.pooled.chores import Chores
-from agentrl_envs.pooled.env import OVER, Episode, Pack, PooledEnv
-from agentrl_envs.pooled.holding import Holding, Pool, Pools
-from agentrl_envs.pooled.places import Places
+from agentrl_envs.pooled.background import BackgroundTasks
+from agentrl_envs.pooled.env import OVER, PooledEnv, PooledEpisode, TaskPack
+from agentrl_envs.pooled.permits import PoolPermits
+from agentrl_envs.pooled.pool_handle import PoolHandle, PoolKind, ResourcePool
 
-__all__ = ["OVER", "Chores", "Episode", "Holding", "Pack", "Places", "Pool", "PooledEnv", "Pools"]
+__all__ = [
+    "OVER",
+    "BackgroundTasks",
+    "PoolHandle",
+    "PoolKind",
+    "PoolPermits",
+    "PooledEnv",
+    "PooledEpisode",
+    "ResourcePool",
+    "TaskPack",
+]

@@ -6,36 +6,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
+from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, ForkUnsupported
 from agentrl.message import Content, Message
-from agentrl.rollout.replay import History, replay
-from agentrl.seeds import derive
+from agentrl.rollout.env_replay import ActionHistory, replay
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task
-from agentrl.task_choice import choose_task
 from agentrl.tool import ToolContext
 from agentrl_envs.packs import made_pack
-from agentrl_envs.pooled.holding import Holding, P, Pools, S
+from agentrl_envs.pooled.pool_handle import P, PoolHandle, PoolKind, S
 
 OVER = "The episode was over before this."
 """The answer to what stands in a message after what ends the episode."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Episode:
+class PooledEpisode:
     """State of one episode of any kind."""
 
     task: Task
     goal: str
     """Request to the agent."""
     context: ToolContext
-    history: History = field(init=False)
+    history: ActionHistory = field(init=False)
     """From the opening on."""
     turns: int = 0
     ended: bool = False
 
 
-class Pack(Protocol):
+class TaskPack(Protocol):
     """Tasks of any kind."""
 
     def tasks(self, split: Split, seed: int) -> Iterable[Task]:
@@ -47,8 +47,8 @@ class Pack(Protocol):
         ...
 
 
-E = TypeVar("E", bound=Episode)
-K = TypeVar("K", bound=Pack)
+E = TypeVar("E", bound=PooledEpisode)
+K = TypeVar("K", bound=TaskPack)
 
 
 class PooledEnv(ABC, Generic[E, K, P, S]):
@@ -74,7 +74,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         *,
         pack: str | K,
         pack_kwargs: Mapping[str, Any],
-        pools: Pools[P, S],
+        pools: PoolKind[P, S],
         given: P | S | Mapping[str, Any] | None,
         max_turns: int | None,
         system: str,
@@ -104,7 +104,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         self._pack: K = made_pack(pack, pack_kwargs)
         self._max_turns = max_turns
         self._system = system
-        self._holding = Holding(pools, given)
+        self._holding = PoolHandle(pools, given)
         self._settings = self._holding.settings
         self._step_s = step_s
         self._resets = 0
@@ -178,7 +178,9 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
             raise
         system = (Message("system", self._system),) if self._system else ()
         observation = Observation((*system, Message("user", content)), tools=self.tools)
-        episode.history = History.begun(task, sample=sample, seed=seed, observation=observation)
+        episode.history = ActionHistory.begun(
+            task, sample=sample, seed=seed, observation=observation
+        )
         self._episode = episode
         if "next" in options:
             self._expect(options["next"], known_s)

@@ -7,15 +7,15 @@ nothing of the grading (the hidden arguments, the right answers) was ever in it.
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from difflib import get_close_matches
 
+from agentrl.authoring.tool_env import ScoredAnswer, ToolEnv
+from agentrl.authoring.toolset import ToolSet
 from agentrl.env import Action, call, say
 from agentrl.errors import ConfigError
-from agentrl.grading import Artefacts, Grade, OpenSession, collect, grade_calls
+from agentrl.grading import ArtefactSet, GradeReport, OpenSession, collect, grade_calls
 from agentrl.message import Message
 from agentrl.task import Split, Task
-from agentrl.tool_env import Scored, ToolEnv
-from agentrl.toolbox import Toolbox
 from agentrl_envs.programs.families import FAMILIES
-from agentrl_envs.programs.family import LEVELS, Family
+from agentrl_envs.programs.family import LEVELS, ProgramFamily
 from agentrl_envs.programs.tasks import hidden_of, tasks_of
 from agentrl_sandbox.grading import checker_sessions
 from agentrl_tools.python import Python
@@ -90,8 +90,8 @@ class ProgramsEnv(ToolEnv):
 
 
 async def grade(
-    task: Task, artefacts: Artefacts, *, open_session: OpenSession | None = None
-) -> Grade:
+    task: Task, artefacts: ArtefactSet, *, open_session: OpenSession | None = None
+) -> GradeReport:
     """Grade what an episode left behind: at its end, or later from stored artefacts.
 
     Sessions come from `checker_sessions()` unless another opener is given. Raises `SandboxError`
@@ -121,20 +121,20 @@ def play(task: Task, seen: Sequence[Message]) -> Action:
 
 def _reward(
     *, partial_credit: bool
-) -> Callable[[Task, Sequence[Message], Toolbox], Awaitable[Scored]]:
-    async def reward(task: Task, messages: Sequence[Message], toolbox: Toolbox) -> Scored:
-        artefacts = Artefacts()
+) -> Callable[[Task, Sequence[Message], ToolSet], Awaitable[ScoredAnswer]]:
+    async def reward(task: Task, messages: Sequence[Message], toolbox: ToolSet) -> ScoredAnswer:
+        artefacts = ArtefactSet()
         if any(message.tool_calls for message in messages):
             session = await toolbox.instance(Python).session()
             artefacts = await collect(session, [SOLUTION])
         graded = await grade(task, artefacts)
         paid = graded.score if partial_credit else float(graded.score == 1)
-        return Scored(reward=paid, info={"grade": graded, "artefacts": artefacts})
+        return ScoredAnswer(reward=paid, info={"grade": graded, "artefacts": artefacts})
 
     return reward
 
 
-def _chosen(families: str | Sequence[str]) -> tuple[Family, ...]:
+def _chosen(families: str | Sequence[str]) -> tuple[ProgramFamily, ...]:
     names = [families] if isinstance(families, str) else list(families)
     if not names:
         raise ConfigError(f"families names no family; the families are {', '.join(FAMILIES)}")

@@ -15,7 +15,7 @@ LEVELS = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ProgramFamily:
     """Problems of one kind. Every function is pure; randomness comes in as `Random`."""
 
     name: str

@@ -10,9 +10,9 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.grading import CallTest
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
-from agentrl_envs.programs.family import Arguments, Family, Params
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily
 
 SEED_RANGES: Mapping[Split, range] = {"train": range(2**31), "heldout": range(2**31, 2**32)}
 """Ranges of the seeds of problems, by split."""
@@ -34,7 +34,7 @@ types included."""
 
 
 def tasks_of(
-    families: Sequence[Family],
+    families: Sequence[ProgramFamily],
     split: Split,
     seed: int,
     *,
@@ -73,7 +73,7 @@ def _in_turn(streams: list[Iterator[Task]]) -> Iterator[Task]:
 
 
 def _stream(
-    family: Family,
+    family: ProgramFamily,
     split: Split,
     seed: int,
     level: int,
@@ -107,7 +107,7 @@ def _stream(
 
 
 def make_task(
-    family: Family, params: Params, rng: Random, *, level: int, hidden_tests: int
+    family: ProgramFamily, params: Params, rng: Random, *, level: int, hidden_tests: int
 ) -> dict[str, Any] | None:
     """Return the data of a task, or None where too few inputs differ in their outcome.
 
@@ -138,7 +138,7 @@ def make_task(
 
 
 def _worded(
-    family: Family,
+    family: ProgramFamily,
     params: Params,
     shown: Sequence[Arguments],
     hidden: Sequence[tuple[str, Arguments]],
@@ -164,6 +164,6 @@ def _worded(
     return {"prompt": prompt, "answer": tests, "data": data, "tags": (family.name,)}
 
 
-def _outcome(family: Family, params: Params, arguments: Arguments) -> Any:
+def _outcome(family: ProgramFamily, params: Params, arguments: Arguments) -> Any:
     """Return the right answer; the arguments are copied, in case the reference changes them."""
     return json.loads(json.dumps(family.reference(params, *json.loads(json.dumps(arguments)))))

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from agentrl.authoring.tool_env import ToolEnv
 from agentrl.env import Action, say
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.rewards import last_text
 from agentrl.task import Split, Task
-from agentrl.tool_env import ToolEnv
 from agentrl_envs.reasoning.answer import final_answer
-from agentrl_envs.reasoning.family import Family
+from agentrl_envs.reasoning.family import ReasoningFamily
 from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
 from agentrl_envs.reasoning.tasks import entry_of, tasks_of
 from agentrl_envs.reasoning.verifiers import VerifierPool
@@ -29,7 +29,7 @@ class VerifiedEnv(ToolEnv):
     """
 
     def __init__(
-        self, families: Mapping[str, Family], *, partial_credit: bool, **settings: Any
+        self, families: Mapping[str, ReasoningFamily], *, partial_credit: bool, **settings: Any
     ) -> None:
         """Score with these families; `settings` are those of `ToolEnv`."""
         self._families = families
@@ -117,7 +117,7 @@ def play(task: Task, seen: Sequence[Message]) -> Action:
 
 
 def task_stream(
-    families: Mapping[str, Family], *, size: int | None, heldout_fraction: float
+    families: Mapping[str, ReasoningFamily], *, size: int | None, heldout_fraction: float
 ) -> Callable[[Split, int], Iterator[Task]]:
     """Return the task source of these families; raise `ConfigError` for what leaves a split empty.
 

@@ -57,7 +57,7 @@ _INTEGER = re.compile(r"\b\d+\b")
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
-class Family:
+class ReasoningFamily:
     """Problems of one family. Immutable but for what it caches; safe to share between episodes.
 
     Raises `ConfigError` for an unknown family, parameter or level, and for values that

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl_envs.reasoning.family import Family, known
+from agentrl_envs.reasoning.family import ReasoningFamily, known
 
 Families = str | Sequence[str] | Mapping[str, Mapping[str, Any] | None]
 """A name, several names, or names with reasoning-gym's parameters of each."""
@@ -12,7 +12,7 @@ Difficulty = int | Mapping[str, int] | None
 """A level for every family, a level per family, or reasoning-gym's default parameters."""
 
 
-def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, Family]:
+def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, ReasoningFamily]:
     """Return the families by name, in the order they are named.
 
     Equal families are one object for all environments of the process: some load data files.
@@ -40,12 +40,12 @@ def _by_name(families: Families) -> dict[str, Mapping[str, Any]]:
     return {known(name): {} for name in families}
 
 
-_SHARED: dict[tuple[str, str, int | None], Family] = {}
+_SHARED: dict[tuple[str, str, int | None], ReasoningFamily] = {}
 
 
-def family_of(name: str, params: Mapping[str, Any], difficulty: int | None) -> Family:
+def family_of(name: str, params: Mapping[str, Any], difficulty: int | None) -> ReasoningFamily:
     """Return a family; equal arguments give one object."""
     key = (name, repr(sorted(params.items())), difficulty)
     if key not in _SHARED:
-        _SHARED[key] = Family(name, params, difficulty=difficulty)
+        _SHARED[key] = ReasoningFamily(name, params, difficulty=difficulty)
     return _SHARED[key]

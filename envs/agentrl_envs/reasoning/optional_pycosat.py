@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from agentrl.machine import is_installed
+from agentrl.runtime.machine import is_installed
 
 PYCOSAT_FAMILIES = frozenset({"zebra_puzzles"})
 PYCOSAT_MISSING = (

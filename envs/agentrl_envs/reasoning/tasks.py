@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from agentrl.errors import ConfigError
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
-from agentrl_envs.reasoning.family import Entry, Family
+from agentrl_envs.reasoning.family import Entry, ReasoningFamily
 from agentrl_envs.reasoning.record import from_json, to_json
 
 SEED_RANGES: Mapping[Split, range] = {
@@ -20,7 +20,7 @@ _LONGEST_STREAM = 2**24
 
 
 def tasks_of(
-    families: Mapping[str, Family],
+    families: Mapping[str, ReasoningFamily],
     split: Split,
     seed: int,
     *,
@@ -54,7 +54,9 @@ def _in_turn(streams: list[Iterator[Task]]) -> Iterator[Task]:
         streams = going_on
 
 
-def _stream(family: Family, split: Split, seed: int, *, heldout_fraction: float) -> Iterator[Task]:
+def _stream(
+    family: ReasoningFamily, split: Split, seed: int, *, heldout_fraction: float
+) -> Iterator[Task]:
     """Yield one family's tasks. The text of a problem decides its split, beside its seed."""
     share = heldout_fraction if split == "heldout" else 1 - heldout_fraction
     patience = math.ceil(100 / share)

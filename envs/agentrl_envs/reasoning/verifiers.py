@@ -9,10 +9,10 @@ import agentrl
 import agentrl_envs
 import agentrl_sandbox
 from agentrl.errors import EnvError, VerifierError
-from agentrl.scope import shared
+from agentrl.runtime.scope import shared
 from agentrl.task import Task
-from agentrl_envs.adapters.host import Host, Hosts, Place
-from agentrl_envs.reasoning.family import Family
+from agentrl_envs.adapters.host import LibraryHost, LibraryHostPool, LibraryLocation
+from agentrl_envs.reasoning.family import ReasoningFamily
 
 MOST_WORKERS = 4
 VERDICT_S = 45.0
@@ -46,9 +46,11 @@ class VerifierPool:
         self._limits = {"verdict_cpu_s": verdict_cpu_s, "memory_bytes": memory_bytes}
         packages = (agentrl, agentrl_envs, agentrl_sandbox)
         roots = dict.fromkeys(str(Path(package.__path__[0]).parent) for package in packages)
-        self._hosts = Hosts(Place(kind="reasoning", python=sys.executable, path=tuple(roots)))
+        self._hosts = LibraryHostPool(
+            LibraryLocation(kind="reasoning", python=sys.executable, path=tuple(roots))
+        )
         self._room = asyncio.Semaphore(workers or min(MOST_WORKERS, os.cpu_count() or 1))
-        self._idle: list[tuple[Host, int]] = []
+        self._idle: list[tuple[LibraryHost, int]] = []
 
     @classmethod
     async def of_run(cls) -> "VerifierPool | None":
@@ -59,7 +61,7 @@ class VerifierPool:
 
         return await shared("verifiers", made)
 
-    async def judge(self, family: Family, task: Task, answer: str) -> float:
+    async def judge(self, family: ReasoningFamily, task: Task, answer: str) -> float:
         """Return a verifier's verdict; raise `VerifierError` for one that gives none."""
         where = f"the verifier of {family.name!r} on an answer of {len(answer)} characters"
         try:
@@ -76,7 +78,7 @@ class VerifierPool:
         self._idle.clear()
         await self._hosts.close()
 
-    async def _judge(self, family: Family, task: Task, answer: str) -> float:
+    async def _judge(self, family: ReasoningFamily, task: Task, answer: str) -> float:
         params = {
             "settings": family.settings,
             "question": task.prompt,
@@ -96,7 +98,7 @@ class VerifierPool:
             self._idle.append((host, worker))
             return float(score)
 
-    async def _worker(self) -> tuple[Host, int]:
+    async def _worker(self) -> tuple[LibraryHost, int]:
         """Return an idle worker, or a new one."""
         while self._idle:
             host, worker = self._idle.pop()

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from agentrl.errors import AgentrlError, ConfigError
-from agentrl.learn.recording import Recording, write_recordings
+from agentrl.learn.recording import ConversationRecording, write_recordings
 from agentrl_envs.recorded.converters.android_control import Shown, android_control
-from agentrl_envs.recorded.converters.converted import Converted
+from agentrl_envs.recorded.converters.converted import ConversionResult
 from agentrl_envs.recorded.converters.osworld import osworld
 
 Source = Annotated[Path, typer.Argument(metavar="SOURCE")]
@@ -45,12 +45,12 @@ def desktops(
     _write(osworld(source, tasks=tasks, size=(int(wide), int(high))), file)
 
 
-def _write(converted: Iterator[Converted], file: Path) -> None:
+def _write(converted: Iterator[ConversionResult], file: Path) -> None:
     refused: list[str] = []
 
-    def recordings() -> Iterator[Recording]:
+    def recordings() -> Iterator[ConversationRecording]:
         for one in converted:
-            if isinstance(one.recording, Recording):
+            if isinstance(one.recording, ConversationRecording):
                 yield one.recording
             else:
                 refused.append(f"{one.name}: {one.recording}")

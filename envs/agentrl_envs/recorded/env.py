@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
+from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Patch, Step
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.registry import load
 from agentrl.task import Split, Task, split_of
-from agentrl.task_choice import choose_task
-from agentrl_envs.recorded.experts import Expert, ExpertTurn, experts_of
-from agentrl_envs.recorded.matching import Matches, Matching, same_kind
-from agentrl_envs.recorded.reward import Scale, Sop, step_reward
+from agentrl_envs.recorded.experts import ExpertTrajectory, ExpertTurn, experts_of
+from agentrl_envs.recorded.matching import ActionMatcher, Matches, same_kind
+from agentrl_envs.recorded.reward import Scale, SopScore, step_reward
 
 PatchKind = Literal["thought_free", "off_policy_thought", "on_policy_thought"]
 
@@ -63,7 +63,7 @@ class RecordedEnv(BaseEnv):
             patches: Most of them per episode (epsilon); -1 for any number.
             heldout_patches: The same for held-out tasks; 0 ends them at the first mismatch, which
                 is what the SOP metric wants.
-            matching: Fields of `Matching`.
+            matching: Fields of `ActionMatcher`.
             matches: `module:function` of (action, expert's action) instead.
             reward: The steps' scale, `paper` or `code`; see `step_reward`.
             thought: Whether the right form needs a thought.
@@ -86,7 +86,7 @@ class RecordedEnv(BaseEnv):
         self._scale: Scale = reward
         self._thought = thought
         self._heldout_fraction = heldout_fraction
-        self._expert: Expert | None = None
+        self._expert: ExpertTrajectory | None = None
         self._left = self._most = 0
         self._turn = 0
         self._right = self._of_kind = 0
@@ -137,7 +137,7 @@ class RecordedEnv(BaseEnv):
 
     def _figures(self, turns: int, *, matched: bool) -> dict[str, float]:
         """Return the metrics of the episode so far, of so many turns."""
-        figures = Sop(self._alone, turns).figures | {"matched": float(matched)}
+        figures = SopScore(self._alone, turns).figures | {"matched": float(matched)}
         if self._most >= 0:
             return figures
         # Only where every mismatch is patched is every turn met, and met on the expert's way.
@@ -167,10 +167,10 @@ class RecordedEnv(BaseEnv):
         hint = HINT.format(action=described(turn.action))
         return Patch(turn.action, hint if self._patch == "on_policy_thought" else "")
 
-    def _experts(self) -> Mapping[str, Expert]:
+    def _experts(self) -> Mapping[str, ExpertTrajectory]:
         return experts_of(self._path, minimum_reward=self._minimum_reward)
 
-    def _expert_of(self, task: Task) -> Expert:
+    def _expert_of(self, task: Task) -> ExpertTrajectory:
         try:
             return self._experts()[task.id]
         except KeyError:
@@ -179,7 +179,7 @@ class RecordedEnv(BaseEnv):
                 "its tasks were read from, unchanged"
             ) from None
 
-    def _running(self) -> Expert:
+    def _running(self) -> ExpertTrajectory:
         if self._expert is None:
             raise RuntimeError("no episode is running; await env.reset() first")
         return self._expert
@@ -204,7 +204,7 @@ def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matche
     if "ignore" in given:
         given["ignore"] = tuple(given["ignore"])
     try:
-        return Matching(**given)
+        return ActionMatcher(**given)
     except TypeError as error:
         raise ConfigError(
             f"matching: {error}; its keys are tolerance, text, ignore, radius"

@@ -11,10 +11,10 @@ from typing import Any
 from agentrl.env import Action, Box, ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.learn.recording import (
-    AssistantSaid,
-    Recording,
-    Said,
-    ToolSaid,
+    ConversationRecording,
+    RecordedAction,
+    RecordedAnswer,
+    RecordedPrompt,
     names_of,
     read_recordings,
     text_of,
@@ -31,7 +31,7 @@ class ExpertTurn:
     thought: str
     places: Mapping[int, Box]
     """Boxes of the elements that it could point at, by their numbers."""
-    told: tuple[Said | ToolSaid, ...] = ()
+    told: tuple[RecordedPrompt | RecordedAnswer, ...] = ()
     """Messages that followed, as recorded: pictures are read when they are shown."""
 
     @property
@@ -59,10 +59,10 @@ class ExpertTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expert:
+class ExpertTrajectory:
     """One recorded trajectory."""
 
-    asked: tuple[Said | ToolSaid, ...]
+    asked: tuple[RecordedPrompt | RecordedAnswer, ...]
     """Messages of the task, as recorded."""
     tools: tuple[ToolSchema, ...]
     turns: tuple[ExpertTurn, ...]
@@ -93,12 +93,12 @@ class Expert:
         return hashlib.sha256(blob.encode()).hexdigest()[:16]
 
     @classmethod
-    def of(cls, recording: Recording) -> "Expert":
+    def of(cls, recording: ConversationRecording) -> "ExpertTrajectory":
         """Return a recording by turns; what comes before the first action is the opening."""
-        asked: list[Said | ToolSaid] = []
+        asked: list[RecordedPrompt | RecordedAnswer] = []
         turns: list[ExpertTurn] = []
         for said in recording.messages:
-            if isinstance(said, AssistantSaid):
+            if isinstance(said, RecordedAction):
                 action = Action(said.content, said.message.tool_calls)
                 turns.append(ExpertTurn(action=action, thought=said.thought, places=said.places))
             elif turns:
@@ -108,7 +108,9 @@ class Expert:
         return cls(asked=tuple(asked), tools=recording.tools, turns=tuple(turns))
 
 
-def experts_of(path: Path, *, minimum_reward: float | None = None) -> Mapping[str, Expert]:
+def experts_of(
+    path: Path, *, minimum_reward: float | None = None
+) -> Mapping[str, ExpertTrajectory]:
     """Return the experts of a JSONL file by id, in its order, each once.
 
     Read once per process, as long as the file is the same. Raises `ConfigError` for a file that is
@@ -119,9 +121,9 @@ def experts_of(path: Path, *, minimum_reward: float | None = None) -> Mapping[st
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, stamp: int, minimum_reward: float | None) -> Mapping[str, Expert]:
+def _read(path: Path, stamp: int, minimum_reward: float | None) -> Mapping[str, ExpertTrajectory]:
     del stamp
-    found = [Expert.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
+    found = [ExpertTrajectory.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
     if not found:
         least = "" if minimum_reward is None else f" that earned at least {minimum_reward}"
         raise ConfigError(f"{path} holds no recording{least}; record some: agentrl record")

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from agentrl.env import Action, Box
 from agentrl.errors import ConfigError
 from agentrl.message import ToolCall
-from agentrl_envs.recorded.pointing import Screen, same_gesture, verb_of
+from agentrl_envs.recorded.pointing import PointedScreen, same_gesture, verb_of
 
 Matches = Callable[[Action, Action, Mapping[int, Box]], bool]
 """Of what the policy did, what the expert did, and where the elements were, by their numbers."""
@@ -18,7 +18,7 @@ _OPEN, _CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matching:
+class ActionMatcher:
     """The same tools with the same arguments in the same order; without calls, the same text.
 
     Text beside calls, and thinking blocks, say nothing about what is done. Actions on a screen are
@@ -48,11 +48,11 @@ class Matching:
             return False
         if not expert.tool_calls:
             return self._same(spoken(said), spoken(expert))
-        screen = Screen(places=places, radius=self.radius, same=self._same)
+        screen = PointedScreen(places=places, radius=self.radius, same=self._same)
         pairs = zip(said.tool_calls, expert.tool_calls, strict=True)
         return all(self._does(mine, theirs, screen) for mine, theirs in pairs)
 
-    def _does(self, said: ToolCall, expert: ToolCall, screen: Screen) -> bool:
+    def _does(self, said: ToolCall, expert: ToolCall, screen: PointedScreen) -> bool:
         mine = self._compared(said.name, said.arguments)
         theirs = self._compared(expert.name, expert.arguments)
         if verb_of(theirs) is not None:

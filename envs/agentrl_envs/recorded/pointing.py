@@ -36,7 +36,7 @@ Arguments = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screen:
+class PointedScreen:
     """Basis for the comparison of two actions."""
 
     places: Mapping[int, Box]
@@ -53,7 +53,7 @@ def verb_of(arguments: Arguments) -> str | None:
     return verb if isinstance(verb, str) and verb in VERBS else None
 
 
-def same_gesture(said: Arguments, expert: Arguments, screen: Screen) -> bool:
+def same_gesture(said: Arguments, expert: Arguments, screen: PointedScreen) -> bool:
     """Return whether a call does what the expert's does, whose `action` is one of `VERBS`.
 
     Where to scroll is not compared, nor how far; nor how long to wait. Keys are the same in any
@@ -89,7 +89,7 @@ def smallest_box(point: tuple[float, float], places: Mapping[int, Box]) -> Box |
     return min(reversed(inside), key=lambda box: box[2] * box[3], default=None)
 
 
-def _same_point(said: Arguments, expert: Arguments, end: str, screen: Screen) -> bool:
+def _same_point(said: Arguments, expert: Arguments, end: str, screen: PointedScreen) -> bool:
     coordinate, element = _POINTS[end]
     named, meant = said.get(element), expert.get(element)
     if meant is not None and named == meant and said.get(coordinate) is None:
@@ -105,7 +105,7 @@ def _same_point(said: Arguments, expert: Arguments, end: str, screen: Screen) ->
     return box is None and math.dist(mine, yours) <= screen.radius
 
 
-def _point(arguments: Arguments, end: str, screen: Screen) -> tuple[float, float] | None:
+def _point(arguments: Arguments, end: str, screen: PointedScreen) -> tuple[float, float] | None:
     """Return the point of a call: a coordinate, or the middle of an element; None for nowhere."""
     coordinate, element = (arguments.get(name) for name in _POINTS[end])
     if (coordinate is None) == (element is None):

@@ -32,7 +32,7 @@ def step_reward(
 
 
 @dataclass(frozen=True, slots=True)
-class Sop:
+class SopScore:
     """Semi-online performance: steps matched before the first mismatch, of those there are."""
 
     matched: int
@@ -46,7 +46,7 @@ class Sop:
         return {"sop_progress": progress, "sop_success": success, "sop_score": score}
 
 
-def sop(trajectories: Sequence[Sop]) -> dict[str, float]:
+def sop(trajectories: Sequence[SopScore]) -> dict[str, float]:
     """Return PG, TSR and Score of trajectories as the means of their figures."""
     if not trajectories:
         raise ValueError("no trajectories, no SOP; give at least one")

@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from agentrl.authoring.tool_env import Tasks, ToolEnv
 from agentrl.env import Action
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.rewards import last_text
 from agentrl.task import Task
-from agentrl.tool_env import Tasks, ToolEnv
 from agentrl_envs.facts.questions import check_hops, countries_of
 from agentrl_envs.facts.world import fact_world
 from agentrl_envs.reasoning.answer import final_answer
-from agentrl_envs.retrieval.asked import asked_tasks, play_asked, read_questions
+from agentrl_envs.retrieval.corpus_questions import asked_tasks, play_asked, read_questions
 from agentrl_envs.retrieval.scoring import SCORINGS, Scoring, exact, f1
 from agentrl_envs.retrieval.wiki import corpus_of, play, wiki_tasks
-from agentrl_tools.search import Corpus, Search, read_corpus
+from agentrl_tools.search import Search, SearchCorpus, read_corpus
 
 SYSTEM = (
     "Answer the question from the documents. Look for them with the tool `search`, read them with "
@@ -35,7 +35,7 @@ class RetrievalEnv(ToolEnv):
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: SearchCorpus,
         tasks: Tasks,
         *,
         results: int,
@@ -126,7 +126,7 @@ class CorpusEnv(RetrievalEnv):
 
         Args:
             corpus: A JSONL file or a folder of texts; see `agentrl_tools.search.read_corpus`.
-            questions: A JSONL file; see `agentrl_envs.retrieval.asked.read_questions`.
+            questions: A JSONL file; see `agentrl_envs.retrieval.corpus_questions.read_questions`.
             heldout_fraction: Share held out of the questions that name no split.
             size: At most so many tasks per split; None gives all there are.
             results: Documents a search shows, at most.

@@ -8,10 +8,10 @@ from agentrl.env import Action, call, say
 from agentrl.message import Message
 from agentrl.task import Split, Task
 from agentrl_envs.facts.articles import fact_sentence, sentences_of
-from agentrl_envs.facts.questions import Question, questions
+from agentrl_envs.facts.questions import FactQuestion, questions
 from agentrl_envs.facts.world import FactWorld
 from agentrl_envs.reasoning.env import worded
-from agentrl_tools.search import Corpus, Document
+from agentrl_tools.search import CorpusDocument, SearchCorpus
 
 _ASKED_BY = {
     "birthplace": "born in",
@@ -28,16 +28,16 @@ _ASKED_BY = {
 
 
 @lru_cache(maxsize=8)
-def corpus_of(seed: int, countries: int) -> Corpus:
+def corpus_of(seed: int, countries: int) -> SearchCorpus:
     """Return the articles of a world; equal arguments give one object."""
     from agentrl_envs.facts.world import fact_world
 
     world = fact_world(seed, countries=countries)
     articles = [
-        Document(id=entity.name, text="\n".join(sentences_of(entity)))
+        CorpusDocument(id=entity.name, text="\n".join(sentences_of(entity)))
         for entity in world.entities.values()
     ]
-    return Corpus(articles, source=f"the wiki of world {seed}")
+    return SearchCorpus(articles, source=f"the wiki of world {seed}")
 
 
 def wiki_tasks(
@@ -74,7 +74,7 @@ def _look_up(hop: dict[str, Any], seen: Sequence[Message]) -> Action:
     return call("open", document=hop["subject"], page=pages + 1)
 
 
-def _task(question: Question, split: Split) -> Task:
+def _task(question: FactQuestion, split: Split) -> Task:
     hops = [
         {"subject": hop.subject, "relation": hop.relation, "value": hop.value}
         for hop in question.hops

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 from agentrl.env import Action, BaseEnv, ForkStrategy, Observation, Step, say
 from agentrl.errors import ConfigError
 from agentrl.message import Content, Message
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
-from agentrl_envs.visual.screen import Screen, side_of
+from agentrl_envs.visual.screen import ButtonScreen, side_of
 
 Tells = Literal["colour", "shape"]
 Shows = Literal["image", "text", "both"]
@@ -99,7 +99,7 @@ class SeeButtonEnv(BaseEnv):
             number = rng.randrange(2**53)
             own = random.Random(number)
             tells = own.choice(self._templates)
-            screen = Screen.random(
+            screen = ButtonScreen.random(
                 own, width=width, height=height, buttons=self._buttons, tells=tells
             )
             wanted = own.randrange(self._buttons)
@@ -130,7 +130,7 @@ class SeeButtonEnv(BaseEnv):
         """Click where the agent says."""
         if self._over:
             raise RuntimeError("no episode is running; call reset first")
-        screen = Screen.of(self._told["screen"])
+        screen = ButtonScreen.of(self._told["screen"])
         button = screen.buttons[self._told["wanted"]]
         self._seen += 1
         place = _PLACE.match(action.text)
@@ -167,7 +167,7 @@ class SeeButtonEnv(BaseEnv):
         return self._task.data
 
     def _content(self, said: str) -> Content:
-        screen = Screen.of(self._told["screen"])
+        screen = ButtonScreen.of(self._told["screen"])
         if self._shows == "text":
             return f"{screen.described()}\n{said}"
         words = f"{screen.described()}\n{said}" if self._shows == "both" else said

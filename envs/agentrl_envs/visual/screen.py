@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
 from agentrl.message import Image
+from agentrl.runtime.distribution import install_command
 
 COLOURS: Mapping[str, tuple[int, int, int]] = {
     "red": (214, 39, 40),
@@ -25,7 +25,7 @@ BUTTON = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Button:
+class ScreenButton:
     """One button, by its middle and its width, in pixels."""
 
     colour: str
@@ -40,17 +40,17 @@ class Button:
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
+class ButtonScreen:
     """Buttons that do not overlap."""
 
     width: int
     height: int
-    buttons: tuple[Button, ...]
+    buttons: tuple[ScreenButton, ...]
 
     @classmethod
     def random(
         cls, rng: random.Random, *, width: int, height: int, buttons: int, tells: str
-    ) -> "Screen":
+    ) -> "ButtonScreen":
         """Return a screen whose buttons differ in what `tells` them apart, and in nothing else."""
         side = side_of(width, height)
         cells = [(column, row) for column in range(3) for row in range(3)]
@@ -66,7 +66,7 @@ class Screen:
             width,
             height,
             tuple(
-                Button(
+                ScreenButton(
                     colour,
                     shape,
                     (2 * column + 1) * width // 6 + rng.randint(-room_x, room_x),
@@ -78,9 +78,9 @@ class Screen:
         )
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Screen":
+    def of(cls, data: Mapping[str, Any]) -> "ButtonScreen":
         """Return the screen that `plain` wrote."""
-        buttons = tuple(Button(**button) for button in data["buttons"])
+        buttons = tuple(ScreenButton(**button) for button in data["buttons"])
         return cls(data["width"], data["height"], buttons)
 
     def plain(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def side_of(width: int, height: int) -> int:
     return int(min(width, height) * BUTTON)
 
 
-def _draw(pen: Any, button: Button) -> None:
+def _draw(pen: Any, button: ScreenButton) -> None:
     half = button.width // 2
     left, top = button.x - half, button.y - half
     right, bottom = button.x + half, button.y + half

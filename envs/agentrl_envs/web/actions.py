@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import tool
+from agentrl_envs.web.browser.context import EpisodeContext
 from agentrl_envs.web.browser.mouse import drag, press, to
+from agentrl_envs.web.browser.page import BrowserPage
 from agentrl_envs.web.browser.policy import resolve
-from agentrl_envs.web.browser.tab import Tab
-from agentrl_envs.web.browser.visit import Visit
 
 Direction = Literal["up", "down", "left", "right"]
 
@@ -26,7 +26,7 @@ _SCROLL = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ElementBox:
     """Position of an element, and the properties that decide on its actions."""
 
     id: int
@@ -38,14 +38,14 @@ class Place:
     is_list: bool
 
 
-class Hands:
+class BrowserActions:
     """The actions of one episode. Every method is a tool."""
 
-    def __init__(self, visit: Visit) -> None:
+    def __init__(self, visit: EpisodeContext) -> None:
         self._visit = visit
 
     @property
-    def _tab(self) -> Tab:
+    def _tab(self) -> BrowserPage:
         return self._visit.tab
 
     @tool
@@ -273,7 +273,7 @@ class Hands:
                 f"({x:g}, {y:g}) is not on the page, which is {screen.width} x {screen.height}"
             )
 
-    async def _place(self, id: int, *, pressed: bool = True) -> Place:
+    async def _place(self, id: int, *, pressed: bool = True) -> ElementBox:
         found: Mapping[str, Any] | None = await self._tab.run("locate", id)
         if found is None:
             raise ToolError(_missing(id))
@@ -284,7 +284,7 @@ class Hands:
                 f"[{id}] cannot be reached: something covers it, or it is not on the page as it "
                 "is seen"
             )
-        return Place(
+        return ElementBox(
             id=id,
             x=found["x"],
             y=found["y"],
@@ -300,7 +300,7 @@ def _missing(id: int | None) -> str:
 
 
 ACTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {name: function for name, function in vars(Hands).items() if not name.startswith("_")}
+    {name: function for name, function in vars(BrowserActions).items() if not name.startswith("_")}
 )
 """Every action by name, as it is defined."""
 

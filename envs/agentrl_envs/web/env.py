@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
+from agentrl.authoring.tool_env import checked_reward, refused
+from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, ToolError, blame
 from agentrl.message import Content, Message
-from agentrl.rollout.replay import fingerprint
+from agentrl.rollout.env_replay import fingerprint
 from agentrl.task import Task
 from agentrl.tool import ToolContext, ToolResult
-from agentrl.tool_env import checked_reward, refused
-from agentrl.tool_schema import signature_of
-from agentrl_envs.pooled import OVER, Episode, PooledEnv, Pools
-from agentrl_envs.web.actions import ACTIONS, Hands, chosen
-from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Screen, Visit
-from agentrl_envs.web.observation import Kind, Wants, look
-from agentrl_envs.web.pack import TaskPack
-from agentrl_envs.web.world import Verdict, World
+from agentrl_envs.pooled import OVER, PooledEnv, PooledEpisode, PoolKind
+from agentrl_envs.web.actions import ACTIONS, BrowserActions, chosen
+from agentrl_envs.web.browser import BrowserPool, BrowserSettings, EpisodeContext, PageScreen
+from agentrl_envs.web.episode_site import EpisodeSite, SiteVerdict
+from agentrl_envs.web.observation import Kind, PageObservationOptions, look
+from agentrl_envs.web.pack import WebTaskPack
 
-_POOLS = Pools("browser", BrowserPool, BrowserSettings)
+_POOLS = PoolKind("browser", BrowserPool, BrowserSettings)
 _ANSWER = "answer"
 _MOST_MS = 60_000
 URL_CHARACTERS = 1000
@@ -31,15 +31,15 @@ Clock = Literal["real", "steps"]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Episode(Episode):
+class _Episode(PooledEpisode):
     """Everything that is one episode's."""
 
-    world: World
-    visit: Visit
-    hands: Hands
+    world: EpisodeSite
+    visit: EpisodeContext
+    hands: BrowserActions
 
 
-class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
+class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
     """A browser on the pages of a task pack.
 
     The opening message has the goal and the page; every answer to an action has the page as it is
@@ -57,7 +57,7 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
     def __init__(
         self,
         *,
-        pack: str | TaskPack,
+        pack: str | WebTaskPack,
         observation: str | Sequence[Kind] = "axtree",
         observation_kwargs: Mapping[str, Any] | None = None,
         actions: Sequence[str] | None = None,
@@ -74,7 +74,7 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
         """Acquire nothing.
 
         Args:
-            pack: The tasks: a `TaskPack`, or `module:name` of what makes one of `pack_kwargs`.
+            pack: The tasks: a `WebTaskPack`, or `module:name` of what makes one of `pack_kwargs`.
             observation: A kind of observation, or several in order; see `observation.Kind`.
             observation_kwargs: Caps and options; the other fields of `observation.Wants`.
             actions: Names of the tools to offer; all of them when left out.
@@ -111,11 +111,11 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
         self._names = chosen(actions)
         self._signatures = {name: signature_of(ACTIONS[name]) for name in self._names}
         self._schemas = tuple(signature.schema for signature in self._signatures.values())
-        self._screen = Screen(*screen)
+        self._screen = PageScreen(*screen)
         kept = clock or getattr(self._pack, "clock", "real")
         self._action_ms = action_ms if kept == "steps" else None
         looks: dict[str, Any] = {"deadline_s": self._settings.call_s, **(observation_kwargs or {})}
-        self._wants = Wants(kinds=cast("Any", kinds), **looks)
+        self._wants = PageObservationOptions(kinds=cast("Any", kinds), **looks)
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
@@ -135,7 +135,12 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
             await self._give_back(visit, world)
             raise
         return _Episode(
-            task=task, goal=goal, context=context, world=world, visit=visit, hands=Hands(visit)
+            task=task,
+            goal=goal,
+            context=context,
+            world=world,
+            visit=visit,
+            hands=BrowserActions(visit),
         )
 
     def _began(self, episode: _Episode) -> Info:
@@ -146,7 +151,7 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
     async def _release(self, episode: _Episode) -> None:
         await self._give_back(episode.visit, episode.world)
 
-    async def _give_back(self, visit: Visit, world: World) -> None:
+    async def _give_back(self, visit: EpisodeContext, world: EpisodeSite) -> None:
         if (pool := self._holding.now) is not None:
             await pool.release(visit)
         await world.close()
@@ -205,7 +210,7 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
     def _listed(self) -> str:
         return ", ".join(self._names)
 
-    async def _judged(self, episode: _Episode, said: str | None) -> Verdict:
+    async def _judged(self, episode: _Episode, said: str | None) -> SiteVerdict:
         with blame(EnvError, f"the checker of task {episode.task.id!r}"):
             verdict = await episode.world.judge(episode.visit.tab, said)
         checked_reward(episode.task, verdict.reward)
@@ -216,7 +221,7 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
         head = f"Goal: {episode.goal.strip()}\n"
         return head + content if isinstance(content, str) else (head, *content)
 
-    async def _shown(self, visit: Visit) -> Content:
+    async def _shown(self, visit: EpisodeContext) -> Content:
         view = await look(visit.tab, self._wants)
         lines = [f"notice: {notice}" for notice in visit.taken_notices()]
         lines += [f"url: {_cut(view.url)}", f"title: {view.title}"]
@@ -242,7 +247,7 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
         if world is None:
             return None
         made = self._another()
-        visit: Visit | None = None
+        visit: EpisodeContext | None = None
         try:
             shown = await self._shown(episode.visit)
             storage = await episode.visit.storage()
@@ -267,12 +272,12 @@ class WebEnv(PooledEnv[_Episode, TaskPack, BrowserPool, BrowserSettings]):
             turns=episode.turns,
             world=world,
             visit=visit,
-            hands=Hands(visit),
+            hands=BrowserActions(visit),
         )
         made._episode.history = episode.history
         return made
 
-    async def _abandon(self, visit: Visit | None, world: World) -> None:
+    async def _abandon(self, visit: EpisodeContext | None, world: EpisodeSite) -> None:
         if visit is None:
             await world.close()
         else:

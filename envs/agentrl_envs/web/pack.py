@@ -6,17 +6,17 @@ from typing import Protocol
 from agentrl.env import Action
 from agentrl.message import Message
 from agentrl.task import Split, Task
-from agentrl_envs.web.world import World
+from agentrl_envs.web.episode_site import EpisodeSite
 
 
-class TaskPack(Protocol):
+class WebTaskPack(Protocol):
     """Tasks of one kind."""
 
     def tasks(self, split: Split, seed: int) -> Iterable[Task]:
         """Yield the tasks of a split, finitely or not; the same ones for the same seed."""
         ...
 
-    def world(self, task: Task) -> World:
+    def world(self, task: Task) -> EpisodeSite:
         """Return the world in which `task` is to be done; cheap, acquires nothing."""
         ...
 

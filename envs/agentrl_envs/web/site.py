@@ -25,12 +25,12 @@ from agentrl.registry import load
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.web.browser.policy import is_within, origin_of
 from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES
-from agentrl_envs.web.world import LivePage, Verdict, WebRequest, WebResponse
+from agentrl_envs.web.episode_site import LivePage, SiteVerdict, WebRequest, WebResponse
 
 if TYPE_CHECKING:
     import httpx
 
-Checked = float | Verdict | None
+Checked = float | SiteVerdict | None
 Checker = Callable[[Task, LivePage, str | None], Checked | Awaitable[Checked]]
 """Is called after every action and with the last word; a number ends the episode with it, None lets
 it go on. What ends without a number is worth 0."""
@@ -39,7 +39,7 @@ _HOP = ("connection", "content-encoding", "content-length", "keep-alive", "trans
 _TIMEOUT_S = 30.0
 
 
-class SitePack:
+class CustomSitePack:
     """Tasks on a site of yours."""
 
     has_gold = False
@@ -88,9 +88,9 @@ class SitePack:
             if split_of(prompt) == split:
                 yield Task(prompt=prompt, split=split)
 
-    def world(self, task: Task) -> "SiteWorld":
+    def world(self, task: Task) -> "CustomSite":
         """Return the site as one episode sees it."""
-        return SiteWorld(
+        return CustomSite(
             task,
             start_url=self._start_url,
             origins=self._origins,
@@ -104,7 +104,7 @@ class SitePack:
         raise KeyError(task.id)
 
 
-class SiteWorld:
+class CustomSite:
     """One episode on the site. Its state is the site's own, and is not copied."""
 
     def __init__(
@@ -160,16 +160,16 @@ class SiteWorld:
         del page
         return "\n".join(message.text for message in self._task.messages)
 
-    async def judge(self, page: LivePage, said: str | None) -> Verdict:
+    async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
         """Ask the checker."""
         found = self._checker(self._task, page, said)
         if inspect.isawaitable(found):
             found = await found
-        if isinstance(found, Verdict):
+        if isinstance(found, SiteVerdict):
             return found
         if found is None:
-            return Verdict(reward=0.0, done=said is not None)
-        return Verdict(reward=float(found), done=True)
+            return SiteVerdict(reward=0.0, done=said is not None)
+        return SiteVerdict(reward=float(found), done=True)
 
     def ahead(self) -> None:
         """Return None: what the site shows is the episode's."""

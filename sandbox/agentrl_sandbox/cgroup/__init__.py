@@ -10,16 +10,16 @@
 `place` finds where, `values` derives what is written, `group` does it, `room` reads what is left.
 """
 
-from agentrl_sandbox.cgroup.cgroups import Cgroups, why_not
-from agentrl_sandbox.cgroup.group import Group, host_pid
+from agentrl_sandbox.cgroup.cgroups import CgroupRoot, why_not
+from agentrl_sandbox.cgroup.group import ProcessCgroup, host_pid
 from agentrl_sandbox.cgroup.place import memory_directory
 from agentrl_sandbox.cgroup.room import available_bytes, processes_max, total_bytes
-from agentrl_sandbox.cgroup.values import Bounds, pool_bounds, session_bounds
+from agentrl_sandbox.cgroup.values import CgroupLimits, pool_bounds, session_bounds
 
 __all__ = [
-    "Bounds",
-    "Cgroups",
-    "Group",
+    "CgroupLimits",
+    "CgroupRoot",
+    "ProcessCgroup",
     "available_bytes",
     "host_pid",
     "memory_directory",

@@ -2,16 +2,16 @@
 
 from typing import Self
 
-from agentrl_sandbox.cgroup.group import Group, divide
-from agentrl_sandbox.cgroup.place import HOST_LEAF, Place, own_place, refusal
-from agentrl_sandbox.cgroup.values import Bounds
+from agentrl_sandbox.cgroup.group import ProcessCgroup, divide
+from agentrl_sandbox.cgroup.place import HOST_LEAF, CgroupPath, own_place, refusal
+from agentrl_sandbox.cgroup.values import CgroupLimits
 from agentrl_sandbox.lease import new_mark
 
 
-class Cgroups:
+class CgroupRoot:
     """Makes cgroups below the one this process runs in. Each is leased until it is removed."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CgroupPath) -> None:
         self._place = place
 
     @classmethod
@@ -21,21 +21,21 @@ class Cgroups:
         return None if place is None or refusal(place) else cls(place)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CgroupPath:
         """Directories in which cgroups are made."""
         return self._place
 
-    def make(self, name: str, bounds: Bounds) -> Group:
+    def make(self, name: str, bounds: CgroupLimits) -> ProcessCgroup:
         """Make `agentrl-<this process>-<name>`; OSError when the kernel refuses."""
         version, parents = self._place.version, self._place.directories
         if version == 2:
             divide(parents["memory"], HOST_LEAF, parents)
         full_name = f"agentrl-{new_mark()}-{name}"
-        return Group.create(version, parents, full_name, bounds, leased=True)
+        return ProcessCgroup.create(version, parents, full_name, bounds, leased=True)
 
 
 def why_not() -> str:
-    """Return why `Cgroups.find` gives None, or an empty string where it does not."""
+    """Return why `CgroupRoot.find` gives None, or an empty string where it does not."""
     if (place := own_place()) is None:
         return "no hierarchy with a memory controller is mounted"
     return refusal(place)

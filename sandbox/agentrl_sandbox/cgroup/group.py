@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Self
 
 from agentrl_sandbox.cgroup.place import Version
-from agentrl_sandbox.cgroup.values import Bounds, values
-from agentrl_sandbox.lease import Lease
+from agentrl_sandbox.cgroup.values import CgroupLimits, values
+from agentrl_sandbox.lease import ResourceLease
 
 REMOVE_S = 5.0
 """Deadline for the kernel to let go of a cgroup whose processes were killed."""
@@ -20,7 +20,7 @@ _LEAF = "self"
 _ROUNDS = 100
 
 
-class Group:
+class ProcessCgroup:
     """A cgroup. Its directories are one per controller in v1, one for all in v2.
 
     Moving a process can wait for the kernel for some 10 ms when nothing moved shortly before, and
@@ -28,7 +28,7 @@ class Group:
     """
 
     def __init__(
-        self, version: Version, directories: Mapping[str, str], leases: Sequence[Lease] = ()
+        self, version: Version, directories: Mapping[str, str], leases: Sequence[ResourceLease] = ()
     ) -> None:
         self._version: Version = version
         self._directories = dict(directories)
@@ -41,7 +41,7 @@ class Group:
         version: Version,
         parents: Mapping[str, str],
         name: str,
-        bounds: Bounds,
+        bounds: CgroupLimits,
         *,
         leased: bool = False,
     ) -> Self:
@@ -56,7 +56,7 @@ class Group:
         chosen = parents if version == 2 else {key: parents[key] for key in wanted}
         directories = {key: f"{parent}/{name}" for key, parent in chosen.items()}
         held = dict.fromkeys(directories.values()) if leased else ()
-        group = cls(version, directories, [Lease.take("cgroup", path) for path in held])
+        group = cls(version, directories, [ResourceLease.take("cgroup", path) for path in held])
         try:
             for directory in group._unique():
                 os.mkdir(directory)
@@ -71,7 +71,7 @@ class Group:
         """Directories of the cgroup, by controller."""
         return self._directories
 
-    def make(self, name: str, bounds: Bounds) -> "Group":
+    def make(self, name: str, bounds: CgroupLimits) -> "ProcessCgroup":
         """Make a cgroup inside this one: bounded by both.
 
         OSError when the kernel refuses; in v1 also for a bound of a kind that this one lacks.
@@ -80,9 +80,9 @@ class Group:
             divide(self._directories["memory"], _LEAF, self._directories)
             os.makedirs(f"{self._directories['memory']}/{_LEAF}", exist_ok=True)
             self._divided = True
-        return Group.create(self._version, self._directories, name, bounds)
+        return ProcessCgroup.create(self._version, self._directories, name, bounds)
 
-    def limit(self, bounds: Bounds) -> None:
+    def limit(self, bounds: CgroupLimits) -> None:
         """Set limits. OSError for less memory than is in use, which v2 would kill for."""
         order = list(values(self._version, bounds))
         if (wanted_bytes := bounds.memory_bytes) is not None:

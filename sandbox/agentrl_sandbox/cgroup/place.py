@@ -22,7 +22,7 @@ Version = Literal[1, 2]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CgroupPath:
     """The directories of the cgroup that this process runs in."""
 
     version: Version
@@ -40,7 +40,7 @@ class _Mount:
 
 def locate(
     mountinfo: str, membership: str, controllers_of: Callable[[str], frozenset[str]]
-) -> Place | None:
+) -> CgroupPath | None:
     """Find our directories, from /proc/self/mountinfo and /proc/self/cgroup.
 
     `controllers_of` reads the controllers of a v2 directory. None when no hierarchy with the
@@ -59,7 +59,7 @@ def locate(
                 if controller in own:
                     found[controller] = directory
         if "memory" in found:
-            return Place(version, found)
+            return CgroupPath(version, found)
     return None
 
 
@@ -100,13 +100,13 @@ def _unescape(path: str) -> str:
     return path
 
 
-def own_place() -> Place | None:
+def own_place() -> CgroupPath | None:
     """Return the cgroup of this process, `cpu` only where it is writable; None without cgroups."""
     if (place := _place_of("self")) is None:
         return None
     found = place.directories.items()
     kept = {key: directory for key, directory in found if key != "cpu" or _writable(directory)}
-    return Place(place.version, kept)
+    return CgroupPath(place.version, kept)
 
 
 def memory_directory(pid: int) -> str | None:
@@ -115,7 +115,7 @@ def memory_directory(pid: int) -> str | None:
     return None if place is None else place.directories["memory"]
 
 
-def _place_of(process: str) -> Place | None:
+def _place_of(process: str) -> CgroupPath | None:
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text()
         membership = Path(f"/proc/{process}/cgroup").read_text()
@@ -136,7 +136,7 @@ def _controllers_of(directory: str) -> frozenset[str]:
         return frozenset()
 
 
-def refusal(place: Place) -> str:
+def refusal(place: CgroupPath) -> str:
     """Return why we may not make cgroups there, or an empty string.
 
     In v2 the processes of a cgroup that gets children have to move into one of them, so it must be

@@ -19,7 +19,7 @@ _QUOTA_MIN_US = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class CgroupLimits:
     """Limits of one cgroup; None is no limit."""
 
     memory_bytes: int | None = None
@@ -29,7 +29,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ControllerValue:
     """A file of a controller, and what to write into it."""
 
     controller: str
@@ -39,37 +39,39 @@ class Value:
     """Kernels without swap accounting, or without this kind of counting, lack the file."""
 
 
-def values(version: Version, bounds: Bounds) -> tuple[Value, ...]:
+def values(version: Version, bounds: CgroupLimits) -> tuple[ControllerValue, ...]:
     """Return the values to write for some bounds, in this order."""
-    found: list[Value] = []
+    found: list[ControllerValue] = []
     if (memory_bytes := bounds.memory_bytes) is not None:
         if version == 1:
-            found.append(Value("memory", "memory.limit_in_bytes", f"{memory_bytes}"))
-            found.append(Value("memory", "memory.memsw.limit_in_bytes", f"{memory_bytes}", True))
+            found.append(ControllerValue("memory", "memory.limit_in_bytes", f"{memory_bytes}"))
+            found.append(
+                ControllerValue("memory", "memory.memsw.limit_in_bytes", f"{memory_bytes}", True)
+            )
             # Buffers of sockets, of UDP too: v1 counts them apart, and only where they are limited.
             sockets = f"{memory_bytes // _SOCKETS_SHARE}"
-            found.append(Value("memory", "memory.kmem.tcp.limit_in_bytes", sockets, True))
+            found.append(ControllerValue("memory", "memory.kmem.tcp.limit_in_bytes", sockets, True))
         else:
-            found.append(Value("memory", "memory.max", f"{memory_bytes}"))
-            found.append(Value("memory", "memory.swap.max", "0", True))
+            found.append(ControllerValue("memory", "memory.max", f"{memory_bytes}"))
+            found.append(ControllerValue("memory", "memory.swap.max", "0", True))
     if bounds.processes is not None:
-        found.append(Value("pids", "pids.max", f"{bounds.processes}"))
+        found.append(ControllerValue("pids", "pids.max", f"{bounds.processes}"))
     if bounds.cpus is not None:
         quota_us = max(_QUOTA_MIN_US, round(bounds.cpus * _PERIOD_US))
         if version == 1:
-            found.append(Value("cpu", "cpu.cfs_period_us", f"{_PERIOD_US}"))
-            found.append(Value("cpu", "cpu.cfs_quota_us", f"{quota_us}"))
+            found.append(ControllerValue("cpu", "cpu.cfs_period_us", f"{_PERIOD_US}"))
+            found.append(ControllerValue("cpu", "cpu.cfs_quota_us", f"{quota_us}"))
         else:
-            found.append(Value("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}"))
+            found.append(ControllerValue("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}"))
     return tuple(found)
 
 
-def session_bounds(limits: Limits, *, members: int = 1) -> Bounds:
+def session_bounds(limits: Limits, *, members: int = 1) -> CgroupLimits:
     """Return the bounds of an opened session and its live forks, `members` in all.
 
     A session's files live in memory and are charged to it, so they come on top.
     """
-    return Bounds(
+    return CgroupLimits(
         memory_bytes=members * (limits.memory_bytes + limits.disk_bytes) + KEEPER_BYTES,
         processes=members * (limits.processes + 1) + KEEPER_PROCESSES,
     )
@@ -77,7 +79,7 @@ def session_bounds(limits: Limits, *, members: int = 1) -> Bounds:
 
 def pool_bounds(
     limits: Limits, *, sessions: int, total_bytes: int, free_memory_bytes: int, processes_max: int
-) -> Bounds:
+) -> CgroupLimits:
     """Return the bounds of a pool: room for all its sessions, and never the whole machine.
 
     `total_bytes` and `processes_max` are what the machine, or the cgroup we run in, has. Whatever
@@ -87,7 +89,7 @@ def pool_bounds(
     assert one.memory_bytes is not None
     assert one.processes is not None
     spare_bytes = min(free_memory_bytes, total_bytes // 2)
-    return Bounds(
+    return CgroupLimits(
         memory_bytes=min(sessions * one.memory_bytes + SUPERVISOR_BYTES, total_bytes - spare_bytes),
         processes=min(sessions * one.processes + SUPERVISOR_PROCESSES, processes_max // 2),
     )

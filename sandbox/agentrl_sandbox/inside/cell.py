@@ -17,7 +17,7 @@ _MANY = 8
 _FULL = frozenset((errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE))
 
 
-class Outcome(NamedTuple):
+class CellOutcome(NamedTuple):
     """Outcome of a cell, as far as its own interpreter can tell."""
 
     status: str
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     truncated: bool = False
 
 
-def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: int) -> Outcome:
+def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: int) -> CellOutcome:
     """Run a cell in `namespace`; whatever it raises, `SystemExit` too, is an outcome."""
     name = f"<cell {number}>"
     lines = [f"{line}\n" for line in code.splitlines()]
@@ -39,9 +39,9 @@ def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: i
     except BaseException as error:  # noqa: BLE001 - anything the code raises is its result
         return _failure(error, name)
     if text is None:
-        return Outcome("ok")
+        return CellOutcome("ok")
     kept, truncated = clip(text, value_bytes_max)
-    return Outcome("ok", value=kept, truncated=truncated)
+    return CellOutcome("ok", value=kept, truncated=truncated)
 
 
 def _compile(code: str, name: str) -> tuple[CodeType, CodeType | None]:
@@ -54,12 +54,14 @@ def _compile(code: str, name: str) -> tuple[CodeType, CodeType | None]:
     return compile(tree, name, "exec"), compile(echoed, name, "eval")
 
 
-def _failure(error: BaseException, cell: str) -> Outcome:
+def _failure(error: BaseException, cell: str) -> CellOutcome:
     try:
         text, truncated = clip(_describe(error, cell), ERROR_BYTES_MAX)
-        return Outcome(_status(error), error=text, truncated=truncated)
+        return CellOutcome(_status(error), error=text, truncated=truncated)
     except BaseException as second:  # noqa: BLE001 - an exception whose own text raises
-        return Outcome("error", error=f"{type(error).__name__} (its text: {type(second).__name__})")
+        return CellOutcome(
+            "error", error=f"{type(error).__name__} (its text: {type(second).__name__})"
+        )
 
 
 def _describe(error: BaseException, cell: str) -> str:

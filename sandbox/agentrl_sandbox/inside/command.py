@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from agentrl_sandbox.inside import confine, kernel
-from agentrl_sandbox.inside.confine import Confinement
-from agentrl_sandbox.inside.life import Death, Process
-from agentrl_sandbox.inside.output import Clipped
+from agentrl_sandbox.inside.confine import ProcessLimits
+from agentrl_sandbox.inside.interpreter_process import ExitStatus, HeldProcess
+from agentrl_sandbox.inside.output import ClippedOutput
 
 _CHUNK_BYTES = 2**16
 _DRAIN_CHUNKS_MAX = 64
@@ -22,7 +22,7 @@ _REPORT_FD = 3
 
 
 @dataclass(frozen=True)
-class Order:
+class CommandRequest:
     """Request to run a command."""
 
     argv: Sequence[str]
@@ -30,13 +30,13 @@ class Order:
     cwd: str
     stdin: bytes
     home: str
-    confinement: Confinement
+    confinement: ProcessLimits
 
 
-class World:
+class CommandNamespace:
     """The user namespace that all commands of one session share, so that they can be told apart."""
 
-    def __init__(self, confinement: Confinement) -> None:
+    def __init__(self, confinement: ProcessLimits) -> None:
         ready, hold = os.pipe(), os.pipe()
         pid = kernel.fork()
         if pid == 0:
@@ -58,7 +58,7 @@ class World:
         os.close(self.fd)
 
 
-def _be_a_namespace(ready: int, hold: tuple[int, int], confinement: Confinement) -> NoReturn:
+def _be_a_namespace(ready: int, hold: tuple[int, int], confinement: ProcessLimits) -> NoReturn:
     try:
         os.close(hold[1])
         confine.become_the_user(confinement)
@@ -70,20 +70,20 @@ def _be_a_namespace(ready: int, hold: tuple[int, int], confinement: Confinement)
 
 
 @dataclass
-class Command:
+class RunningCommand:
     """A running command. Whoever still holds its output when it has ended writes for nobody."""
 
     request: int
     timeout_s: float
     selector: selectors.BaseSelector
-    on_end: Callable[["Command"], None]
+    on_end: Callable[["RunningCommand"], None]
     output_bytes: int
-    process: Process = field(default_factory=Process)
+    process: HeldProcess = field(default_factory=HeldProcess)
     started_s: float = field(default_factory=time.monotonic)
     trouble: str = ""
     """Why the program could not be started."""
-    _open: dict[int, Clipped | None] = field(default_factory=dict[int, Clipped | None])
-    _streams: list[Clipped] = field(default_factory=list[Clipped])
+    _open: dict[int, ClippedOutput | None] = field(default_factory=dict[int, ClippedOutput | None])
+    _streams: list[ClippedOutput] = field(default_factory=list[ClippedOutput])
     _report: int = -1
 
     @property
@@ -91,7 +91,7 @@ class Command:
         """Return when it must be done, on the monotonic clock."""
         return self.started_s + self.timeout_s
 
-    def start(self, order: Order, namespaces: Mapping[int, int]) -> None:
+    def start(self, order: CommandRequest, namespaces: Mapping[int, int]) -> None:
         """Start the program in these namespaces, joined in this order.
 
         `OSError` when there is no process left for it.
@@ -112,16 +112,16 @@ class Command:
             for fd in (source, out[1], err[1], report[1]):
                 os.close(fd)
         self._report = report[0]
-        self.process = Process(pid)
+        self.process = HeldProcess(pid)
         self.selector.register(self.process.pidfd, selectors.EVENT_READ, self._ended)
         for fd in (out[0], err[0]):
             os.set_blocking(fd, False)
-            clipped = Clipped(self.output_bytes)
+            clipped = ClippedOutput(self.output_bytes)
             self._streams.append(clipped)
             self._open[fd] = clipped
             self.selector.register(fd, selectors.EVENT_READ, partial(self._readable, fd))
 
-    def end(self) -> Death:
+    def end(self) -> ExitStatus:
         """Kill it if need be, and take in what it wrote."""
         self.selector.unregister(self.process.pidfd)
         death = self.process.end()
@@ -193,7 +193,7 @@ def _enter(home: str, cwd: str) -> None:
 
 
 def _become(
-    order: Order, fds: tuple[int, int, int, int], namespaces: Mapping[int, int]
+    order: CommandRequest, fds: tuple[int, int, int, int], namespaces: Mapping[int, int]
 ) -> NoReturn:
     """Turn this freshly forked process into the program."""
     try:

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from agentrl_sandbox.inside import kernel, processes
-from agentrl_sandbox.inside.command import Command, Order, World
-from agentrl_sandbox.inside.quota import Quota
-from agentrl_sandbox.inside.state import Session, Settings
+from agentrl_sandbox.inside.command import CommandNamespace, CommandRequest, RunningCommand
+from agentrl_sandbox.inside.quota import SessionQuota
+from agentrl_sandbox.inside.state import SessionLimits, SessionState
 
 Body = dict[str, Any]
 
 
-class Reply(Protocol):
+class CommandReply(Protocol):
     """Answers a request of the host."""
 
     def __call__(self, request: int, body: Body, blob: bytes = b"") -> None:
@@ -23,16 +23,16 @@ class Reply(Protocol):
         ...
 
 
-class Commands:
+class CommandRunner:
     """Runs programs beside interpreters, and ends them with all they started."""
 
     def __init__(
         self,
-        settings: Settings,
-        quota: Quota,
+        settings: SessionLimits,
+        quota: SessionQuota,
         selector: selectors.BaseSelector,
         *,
-        reply: Reply,
+        reply: CommandReply,
         known: Callable[[], set[int]],
     ) -> None:
         self._settings = settings
@@ -40,23 +40,23 @@ class Commands:
         self._selector = selector
         self._reply = reply
         self._known = known
-        self._ended: list[Command] = []
+        self._ended: list[RunningCommand] = []
         """Those whose output somebody may still write to."""
 
-    def run(self, request: int, session: Session, body: Body, blob: bytes) -> None:
+    def run(self, request: int, session: SessionState, body: Body, blob: bytes) -> None:
         """Start a command; it is answered when it is over."""
         if session.used_cpu_s >= self._settings.cpu_s:
             self._reply(request, _not_run("limit", self._quota.cpu_text))
             return
         home = session.place
         confinement = self._quota.confinement(session.used_cpu_s)
-        order = Order(body["argv"], body["env"], body["cwd"], blob, home.path, confinement)
+        order = CommandRequest(body["argv"], body["env"], body["cwd"], blob, home.path, confinement)
         timeout_s, output_bytes = body["timeout_s"], self._settings.output_bytes
         over = partial(self.over, session)
-        command = Command(request, timeout_s, self._selector, over, output_bytes)
+        command = RunningCommand(request, timeout_s, self._selector, over, output_bytes)
         try:
             if session.world is None and self._settings.isolated:
-                session.world = World(confinement)
+                session.world = CommandNamespace(confinement)
                 session.worlds.add(session.world.id)
             own = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
             command.start(order, home.namespaces | own)
@@ -65,7 +65,7 @@ class Commands:
             return
         session.commands[request] = command
 
-    def over(self, session: Session, command: Command, status: str = "ok") -> None:
+    def over(self, session: SessionState, command: RunningCommand, status: str = "ok") -> None:
         """Answer a command that ended, or is to end now."""
         if session.commands.pop(command.request, None) is None:
             return
@@ -90,12 +90,12 @@ class Commands:
         """Drop what was written to the output of commands that have ended."""
         self._ended = [command for command in self._ended if command.drain()]
 
-    def _end_left(self, session: Session) -> None:
+    def _end_left(self, session: SessionState) -> None:
         """End what commands left running, those of the interpreter not."""
         worlds = {session.world.id} if session.world else None
         processes.end_strays(self._known(), worlds)
 
-    def cancel(self, request: int, session: Session, body: Body, _: bytes) -> None:
+    def cancel(self, request: int, session: SessionState, body: Body, _: bytes) -> None:
         """End a command that nobody waits for any more."""
         if (command := session.commands.get(body["cancels"])) is not None:
             self.over(session, command, "timeout")

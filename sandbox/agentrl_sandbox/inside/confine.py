@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentrl_sandbox.inside import kernel, landlock, notify, seccomp
+from agentrl_sandbox.inside import kernel, landlock, seccomp, syscall_listener
 
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -32,7 +32,7 @@ What a session starts can bring itself down to what keepers have."""
 
 
 @dataclass(frozen=True)
-class Confinement:
+class ProcessLimits:
     """Limits of a process. Plain numbers, from `agentrl.sandbox.Limits`."""
 
     memory_bytes: int
@@ -50,7 +50,7 @@ class Confinement:
     """User that runs it, in the user namespace of the keeper; -1: the keeper's user."""
 
 
-def become_the_user(confinement: Confinement) -> None:
+def become_the_user(confinement: ProcessLimits) -> None:
     """Stop being the keeper's user, where there is another one."""
     if confinement.user_id >= 0:
         kernel.become(confinement.user_id)
@@ -70,7 +70,7 @@ def detach() -> None:
     kernel.adopt_orphans(True)
 
 
-def limit(confinement: Confinement, *, cpu_s: int | None = None) -> None:
+def limit(confinement: ProcessLimits, *, cpu_s: int | None = None) -> None:
     """Set the resource limits, none above what is set already."""
     cpu_s = confinement.cpu_s if cpu_s is None else cpu_s
     pairs = {
@@ -110,7 +110,7 @@ def forbid(*, listen: bool = False) -> int | None:
     program = seccomp.build(notify_unshare=listen)
     if program is None:
         return None
-    if listen and notify.available():
+    if listen and syscall_listener.available():
         return kernel.install_filter_with_listener(program)
     kernel.install_filter(program)
     return None

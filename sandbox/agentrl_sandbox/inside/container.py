@@ -10,7 +10,7 @@ import os
 import sys
 from typing import NoReturn
 
-from agentrl_sandbox.inside import kernel, supervisor
+from agentrl_sandbox.inside import fork_server, kernel
 from agentrl_sandbox.inside.arrival import arrive
 
 DEVICES = ("full", "null", "random", "urandom", "zero")
@@ -47,7 +47,7 @@ def main() -> NoReturn:
         os._exit(min(255, abs(os.waitstatus_to_exitcode(status))))
     hide()
     kernel.drop_capabilities(keep=kernel.CAPABILITIES_OF_KEEPERS)
-    supervisor.main()
+    fork_server.main()
     os._exit(1)
 
 

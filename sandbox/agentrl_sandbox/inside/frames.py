@@ -22,7 +22,7 @@ class FrameError(Exception):
     """The other side does not speak the protocol."""
 
 
-class Frame(NamedTuple):
+class ChannelFrame(NamedTuple):
     """One message."""
 
     body: dict[str, Any]
@@ -40,7 +40,7 @@ def encode(body: dict[str, Any], blob: bytes = b"") -> bytes:
     return HEADER.pack(len(text), len(blob)) + text + blob
 
 
-class Reader:
+class ChannelFrameReader:
     """Cuts a stream of bytes into frames."""
 
     def __init__(
@@ -50,13 +50,13 @@ class Reader:
         self._json_max = json_bytes_max
         self._blob_max = blob_bytes_max
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[ChannelFrame]:
         """Return the frames that `data` completes; `FrameError` at the first broken one.
 
         Every byte is copied a fixed number of times, however many frames there are.
         """
         self._buffer += data
-        frames: list[Frame] = []
+        frames: list[ChannelFrame] = []
         start = 0
         with memoryview(self._buffer) as view:
             while (end := self._end_of_frame(view, start)) is not None:
@@ -76,10 +76,10 @@ class Reader:
         return end if end <= len(view) else None
 
 
-def _cut_frame(view: memoryview, start: int, end: int) -> Frame:
+def _cut_frame(view: memoryview, start: int, end: int) -> ChannelFrame:
     text_bytes, _ = HEADER.unpack_from(view, start)
     middle = start + HEADER.size + text_bytes
-    return Frame(_parse(bytes(view[start + HEADER.size : middle])), bytes(view[middle:end]))
+    return ChannelFrame(_parse(bytes(view[start + HEADER.size : middle])), bytes(view[middle:end]))
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -23,13 +23,13 @@ from agentrl_sandbox.inside import (
     figures,
     kernel,
     landlock,
-    place,
     seccomp,
+    session_directory,
     streams,
 )
-from agentrl_sandbox.inside.confine import Confinement
-from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, Reader, encode
-from agentrl_sandbox.inside.output import Capture, appending
+from agentrl_sandbox.inside.confine import ProcessLimits
+from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, ChannelFrameReader, encode
+from agentrl_sandbox.inside.output import OutputCapture, appending
 
 CHANNEL_FD = 3
 _PLACES = 6
@@ -39,7 +39,7 @@ _FDS_SPACE = socket.CMSG_SPACE(4 * _FORK_FDS)
 
 
 @dataclass(frozen=True)
-class Endpoints:
+class InterpreterDescriptors:
     """The descriptors of one interpreter."""
 
     channel: int
@@ -47,7 +47,9 @@ class Endpoints:
     err: int
 
 
-def become(ends: Endpoints, confinement: Confinement, *, directory: str, nonce: str) -> None:
+def become(
+    ends: InterpreterDescriptors, confinement: ProcessLimits, *, directory: str, nonce: str
+) -> None:
     """Turn this freshly forked process into an interpreter; never returns."""
     status = 1
     try:
@@ -56,7 +58,7 @@ def become(ends: Endpoints, confinement: Confinement, *, directory: str, nonce: 
         random.seed()
         _know_thyself()
         listener = _enter(directory, confinement)
-        interpreter = Interpreter(channel, confinement, directory)
+        interpreter = CellInterpreter(channel, confinement, directory)
         interpreter.greet(nonce, listener)
         interpreter.serve()
         status = 0
@@ -66,7 +68,7 @@ def become(ends: Endpoints, confinement: Confinement, *, directory: str, nonce: 
         os._exit(status)
 
 
-def _install(ends: Endpoints) -> socket.socket:
+def _install(ends: InterpreterDescriptors) -> socket.socket:
     """Put the descriptors in place (0 to 2, 3 the channel, 4 and 5 the output); return the channel.
 
     What is written to 1 and 2 is appended to files in memory, which 4 and 5 read back and crop.
@@ -85,7 +87,7 @@ def _install(ends: Endpoints) -> socket.socket:
     return socket.socket(fileno=CHANNEL_FD)
 
 
-def _enter(directory: str, confinement: Confinement) -> int | None:
+def _enter(directory: str, confinement: ProcessLimits) -> int | None:
     confine.become_the_user(confinement)
     confine.detach()
     if confinement.isolated:
@@ -118,14 +120,14 @@ def _know_thyself() -> None:
     vars(threading.main_thread())["_native_id"] = threading.get_native_id()
 
 
-class Interpreter:
+class CellInterpreter:
     """Names, and the loop that runs cells over them."""
 
-    def __init__(self, channel: socket.socket, confinement: Confinement, directory: str) -> None:
+    def __init__(self, channel: socket.socket, confinement: ProcessLimits, directory: str) -> None:
         self._channel = channel
         self._confinement = confinement
         self._directory = directory
-        self._reader = Reader()
+        self._reader = ChannelFrameReader()
         self._fds: list[int] = []
         self._cells = 0
         self._capture()
@@ -167,8 +169,8 @@ class Interpreter:
     def _capture(self) -> None:
         output_bytes, file_bytes = self._confinement.output_bytes, self._confinement.file_bytes
         self._output = (
-            Capture(4, output_bytes, file_bytes=file_bytes),
-            Capture(5, output_bytes, file_bytes=file_bytes),
+            OutputCapture(4, output_bytes, file_bytes=file_bytes),
+            OutputCapture(5, output_bytes, file_bytes=file_bytes),
         )
         streams.bound(self._output)
 
@@ -201,7 +203,7 @@ class Interpreter:
         )
 
     def _fork(self, request: dict[str, Any]) -> None:
-        ends = Endpoints(*self._fds)
+        ends = InterpreterDescriptors(*self._fds)
         self._fds = []
         state = random.getstate() if request["keep_rng"] else None
         apart = request["apart"]
@@ -214,7 +216,7 @@ class Interpreter:
         if child == 0:
             self._channel.detach()  # its number is about to name the new channel
             self._channel = _install(ends)
-            self._reader = Reader()
+            self._reader = ChannelFrameReader()
             self._capture()
             self._be_the_copy(request["nonce"], state, apart=apart)
             return
@@ -236,7 +238,7 @@ class Interpreter:
     def _leave_the_original(self, nonce: str) -> None:
         """Enter namespaces of our own. The filter lets us, because the keeper waits for it."""
         try:
-            kernel.enter_user_namespace(others=place.OWN)
+            kernel.enter_user_namespace(others=session_directory.OWN)
         except OSError as error:
             deep = error.errno in (errno.EUSERS, errno.ENOSPC)
             why = "too many copies of copies, or user namespaces" if deep else str(error)

@@ -16,7 +16,7 @@ def appending(fd: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
 
-class Capture:
+class OutputCapture:
     """Takes the output of one cell after the other out of a file that is appended to."""
 
     def __init__(self, fd: int, limit_bytes: int, *, file_bytes: int = 4 * _CROP_BYTES) -> None:
@@ -60,9 +60,9 @@ class Capture:
         os.ftruncate(self._fd, size_bytes)
         self._omitted = kept.omitted - (size_bytes - 2 * self._half)
 
-    def _read(self) -> "Clipped":
+    def _read(self) -> "ClippedOutput":
         size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
-        kept = Clipped(self._limit_bytes)
+        kept = ClippedOutput(self._limit_bytes)
         if size_bytes <= self._limit_bytes:
             kept.add(os.pread(self._fd, size_bytes, 0))
         else:
@@ -73,7 +73,7 @@ class Capture:
         return kept
 
 
-class Clipped:
+class ClippedOutput:
     """Collects bytes and keeps at most `limit_bytes` of them."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -115,6 +115,6 @@ def clip(text: str, limit_bytes: int) -> tuple[str, bool]:
     """Return `text` within `limit_bytes`, without lone surrogates, and whether it was cut."""
     if len(text) * 4 <= limit_bytes:
         return text.encode(errors="replace").decode(), False
-    clipped = Clipped(limit_bytes)
+    clipped = ClippedOutput(limit_bytes)
     clipped.add(text.encode(errors="replace"))
     return clipped.text(), clipped.truncated

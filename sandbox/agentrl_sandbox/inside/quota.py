@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from agentrl_sandbox.inside.confine import Confinement
-from agentrl_sandbox.inside.state import Settings
+from agentrl_sandbox.inside.confine import ProcessLimits
+from agentrl_sandbox.inside.state import SessionLimits
 
 
 @dataclass(frozen=True)
-class Quota:
+class SessionQuota:
     """The limits of one opened session and its forks."""
 
-    settings: Settings
+    settings: SessionLimits
     forks_max: int
 
     @property
@@ -25,10 +25,10 @@ class Quota:
         """
         return self.settings.processes * (1 + below) if self.settings.isolated else -1
 
-    def confinement(self, used_cpu_s: float) -> Confinement:
+    def confinement(self, used_cpu_s: float) -> ProcessLimits:
         """Return the limits of another process of a session."""
         limits = self.settings
-        return Confinement(
+        return ProcessLimits(
             memory_bytes=limits.memory_bytes,
             processes=self.processes(0),
             processes_max=self.processes_max,

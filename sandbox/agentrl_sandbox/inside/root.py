@@ -34,7 +34,7 @@ seal            what is mounted there becomes read-only
 """
 
 
-class Step(NamedTuple):
+class RootStep(NamedTuple):
     """One step on the way to a root. Steps are taken in order."""
 
     kind: Kind
@@ -49,7 +49,7 @@ _PLACE = "/tmp"
 """Temporary path of the new root; only this process sees it."""
 
 
-def make(steps: Sequence[Step], data: Mapping[str, bytes]) -> None:
+def make(steps: Sequence[RootStep], data: Mapping[str, bytes]) -> None:
     """Make a root of these steps our own; this process must own its mount namespace.
 
     `data` are the bytes of files, by path. `OSError` says which step the kernel refused.
@@ -63,7 +63,7 @@ def make(steps: Sequence[Step], data: Mapping[str, bytes]) -> None:
     os.umask(umask)
 
 
-def _take_hold(step: Step) -> int | None:
+def _take_hold(step: RootStep) -> int | None:
     """Return a mount that is mounted nowhere, for steps that mount one."""
     match step.kind:
         case "bind":
@@ -88,7 +88,7 @@ def _take_hold(step: Step) -> int | None:
     return None
 
 
-def _take(step: Step, fd: int | None, data: Mapping[str, bytes]) -> None:
+def _take(step: RootStep, fd: int | None, data: Mapping[str, bytes]) -> None:
     if fd is not None:
         _make_place(step.path, is_directory=stat.S_ISDIR(os.fstat(fd).st_mode))
         mounts.attach(fd, step.path)

@@ -29,7 +29,7 @@ EPERM, ENOSYS, ENOTTY = refusal(errno.EPERM), refusal(errno.ENOSYS), refusal(err
 
 
 @dataclass(frozen=True, slots=True)
-class Is:
+class ArgumentCheck:
     """An argument of a call, after `mask`, is one of `values`. The kernel reads 32 bits as well."""
 
     argument: int
@@ -37,10 +37,12 @@ class Is:
     mask: int = 0xFFFFFFFF
 
 
-Case = tuple[tuple[Is, ...], int]
+Case = tuple[tuple[ArgumentCheck, ...], int]
 """Conditions that all have to hold, and the verdict when they do."""
 
-_OWN = (((Is(0, (0,)),), ALLOW),)  # by 0, as programs do it: not the keeper, not a sibling
+_OWN = (
+    ((ArgumentCheck(0, (0,)),), ALLOW),
+)  # by 0, as programs do it: not the keeper, not a sibling
 _NAMESPACE_FLAGS = 0x7E020080  # every CLONE_NEW* of clone(2)
 _UNIX, _INTERNET, _SOCKET_TYPE = 1, (2, 10), 0xF
 _TERMINAL = (  # TCGETS first: Python asks at every open
@@ -62,30 +64,37 @@ _PRCTL = (
 )
 
 RULES: dict[str, tuple[Case, ...]] = {
-    "clone": (((Is(0, (0,), mask=_NAMESPACE_FLAGS),), ALLOW),),
+    "clone": (((ArgumentCheck(0, (0,), mask=_NAMESPACE_FLAGS),), ALLOW),),
     # F_NOTIFY tells who lists a directory, one of the machine's as well.
-    "fcntl": (((Is(1, (1026,)),), refusal(errno.EINVAL)), ((), ALLOW)),
+    "fcntl": (((ArgumentCheck(1, (1026,)),), refusal(errno.EINVAL)), ((), ALLOW)),
     # The families that a network namespace confines; streams and datagrams, TCP and UDP.
     "socket": (
-        ((Is(0, (_UNIX,)),), ALLOW),
-        ((Is(0, _INTERNET), Is(1, (1, 2), mask=_SOCKET_TYPE), Is(2, (0, 6, 17))), ALLOW),
+        ((ArgumentCheck(0, (_UNIX,)),), ALLOW),
+        (
+            (
+                ArgumentCheck(0, _INTERNET),
+                ArgumentCheck(1, (1, 2), mask=_SOCKET_TYPE),
+                ArgumentCheck(2, (0, 6, 17)),
+            ),
+            ALLOW,
+        ),
     ),
-    "socketpair": (((Is(0, (_UNIX,)),), ALLOW),),
+    "socketpair": (((ArgumentCheck(0, (_UNIX,)),), ALLOW),),
     "ioctl": (
-        ((Is(1, (*_TERMINAL, *_DESCRIPTORS, *_INTERFACES, *_FILES)),), ALLOW),
-        ((Is(1, _TYPING),), EPERM),
+        ((ArgumentCheck(1, (*_TERMINAL, *_DESCRIPTORS, *_INTERFACES, *_FILES)),), ALLOW),
+        ((ArgumentCheck(1, _TYPING),), EPERM),
         ((), ENOTTY),  # what a file says that knows no such request
     ),
-    "prctl": (((Is(0, _PRCTL),), ALLOW),),
-    "kill": (((Is(0, (0xFFFFFFFF,)),), EPERM), ((), ALLOW)),  # -1: everybody there is
-    "personality": (((Is(0, (0xFFFFFFFF,)),), ALLOW),),  # -1: only asks
+    "prctl": (((ArgumentCheck(0, _PRCTL),), ALLOW),),
+    "kill": (((ArgumentCheck(0, (0xFFFFFFFF,)),), EPERM), ((), ALLOW)),  # -1: everybody there is
+    "personality": (((ArgumentCheck(0, (0xFFFFFFFF,)),), ALLOW),),  # -1: only asks
     "prlimit64": _OWN,
     "sched_setaffinity": _OWN,
     "sched_setattr": _OWN,
     "sched_setparam": _OWN,
     "sched_setscheduler": _OWN,
-    "setpriority": (((Is(0, (0,)), Is(1, (0,))), ALLOW),),
-    "ioprio_set": (((Is(0, (1,)), Is(1, (0,))), ALLOW),),
+    "setpriority": (((ArgumentCheck(0, (0,)), ArgumentCheck(1, (0,))), ALLOW),),
+    "ioprio_set": (((ArgumentCheck(0, (1,)), ArgumentCheck(1, (0,))), ALLOW),),
     "unshare": (),
 }
 """The first case whose conditions hold decides; after the last, EPERM."""
@@ -146,7 +155,7 @@ def _case(case: Case) -> bytes:
     return ops
 
 
-def _condition(condition: Is, past: int) -> bytes:
+def _condition(condition: ArgumentCheck, past: int) -> bytes:
     """Return ops that go on where the condition holds, and jump over `past` ops elsewhere."""
     ops = [_op(_LOAD, _ARGS + 8 * condition.argument)]
     if condition.mask != 0xFFFFFFFF:

@@ -4,16 +4,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentrl_sandbox.inside.cpu_time import CpuMeter
-from agentrl_sandbox.inside.place import Place
+from agentrl_sandbox.inside.session_directory import SessionDirectory
 
 if TYPE_CHECKING:
-    from agentrl_sandbox.inside.birth import Birth
-    from agentrl_sandbox.inside.command import Command, World
-    from agentrl_sandbox.inside.life import Life
+    from agentrl_sandbox.inside.command import CommandNamespace, RunningCommand
+    from agentrl_sandbox.inside.interpreter_process import InterpreterProcess
+    from agentrl_sandbox.inside.interpreter_start import InterpreterStart
 
 
 @dataclass(frozen=True)
-class Settings:
+class SessionLimits:
     """Settings of a keeper: the limits as plain numbers, and the root of sessions."""
 
     root: str
@@ -36,17 +36,17 @@ class Settings:
 
 
 @dataclass
-class Session:
+class SessionState:
     """One session: a place for its files, and an interpreter when there is one."""
 
     id: int
-    place: Place
-    life: "Life | None" = None
-    spare: "Birth | None" = None
+    place: SessionDirectory
+    life: "InterpreterProcess | None" = None
+    spare: "InterpreterStart | None" = None
     """The interpreter as it was before the cell that runs now, waiting to take its place."""
-    commands: "dict[int, Command]" = field(default_factory=dict)
+    commands: "dict[int, RunningCommand]" = field(default_factory=dict)
     """Commands by request, while somebody waits for them."""
-    world: "World | None" = None
+    world: "CommandNamespace | None" = None
     """User namespace of its commands; made for the first one."""
     worlds: set[int] = field(default_factory=set[int])
     """User namespaces of its processes: what a process left behind belongs to."""

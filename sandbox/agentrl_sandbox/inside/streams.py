@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agentrl_sandbox.inside.output import Capture
+from agentrl_sandbox.inside.output import OutputCapture
 
 _KINDS = ("stdin", "stdout", "stderr")
 
 
-class Streams(NamedTuple):
+class StandardStreams(NamedTuple):
     """Text streams over the descriptors 0, 1 and 2."""
 
     stdin: io.TextIOWrapper
@@ -34,11 +34,11 @@ class _File(io.FileIO):
         return count
 
 
-_prepared: list[Streams] = []
-_captures: dict[int, Capture] = {}
+_prepared: list[StandardStreams] = []
+_captures: dict[int, OutputCapture] = {}
 
 
-def bound(captures: Sequence[Capture]) -> None:
+def bound(captures: Sequence[OutputCapture]) -> None:
     """Keep what is written to standard output and error within bounds."""
     _captures.clear()
     _captures.update(enumerate(captures, start=1))
@@ -69,9 +69,9 @@ def install() -> None:
                 setattr(sys, name, stream)
 
 
-def _make() -> Streams:
+def _make() -> StandardStreams:
     reader = io.BufferedReader(io.FileIO(0, closefd=False))
-    return Streams(io.TextIOWrapper(reader, "utf-8"), _writer(1), _writer(2))
+    return StandardStreams(io.TextIOWrapper(reader, "utf-8"), _writer(1), _writer(2))
 
 
 def _writer(fd: int) -> io.TextIOWrapper:

@@ -10,7 +10,7 @@ NOBODY = -1
 """Instead of an id, where there is none to give away."""
 
 
-class Users:
+class SessionUsers:
     """Gives every opened session an id that no other live one has, as long as there are enough."""
 
     def __init__(self, ids: range) -> None:

@@ -15,14 +15,19 @@ import shutil
 from agentrl.errors import ConfigError
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.launch.bubblewrap import INSTALL, BubblewrapLauncher
-from agentrl_sandbox.launch.launcher import Launcher, Log, Started, packages_directory
+from agentrl_sandbox.launch.launcher import (
+    ForkServerLauncher,
+    LauncherLog,
+    StartedForkServer,
+    packages_directory,
+)
 from agentrl_sandbox.launch.namespaces import NamespaceLauncher
 from agentrl_sandbox.launch.process import ProcessLauncher
 
-__all__ = ["INSTALL", "Launcher", "Log", "Started", "launcher"]
+__all__ = ["INSTALL", "ForkServerLauncher", "LauncherLog", "StartedForkServer", "launcher"]
 
 
-def launcher(settings: SandboxSettings) -> Launcher:
+def launcher(settings: SandboxSettings) -> ForkServerLauncher:
     """Return the launcher of a back-end; `ConfigError` when it may not or cannot be used.
 
     Whether an engine of containers answers and has the image is only asked at the first start.

@@ -14,9 +14,9 @@ from agentrl_sandbox.inside.kernel import INSIDE_ID
 from agentrl_sandbox.isolate import HOST_NAME
 from agentrl_sandbox.launch.container import PACKAGES, ROOT
 from agentrl_sandbox.launch.forbidden import ways_out
-from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import StartedProcess, start_process
-from agentrl_sandbox.launch.shown import Shown, count_ids, memory_file, supervisor_command
+from agentrl_sandbox.launch.shown import VisiblePaths, count_ids, memory_file, supervisor_command
 from agentrl_sandbox.program import UNSHARED
 from agentrl_sandbox.root import ARCHIVE, FILES, bubblewrap_words
 
@@ -37,14 +37,14 @@ class BubblewrapLauncher:
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        shown = Shown.for_supervisor(self.packages)
+        shown = VisiblePaths.for_supervisor(self.packages)
         data = {**FILES, ARCHIVE: bundle()}
         fds = {path: memory_file("file", text) for path, text in data.items()}
         options = bubblewrap_options(bubblewrap_words(shown.steps(), fds))
         options_fd = memory_file("agentrl-options", b"".join(o.encode() + b"\0" for o in options))
         program = [self.path, "--args", str(options_fd), *supervisor_command()]
         command, plan_fd = _entering(program, shown)
-        log = Log()
+        log = LauncherLog()
         fds |= {"options": options_fd, "plan": plan_fd}
         try:
             process = start_process(command, control, log, [*fds.values()])
@@ -62,7 +62,7 @@ class BubblewrapLauncher:
         `OSError` or `subprocess.SubprocessError` when nothing can be isolated.
         """
         look = ["--ro-bind", "/", "/", "--proc", "/proc", "/bin/cat", "/proc/self/uid_map"]
-        shown = replace(Shown.for_supervisor(""), stage={})
+        shown = replace(VisiblePaths.for_supervisor(""), stage={})
         command, plan_fd = _entering([self.path, *look], shown)
         try:
             done = subprocess.run(
@@ -82,7 +82,7 @@ class BubblewrapLauncher:
         return f"bubblewrap could not build the sandbox: {why}; {ways_out()}"
 
 
-def _entering(program: Sequence[str], shown: Shown) -> tuple[list[str], int]:
+def _entering(program: Sequence[str], shown: VisiblePaths) -> tuple[list[str], int]:
     """Return the command that becomes bubblewrap (`program`), and a descriptor that it needs."""
     plan = {**shown.users(), "program": program[0], "options": program[1:]}
     plan_fd = memory_file("agentrl-plan", json.dumps(plan).encode())

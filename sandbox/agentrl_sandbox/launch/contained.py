@@ -9,31 +9,33 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from agentrl.errors import AgentrlError, SandboxError
-from agentrl.thread import in_stoppable_thread
-from agentrl_sandbox.launch.container import Machine, check_machine
-from agentrl_sandbox.launch.engine import Engine, Image
-from agentrl_sandbox.launch.handover import Home
-from agentrl_sandbox.launch.launcher import Log
-from agentrl_sandbox.launch.users import Users
-from agentrl_sandbox.lease import Lease
+from agentrl.runtime.threads import in_stoppable_thread
+from agentrl_sandbox.launch.container import EngineMachine, check_machine
+from agentrl_sandbox.launch.engine import ContainerImage, DockerEngine
+from agentrl_sandbox.launch.handover import HandoverFolder
+from agentrl_sandbox.launch.launcher import LauncherLog
+from agentrl_sandbox.launch.users import NamespaceUsers
+from agentrl_sandbox.lease import ResourceLease
 from agentrl_sandbox.reaping.engine import default_engine
 
 
-class Contained:
+class SandboxContainer:
     """A container and what the host holds of it. Every method blocks, on the engine."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
-        """`files` are those of its directory on the host, see `Home`."""
+        """`files` are those of its directory on the host, see `HandoverFolder`."""
         self._name = f"agentrl-{secrets.token_hex(8)}"
-        self._engine = Engine()
-        self._lease = Lease.take("container", self._name, engine=default_engine())
-        self.home = Home(files)
+        self._engine = DockerEngine()
+        self._lease = ResourceLease.take("container", self._name, engine=default_engine())
+        self.home = HandoverFolder(files)
         self.process = 0
         """Its first process, by its pid here."""
         self.pidfd = -1
-        self.log = Log()
+        self.log = LauncherLog()
 
-    def make(self, image: Image, body: Callable[[Machine], Mapping[str, Any]]) -> None:
+    def make(
+        self, image: ContainerImage, body: Callable[[EngineMachine], Mapping[str, Any]]
+    ) -> None:
         """Have the engine make it; `ConfigError` when it, or the image, cannot be used."""
         machine = self._engine.machine()
         check_machine(machine)
@@ -41,7 +43,7 @@ class Contained:
         self._engine.create(self._name, dict(body(machine)))
 
     def run(
-        self, control: socket.socket, stop: threading.Event, *, users: Users | None = None
+        self, control: socket.socket, stop: threading.Event, *, users: NamespaceUsers | None = None
     ) -> None:
         """Start it and hand over its descriptors 0 and 2; `SandboxError` says why not."""
         with self._engine.errors_of(self._name) as errors:
@@ -83,7 +85,7 @@ class Contained:
                 self.pidfd = -1
 
 
-class Discardable(Protocol):
+class DiscardableContainer(Protocol):
     """Resource that is freed when nobody takes it."""
 
     def discard(self) -> None:
@@ -91,7 +93,7 @@ class Discardable(Protocol):
         ...
 
 
-D = TypeVar("D", bound=Discardable)
+D = TypeVar("D", bound=DiscardableContainer)
 
 
 async def started_in_thread(
@@ -111,7 +113,7 @@ async def started_in_thread(
     return await in_stoppable_thread(work, _discard)
 
 
-def _discard(made: Discardable) -> None:
+def _discard(made: DiscardableContainer) -> None:
     made.discard()
 
 

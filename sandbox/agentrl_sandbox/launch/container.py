@@ -42,7 +42,7 @@ _MAPPED_USER_ID = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class EngineMachine:
     """Machine of the engine, as the engine describes it."""
 
     memory_bytes: int
@@ -53,7 +53,7 @@ class Machine:
     """Limits that it cannot enforce."""
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> "Machine":
+    def of(cls, info: Mapping[str, Any]) -> "EngineMachine":
         """Return the machine that an answer of `GET /info` describes."""
         limits = {"MemoryLimit": "memory", "PidsLimit": "pids", "CpuCfsQuota": "cpu"}
         return cls(
@@ -69,7 +69,7 @@ class Machine:
         return any(option in ("name=rootless", "name=userns") for option in self.security)
 
 
-def check_machine(machine: Machine) -> None:
+def check_machine(machine: EngineMachine) -> None:
     """Raise `ConfigError` for an engine that would drop what isolates."""
     if machine.missing:
         raise ConfigError(
@@ -84,7 +84,7 @@ def check_machine(machine: Machine) -> None:
         )
 
 
-def memory_bytes(settings: SandboxSettings, machine: Machine) -> int:
+def memory_bytes(settings: SandboxSettings, machine: EngineMachine) -> int:
     """Return the memory that one container may use, its files included.
 
     Its share of the sessions at their limits (memory and disk, which is memory too), but no more
@@ -103,7 +103,7 @@ def processes(settings: SandboxSettings) -> int:
     return _SUPERVISOR_PROCESSES + one * _share(settings.pressure.sessions, settings.supervisors)
 
 
-def cores(settings: SandboxSettings, machine: Machine) -> int:
+def cores(settings: SandboxSettings, machine: EngineMachine) -> int:
     """Return the number of cores that one container may keep busy: at most one per running cell."""
     return min(machine.cores, _share(settings.pressure.cells, settings.supervisors))
 
@@ -112,7 +112,7 @@ def _share(count: int, of: int) -> int:
     return max(1, -(-count // of))
 
 
-def user_id(machine: Machine, drawn: int) -> int:
+def user_id(machine: EngineMachine, drawn: int) -> int:
     """Return the user of a container, by a number that was drawn at random."""
     return _MAPPED_USER_ID if machine.maps_users else _USER_IDS[drawn % len(_USER_IDS)]
 
@@ -147,7 +147,7 @@ def filter_of(allowed: Iterable[str], *, absent: Sequence[str] = ()) -> str:
 
 def container(
     settings: SandboxSettings,
-    machine: Machine,
+    machine: EngineMachine,
     *,
     user: int,
     home: str,
@@ -200,7 +200,7 @@ def _isolation() -> dict[str, Any]:
     }
 
 
-def _resources(settings: SandboxSettings, machine: Machine) -> dict[str, Any]:
+def _resources(settings: SandboxSettings, machine: EngineMachine) -> dict[str, Any]:
     memory = memory_bytes(settings, machine)
     return {
         "Memory": memory,

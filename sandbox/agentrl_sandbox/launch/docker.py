@@ -18,14 +18,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl.errors import ConfigError, SandboxError
+from agentrl.runtime.threads import in_thread_to_the_end
 from agentrl.sandbox import SandboxSettings
-from agentrl.thread import in_thread_to_the_end
-from agentrl_sandbox.launch.contained import Contained, started_in_thread
-from agentrl_sandbox.launch.container import PACKAGES, ROOT, Machine, container, user_id
-from agentrl_sandbox.launch.engine import Image, check_sdk
-from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.contained import SandboxContainer, started_in_thread
+from agentrl_sandbox.launch.container import PACKAGES, ROOT, EngineMachine, container, user_id
+from agentrl_sandbox.launch.engine import ContainerImage, check_sdk
+from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import readable
-from agentrl_sandbox.launch.users import Users, block, own_block
+from agentrl_sandbox.launch.users import NamespaceUsers, block, own_block
 from agentrl_sandbox.lease import labels, new_mark
 
 
@@ -36,21 +36,21 @@ class StartedContainer:
         self._settings = settings
         self._host_packages = packages
         self._pool = pool
-        self._contained = Contained()
-        self._users: Users | None = None
+        self._contained = SandboxContainer()
+        self._users: NamespaceUsers | None = None
         self.root = ROOT
         self.packages = PACKAGES if packages else ""
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LauncherLog:
         """Log of the supervisor."""
         return self._contained.log
 
     def make(self) -> None:
         """Have the engine make it; `ConfigError` when it, or the image, cannot be used."""
-        self._contained.make(Image("sandbox.image", self._settings.image), self._body)
+        self._contained.make(ContainerImage("sandbox.image", self._settings.image), self._body)
 
-    def _body(self, machine: Machine) -> Mapping[str, Any]:
+    def _body(self, machine: EngineMachine) -> Mapping[str, Any]:
         user = user_id(machine, secrets.randbits(32))
         if os.geteuid() == 0 and not machine.maps_users:
             ids = own_block()

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError, SandboxError
-from agentrl_sandbox.launch.container import Machine
+from agentrl.runtime.distribution import install_command
+from agentrl_sandbox.launch.container import EngineMachine
 
 _SOCKET = "/var/run/docker.sock"
 CALL_S = 60.0
@@ -30,7 +30,7 @@ BUILD = "agentrl image build"
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ContainerImage:
     """An image, the setting that names it, and what the command that builds it is told beside."""
 
     setting: str
@@ -54,7 +54,7 @@ def check_sdk() -> None:
         ) from error
 
 
-class Engine:
+class DockerEngine:
     """A connection to the engine that DOCKER_HOST names, or to the one of this machine."""
 
     def __init__(self) -> None:
@@ -77,12 +77,12 @@ class Engine:
                 "and be root or in the group docker"
             ) from error
 
-    def machine(self) -> Machine:
+    def machine(self) -> EngineMachine:
         """Return the engine's description of its machine."""
         with _words("describe its machine"):
-            return Machine.of(self._api.info())
+            return EngineMachine.of(self._api.info())
 
-    def check_image(self, image: Image) -> None:
+    def check_image(self, image: ContainerImage) -> None:
         """Raise `ConfigError` for an image that is missing or cannot be used."""
         from docker.errors import ImageNotFound
 

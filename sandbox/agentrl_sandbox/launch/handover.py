@@ -16,8 +16,8 @@ from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.enter import write_map
 from agentrl_sandbox.inside.arrival import NO, YES
 from agentrl_sandbox.launch.container import ARCHIVE, SOCKET
-from agentrl_sandbox.launch.users import Users
-from agentrl_sandbox.lease import Lease, new_mark
+from agentrl_sandbox.launch.users import NamespaceUsers
+from agentrl_sandbox.lease import ResourceLease, new_mark
 
 CONNECT_S = 30.0
 """Deadline for a running container to connect."""
@@ -25,14 +25,14 @@ _LOOK_S = 0.1
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Home:
+class HandoverFolder:
     """A container's directory on the host: the files it runs and the socket it connects to."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
         """`files` by name, read-only for all; without them the archive of a supervisor."""
         self._files = files or {ARCHIVE: bundle("container", portable=True)}
         self.path = f"{tempfile.gettempdir()}/agentrl-container-{new_mark()}"
-        self._lease = Lease.take("directory", self.path)
+        self._lease = ResourceLease.take("directory", self.path)
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._make()
@@ -64,7 +64,7 @@ class Home:
         fds: Sequence[int],
         stop: threading.Event | None = None,
         *,
-        users: Users | None = None,
+        users: NamespaceUsers | None = None,
     ) -> None:
         """Give descriptors to the process `pid`, which connects, and to nobody else who does.
 
@@ -87,7 +87,7 @@ class Home:
                 raise SandboxError("it was not waited for")
         raise SandboxError(f"it did not connect within {CONNECT_S:g} s")
 
-    def _serve(self, pid: int, fds: Sequence[int], users: Users | None) -> bool:
+    def _serve(self, pid: int, fds: Sequence[int], users: NamespaceUsers | None) -> bool:
         try:
             peer, _ = self._listener.accept()
         except BlockingIOError:  # who came has gone

@@ -9,7 +9,7 @@ from agentrl.errors import ConfigError
 from agentrl_sandbox.inside.container import OF_AGENTRL
 
 
-class Log:
+class LauncherLog:
     """Standard error of a supervisor, in memory."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Log:
             self.fd = -1
 
 
-class Started(Protocol):
+class StartedForkServer(Protocol):
     """A supervisor that is running. It ends by itself when its control socket is closed."""
 
     @property
@@ -51,7 +51,7 @@ class Started(Protocol):
         ...
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LauncherLog:
         """Log of the supervisor."""
         ...
 
@@ -68,7 +68,7 @@ class Started(Protocol):
         ...
 
 
-class Launcher(Protocol):
+class ForkServerLauncher(Protocol):
     """Starts supervisors of one kind."""
 
     @property
@@ -76,7 +76,7 @@ class Launcher(Protocol):
         """Whether sessions get namespaces of their own."""
         ...
 
-    async def start(self, control: socket) -> Started:
+    async def start(self, control: socket) -> StartedForkServer:
         """Start a supervisor whose descriptor 0 is `control`.
 
         Nothing is left behind when this raises or is cancelled. `ConfigError` when this machine

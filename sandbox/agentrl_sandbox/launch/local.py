@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from socket import socket
 
 from agentrl.errors import SandboxError
-from agentrl.thread import in_thread
-from agentrl_sandbox.launch.launcher import Log
-from agentrl_sandbox.lease import Lease
+from agentrl.runtime.threads import in_thread
+from agentrl_sandbox.launch.launcher import LauncherLog
+from agentrl_sandbox.lease import ResourceLease
 
 _REAP_S = 20.0
 
@@ -22,9 +22,9 @@ class StartedProcess:
 
     process: subprocess.Popen[bytes]
     root: str
-    log: Log
+    log: LauncherLog
     packages: str = ""
-    lease: Lease | None = None
+    lease: ResourceLease | None = None
     """Of the directory of its sessions, when they live on the host."""
 
     @property
@@ -63,7 +63,7 @@ class StartedProcess:
 
 
 def start_process(
-    command: Sequence[str], control: socket, log: Log, fds: Sequence[int] = ()
+    command: Sequence[str], control: socket, log: LauncherLog, fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     """Start a supervisor's process, out of reach of the terminal's Ctrl-C."""
     return subprocess.Popen(

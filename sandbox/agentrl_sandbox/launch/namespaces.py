@@ -11,9 +11,9 @@ from socket import socket
 from agentrl_sandbox.bundle import bundle, isolation
 from agentrl_sandbox.launch.container import PACKAGES, ROOT
 from agentrl_sandbox.launch.forbidden import ways_out
-from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import StartedProcess, start_process
-from agentrl_sandbox.launch.shown import Shown, count_ids, memory_file, supervisor_command
+from agentrl_sandbox.launch.shown import VisiblePaths, count_ids, memory_file, supervisor_command
 from agentrl_sandbox.root import ARCHIVE, FILES
 
 # An archive that is run by its path has Python import a third more than this.
@@ -31,8 +31,8 @@ class NamespaceLauncher:
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        command, fds = isolating(Shown.for_supervisor(self.packages), supervisor_command())
-        log = Log()
+        command, fds = isolating(VisiblePaths.for_supervisor(self.packages), supervisor_command())
+        log = LauncherLog()
         try:
             process = start_process(command, control, log, fds)
         except BaseException:
@@ -49,7 +49,7 @@ class NamespaceLauncher:
         Everything is made as for a supervisor, and nothing is started. `OSError` or
         `subprocess.SubprocessError` when nothing can be isolated.
         """
-        command, fds = isolating(Shown.for_supervisor(self.packages), ())
+        command, fds = isolating(VisiblePaths.for_supervisor(self.packages), ())
         try:
             done = subprocess.run(
                 command,
@@ -71,7 +71,7 @@ class NamespaceLauncher:
         return f"this machine does not let the sandbox isolate itself: {why}; {ways_out()}"
 
 
-def isolating(shown: Shown, program: Sequence[str]) -> tuple[list[str], list[int]]:
+def isolating(shown: VisiblePaths, program: Sequence[str]) -> tuple[list[str], list[int]]:
     """Return the command that becomes `program` in isolation, and descriptors that it needs.
 
     Without a program it writes the map of users to standard output, and ends. It ends with the

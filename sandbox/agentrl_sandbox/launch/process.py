@@ -8,9 +8,9 @@ from pathlib import Path
 from socket import socket
 
 from agentrl_sandbox.bundle import bundle
-from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import StartedProcess, start_process
-from agentrl_sandbox.lease import Lease, new_mark
+from agentrl_sandbox.lease import ResourceLease, new_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class ProcessLauncher:
 
     def _start(self, control: socket) -> StartedProcess:
         root = f"{tempfile.gettempdir()}/agentrl-sandbox-{new_mark()}"
-        lease = Lease.take("directory", root)
-        log = Log()
+        lease = ResourceLease.take("directory", root)
+        log = LauncherLog()
         try:
             os.mkdir(root, 0o700)
             archive = Path(root, "inside.zip")

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from agentrl.errors import ConfigError
 from agentrl_sandbox import enter
-from agentrl_sandbox.inside.root import Step
+from agentrl_sandbox.inside.root import RootStep
 from agentrl_sandbox.launch.container import PACKAGES, ROOT
 from agentrl_sandbox.launch.users import block, gives_ids, own_block, own_users
 from agentrl_sandbox.root import ARCHIVE, session_steps
@@ -17,7 +17,7 @@ from agentrl_sandbox.visible_files import is_visible
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class VisiblePaths:
     """Paths of this machine beside the system's programs, where they are inside, and the way."""
 
     binds: tuple[tuple[str, str], ...]
@@ -38,7 +38,7 @@ class Shown:
         stage = {f"shown-{at}": source for at, (source, _) in enumerate(binds)} if as_root else {}
         return cls(tuple(binds), stage, as_root)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[RootStep]:
         """Return the steps to the supervisor's root."""
         staged = {source: f"{enter.STAGE}/{name}" for name, source in self.stage.items()}
         return session_steps([(staged.get(path, path), to) for path, to in self.binds], ROOT)

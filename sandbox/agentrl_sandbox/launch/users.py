@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.errors import ConfigError
-from agentrl_sandbox.cgroup import Cgroups
+from agentrl_sandbox.cgroup import CgroupRoot
 from agentrl_sandbox.inside.kernel import INSIDE_ID
 
 BLOCK = 2**16
@@ -34,7 +34,7 @@ Extent = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class NamespaceUsers:
     """Maps of a supervisor's user namespace."""
 
     uid: tuple[Extent, ...]
@@ -43,10 +43,10 @@ class Users:
     """Programs that write the map, by kind; none for root, who writes it."""
 
 
-def block(ids: range) -> Users:
+def block(ids: range) -> NamespaceUsers:
     """Return the map of a block of ids, the first of which is the supervisor's."""
     extents = ((INSIDE_ID, ids.start, len(ids)),)
-    return Users(extents, extents, {})
+    return NamespaceUsers(extents, extents, {})
 
 
 def free_block(taken: Iterable[range], drawn: int) -> range:
@@ -100,7 +100,7 @@ def own_block() -> range:
     return free_block(taken, secrets.randbits(32))
 
 
-def own_users(shown: Sequence[str]) -> Users | None:
+def own_users(shown: Sequence[str]) -> NamespaceUsers | None:
     """Return the ids that this user, not being root, may have mapped; None for only itself.
 
     Ids other than the user's own do not get into directories that are for the user alone: all of
@@ -108,7 +108,7 @@ def own_users(shown: Sequence[str]) -> Users | None:
     """
     if not all(_open_to_others(path) for path in shown):
         return None
-    cgroups = Cgroups.find()
+    cgroups = CgroupRoot.find()
     if cgroups is not None and cgroups.place.version == 1:
         return None  # there only root moves processes of others, and bounds on memory matter more
     uid, gid = os.getuid(), os.getgid()
@@ -124,7 +124,7 @@ def own_users(shown: Sequence[str]) -> Users | None:
         if not ids or found is None:
             return None
         maps[kind], programs[kind] = ((INSIDE_ID, own, 1), *rotated(ids, by)), found
-    return Users(maps["uid"], maps["gid"], programs)
+    return NamespaceUsers(maps["uid"], maps["gid"], programs)
 
 
 def _entries(text: str) -> list[tuple[str, range]]:

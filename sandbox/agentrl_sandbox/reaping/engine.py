@@ -9,12 +9,12 @@ _ANSWER_S = 10.0
 """Per request; killing and removing a container takes the engine about a second."""
 
 
-class EngineError(OSError):
+class ContainerEngineError(OSError):
     """The engine does not answer, or refuses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ListedContainer:
     """A container as the engine lists it."""
 
     id: str
@@ -28,15 +28,16 @@ def default_engine() -> str:
     return host.removeprefix("unix://") if host.startswith("unix://") else "/var/run/docker.sock"
 
 
-def containers(engine: str, label: str) -> list[Container]:
+def containers(engine: str, label: str) -> list[ListedContainer]:
     """Return containers in any state that have a label, given as `key` or `key=value`."""
     query = {"all": "1", "filters": json.dumps({"label": [label]})}
     status, body = _request(engine, "GET", "/containers/json", query)
     if status != 200:
-        raise EngineError(f"the engine at {engine} refuses: {_message(body)}")
+        raise ContainerEngineError(f"the engine at {engine} refuses: {_message(body)}")
     found = json.loads(body)
     return [
-        Container(c["Id"], dict(c.get("Labels") or {}), c.get("State") == "running") for c in found
+        ListedContainer(c["Id"], dict(c.get("Labels") or {}), c.get("State") == "running")
+        for c in found
     ]
 
 
@@ -45,7 +46,7 @@ def remove(engine: str, container_id: str) -> bool:
     query = {"force": "1", "v": "1"}
     status, body = _request(engine, "DELETE", f"/containers/{container_id}", query)
     if status not in (204, 404):
-        raise EngineError(f"the engine at {engine} refuses: {_message(body)}")
+        raise ContainerEngineError(f"the engine at {engine} refuses: {_message(body)}")
     return status != 404
 
 
@@ -68,7 +69,7 @@ def _request(engine: str, method: str, path: str, query: dict[str, str]) -> tupl
         return response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         why = str(error) or type(error).__name__
-        raise EngineError(f"the engine at {engine} does not answer: {why}") from error
+        raise ContainerEngineError(f"the engine at {engine} does not answer: {why}") from error
     finally:
         connection.close()
 

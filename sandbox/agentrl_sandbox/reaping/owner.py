@@ -13,7 +13,7 @@ _TEXT = re.compile(r"(?<![0-9])([0-9]{1,20})-([0-9]{1,20})-([0-9a-f]{8})-([0-9a-
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PidNamespace:
     """Scope of a process id: one boot of a machine, one namespace of processes."""
 
     boot: str
@@ -29,13 +29,13 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class LeaseOwner:
     """A process of some world. Its start time tells it from a later one of the same id."""
 
     pid: int
     start_ticks: int
     """Clock ticks from boot to its start, as /proc/PID/stat has them."""
-    world: World
+    world: PidNamespace
 
     @classmethod
     def me(cls) -> Self:
@@ -53,19 +53,19 @@ class Owner:
         if (match := _TEXT.search(text)) is None:
             return None
         pid, start_ticks, boot, namespace = match.groups()
-        return cls(int(pid), int(start_ticks), World(boot, namespace))
+        return cls(int(pid), int(start_ticks), PidNamespace(boot, namespace))
 
     @property
     def runs(self) -> bool:
         """Whether it is a process of our world that has not ended."""
-        return self.world == World.here() and start_ticks(self.pid) == self.start_ticks
+        return self.world == PidNamespace.here() and start_ticks(self.pid) == self.start_ticks
 
 
 @cache
-def _me(pid: int) -> tuple[int, int, World]:
+def _me(pid: int) -> tuple[int, int, PidNamespace]:
     started = start_ticks(pid)
     assert started is not None, "a process that asks for itself is alive"
-    return pid, started, World.here()
+    return pid, started, PidNamespace.here()
 
 
 def start_ticks(pid: int) -> int | None:

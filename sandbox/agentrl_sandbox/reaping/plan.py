@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl_sandbox.reaping.owner import Owner, World
+from agentrl_sandbox.reaping.owner import LeaseOwner, PidNamespace
 
 Kind = Literal["process", "container", "cgroup", "directory"]
 State = Literal["alive", "dead", "unknown"]
@@ -24,7 +24,7 @@ ORDER: tuple[Kind, ...] = ("process", "container", "cgroup", "directory")
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class LeasedResource:
     """Something outside the memory of a process, that its end does not remove."""
 
     kind: Kind
@@ -36,18 +36,18 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FoundResource:
     """A resource as it was found: on a lease, or by looking around."""
 
-    resource: Resource
-    owner: Owner | None
+    resource: LeasedResource
+    owner: LeaseOwner | None
     """Process that made it, if that is written anywhere."""
     running: bool = False
     """Whether something runs in it now."""
 
 
 def state_of(
-    owner: Owner | None, *, here: World, locked: bool, running: Collection[Owner]
+    owner: LeaseOwner | None, *, here: PidNamespace, locked: bool, running: Collection[LeaseOwner]
 ) -> State:
     """Return the state of an owner, given whether its lock is held and who runs here."""
     if owner is None:
@@ -60,8 +60,12 @@ def state_of(
 
 
 def removable(
-    held: Iterable[Held], states: Mapping[Owner, State], *, here: World, unknown_too: bool = False
-) -> list[Held]:
+    held: Iterable[FoundResource],
+    states: Mapping[LeaseOwner, State],
+    *,
+    here: PidNamespace,
+    unknown_too: bool = False,
+) -> list[FoundResource]:
     """Return the resources that may be removed, in the order of removal, each once.
 
     One live claim protects a resource, whatever else is written on it. What runs now and names an
@@ -78,7 +82,7 @@ def removable(
     return sorted(chosen.values(), key=lambda h: (ORDER.index(h.resource.kind), h.resource.name))
 
 
-def _state(held: Held, states: Mapping[Owner, State], here: World) -> State:
+def _state(held: FoundResource, states: Mapping[LeaseOwner, State], here: PidNamespace) -> State:
     if held.owner is None:
         return "unknown"
     if held.running and held.owner.world.boot != here.boot and states[held.owner] == "dead":

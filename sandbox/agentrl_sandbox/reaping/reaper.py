@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentrl_sandbox.reaping import record
-from agentrl_sandbox.reaping.owner import Owner, World
-from agentrl_sandbox.reaping.plan import Kind, Resource, State, removable, state_of
+from agentrl_sandbox.reaping.owner import LeaseOwner, PidNamespace
+from agentrl_sandbox.reaping.plan import Kind, LeasedResource, State, removable, state_of
 from agentrl_sandbox.reaping.remove import remove
 
 PATIENCE_S = 600.0
@@ -34,11 +34,11 @@ SETTLED_S: Mapping[Kind, float] = {
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 
 
-def clear_owner(folder: Path, owner: Owner, *, patience_s: float) -> None:
+def clear_owner(folder: Path, owner: LeaseOwner, *, patience_s: float) -> None:
     """Remove what the leases of a dead owner name, and the leases; give up after some time."""
-    here = World.here()
+    here = PidNamespace.here()
     deadline_s = time.monotonic() + patience_s
-    absent_since_s: dict[Resource, float] = {}
+    absent_since_s: dict[LeasedResource, float] = {}
     pause_s = _FIRST_PAUSE_S
     while records := {r.held.resource: r for r in record.read(folder, owner)}:
         failed = False
@@ -62,15 +62,15 @@ def clear_owner(folder: Path, owner: Owner, *, patience_s: float) -> None:
     record.remove_folder(folder)
 
 
-def look_at(owner: Owner, folder: Path, *, here: World) -> State:
+def look_at(owner: LeaseOwner, folder: Path, *, here: PidNamespace) -> State:
     """Return the state of an owner now."""
-    running = {owner} if owner.runs else set[Owner]()
+    running = {owner} if owner.runs else set[LeaseOwner]()
     return state_of(owner, here=here, locked=record.is_locked(folder), running=running)
 
 
-def clear_the_dead(directory: Path, but: Owner) -> None:
+def clear_the_dead(directory: Path, but: LeaseOwner) -> None:
     """Remove what earlier owners left whose reapers died as well, with little patience."""
-    here = World.here()
+    here = PidNamespace.here()
     for owner, folder in record.folders(directory):
         if owner == but or look_at(owner, folder, here=here) != "dead":
             continue
@@ -92,7 +92,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Whoever ends everything of a user or a job ends the owner too, and we have work then.
         signal.signal(number, signal.SIG_IGN)
-    owner = Owner.find(folder.name)
+    owner = LeaseOwner.find(folder.name)
     assert owner is not None, f"{folder} is named after no owner"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if os.fork() == 0:

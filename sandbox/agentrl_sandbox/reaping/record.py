@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from agentrl_sandbox.reaping.owner import Owner
-from agentrl_sandbox.reaping.plan import ORDER, Held, Resource
+from agentrl_sandbox.reaping.owner import LeaseOwner
+from agentrl_sandbox.reaping.plan import ORDER, FoundResource, LeasedResource
 
 VARIABLE = "AGENTRL_STATE"
 REAPER = "reaper"
@@ -32,12 +32,12 @@ class StateError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LeaseRecord:
     """One lease as it is on disk."""
 
     path: Path
     run: str
-    held: Held
+    held: FoundResource
 
 
 def state_directory() -> Path:
@@ -67,10 +67,10 @@ def checked(directory: Path, *, make: bool) -> bool:
     return True
 
 
-def folders(directory: Path) -> Iterator[tuple[Owner, Path]]:
+def folders(directory: Path) -> Iterator[tuple[LeaseOwner, Path]]:
     """Yield every owner that has a folder."""
     for path in sorted(directory.iterdir()):
-        owner = Owner.find(path.name)
+        owner = LeaseOwner.find(path.name)
         if owner is not None and owner.text == path.name and path.is_dir():
             yield owner, path
 
@@ -91,7 +91,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def write(folder: Path, name: str, resource: Resource, run: str) -> Path:
+def write(folder: Path, name: str, resource: LeasedResource, run: str) -> Path:
     """Write a lease; it is there whole or not at all. Not synced: a machine that stops ends all."""
     path = folder / f"{name}{_SUFFIX}"
     partial = folder / f"{name}.partial"
@@ -106,7 +106,7 @@ def write(folder: Path, name: str, resource: Resource, run: str) -> Path:
     return path
 
 
-def read(folder: Path, owner: Owner) -> Iterator[Record]:
+def read(folder: Path, owner: LeaseOwner) -> Iterator[LeaseRecord]:
     """Yield the leases of an owner. A damaged one, of a machine that stopped, is passed over."""
     try:
         paths = sorted(folder.glob(f"*{_SUFFIX}"))
@@ -119,17 +119,17 @@ def read(folder: Path, owner: Owner) -> Iterator[Record]:
             continue
         if (resource := _resource(values)) is not None:
             run = str(cast(dict[str, object], values).get("run", ""))
-            yield Record(path, run, Held(resource, owner))
+            yield LeaseRecord(path, run, FoundResource(resource, owner))
 
 
-def _resource(values: object) -> Resource | None:
+def _resource(values: object) -> LeasedResource | None:
     if not isinstance(values, dict):
         return None
     values = cast(dict[str, object], values)
     kind, name, engine = (values.get(key) for key in ("kind", "name", "engine"))
     if kind not in ORDER or not isinstance(name, str) or not isinstance(engine, str) or not name:
         return None
-    return Resource(kind, name, engine)
+    return LeasedResource(kind, name, engine)
 
 
 def remove_folder(folder: Path) -> None:

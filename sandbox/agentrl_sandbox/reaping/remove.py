@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentrl_sandbox.reaping import engine
 from agentrl_sandbox.reaping.owner import start_ticks
-from agentrl_sandbox.reaping.plan import Kind, Resource
+from agentrl_sandbox.reaping.plan import Kind, LeasedResource
 
 MARK = "AGENTRL_LEASE"
 """Variable of the environment by which a leased process and all it starts are found."""
@@ -32,12 +32,12 @@ class RemovalError(OSError):
     """Something is still there; the text says what and why."""
 
 
-def remove(resource: Resource) -> bool:
+def remove(resource: LeasedResource) -> bool:
     """Remove a resource; whether anything was there. `OSError` when something is left."""
     return _REMOVERS[resource.kind](resource)
 
 
-def exists(resource: Resource) -> bool:
+def exists(resource: LeasedResource) -> bool:
     """Return whether a resource is there. `OSError` when that cannot be known."""
     match resource.kind:
         case "process":
@@ -50,11 +50,11 @@ def exists(resource: Resource) -> bool:
             return os.path.lexists(resource.name)
 
 
-def _process(resource: Resource) -> bool:
+def _process(resource: LeasedResource) -> bool:
     return _end(lambda process: process.variable(MARK) == resource.name)
 
 
-def _container(resource: Resource) -> bool:
+def _container(resource: LeasedResource) -> bool:
     name = resource.name
     if "=" not in name:
         return engine.remove(resource.engine, name)
@@ -64,7 +64,7 @@ def _container(resource: Resource) -> bool:
     return bool(found)
 
 
-def _directory(resource: Resource) -> bool:
+def _directory(resource: LeasedResource) -> bool:
     path = _ours(resource.name)
     archive = f"{path}/inside.zip"
 
@@ -78,7 +78,7 @@ def _directory(resource: Resource) -> bool:
     return _remove_tree(path) or ended
 
 
-def _cgroup(resource: Resource) -> bool:
+def _cgroup(resource: LeasedResource) -> bool:
     path = _ours(resource.name)
     if not path.startswith(f"{CGROUPS}/"):
         raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease by hand")
@@ -290,7 +290,7 @@ def _open(name: str, directory: int | None) -> int:
         os.close(looked)
 
 
-_REMOVERS: Mapping[Kind, Callable[[Resource], bool]] = {
+_REMOVERS: Mapping[Kind, Callable[[LeasedResource], bool]] = {
     "process": _process,
     "container": _container,
     "cgroup": _cgroup,

@@ -15,7 +15,7 @@ from typing import Self
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import Backend, Limits, SandboxSettings
-from agentrl_sandbox import ForkServerPool, Session, open_pool
+from agentrl_sandbox import ForkServerPool, SandboxSession, open_pool
 from agentrl_sandbox.inside.processes import descendants
 from tests.system.security.attack import PREAMBLE, Attack, brief
 
@@ -126,7 +126,7 @@ class Arena:
         self.backend: Backend = backend
         self.bait = Bait()
         self.pool: ForkServerPool
-        self.canary: Session
+        self.canary: SandboxSession
         self.held: dict[str, int] = {}
         """Process namespaces of this attack's sessions, held open so that no other gets their
         number: nobody may be left in them at the end."""
@@ -170,7 +170,7 @@ class Arena:
         return f"HOST = {self.bait.facts(self.backend, victims)!r}\n{PREAMBLE}\n{code}"
 
     @asynccontextmanager
-    async def session(self) -> AsyncGenerator[Session]:
+    async def session(self) -> AsyncGenerator[SandboxSession]:
         """Open a session beside the canary, and close it."""
         session = await self.pool.open()
         try:
@@ -298,7 +298,7 @@ def process_namespaces() -> dict[int, str]:
     return found
 
 
-async def usable(session: Session) -> list[str]:
+async def usable(session: SandboxSession) -> list[str]:
     """Return why a session that was attacked from inside does not go on.
 
     It may have lost its interpreter, once, and it may have used a limit up for good.

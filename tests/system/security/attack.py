@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import Backend, ExecResult, ExecStatus
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 
 if TYPE_CHECKING:
     from tests.system.security.arena import Arena
@@ -17,7 +17,7 @@ ISOLATING: tuple[Backend, ...] = BACKENDS[:-1]
 LATE_S = 60.0
 """How much after its deadline a cell may end on a machine that is busy with other things."""
 
-Play = Callable[["Arena", Session, "Attack"], Awaitable[list[str]]]
+Play = Callable[["Arena", SandboxSession, "Attack"], Awaitable[list[str]]]
 """Carries an attack out and returns what got through, in words."""
 
 PREAMBLE = """
@@ -66,7 +66,7 @@ class Gap:
     """A part of the system, of tests/conftest.py, with which the attack is contained after all."""
 
 
-async def alone(arena: "Arena", session: Session, attack: "Attack") -> list[str]:
+async def alone(arena: "Arena", session: SandboxSession, attack: "Attack") -> list[str]:
     """Run the program as one cell, which ends as expected and reports that nothing got through."""
     result = await session.exec(arena.program(attack.code), timeout_s=attack.timeout_s)
     return unexpected(result, attack)
@@ -113,7 +113,7 @@ LIE = "ALL TESTS PASSED"
 
 
 async def in_step(
-    session: Session,
+    session: SandboxSession,
     tag: str,
     *,
     cells: int = 5,

@@ -3,18 +3,20 @@
 import asyncio
 
 from agentrl.sandbox import RunResult
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from tests.system.security.arena import LIMITS, SECRET, VARIABLE, Arena
 from tests.system.security.attack import Attack, Gap
 
 _SH = "/bin/sh"
 
 
-async def _run(session: Session, attack: Attack, *, timeout_s: float | None = None) -> RunResult:
+async def _run(
+    session: SandboxSession, attack: Attack, *, timeout_s: float | None = None
+) -> RunResult:
     return await session.run([_SH, "-c", attack.code], timeout_s=timeout_s)
 
 
-async def _deadline(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _deadline(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     await session.exec("kept = 1")
     for timeout_s in (0.7, 15):  # a slow machine has the second try
         result = await _run(session, attack, timeout_s=timeout_s)
@@ -30,7 +32,7 @@ async def _deadline(arena: Arena, session: Session, attack: Attack) -> list[str]
     return found
 
 
-async def _bounded(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _bounded(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     for timeout_s in (1.5, 15):
         result = await _run(session, attack, timeout_s=timeout_s)
         kept = max(len(result.stdout), len(result.stderr))
@@ -41,12 +43,12 @@ async def _bounded(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return [f"{kept} characters kept, truncated={result.truncated}, status {result.status}"]
 
 
-async def _bomb(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _bomb(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     result = await _run(session, attack, timeout_s=3)
     return ["400 processes were started"] if "all of them" in result.stdout else []
 
 
-async def _clean(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _clean(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     result = await _run(session, attack)
     found = [] if result.ok else [f"{result}"]
     text = result.stdout
@@ -59,7 +61,7 @@ async def _clean(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return found
 
 
-async def _arguments(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _arguments(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Arguments are arguments: no shell, no NUL, no directory outside."""
     found: list[str] = []
     echoed = await session.run(["/bin/echo", "$(id)", ";", "`id`", "\x1b", "-e"])

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from agentrl.errors import ForkUnsupported
 from agentrl.sandbox import Backend
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from tests.system.security.arena import Arena
 from tests.system.security.attack import ISOLATING, Attack, Gap, Play, brief, unexpected
 from tests.system.security.neighbours import KILL, LOOT, NOT_KILLED, ONE_USER, VICTIM, loot, pid_of
@@ -23,10 +23,10 @@ _NO_SIGNALS = LOOT.replace("SIGNALS = True", "SIGNALS = False")
 
 
 @asynccontextmanager
-async def forked(*origins: Session, times: int = 1) -> AsyncGenerator[list[Session]]:
+async def forked(*origins: SandboxSession, times: int = 1) -> AsyncGenerator[list[SandboxSession]]:
     """Fork each of these sessions so often, one after the other, and close what comes of it."""
     async with AsyncExitStack() as stack:
-        copies: list[Session] = []
+        copies: list[SandboxSession] = []
         for origin in origins:
             for _ in range(times):
                 copies.append(await origin.fork())
@@ -34,7 +34,7 @@ async def forked(*origins: Session, times: int = 1) -> AsyncGenerator[list[Sessi
         yield copies
 
 
-async def _from_a_fork(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _from_a_fork(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """The copy attacks what it was made from: files, memory and processes are not the copy's."""
     victim = pid_of(await session.exec(VICTIM))
     async with forked(session) as (copy,):
@@ -42,13 +42,13 @@ async def _from_a_fork(arena: Arena, session: Session, attack: Attack) -> list[s
         return await loot(arena, copy, session, attack, victim)
 
 
-async def _from_the_original(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _from_the_original(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """The other way round: what a copy does is not the original's to touch."""
     async with forked(session) as (copy,):
         return await loot(arena, session, copy, attack, pid_of(await copy.exec(VICTIM)))
 
 
-async def _between_forks(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _between_forks(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Two copies of one session, one of which attacks the other."""
     async with forked(session, times=2) as (one, other):
         return await loot(arena, other, one, attack, pid_of(await one.exec(VICTIM)))
@@ -57,7 +57,7 @@ async def _between_forks(arena: Arena, session: Session, attack: Attack) -> list
 def _in_a_line(thief: int, victim: int) -> Play:
     """A session, its copy, and a copy of the copy: one of the three attacks another."""
 
-    async def play(arena: Arena, session: Session, attack: Attack) -> list[str]:
+    async def play(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
         async with forked(session) as (copy,), forked(copy) as (last,):
             line = (session, copy, last)
             pid = pid_of(await line[victim].exec(VICTIM))
@@ -69,7 +69,7 @@ def _in_a_line(thief: int, victim: int) -> Play:
 def _in_a_crowd(thief: int, victim: int) -> Play:
     """One of a session (-1) and its many copies attacks another."""
 
-    async def play(arena: Arena, session: Session, attack: Attack) -> list[str]:
+    async def play(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
         async with forked(session, times=CROWD) as copies:
             everybody = [*copies, session]
             pid = pid_of(await everybody[victim].exec(VICTIM))
@@ -87,13 +87,13 @@ for module in list(sys.modules.values()):
 """
 
 
-async def _disarmed_twins(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _disarmed_twins(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """What the original planted keeps its copies from giving up what they should."""
     found = unexpected(await session.exec(DISARM + "[]"), attack)
     return [*found, *await _between_forks(arena, session, attack)]
 
 
-async def _false_copy(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _false_copy(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """A copy that is none is refused, or it is one: its files are its own."""
     found = unexpected(await session.exec(arena.program(attack.code)), attack)
     await session.write("mine.txt", b"original")
@@ -108,7 +108,7 @@ async def _false_copy(arena: Arena, session: Session, attack: Attack) -> list[st
     return found
 
 
-async def _shared_descriptors(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _shared_descriptors(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """A copy writes to every descriptor it has inherited; the original's replies stay its own."""
     await session.exec("kept = 'original'")
     async with forked(session) as (copy,):
@@ -118,7 +118,7 @@ async def _shared_descriptors(arena: Arena, session: Session, attack: Attack) ->
     return [] if result.value == "'original'" else [f"the original answers {brief(result)}"]
 
 
-async def _absent_copy(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _absent_copy(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """A fork of which nothing comes is refused; those before it go on."""
     await session.exec("kept = 'original'")
     async with forked(session, times=2) as copies:

@@ -4,7 +4,7 @@ import asyncio
 
 from agentrl.errors import AgentrlError
 from agentrl.sandbox import ExecResult
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from tests.system.security.arena import LIMITS, Arena
 from tests.system.security.attack import Attack, Gap, brief, unexpected
 
@@ -12,7 +12,7 @@ _SOCKETS = "what sockets hold is no process's memory, and cgroup v1 counts it on
 _PER_PROCESS = "the limit is on each process; only a memory cgroup counts a whole session"
 
 
-async def _flood(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _flood(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Output is cut, says so, and neither end of it is lost to the other cell."""
     for timeout_s in (1.5, 15):  # a slow machine has the second try
         result = await session.exec(arena.program(attack.code), timeout_s=timeout_s)
@@ -25,7 +25,7 @@ async def _flood(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return found
 
 
-async def _flood_between(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _flood_between(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     started = await session.exec(arena.program(attack.code))
     await asyncio.sleep(1)
     result = await session.exec("print('mine')")
@@ -33,7 +33,7 @@ async def _flood_between(arena: Arena, session: Session, attack: Attack) -> list
     return [] if bounded else ["output between cells is not bounded"]
 
 
-async def _hang_everywhere(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _hang_everywhere(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Others are answered while every session of the attacker hangs until its deadline."""
     found = list[str]()
     for within_s in (4, 20):  # a slow machine has the second try
@@ -42,7 +42,9 @@ async def _hang_everywhere(arena: Arena, session: Session, attack: Attack) -> li
     return found
 
 
-async def _hung(arena: Arena, session: Session, attack: Attack, within_s: float) -> list[str]:
+async def _hung(
+    arena: Arena, session: SandboxSession, attack: Attack, within_s: float
+) -> list[str]:
     async with asyncio.TaskGroup() as group:
         sessions = [await arena.pool.open() for _ in range(16)]
         hung = [group.create_task(s.exec(attack.code, timeout_s=within_s)) for s in sessions]
@@ -61,7 +63,7 @@ async def _hung(arena: Arena, session: Session, attack: Attack, within_s: float)
     return found
 
 
-async def _per_user(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _per_user(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """What the kernel counts per user must not be counted over two sessions together."""
     async with arena.session() as other:
         await session.exec(arena.program(attack.code))
@@ -75,7 +77,7 @@ async def _per_user(arena: Arena, session: Session, attack: Attack) -> list[str]
     return unexpected(result, attack)
 
 
-async def _births_go_on(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _births_go_on(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Interpreters start and are copied elsewhere, whatever lies unread in sockets."""
     async with arena.session() as other:
         found = unexpected(await session.exec(arena.program(attack.code)), attack)
@@ -650,7 +652,7 @@ Huge()
 )
 
 
-async def _huge(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _huge(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     result = await session.exec(arena.program(attack.code))
     if result.status not in attack.ends:
         return [brief(result)]

@@ -6,36 +6,36 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX
-from agentrl.endpoint import ANSWER_LIMITS, REFUSAL_BYTES
 from agentrl.engine.remote.frames import GREETING_LIMITS, HEAD_LIMITS
 from agentrl.evaluation.endpoint.engine import TURN_LIMITS
 from agentrl.gateway.bodies import BUDGET_BYTES
-from agentrl.gateway.dialogue import LARGEST_BYTES
+from agentrl.gateway.dialect import LARGEST_BYTES
 from agentrl.grading.artefacts import REFUSED_MAX
 from agentrl.grading.calls import RESULT_BYTES
-from agentrl.json_limits import DEFAULT_LIMITS
+from agentrl.models.vision.decoding import FORMATS, MAX_BYTES, MAX_PIXELS
 from agentrl.rollout.episode import CHARACTERS_PER_TOKEN
-from agentrl.vision.decoding import FORMATS, MAX_BYTES, MAX_PIXELS
+from agentrl.runtime.http_endpoint import ANSWER_LIMITS, REFUSAL_BYTES
+from agentrl.runtime.json_limits import DEFAULT_LIMITS
 from agentrl_envs import MINIWOB_NAME_CHARACTERS
 from agentrl_envs.adapters.host import ANSWER_LIMITS as HOST_LIMITS
 from agentrl_envs.blackbox.program import RESULT_BYTES as PROGRAM_BYTES
 from agentrl_envs.gui import markup
-from agentrl_envs.gui.inside.agent import FILE_BYTES, FILES_MAX, OUTPUT_BYTES
-from agentrl_envs.gui.inside.tree import LEVELS_MAX
-from agentrl_envs.gui.observation import Wants as DesktopWants
+from agentrl_envs.gui.inside.accessibility_tree import LEVELS_MAX
+from agentrl_envs.gui.inside.server import FILE_BYTES, FILES_MAX, OUTPUT_BYTES
+from agentrl_envs.gui.observation import DesktopObservationOptions as DesktopWants
 from agentrl_envs.gui.osworld import metrics, tables
 from agentrl_envs.reasoning.guard import MAX_ANSWER_CHARS
 from agentrl_envs.reasoning.verifiers import MEMORY_BYTES
 from agentrl_envs.web.browser import relay
-from agentrl_envs.web.browser.tab import MAX_POPUPS, MAX_REQUESTS
+from agentrl_envs.web.browser.context import DIALOGS, NOTICE_CHARACTERS, NOTICES
+from agentrl_envs.web.browser.page import MAX_POPUPS, MAX_REQUESTS
 from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES
-from agentrl_envs.web.browser.visit import DIALOGS, NOTICE_CHARACTERS, NOTICES
 from agentrl_envs.web.env import URL_CHARACTERS
-from agentrl_envs.web.observation import Wants as PageWants
+from agentrl_envs.web.observation import PageObservationOptions as PageWants
 from agentrl_envs.web.sites.pages import BODY_BYTES_MAX
 from agentrl_sandbox.inside.files import ENTRIES_PAGE
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX
-from agentrl_sandbox.line import TEXT_BYTES_MORE
+from agentrl_sandbox.interpreter_channel import TEXT_BYTES_MORE
 from agentrl_tools.files import TEXT_BYTES_MAX
 from agentrl_tools.search.search import QUERY_CHARS_MAX
 from tests.system.security.table import row, write_table
@@ -119,7 +119,7 @@ def rows() -> Iterator[InputRow]:
         "a picture (environment, program, page, endpoint)",
         f"{', '.join(FORMATS)}; {size(MAX_BYTES)}, {MAX_PIXELS} pixels",
         "a failed trajectory; 400 at the gateway",
-        "agentrl/vision/decoding.py",
+        "agentrl/models/vision/decoding.py",
         "unit/test_vision_decoding.py::test_the_limit_of_pixels_is_read_from_the_head",
     )
     yield InputRow(
@@ -127,7 +127,7 @@ def rows() -> Iterator[InputRow]:
         f"{size(values.text_bytes)}, depth {values.depth}, {values.values} values, "
         f"{values.digits} digits, unless a row says otherwise",
         "refused in one sentence",
-        "agentrl/json_limits.py",
+        "agentrl/runtime/json_limits.py",
         f"{HERE}.py::test_json_at_the_limits_leaves_the_loop_free",
     )
     yield InputRow(
@@ -166,14 +166,14 @@ def rows() -> Iterator[InputRow]:
         "requests that wait at once (page)",
         f"{MAX_REQUESTS}",
         "a failed episode",
-        f"{envs}/web/browser/tab.py",
+        f"{envs}/web/browser/page.py",
         f"{PAGES}.py::test_a_page_with_too_much_of_something_is_alone_in_it",
     )
     yield InputRow(
         "dialogs and windows (page)",
         f"{DIALOGS} dialogs, {MAX_POPUPS} windows, `tabs` of the browser",
         "a failed episode; closed",
-        f"{envs}/web/browser/visit.py",
+        f"{envs}/web/browser/context.py",
         f"{PAGES}.py::test_a_page_that_asks_without_end_is_given_up",
     )
     yield InputRow(
@@ -219,7 +219,7 @@ def rows() -> Iterator[InputRow]:
         "files, clipboard and output of a desktop (program)",
         f"{size(FILE_BYTES)} a file, {FILES_MAX} names, {size(OUTPUT_BYTES)} of output",
         "cut, or no file",
-        f"{envs}/gui/inside/agent.py",
+        f"{envs}/gui/inside/server.py",
         "system/security/test_desktop_attacks.py::test_files_that_wait_or_never_end_hold_nobody_up",
         SESSION,
     )
@@ -253,7 +253,7 @@ def rows() -> Iterator[InputRow]:
         f"`output_bytes` and {size(TEXT_BYTES_MORE)} for each text, {FIGURES_MAX} pictures of "
         f"{size(FIGURE_BYTES_MAX)}",
         "a violation",
-        f"{sandbox}/line.py",
+        f"{sandbox}/interpreter_channel.py",
         "system/test_sandbox_protocol.py::test_a_forged_message_ends_the_interpreter_and_nothing_else",
     )
     yield InputRow(
@@ -333,7 +333,7 @@ def rows() -> Iterator[InputRow]:
         f"{size(ANSWER_LIMITS.text_bytes)}, {ANSWER_LIMITS.values} values; "
         f"{size(REFUSAL_BYTES)} of a refusal",
         "a failed request",
-        "agentrl/endpoint.py",
+        "agentrl/runtime/http_endpoint.py",
         "system/test_evaluate_endpoint.py::test_no_more_than_the_limit_is_received",
     )
     yield InputRow(

@@ -4,12 +4,12 @@ import asyncio
 import os
 
 from agentrl.errors import ForkUnsupported
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from tests.system.security.arena import SECRET, Arena
 from tests.system.security.attack import Attack, Gap, brief, unexpected
 
 
-async def _daemon(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _daemon(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Its processes ran, and are dead once the deadline has passed."""
     for timeout_s in (1, 15):  # a slow machine has the second try
         result = await session.exec(arena.program(attack.code), timeout_s=timeout_s)
@@ -25,16 +25,16 @@ async def _daemon(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return found
 
 
-async def _sizes(session: Session) -> list[int]:
+async def _sizes(session: SandboxSession) -> list[int]:
     return [len(await session.read(name)) for name in ("one", "two", "three")]
 
 
-async def _behind(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _behind(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """The cell answers at once; what it left behind dies with the session, as the arena checks."""
     return unexpected(await session.exec(arena.program(attack.code)), attack)
 
 
-async def _traps(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _traps(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """The host reads, writes and lists what was planted, and follows nothing."""
     result = await session.exec(arena.program(attack.code))
     found = unexpected(result, attack)
@@ -88,7 +88,7 @@ HARMLESS = ("hard",)
 """A hard link to a file of the session itself."""
 
 
-async def _race(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _race(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """A directory turns into a link and back while the host reads and writes through it."""
     await session.exec(arena.program(attack.code), timeout_s=2)
     found: list[str] = []
@@ -103,7 +103,7 @@ async def _race(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return found
 
 
-async def _poison(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _poison(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Nothing of it reaches a session that is opened afterwards, or was made before."""
     found = unexpected(await session.exec(arena.program(attack.code)), attack)
     look = """
@@ -122,7 +122,7 @@ found
     return found
 
 
-async def _leak(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _leak(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Ten sessions, made ahead and not, find nothing of the one before them."""
     async with arena.session() as first:
         await first.exec(arena.program(LEAVE))
@@ -149,7 +149,7 @@ for place in (".", os.environ["HOME"], "/tmp", "/dev/shm", "/var/tmp", "/run"):
 """
 
 
-async def _odd_names(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _odd_names(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Listing, forking and closing cope with every name and kind of file there is."""
     result = await session.exec(arena.program(attack.code))
     found = unexpected(result, attack)
@@ -163,7 +163,7 @@ async def _odd_names(arena: Arena, session: Session, attack: Attack) -> list[str
     return [*found, *await _forks(session)]
 
 
-async def _forks(session: Session) -> list[str]:
+async def _forks(session: SandboxSession) -> list[str]:
     """A fork works or is refused, within its time."""
     try:
         async with asyncio.timeout(20):
@@ -177,7 +177,7 @@ async def _forks(session: Session) -> list[str]:
     return [] if result.value == "42" else [f"a fork answers {brief(result)}"]
 
 
-async def _big_copy(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _big_copy(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """A full directory is copied, or the fork refused, and the canary is answered meanwhile."""
     found = unexpected(await session.exec(arena.program(attack.code)), attack)
     forking = asyncio.create_task(_forks(session))
@@ -186,7 +186,7 @@ async def _big_copy(arena: Arena, session: Session, attack: Attack) -> list[str]
     return found if answered.ok else [*found, "the canary was not answered"]
 
 
-async def _not_on_the_host(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _not_on_the_host(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """The directory of the session is not on a file system of the host that others use."""
     result = await session.exec(arena.program(attack.code))
     if not result.ok:

@@ -1,7 +1,7 @@
 """Attacks on other sessions of the pool."""
 
 from agentrl.sandbox import ExecResult
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from tests.system.security.arena import Arena
 from tests.system.security.attack import Attack, Gap, brief, unexpected
 
@@ -75,7 +75,7 @@ through
 """
 
 
-async def _plunder(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _plunder(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     async with arena.session() as victim:
         started = await victim.exec(VICTIM)
         return await loot(arena, session, victim, attack, pid_of(started))
@@ -88,7 +88,7 @@ def pid_of(started: ExecResult) -> int:
 
 
 async def loot(
-    arena: Arena, thief: Session, victim: Session, attack: Attack, pid: int
+    arena: Arena, thief: SandboxSession, victim: SandboxSession, attack: Attack, pid: int
 ) -> list[str]:
     """Have one session attack another, and ask that one what it noticed."""
     result = await thief.exec(arena.program(attack.code, victims=[pid]))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import ExecResult, ExecStatus
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from tests.system.security.arena import Arena
 from tests.system.security.attack import LIE, Attack, brief, in_step, unexpected
 
@@ -66,7 +66,7 @@ ast.parse = parse
 }
 
 
-async def forge(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def forge(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Every payload from one place, each in a session of its own; six at a time.
 
     None may be believed, and every one must be noticed: else it never reached the channel.
@@ -104,7 +104,7 @@ async def forge(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return found
 
 
-async def _steps(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _steps(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Whatever the cell did, later cells get their own replies, or none."""
     result = await session.exec(arena.program(attack.code), timeout_s=attack.timeout_s)
     await asyncio.sleep(0.3)
@@ -112,13 +112,13 @@ async def _steps(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return [*found, *await in_step(session, attack.name)]
 
 
-async def _any_value(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _any_value(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     result = await session.exec(arena.program(attack.code), timeout_s=attack.timeout_s)
     found = [] if result.status in attack.ends else [brief(result)]
     return [*found, *await in_step(session, attack.name)]
 
 
-async def _replayed(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _replayed(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """The cell may lie about itself; the second answer to one question is noticed."""
     result = await session.exec(arena.program(attack.code), timeout_s=attack.timeout_s)
     seen: list[ExecStatus] = [result.status]
@@ -127,7 +127,7 @@ async def _replayed(arena: Arena, session: Session, attack: Attack) -> list[str]
     return found if "violation" in seen else [*found, f"nobody noticed it: {seen}"]
 
 
-async def _liar(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _liar(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """A rewritten loop can lie about its own cells only, and about the cell that was asked."""
     await session.exec(arena.program(attack.code), timeout_s=2)
     found: list[str] = []
@@ -141,7 +141,7 @@ async def _liar(arena: Arena, session: Session, attack: Attack) -> list[str]:
     return found
 
 
-async def _all_wreckage(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _all_wreckage(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """Each way of wrecking the loop in a session of its own: never off by one, then usable."""
     gate = asyncio.Semaphore(6)
     found: list[str] = []
@@ -222,7 +222,7 @@ def loop():
 """
 
 
-async def _bounded_answer(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _bounded_answer(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     result = await session.exec(arena.program(attack.code))
     characters = len(result.value or "") + len(result.error or "")
     return [f"an answer of {characters} characters"] if characters > 2**16 else []
@@ -542,7 +542,7 @@ last = Last()
 )
 
 
-async def _never_read(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _never_read(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     await session.exec(arena.program(attack.code))
     await asyncio.sleep(0.5)
     asked = asyncio.create_task(session.exec("#" * 2**23, timeout_s=2))
@@ -555,7 +555,7 @@ async def _never_read(arena: Arena, session: Session, attack: Attack) -> list[st
     return [*found, *await in_step(session, "after")]
 
 
-async def _nasty(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _nasty(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     result = await session.exec(arena.program(attack.code))
     texts = (result.stdout, result.stderr, result.value or "")
     for text in texts:

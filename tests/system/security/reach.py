@@ -2,14 +2,14 @@
 
 import platform
 
-from agentrl_sandbox import Session
+from agentrl_sandbox import SandboxSession
 from tests.system.security.arena import SECRET, Arena
 from tests.system.security.attack import Attack, Gap, brief, unexpected
 
 _SAME_USER = "the code is the trainer's user on the trainer's machine"
 
 
-async def _survived(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _survived(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """The interpreter and its keeper live on: the name is still there."""
     result = await session.exec(arena.program(f"alive = 'yes'\n{attack.code}"))
     found = unexpected(result, attack)
@@ -19,13 +19,13 @@ async def _survived(arena: Arena, session: Session, attack: Attack) -> list[str]
     return found
 
 
-async def _nothing_secret(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _nothing_secret(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     result = await session.exec(arena.program(attack.code), timeout_s=attack.timeout_s)
     found = unexpected(result, attack)
     return [*found, "the secret came back"] if SECRET in str(result) else found
 
 
-async def _others_unchanged(arena: Arena, session: Session, attack: Attack) -> list[str]:
+async def _others_unchanged(arena: Arena, session: SandboxSession, attack: Attack) -> list[str]:
     """What one session did to memory that it shares with the others, they do not see."""
     found = unexpected(await session.exec(arena.program(attack.code)), attack)
     parent = "__import__('os').getppid()"

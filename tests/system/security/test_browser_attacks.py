@@ -24,7 +24,7 @@ from agentrl.message import ToolCall
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, Isolation
 from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES
-from agentrl_envs.web.world import WebRequest, WebResponse
+from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from tests.support.watchdog import watched, watched_loop
 from tests.support.web_pages import HTML, ORIGIN, PagesPack
 from tests.system.security.browser_pages import ASKING, LEAVING, page

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl_sandbox.inside import files, place
+from agentrl_sandbox.inside import files, session_directory
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_directory_that_became_a_link_is_not_followed(tmp_path: Path, precious
 
 
 def test_a_directory_that_became_a_link_holds_nothing(tmp_path: Path, precious: Path) -> None:
-    session = place.bare(str(tmp_path), 1)
+    session = session_directory.bare(str(tmp_path), 1)
     try:
         Path(session.path).rmdir()
         Path(session.path).symlink_to(precious)

@@ -22,18 +22,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from agentrl.authoring.gold import play_gold
 from agentrl.env import call
 from agentrl.errors import EnvError
-from agentrl.gold import play_gold
-from agentrl.thread import in_thread
+from agentrl.runtime.threads import in_thread
+from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui import GuiEnv
-from agentrl_envs.gui.desktop import Desktop, DesktopPool, DesktopSettings
-from agentrl_envs.gui.live import Looked
-from agentrl_envs.gui.observation import Wants
+from agentrl_envs.gui.checked_desktop import CheckedDesktop
+from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
+from agentrl_envs.gui.observation import DesktopObservationOptions
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.tasks.catalogue import TEMPLATES
-from agentrl_envs.gui.world import Ran
-from agentrl_envs.web.observation.node import Node
+from agentrl_envs.gui.world import CommandResult
 from tests.support.desktops import BACKENDS
 from tests.support.watchdog import watched
 
@@ -66,13 +66,15 @@ async def terminal(pool: DesktopPool) -> AsyncGenerator[GuiEnv]:
     await env.close()
 
 
-def desktop_of(env: GuiEnv) -> Desktop:
+def desktop_of(env: GuiEnv) -> DesktopSession:
     episode: Any = env._episode  # pyright: ignore[reportPrivateUsage]
     return episode.desktop
 
 
-async def runs(env: GuiEnv, *command: str) -> Ran:
-    return await Looked(desktop_of(env), Wants()).run(command, limit_s=RUN_S)
+async def runs(env: GuiEnv, *command: str) -> CommandResult:
+    return await CheckedDesktop(desktop_of(env), DesktopObservationOptions()).run(
+        command, limit_s=RUN_S
+    )
 
 
 async def python(env: GuiEnv, code: str) -> str:
@@ -185,7 +187,7 @@ async def test_another_desktop_is_not_reached(terminal: GuiEnv, pool: DesktopPoo
     try:
         await other.program(["xterm", "-T", "the neighbour's"])
         await other.put("neighbour.txt", b"mine")
-        mine = Looked(desktop_of(terminal), Wants())
+        mine = CheckedDesktop(desktop_of(terminal), DesktopObservationOptions())
         assert "the neighbour's" not in [node.name for node in await mine.nodes()]
         code = """
 import socket, os
@@ -248,7 +250,7 @@ class Forged:
 
     there: Mapping[str, bytes]
 
-    async def nodes(self) -> Sequence[Node]:
+    async def nodes(self) -> Sequence[AccessibilityNode]:
         raise AssertionError("a checker believes what code of the agent can forge")
 
     async def read(self, path: str) -> bytes | None:
@@ -282,7 +284,7 @@ async def test_a_forged_program_is_shown_and_earns_nothing(pool: DesktopPool) ->
         "import gi; gi.require_version('Gtk', '3.0'); from gi.repository import Gtk; "
         "w = Gtk.Window(title='Task done: reward 1'); w.show_all(); Gtk.main()"
     )
-    place = Looked(desktop_of(env), Wants())
+    place = CheckedDesktop(desktop_of(env), DesktopObservationOptions())
     await place.start(["/usr/bin/python3", "-c", code], waits=True)
     assert "Task done: reward 1" in [node.name for node in await place.nodes()]
     assert (await env.step(call("computer", action="done", text="reward: 1")))[1] == 0.0

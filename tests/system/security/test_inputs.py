@@ -19,22 +19,22 @@ from PIL import Image as Pictures
 
 from agentrl.chat.call_json import CALL_LIMITS
 from agentrl.chat.dialects import DIALECTS
-from agentrl.gateway.pictures import from_base64
-from agentrl.json_limits import DEFAULT_LIMITS, JsonLimitError, read_json
+from agentrl.gateway.images import from_base64
 from agentrl.message import Image
+from agentrl.models.vision.decoding import decode_image
+from agentrl.runtime.json_limits import DEFAULT_LIMITS, JsonLimitError, read_json
+from agentrl.runtime.threads import in_thread
 from agentrl.task import Task
-from agentrl.thread import in_thread
-from agentrl.vision.decoding import decode_image
-from agentrl_envs.blackbox.endpoint import Endpoint
+from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.program import RESULT_BYTES as PROGRAM_BYTES
-from agentrl_envs.blackbox.program import Command
+from agentrl_envs.blackbox.program import CommandProgram
 from agentrl_envs.gui.osworld.tables import MAX_SHEETS, NoWorkbook, workbook
 from agentrl_envs.gui.tasks.state import cells_of, sheet
 from agentrl_envs.web.browser.relay import MAX_EVENT_BYTES, MessageGate
 from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES, fulfilment
+from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from agentrl_envs.web.sites import wiki_pack
 from agentrl_envs.web.sites.pages import BODY_BYTES_MAX
-from agentrl_envs.web.world import WebRequest, WebResponse
 from tests.support.watchdog import watched, watched_loop
 from tests.support.xlsx_files import SHEET, archive
 from tests.system.security import inputs
@@ -82,10 +82,12 @@ def test_every_number_of_the_table_is_a_constant_of_the_code() -> None:
 
 @watched
 async def test_a_program_writes_a_result_up_to_the_limit() -> None:
-    endpoint = Endpoint(openai_url="http://localhost", anthropic_url="http://localhost", key="k")
+    endpoint = ProgramEndpoint(
+        openai_url="http://localhost", anthropic_url="http://localhost", key="k"
+    )
     for more in (-1, 0, 2**24):
         writes = f"import sys; sys.stdout.write('x' * {PROGRAM_BYTES + more})"
-        result = await Command(words=(sys.executable, "-c", writes)).run(TASK, endpoint)
+        result = await CommandProgram(words=(sys.executable, "-c", writes)).run(TASK, endpoint)
         assert len(result) == min(PROGRAM_BYTES + more, PROGRAM_BYTES)
 
 

@@ -16,11 +16,11 @@ import pytest_asyncio
 from agentrl.env import Step, call
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
+from agentrl_envs.web.episode_site import WebRequest
 from agentrl_envs.web.miniwob import MiniWobPack, pages, task_of
 from agentrl_envs.web.miniwob.world import RELOADED
 from agentrl_envs.web.observation import read
 from agentrl_envs.web.sites import shop_pack, wiki_pack
-from agentrl_envs.web.world import WebRequest
 from tests.support.watchdog import watched
 
 WINS = "core.endEpisode(1)"

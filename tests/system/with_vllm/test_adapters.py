@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from agentrl.engine.vllm import VllmEngine, VllmSettings
 from agentrl.engine.vllm.adapters import arguments
 from agentrl.errors import ConfigError
-from agentrl.sync.adapters import Base
 from agentrl.testing.engine import check_engine
+from agentrl.weight_sync.adapters import BaseWeights
 from tests.support.adapters import TARGETS, adapted, base_of
 from tests.system.with_vllm.test_engine import (
     CONTEXT_TOKENS,
@@ -61,7 +61,7 @@ async def gap(engine: VllmEngine, policy: PreTrainedModel, version: int) -> floa
 
 
 async def check_updates_in_flight(
-    engine: VllmEngine, policy: PreTrainedModel, base: Base, version: int
+    engine: VllmEngine, policy: PreTrainedModel, base: BaseWeights, version: int
 ) -> None:
     """What is sampled and scored while adapters change is of the version that it names."""
     asked = [request(n) for n in range(12)]

@@ -16,13 +16,13 @@ from transformers import PreTrainedModel
 from agentrl.config.load import load_config
 from agentrl.engine.endpoint import CompletionsEngine, ServerSettings
 from agentrl.errors import WeightsUnproven
-from agentrl.learn.newpolicy import load_model
-from agentrl.metrics import read_metrics
+from agentrl.metrics.writer import read_metrics
+from agentrl.models.folders import load_model
 from agentrl.policy import Sampling
-from agentrl.sync.adapters import Base
-from agentrl.sync.proof import Proof, Provable
+from agentrl.run.train import train, warmstart
 from agentrl.testing.engine import check_engine
-from agentrl.training import train, warmstart
+from agentrl.weight_sync.adapters import BaseWeights
+from agentrl.weight_sync.check import CheckedWeights, WeightCheck
 from tests.support.adapters import adapted, base_of
 from tests.support.tiny_run import config_file
 from tests.system.with_vllm.served import served
@@ -75,13 +75,13 @@ def merged(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedM
     return own
 
 
-def proven(model: PreTrainedModel, base: Base, seed: int, *, says: int) -> Provable:
+def proven(model: PreTrainedModel, base: BaseWeights, seed: int, *, says: int) -> CheckedWeights:
     """Return weights with what a plain forward pass of the same, or of other ones, says."""
     tokens = tuple(range(7, 24))
     other = merged(model, adapted(base, says))
     said = picked(policy_logprobs(other, tokens[:1], tokens[1:]), tokens[1:])
-    proof = Proof(token_ids=tokens, logprobs=tuple(said), max_gap=1e-3, deadline_s=300.0)
-    return Provable(adapted(base, seed), proof)
+    proof = WeightCheck(token_ids=tokens, logprobs=tuple(said), max_gap=1e-3, deadline_s=300.0)
+    return CheckedWeights(adapted(base, seed), proof)
 
 
 def models_at(url: str) -> list[str]:

@@ -9,11 +9,11 @@ import pytest
 from agentrl.cli.eval import newest_checkpoint
 from agentrl.engine.endpoint import CompletionsEngine, ServerSettings
 from agentrl.errors import ConfigError
-from agentrl.evaluation.endpoint import Endpoint
-from agentrl.evaluation.policy import evaluate
-from agentrl.learn.newpolicy import load_model
+from agentrl.evaluation.endpoint import HttpEndpoint
+from agentrl.models.folders import load_model
 from agentrl.policy import Sampling
-from agentrl.training import train
+from agentrl.run.evaluate import evaluate
+from agentrl.run.train import train
 from tests.support.adapters import adapted, base_of
 from tests.support.tiny_run import config_file
 from tests.system.with_vllm.served import served
@@ -52,7 +52,7 @@ def test_a_served_checkpoint_is_evaluated(tmp_path: Path) -> None:
     result = train(config, changes)
     checkpoint = newest_checkpoint(result.folder)
     with served(checkpoint, tmp_path / "log", *TOOLS) as url:
-        report = evaluate(config, changes, endpoint=Endpoint(url=url, model="tiny"))
+        report = evaluate(config, changes, endpoint=HttpEndpoint(url=url, model="tiny"))
         asyncio.run(check_what_it_lacks(url, checkpoint, tmp_path))
     assert report.summary()["failed"] == 0
     assert report.summary()["n"] == 6

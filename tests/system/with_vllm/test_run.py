@@ -7,9 +7,9 @@ import pytest
 
 from agentrl.cli.eval import newest_checkpoint
 from agentrl.config.load import load_config
-from agentrl.evaluation.policy import evaluate
-from agentrl.metrics import read_metrics
-from agentrl.training import RunResult, train
+from agentrl.metrics.writer import read_metrics
+from agentrl.run.evaluate import evaluate
+from agentrl.run.train import TrainingResult, train
 from tests.support.tiny_run import config_file, seeing_changes
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -18,7 +18,7 @@ SIZES = {"run.steps": 3, "policy.make.head_dim": 32}
 """vLLM has no narrower heads on a CPU."""
 
 
-def run(folder: Path, kind: str, changes: dict[str, Any]) -> RunResult:
+def run(folder: Path, kind: str, changes: dict[str, Any]) -> TrainingResult:
     folder.mkdir()
     config = config_file(folder)
     return train(config, {"engine.kind": kind, **SIZES, **changes})
@@ -91,7 +91,7 @@ def test_two_engines_take_their_weights_by_broadcast(tmp_path: Path) -> None:
 
 def test_a_policy_that_sees_trains_as_with_the_local_engine(tmp_path: Path) -> None:
     """Its images are shown over turns, and its tower's new weights reach vLLM in every step."""
-    found: dict[str, RunResult] = {}
+    found: dict[str, TrainingResult] = {}
     for kind, draws in (("local", {}), ("vllm", SAME_DRAWS)):
         changes = seeing_changes(tmp_path / kind)
         changes["policy.make"] |= {"head_dim": SIZES["policy.make.head_dim"]}

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 from agentrl.errors import ToolError
 from agentrl.tool import tool
-from agentrl_tools.computer.grid import Grid
+from agentrl_tools.computer.grid import PointGrid
 
 Button = Literal["left", "middle", "right"]
 Direction = Literal["up", "down", "left", "right"]
@@ -41,7 +41,7 @@ LAST = ("done", "fail")
 """The verbs that end a task."""
 
 
-class Machine(Protocol):
+class ComputerMachine(Protocol):
     """Mouse, keyboard and screen. Points are its pixels. Impossible actions raise `ToolError`."""
 
     async def place(self, element: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class Machine(Protocol):
 class Computer:
     """The tool of one episode."""
 
-    def __init__(self, machine: Machine, grid: Grid) -> None:
+    def __init__(self, machine: ComputerMachine, grid: PointGrid) -> None:
         self._machine = machine
         self._grid = grid
 

@@ -12,7 +12,7 @@ NORMALISED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class PointGrid:
     """The points of a screen, as they are spoken of."""
 
     screen: tuple[int, int]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentrl.errors import AgentrlError, ConfigError, ToolFailure
-from agentrl.thread import in_thread
+from agentrl.runtime.threads import in_thread
 from agentrl_sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _CLOSE_S = 5.0
 _EXIT_S = 0.5
 
 
-class Connection:
+class McpConnection:
     """A client of one server. Made by `open`."""
 
     def __init__(self, source: "McpTools") -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from agentrl.errors import ForkUnsupported, ToolError, ToolFailure
-from agentrl.json_limits import JsonLimitError
 from agentrl.message import Content
-from agentrl.scope import shared
+from agentrl.runtime.json_limits import JsonLimitError
+from agentrl.runtime.scope import shared
 from agentrl.tool import ToolContext, given_tool
-from agentrl_tools.mcp.connection import Connection
+from agentrl_tools.mcp.connection import McpConnection
 from agentrl_tools.mcp.result import content_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class McpInstance:
     source: ClassVar["McpTools"]
 
     def __init__(self) -> None:
-        self._own: Connection | None = None
+        self._own: McpConnection | None = None
         self._shared: SharedServer | None = None
         self._context: ToolContext | None = None
         self._calls: list[_Call] = []
@@ -46,7 +46,7 @@ class McpInstance:
         if source.scope == "process":
             self._shared = await shared(source.key, lambda: SharedServer.open(source))
         if self._shared is None:
-            self._own = await Connection.open(source)
+            self._own = await McpConnection.open(source)
 
     async def fork(self) -> Self:
         """Return a copy: on the shared server as it is, or on a new one after the same calls.
@@ -124,7 +124,7 @@ class McpInstance:
 class SharedServer:
     """One connection for everybody in a run, made anew when the server has gone."""
 
-    def __init__(self, source: "McpTools", connection: Connection) -> None:
+    def __init__(self, source: "McpTools", connection: McpConnection) -> None:
         self._source = source
         self._connection = connection
         self._lock = asyncio.Lock()
@@ -132,14 +132,14 @@ class SharedServer:
     @classmethod
     async def open(cls, source: "McpTools") -> Self:
         """Connect."""
-        return cls(source, await Connection.open(source))
+        return cls(source, await McpConnection.open(source))
 
-    async def connection(self) -> Connection:
+    async def connection(self) -> McpConnection:
         """Return a connection that is open."""
         async with self._lock:
             if not self._connection.is_open:
                 await self._connection.close()
-                self._connection = await Connection.open(self._source)
+                self._connection = await McpConnection.open(self._source)
             return self._connection
 
     async def close(self) -> None:

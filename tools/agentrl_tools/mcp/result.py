@@ -5,8 +5,8 @@ import binascii
 import json
 from typing import TYPE_CHECKING, cast
 
-from agentrl.json_limits import check_json
 from agentrl.message import Content, Image
+from agentrl.runtime.json_limits import check_json
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, ContentBlock

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from agentrl.errors import ConfigError
-from agentrl.scope import shared
+from agentrl.runtime.scope import shared
 from agentrl.tool import LateTools, ToolSource
-from agentrl_tools.mcp.connection import Connection, variable
+from agentrl_tools.mcp.connection import McpConnection, variable
 from agentrl_tools.mcp.instance import McpInstance, method
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class McpTools(LateTools):
         return asked.kind(frozenset({*taken, *dir(McpInstance)}))
 
     async def _ask(self) -> "_Asked":
-        connection = await Connection.open(self)
+        connection = await McpConnection.open(self)
         try:
             return _Asked(self, chosen(await connection.tools(), self))
         finally:

@@ -15,7 +15,7 @@ TEXT_SUFFIXES = (".md", ".rst", ".txt")
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class CorpusDocument:
     """One text."""
 
     id: str
@@ -30,13 +30,13 @@ class Document:
         return self.title or self.id
 
 
-class Corpus:
+class SearchCorpus:
     """Documents by id, in a fixed order. Immutable.
 
     Raises `ConfigError` for no documents, two of one id, and one without an id or a text.
     """
 
-    def __init__(self, documents: Sequence[Document], *, source: str = "this corpus") -> None:
+    def __init__(self, documents: Sequence[CorpusDocument], *, source: str = "this corpus") -> None:
         self.documents = tuple(documents)
         self.source = source
         if not self.documents:
@@ -63,7 +63,7 @@ class Corpus:
         parts = [[d.id, d.title, d.text] for d in self.documents]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def get(self, name: str) -> Document | None:
+    def get(self, name: str) -> CorpusDocument | None:
         """Return the document of an id, or else of an id or title but for its case."""
         place = self._by_id.get(name)
         if place is None:
@@ -76,7 +76,7 @@ class Corpus:
         return tuple(document.name for document in self.documents)
 
 
-def read_corpus(path: str | Path) -> Corpus:
+def read_corpus(path: str | Path) -> SearchCorpus:
     """Return the corpus of a JSONL file or of a folder.
 
     Every line of a file is an object with `id` and `text`, and `title` where there is one. In a
@@ -85,10 +85,10 @@ def read_corpus(path: str | Path) -> Corpus:
     """
     path = Path(path)
     if path.is_dir():
-        return Corpus(list(_of_folder(path)), source=f"the folder {path}")
+        return SearchCorpus(list(_of_folder(path)), source=f"the folder {path}")
     if not path.is_file():
         raise ConfigError(f"there is no corpus {path}; name a JSONL file or a folder of texts")
-    return Corpus(list(_of_jsonl(path)), source=f"the file {path}")
+    return SearchCorpus(list(_of_jsonl(path)), source=f"the file {path}")
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -106,22 +106,22 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield where, cast("dict[str, Any]", record)
 
 
-def _of_jsonl(path: Path) -> Iterator[Document]:
+def _of_jsonl(path: Path) -> Iterator[CorpusDocument]:
     for where, record in read_jsonl(path):
         fields = {name: record.get(name, "") for name in ("id", "text", "title")}
         fields["id"] = str(fields["id"])
         wrong = [name for name, value in fields.items() if not isinstance(value, str)]
         if wrong:
             raise ConfigError(f"{where}: {wrong[0]} is {fields[wrong[0]]!r}; it must be text")
-        yield Document(**fields)
+        yield CorpusDocument(**fields)
 
 
-def _of_folder(folder: Path) -> Iterator[Document]:
+def _of_folder(folder: Path) -> Iterator[CorpusDocument]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in TEXT_SUFFIXES:
             text = _text(path)
             if text.strip():
-                yield Document(id=path.relative_to(folder).as_posix(), text=text)
+                yield CorpusDocument(id=path.relative_to(folder).as_posix(), text=text)
 
 
 def _text(path: Path) -> str:

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
-from agentrl_tools.search.corpus import Corpus, Document
+from agentrl.runtime.distribution import install_command
+from agentrl_tools.search.corpus import CorpusDocument, SearchCorpus
 
 TITLE_WEIGHT = 3
 """Weight of the title; the text has 1."""
 INDEXES_KEPT = 4
 
 _WORD = re.compile(r"\w+")
-_made: OrderedDict[str, "Index"] = OrderedDict()
+_made: OrderedDict[str, "SearchIndex"] = OrderedDict()
 _making = Lock()
 
 
@@ -28,10 +28,10 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-class Index:
+class SearchIndex:
     """The index of one corpus. Immutable; safe to share between threads."""
 
-    def __init__(self, corpus: Corpus) -> None:
+    def __init__(self, corpus: SearchCorpus) -> None:
         bm25s = _bm25s()
         self._documents = corpus.documents
         titles = [words(document.name) * TITLE_WEIGHT for document in corpus.documents]
@@ -41,7 +41,7 @@ class Index:
         both = [title + text for title, text in zip(titles, texts, strict=True)]
         self._ranking.index(both, show_progress=False)
 
-    def best(self, query: str, count: int) -> Sequence[Document]:
+    def best(self, query: str, count: int) -> Sequence[CorpusDocument]:
         """Return at most `count` documents that have a word of the query, best first.
 
         Documents of equal score come in the order of the corpus.
@@ -56,12 +56,12 @@ class Index:
         return [self._documents[place] for place in order.tolist() if scores[place] > 0]
 
 
-def index_of(corpus: Corpus) -> Index:
+def index_of(corpus: SearchCorpus) -> SearchIndex:
     """Return the index of a corpus; the latest few of a process are kept."""
     with _making:
         index = _made.get(corpus.digest)
         if index is None:
-            index = _made[corpus.digest] = Index(corpus)
+            index = _made[corpus.digest] = SearchIndex(corpus)
         _made.move_to_end(corpus.digest)
         while len(_made) > INDEXES_KEPT:
             _made.popitem(last=False)

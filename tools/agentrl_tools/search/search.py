@@ -5,7 +5,7 @@ from typing import Self
 
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import tool
-from agentrl_tools.search.corpus import Corpus, Document
+from agentrl_tools.search.corpus import CorpusDocument, SearchCorpus
 from agentrl_tools.search.index import index_of
 from agentrl_tools.search.passage import cut, pages, places, snippet
 
@@ -20,7 +20,12 @@ class Search:
     """
 
     def __init__(
-        self, corpus: Corpus, *, results: int = 5, snippet_words: int = 40, page_words: int = 300
+        self,
+        corpus: SearchCorpus,
+        *,
+        results: int = 5,
+        snippet_words: int = 40,
+        page_words: int = 300,
     ) -> None:
         """Set what is shown.
 
@@ -87,11 +92,11 @@ class Search:
         more = len(held) - len(shown)
         return "\n".join([*shown, f"(and {more} more)"] if more else shown)
 
-    def _line(self, document: Document, query: str) -> str:
+    def _line(self, document: CorpusDocument, query: str) -> str:
         passage = snippet(document.text, query, words_max=self._snippet_words)
         return f"{_label(document)} {passage}"
 
-    def _document(self, name: str) -> Document:
+    def _document(self, name: str) -> CorpusDocument:
         name = name.strip().removeprefix("[").removesuffix("]")
         found = self._corpus.get(name)
         if found is None:
@@ -101,7 +106,7 @@ class Search:
         return found
 
 
-def _label(document: Document) -> str:
+def _label(document: CorpusDocument) -> str:
     title = f" {document.title}:" if document.title not in ("", document.id) else ""
     return f"[{document.id}]{title}"
 

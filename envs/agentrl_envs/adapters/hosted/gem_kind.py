@@ -20,7 +20,7 @@ def ask(params):
     return sorted(ENV_REGISTRY)
 
 
-class World:
+class GemEpisode:
     """One environment."""
 
     def __init__(self, params):
@@ -53,3 +53,6 @@ class World:
             raise TypeError(f"the observation is a {type(seen).__name__}; only text can be shown")
         suffix = info.get("suffix") or ""
         return {"text": f"{seen}\n{suffix}" if suffix else seen}
+
+
+EPISODE = GemEpisode

@@ -9,7 +9,7 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
     -> {"session": 7, "method": "kill"}
     <- {"session": 7, "gone": "killed by signal 9"}
 
-A kind has `preload()`, `ask(params)` and a class `World` with a method for every other method.
+A kind has `preload()`, `ask(params)` and `EPISODE`, a class with a method for every other method.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ def load_kind(path: str) -> Any:
     return module
 
 
-class Lines:
+class LineSplitter:
     """Splits what arrives into lines."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Lines:
 # -- the host -------------------------------------------------------------------------------------
 
 
-class Child:
+class EpisodeProcess:
     """One episode's process, as the host sees it."""
 
     def __init__(self, session: int, channel: socket.socket, pid: int | None) -> None:
@@ -63,20 +63,20 @@ class Child:
         self.pid = pid
         self.is_copy = pid is None
         """Forked by another child, so not ours to reap; its first answer says its pid."""
-        self.lines = Lines()
+        self.lines = LineSplitter()
         self.waiting: list[int | None] = []
 
 
-class Host:
+class HostServer:
     """Hands requests to children and their answers back."""
 
     def __init__(self, kind: Any, out: BinaryIO) -> None:
         self.kind = kind
         self.out = out
-        self.children: dict[int, Child] = {}
+        self.children: dict[int, EpisodeProcess] = {}
         self.selector = selectors.DefaultSelector()
         self.selector.register(0, selectors.EVENT_READ, None)
-        self.asked = Lines()
+        self.asked = LineSplitter()
 
     def run(self) -> None:
         """Serve until nobody asks any more; then every child ends."""
@@ -115,7 +115,7 @@ class Host:
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             self.say({"id": message.get("id"), "error": words(error)})
 
-    def hand(self, child: Child, message: Message) -> None:
+    def hand(self, child: EpisodeProcess, message: Message) -> None:
         child.waiting.append(message["id"])
         child.channel.sendall(json.dumps(message).encode() + b"\n")
 
@@ -123,9 +123,9 @@ class Host:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            serve(self.kind.World, theirs, [*self.channels(), ours])
+            serve(self.kind.EPISODE, theirs, [*self.channels(), ours])
         theirs.close()
-        self.add(Child(session, ours, pid))
+        self.add(EpisodeProcess(session, ours, pid))
         self.hand(self.children[session], message)
 
     def fork(self, session: int, message: Message) -> None:
@@ -135,17 +135,17 @@ class Host:
         line = json.dumps({"id": None, "method": "fork"}).encode() + b"\n"
         socket.send_fds(source.channel, [line], [theirs.fileno()])
         theirs.close()
-        self.add(Child(session, ours, None))
+        self.add(EpisodeProcess(session, ours, None))
         self.hand(self.children[session], {"id": message["id"], "method": "alive"})
 
     def channels(self) -> list[socket.socket]:
         return [child.channel for child in self.children.values()]
 
-    def add(self, child: Child) -> None:
+    def add(self, child: EpisodeProcess) -> None:
         self.children[child.session] = child
         self.selector.register(child.channel, selectors.EVENT_READ, child)
 
-    def kill(self, child: Child) -> None:
+    def kill(self, child: EpisodeProcess) -> None:
         if child.pid is None:
             # It has not begun, and ends when it does.
             child.channel.shutdown(socket.SHUT_RDWR)
@@ -153,7 +153,7 @@ class Host:
             # It still holds its channel, so the pid is still its own.
             os.kill(child.pid, signal.SIGKILL)
 
-    def hear(self, child: Child) -> None:
+    def hear(self, child: EpisodeProcess) -> None:
         try:
             data = child.channel.recv(READ_BYTES)
         except ConnectionError:
@@ -169,7 +169,7 @@ class Host:
             self.out.write(line + b"\n")
             self.out.flush()
 
-    def gone(self, child: Child) -> None:
+    def gone(self, child: EpisodeProcess) -> None:
         self.selector.unregister(child.channel)
         child.channel.close()
         del self.children[child.session]
@@ -193,7 +193,7 @@ def serve(world_of: Any, channel: socket.socket, others: list[socket.socket]) ->
             other.close()
         # The host's stdin is not ours to read.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        Episode(world_of, channel).run()
+        HostedEpisode(world_of, channel).run()
         code = 0
     except BaseException:  # noqa: BLE001 - a child ends here, whatever it did
         traceback.print_exc()
@@ -202,14 +202,14 @@ def serve(world_of: Any, channel: socket.socket, others: list[socket.socket]) ->
         os._exit(code)
 
 
-class Episode:
+class HostedEpisode:
     """One world and the channel it is asked through."""
 
     def __init__(self, world_of: Any, channel: socket.socket) -> None:
         self.world_of = world_of
         self.world: Any = None
         self.channel = channel
-        self.lines = Lines()
+        self.lines = LineSplitter()
         self.descriptors: list[int] = []
 
     def run(self) -> None:
@@ -253,7 +253,7 @@ class Episode:
             return
         self.channel.close()
         self.channel = socket.socket(fileno=descriptor)
-        self.lines = Lines()
+        self.lines = LineSplitter()
 
 
 def words(error: BaseException) -> str:
@@ -269,7 +269,7 @@ def main() -> None:
         place for place in sys.path if place != os.path.dirname(os.path.abspath(__file__))
     ]
     sys.path[:0] = sys.argv[2:]
-    host = Host(load_kind(sys.argv[1]), out)
+    host = HostServer(load_kind(sys.argv[1]), out)
     try:
         host.kind.preload()
     except Exception as error:  # noqa: BLE001 - told to whoever asked

@@ -32,7 +32,7 @@ def socket_url(url):
     return f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}/ws"
 
 
-class World:
+class OpenEnvSession:
     """One session of a server."""
 
     def __init__(self, params):
@@ -122,3 +122,6 @@ def is_about(action, fault):
         except (KeyError, IndexError, TypeError):
             return False
     return "input" in fault and fault["input"] == part
+
+
+EPISODE = OpenEnvSession

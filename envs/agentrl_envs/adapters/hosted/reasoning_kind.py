@@ -25,7 +25,7 @@ def preload() -> None:
     importlib.import_module("agentrl_envs.reasoning.optional_pycosat").import_factory()
 
 
-class World:
+class VerdictWorker:
     """A worker, which gives one verdict after the other."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -90,3 +90,6 @@ def memory_bytes() -> tuple[int, int]:
     with open("/proc/self/statm", "rb") as file:
         pages = [int(word) for word in file.read().split()]
     return pages[1] * resource.getpagesize(), pages[5] * resource.getpagesize()
+
+
+EPISODE = VerdictWorker

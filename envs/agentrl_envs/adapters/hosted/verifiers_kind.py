@@ -178,7 +178,7 @@ def probe(row, params):
     rows = [{"message": message, "sampled": False} for message in asked]
     rows.append({"message": {"role": "assistant", "content": "probe"}, "sampled": True})
     try:
-        World({**params, "data": row["data"]}).score(rows)
+        TasksetScoring({**params, "data": row["data"]}).score(rows)
     except Exception as error:
         cause = error.__cause__ or error
         raise ValueError(
@@ -216,7 +216,7 @@ def answer_trace():
     return AnswerTrace
 
 
-class World:
+class TasksetScoring:
     """The scoring of one task."""
 
     def __init__(self, params):
@@ -257,3 +257,6 @@ class World:
 
     def close(self):
         """Hold nothing."""
+
+
+EPISODE = TasksetScoring

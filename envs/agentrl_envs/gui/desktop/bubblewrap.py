@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from agentrl.errors import ConfigError
-from agentrl.thread import in_thread, made_in_thread
+from agentrl.runtime.threads import in_thread, made_in_thread
 from agentrl_envs.gui.desktop.launch import (
     ARCHIVE,
     CODE,
@@ -25,22 +25,22 @@ from agentrl_envs.gui.desktop.launch import (
 )
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_sandbox import confine, enter
-from agentrl_sandbox.cgroup import Group
-from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.cgroup import ProcessCgroup
+from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import start_process
 from agentrl_sandbox.launch.users import own_block
-from agentrl_sandbox.lease import Lease, new_mark
+from agentrl_sandbox.lease import ResourceLease, new_mark
 from agentrl_sandbox.program import bounded, bubblewrap_options, doors
 
 
 @dataclass(frozen=True, slots=True)
-class Bubbled:
+class BubblewrapDesktop:
     """A desktop whose first process is a child of ours."""
 
     process: subprocess.Popen[bytes]
-    log: Log
-    lease: Lease
-    group: Group | None
+    log: LauncherLog
+    lease: ResourceLease
+    group: ProcessCgroup | None
 
     @property
     def pid(self) -> int:
@@ -61,10 +61,10 @@ class Bubbled:
             self.group.remove()
 
 
-async def start(settings: DesktopSettings, control: socket.socket) -> Bubbled:
+async def start(settings: DesktopSettings, control: socket.socket) -> BubblewrapDesktop:
     """Start a desktop whose first process has `control`. `ConfigError` where none can be run."""
-    prepared = await made_in_thread(partial(prepare, settings), Prepared.clear)
-    log = Log()
+    prepared = await made_in_thread(partial(prepare, settings), PreparedDesktop.clear)
+    log = LauncherLog()
     try:
         # On this thread: the program is killed with the one that starts it.
         process = start_process(prepared.command, control, log, (prepared.code,))
@@ -73,18 +73,18 @@ async def start(settings: DesktopSettings, control: socket.socket) -> Bubbled:
         await in_thread(prepared.clear)
         raise
     os.close(prepared.code)
-    return Bubbled(process, log, prepared.lease, prepared.group)
+    return BubblewrapDesktop(process, log, prepared.lease, prepared.group)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedDesktop:
     """A desktop that can be started, and what is held for it."""
 
     command: list[str]
     code: int
     """The descriptor that its first process needs."""
-    lease: Lease
-    group: Group | None
+    lease: ResourceLease
+    group: ProcessCgroup | None
 
     def clear(self) -> None:
         """Let go of all of it, when it was not started. It blocks, for seconds at most."""
@@ -94,16 +94,16 @@ class Prepared:
             self.group.remove()
 
 
-def prepare(settings: DesktopSettings) -> Prepared:
+def prepare(settings: DesktopSettings) -> PreparedDesktop:
     """Prepare one more desktop. It blocks; `ConfigError` where none can be run."""
     bubblewrap = shutil.which("bwrap")
     for program in ("Xvfb", "jwm", "dbus-daemon", PYTHON):
         if shutil.which(program) is None or bubblewrap is None:
             raise ConfigError(f"no desktop can be run without {program} in bwrap; {INSTALL}")
-    lease = Lease.take("process", f"desktop-{new_mark()}")
+    lease = ResourceLease.take("process", f"desktop-{new_mark()}")
     group = bounded("desktop", settings.memory_bytes, settings.processes)
     code = os.memfd_create("desktop")
-    os.write(code, archive("agent"))
+    os.write(code, archive("server"))
     os.lseek(code, 0, os.SEEK_SET)
     path = f"{CODE}/{ARCHIVE}"
     more = ["--as-pid-1", "--ro-bind-data", f"{code}", path, "--dir", "/tmp/.X11-unix"]
@@ -127,4 +127,4 @@ def prepare(settings: DesktopSettings) -> Prepared:
     }
     plan = {"cgroups": doors(group), "enter": enter.__file__, "bubblewrap": inside}
     command = [sys.executable, "-I", "-S", confine.__file__, json.dumps(plan)]
-    return Prepared(command, code, lease, group)
+    return PreparedDesktop(command, code, lease, group)

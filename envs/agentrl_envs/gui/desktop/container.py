@@ -28,17 +28,17 @@ from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_envs.gui.inside import config
 from agentrl_sandbox.cgroup import memory_directory
 from agentrl_sandbox.inside import syscalls
-from agentrl_sandbox.launch.contained import Contained, started_in_thread
+from agentrl_sandbox.launch.contained import SandboxContainer, started_in_thread
 from agentrl_sandbox.launch.container import (
     OOM_SCORE,
     SOCKET,
-    Machine,
+    EngineMachine,
     filter_of,
     names_in,
     read_only_binds,
     user_id,
 )
-from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.users import own_block
 from agentrl_sandbox.lease import labels, new_mark
 from agentrl_sandbox.recipe import RECIPES
@@ -61,7 +61,7 @@ class DesktopContainer:
     def __init__(self, settings: DesktopSettings) -> None:
         self._settings = settings
         etc = {name: config.FILES[f"etc/{name}"].encode() for name in _ETC}
-        self._contained = Contained({ARCHIVE: archive("container"), _NO_NAMES: b"", **etc})
+        self._contained = SandboxContainer({ARCHIVE: archive("container"), _NO_NAMES: b"", **etc})
 
     @property
     def pid(self) -> int:
@@ -69,7 +69,7 @@ class DesktopContainer:
         return self._contained.process
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LauncherLog:
         """Log of its first process."""
         return self._contained.log
 
@@ -78,7 +78,7 @@ class DesktopContainer:
         self._contained.make(RECIPES["desktop"].image(self._settings.image), self._body)
         self._contained.run(control, stop)
 
-    def _body(self, machine: Machine) -> Mapping[str, Any]:
+    def _body(self, machine: EngineMachine) -> Mapping[str, Any]:
         own = os.geteuid() == 0 and not machine.maps_users
         return desktop_container(
             self._settings,

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from agentrl.errors import EnvError, SandboxError, ToolError
-from agentrl.thread import in_thread
+from agentrl.runtime.threads import in_thread
 from agentrl_envs.gui.desktop import bubblewrap, container
-from agentrl_envs.gui.desktop.launch import HOME, Started
+from agentrl_envs.gui.desktop.launch import HOME, DesktopProcess
 from agentrl_envs.gui.desktop.settings import Backend, DesktopSettings
-from agentrl_envs.gui.desktop.stage import BARE, Stage
-from agentrl_sandbox.channel import Channel
-from agentrl_sandbox.inside.frames import Frame
+from agentrl_envs.gui.desktop.stage import BARE, DesktopStage
+from agentrl_sandbox.control_channel import ControlChannel
+from agentrl_sandbox.inside.frames import ChannelFrame
 
 CHANGED_S = 1_704_103_200.0
 """When the files of an episode were changed, as they say: 1 January 2024, 10:00 UTC."""
 _STARTS = 2
 """Of a program that closes its window by itself."""
-_START: Mapping[Backend, Callable[[DesktopSettings, socket.socket], Awaitable[Started]]] = {
+_START: Mapping[Backend, Callable[[DesktopSettings, socket.socket], Awaitable[DesktopProcess]]] = {
     "bubblewrap": bubblewrap.start,
     "docker": container.start,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class ScreenImage:
     """Content of the screen: lines of `line_bytes`, pixels of blue, green, red and nothing."""
 
     width: int
@@ -36,10 +36,12 @@ class Picture:
     data: bytes
 
 
-class Desktop:
-    """A running desktop. Made by `Desktop.start`; whoever made it closes it."""
+class DesktopSession:
+    """A running desktop. Made by `DesktopSession.start`; whoever made it closes it."""
 
-    def __init__(self, started: Started, end: socket.socket, settings: DesktopSettings) -> None:
+    def __init__(
+        self, started: DesktopProcess, end: socket.socket, settings: DesktopSettings
+    ) -> None:
         self.settings = settings
         self.served = 0
         """Episodes that began on it."""
@@ -49,7 +51,9 @@ class Desktop:
         """What was put on it since it was cleared."""
         self._started = started
         self._lost = ""
-        self._channel = Channel(end, lambda: f"the desktop ended: {started.log.tail() or 'killed'}")
+        self._channel = ControlChannel(
+            end, lambda: f"the desktop ended: {started.log.tail() or 'killed'}"
+        )
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
@@ -81,7 +85,7 @@ class Desktop:
 
     async def ask(
         self, do: str, blob: bytes = b"", *, within_s: float = 0.0, **arguments: Any
-    ) -> Frame:
+    ) -> ChannelFrame:
         """Ask the first process to do something.
 
         `EnvError` when it does not answer within `within_s` and `call_s`, and ever after;
@@ -155,7 +159,7 @@ class Desktop:
             "before the episode began; start a program of the scene that keeps one open"
         )
 
-    async def set_up(self, stage: Stage) -> bool:
+    async def set_up(self, stage: DesktopStage) -> bool:
         """Put files and programs on a bare desktop; whether the screen rests. Raises `EnvError`."""
         self.stage, rests = stage, True
         for path, data in stage.files:
@@ -191,11 +195,11 @@ class Desktop:
         )
         return bool(frame.body["rests"])
 
-    async def picture(self) -> Picture:
+    async def picture(self) -> ScreenImage:
         """Return the screen."""
         frame = await self.ask("pixels")
         size = frame.body
-        picture = Picture(
+        picture = ScreenImage(
             width=size["width"],
             height=size["height"],
             line_bytes=size["line_bytes"],

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Literal, Protocol
 
 from agentrl_envs.gui.desktop.settings import DesktopSettings
-from agentrl_sandbox.launch.launcher import Log
+from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.recipe import DESKTOP
 
 HOME = "/home/user"
@@ -42,7 +42,7 @@ ENVIRON: Mapping[str, str] = {
 }
 
 
-class Started(Protocol):
+class DesktopProcess(Protocol):
     """The first process of a desktop, and what is held for it."""
 
     @property
@@ -51,7 +51,7 @@ class Started(Protocol):
         ...
 
     @property
-    def log(self) -> Log:
+    def log(self) -> LauncherLog:
         """Log of the first process."""
         ...
 
@@ -68,7 +68,7 @@ class Started(Protocol):
 
 
 @cache
-def archive(main: Literal["agent", "container"]) -> bytes:
+def archive(main: Literal["server", "container"]) -> bytes:
     """Return the code of the first process, in one zip that runs `main` of a module."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:

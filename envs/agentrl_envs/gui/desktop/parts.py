@@ -6,10 +6,10 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 
-from agentrl.doctor import Found
 from agentrl.errors import AgentrlError
+from agentrl.runtime.doctor import ProbedPart
 from agentrl_envs.gui.desktop.launch import INSTALL, PYTHON
-from agentrl_sandbox.launch.engine import INSTALL_ENGINE, INSTALL_SDK, Engine
+from agentrl_sandbox.launch.engine import INSTALL_ENGINE, INSTALL_SDK, DockerEngine
 from agentrl_sandbox.recipe import PROGRAMS, RECIPES
 
 NEEDED = ("bwrap", "Xvfb", "xkbcomp", "jwm", "dbus-daemon", PYTHON)
@@ -19,17 +19,17 @@ _ASK_S = 20.0
 _MODULES = "import gi, Xlib; gi.require_version('Gtk', '3.0')"
 
 
-def parts() -> tuple[Found, ...]:
+def parts() -> tuple[ProbedPart, ...]:
     """Return the parts of desktops, here and in an image. No desktop is started."""
     return (*own_parts(), image_part())
 
 
-def own_parts() -> tuple[Found, Found]:
+def own_parts() -> tuple[ProbedPart, ProbedPart]:
     """Return the parts of a desktop on this machine, and the programs on it."""
     missing = _missing_of_screen()
-    screen = Found("desktop", not missing, _listed(missing, "Xvfb, jwm, AT-SPI"), INSTALL)
+    screen = ProbedPart("desktop", not missing, _listed(missing, "Xvfb, jwm, AT-SPI"), INSTALL)
     absent = _absent(PROGRAMS)
-    programs = Found(
+    programs = ProbedPart(
         "desktop programs", not absent, _listed(absent, ", ".join(PROGRAMS)), INSTALL_PROGRAMS
     )
     return screen, programs
@@ -47,16 +47,16 @@ def missing_parts(programs: Iterable[str]) -> Iterator[str]:
         )
 
 
-def image_part() -> Found:
+def image_part() -> ProbedPart:
     """Return whether the engine has the image of desktops."""
     image = RECIPES["desktop"].image(RECIPES["desktop"].tag)
     get_it = f"{INSTALL_SDK}; {INSTALL_ENGINE}; {image.build}"
     try:
-        with contextlib.closing(Engine()) as engine:
+        with contextlib.closing(DockerEngine()) as engine:
             engine.check_image(image)
     except AgentrlError as error:
-        return Found("desktop image", False, str(error).partition(";")[0], get_it)
-    return Found("desktop image", True, image.tag, get_it)
+        return ProbedPart("desktop image", False, str(error).partition(";")[0], get_it)
+    return ProbedPart("desktop image", True, image.tag, get_it)
 
 
 def _missing_of_screen() -> list[str]:

@@ -16,12 +16,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Self
 
-from agentrl.closing import close_all
 from agentrl.errors import EnvError
-from agentrl_envs.gui.desktop.desktop import Desktop
+from agentrl.runtime.closing import close_all
+from agentrl_envs.gui.desktop.desktop import DesktopSession
 from agentrl_envs.gui.desktop.settings import DesktopSettings
-from agentrl_envs.gui.desktop.stage import BARE, Stage, latest, missing, unwanted
-from agentrl_envs.pooled import Chores, Places
+from agentrl_envs.gui.desktop.stage import BARE, DesktopStage, latest, missing, unwanted
+from agentrl_envs.pooled import BackgroundTasks, PoolPermits
 
 _CLOSED = "this pool of desktops is closed; open another one"
 
@@ -33,25 +33,25 @@ class DesktopPool:
         self,
         settings: DesktopSettings,
         *,
-        start: Callable[[DesktopSettings], Awaitable[Desktop]] = Desktop.start,
+        start: Callable[[DesktopSettings], Awaitable[DesktopSession]] = DesktopSession.start,
     ) -> None:
         self.settings = settings
         self._start = start
-        self._places = Places("desktop", settings.desktops, within_s=settings.open_s)
-        self._all: set[Desktop] = set()
+        self._places = PoolPermits("desktop", settings.desktops, within_s=settings.open_s)
+        self._all: set[DesktopSession] = set()
         self._starting = 0
-        self._ready: list[Desktop] = []
-        self._used: set[Desktop] = set()
-        self._expected: list[Stage] = []
+        self._ready: list[DesktopSession] = []
+        self._used: set[DesktopSession] = set()
+        self._expected: list[DesktopStage] = []
         self._known_s = 0.0
-        self._setting: list[Stage] = []
+        self._setting: list[DesktopStage] = []
         """What is being set on desktops right now."""
         self._unfit: set[int] = set()
         """Hashes of stages that could not be set, or whose screen does not rest."""
-        self._set: dict[Desktop, int] = {}
+        self._set: dict[DesktopSession, int] = {}
         """Those on which a stage is set, the first one first, and the fingerprint of its screen."""
         self._changed = asyncio.Event()
-        self._chores = Chores()
+        self._chores = BackgroundTasks()
         self._warming = False
         self._timers: set[asyncio.TimerHandle] = set()
         self._counts = {"started": 0, "reused": 0, "thrown_away": 0, "set": 0, "set_taken": 0}
@@ -61,7 +61,7 @@ class DesktopPool:
         """Return a pool; desktops start when they are needed."""
         return cls(settings)
 
-    async def take(self, stage: Stage = BARE) -> Desktop:
+    async def take(self, stage: DesktopStage = BARE) -> DesktopSession:
         """Return a desktop for an episode, bare or with `stage` on it: see its own `stage`.
 
         Raises `EnvError` when none comes free in time or none starts, `ConfigError` when none can
@@ -83,13 +83,13 @@ class DesktopPool:
         self._make_ready()
         return desktop
 
-    async def give(self, desktop: Desktop) -> None:
+    async def give(self, desktop: DesktopSession) -> None:
         """Take a desktop back: for the next episode, or to be thrown away."""
         if desktop in self._used:
             self._used.discard(desktop)
             self._chores.begin(self._put_back(desktop), ending=True)
 
-    def expect(self, stages: Sequence[Stage], *, known_s: float | None = None) -> None:
+    def expect(self, stages: Sequence[DesktopStage], *, known_s: float | None = None) -> None:
         """Say which episodes begin next: `staged` of them find their desktops set.
 
         `known_s` is when that was so, by `time.monotonic`, or now; what was so later holds.
@@ -137,7 +137,7 @@ class DesktopPool:
 
     # -- which one --------------------------------------------------------------------------------
 
-    async def _one_for(self, stage: Stage) -> Desktop:
+    async def _one_for(self, stage: DesktopStage) -> DesktopSession:
         """Return a desktop for who has a place."""
         while not self._chores.closed:
             if (desktop := await self._one_with(stage)) is not None:
@@ -161,10 +161,10 @@ class DesktopPool:
         return len(self._all) + self._starting < self.settings.desktops
 
     @property
-    def _stages(self) -> list[Stage]:
+    def _stages(self) -> list[DesktopStage]:
         return [desktop.stage for desktop in self._set]
 
-    async def _one_with(self, stage: Stage) -> Desktop | None:
+    async def _one_with(self, stage: DesktopStage) -> DesktopSession | None:
         """Return a desktop on which a stage is set, if there is one that is as it was left."""
         while stage in (stages := self._stages):
             desktop = [*self._set][stages.index(stage)]
@@ -174,19 +174,19 @@ class DesktopPool:
                 return desktop
         return None
 
-    async def _one_that_is_ready(self) -> Desktop | None:
+    async def _one_that_is_ready(self) -> DesktopSession | None:
         while self._ready:
             desktop = self._ready.pop()
             if await self._fits(desktop, desktop.healthy()):
                 return desktop
         return None
 
-    def _given_up(self, at: int) -> Desktop:
+    def _given_up(self, at: int) -> DesktopSession:
         desktop = [*self._set][at]
         del self._set[desktop]
         return desktop
 
-    async def _fits(self, desktop: Desktop, asked: Coroutine[Any, Any, bool]) -> bool:
+    async def _fits(self, desktop: DesktopSession, asked: Coroutine[Any, Any, bool]) -> bool:
         """Return the answer about a desktop; one that does not fit is thrown away."""
         try:
             if await asked:
@@ -199,7 +199,7 @@ class DesktopPool:
         await self._throw_away(desktop)
         return False
 
-    async def _started(self) -> Desktop:
+    async def _started(self) -> DesktopSession:
         self._starting += 1
         try:
             desktop = await self._start(self.settings)
@@ -213,7 +213,7 @@ class DesktopPool:
         self._all.add(desktop)
         return desktop
 
-    async def _throw_away(self, desktop: Desktop) -> None:
+    async def _throw_away(self, desktop: DesktopSession) -> None:
         self._counts["thrown_away"] += 1
         try:
             await desktop.close()
@@ -234,7 +234,7 @@ class DesktopPool:
 
     # -- while nobody waits -----------------------------------------------------------------------
 
-    async def _put_back(self, desktop: Desktop) -> None:
+    async def _put_back(self, desktop: DesktopSession) -> None:
         """Clear a desktop; its place is free only then."""
         try:
             worn = desktop.touched or desktop.served >= self.settings.recycle_after
@@ -247,7 +247,7 @@ class DesktopPool:
             self._changed.set()
         self._make_ready()
 
-    def _keep(self, desktop: Desktop) -> None:
+    def _keep(self, desktop: DesktopSession) -> None:
         """Have a desktop ready, for a while if there are enough."""
         self._ready.append(desktop)
         if len(self._ready) > self.settings.warm:
@@ -275,7 +275,7 @@ class DesktopPool:
                 self._chores.begin(self._set_ahead(stage))
         self._chores.begin(self._warm_up())
 
-    async def _set_ahead(self, stage: Stage) -> None:
+    async def _set_ahead(self, stage: DesktopStage) -> None:
         """Set a stage on a desktop that nobody uses, if there is or may be one."""
         try:
             if (desktop := await self._spare()) is None:
@@ -291,13 +291,13 @@ class DesktopPool:
             self._setting.remove(stage)
             self._changed.set()
 
-    async def _is_set(self, desktop: Desktop, stage: Stage) -> bool:
+    async def _is_set(self, desktop: DesktopSession, stage: DesktopStage) -> bool:
         if not await desktop.set_up(stage):
             return False
         self._set[desktop] = await desktop.fingerprint()
         return True
 
-    async def _spare(self) -> Desktop | None:
+    async def _spare(self) -> DesktopSession | None:
         """Return a bare desktop that nobody needs now."""
         while (at := unwanted(self._stages, self._expected)) is not None:
             desktop = self._given_up(at)

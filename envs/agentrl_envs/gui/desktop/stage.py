@@ -9,29 +9,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from agentrl_envs.gui.world import Scene
+from agentrl_envs.gui.world import DesktopScene
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DesktopStage:
     """Files by path, and the commands of programs, each in the order in which they come."""
 
     files: tuple[tuple[str, bytes], ...] = ()
     programs: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def of(cls, scene: Scene) -> Self:
+    def of(cls, scene: DesktopScene) -> Self:
         """Return that of a scene."""
         return cls(tuple(scene.files.items()), tuple(tuple(command) for command in scene.programs))
 
 
-BARE = Stage()
+BARE = DesktopStage()
 """Nothing: any desktop that is ready has it."""
 
 
-def missing(expected: Sequence[Stage], there: Iterable[Stage]) -> list[Stage]:
+def missing(expected: Sequence[DesktopStage], there: Iterable[DesktopStage]) -> list[DesktopStage]:
     """Return the stages of `expected` that are not there yet, each as often as wanted, in order."""
-    left, found = Counter(there), list[Stage]()
+    left, found = Counter(there), list[DesktopStage]()
     for stage in expected:
         if left[stage] > 0:
             left[stage] -= 1
@@ -40,13 +40,13 @@ def missing(expected: Sequence[Stage], there: Iterable[Stage]) -> list[Stage]:
     return found
 
 
-def unwanted(there: Sequence[Stage], expected: Sequence[Stage]) -> int | None:
+def unwanted(there: Sequence[DesktopStage], expected: Sequence[DesktopStage]) -> int | None:
     """Return the index of the first stage that nobody expects; None where all are expected."""
     over = Counter(there) - Counter(expected)
     return next((at for at, stage in enumerate(there) if over[stage] > 0), None)
 
 
-def latest(there: Sequence[Stage], expected: Sequence[Stage]) -> int:
+def latest(there: Sequence[DesktopStage], expected: Sequence[DesktopStage]) -> int:
     """Return the index of the stage expected last, or not at all; `ValueError` for no stages."""
 
     def after(at: int) -> int:

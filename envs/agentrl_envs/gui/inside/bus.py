@@ -9,7 +9,7 @@ Reference = tuple[str, str]
 """The name of a program on the bus, and the path of the object in it."""
 
 
-class Ask(NamedTuple):
+class BusCall(NamedTuple):
     """One call of a method."""
 
     to: Reference
@@ -24,7 +24,7 @@ Answer = tuple[Any, ...] | None
 """Result of a method; `()` for a refusal, None for no answer in time."""
 
 
-class Bus:
+class AccessibilityBus:
     """A connection to the accessibility bus of a session."""
 
     def __init__(self, session: str) -> None:
@@ -37,7 +37,7 @@ class Bus:
         self._bus = self._connect(found.unpack()[0])
         self._context = self._glib.MainContext.default()
 
-    def ask(self, asks: Sequence[Ask], end_s: float) -> list[Answer]:
+    def ask(self, asks: Sequence[BusCall], end_s: float) -> list[Answer]:
         """Ask all at once, and wait until all have answered or `end_s` has come."""
         answers: list[Answer] = [None] * len(asks)
         waiting = len(asks)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from agentrl_envs.gui.inside import agent
+from agentrl_envs.gui.inside import server
 from agentrl_sandbox.inside import kernel
 from agentrl_sandbox.inside.arrival import arrive
 
@@ -17,4 +17,4 @@ def main() -> None:
     # As where bubblewrap makes the desktop: what programs write looks the same.
     os.umask(0o077)
     os.mkdir(_SCREENS, 0o700)
-    agent.main()
+    server.main()

@@ -37,7 +37,7 @@ def load_gtk() -> Any:
     return importlib.import_module("gi.repository.Gtk")
 
 
-class Program:
+class FormProgram:
     """One window."""
 
     def __init__(self, spec: Mapping[str, Any], folder: str) -> None:
@@ -236,4 +236,4 @@ def main() -> None:
     """Run the program that a file describes; its state lies in the same folder."""
     path = sys.argv[1]
     with open(path, encoding="utf-8") as file:
-        Program(json.load(file), os.path.dirname(path)).run()
+        FormProgram(json.load(file), os.path.dirname(path)).run()

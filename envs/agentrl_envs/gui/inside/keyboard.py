@@ -24,7 +24,7 @@ class UnknownKey(Exception):
     """There is no key of this name, or no way to type this character."""
 
 
-class Keyboard:
+class KeyboardMap:
     """The keyboard of an X display. Characters without a key borrow one that nobody uses."""
 
     def __init__(self, display: Any, symbol_of: Any) -> None:

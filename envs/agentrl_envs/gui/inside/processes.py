@@ -10,7 +10,7 @@ _END_S = 15.0
 _POLL_S = 0.01
 
 
-class Processes:
+class DesktopProcesses:
     """Everything that runs in here. Whatever loses its parent becomes ours."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:

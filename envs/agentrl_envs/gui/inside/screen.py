@@ -13,7 +13,7 @@ _NOISE_NS = 3_000_000
 """CPU time of programs in a poll that still counts as idle: timers that change nothing."""
 
 
-class Screen:
+class FrameBuffer:
     """The frame buffer, which Xvfb keeps in a file in the format of xwd."""
 
     def __init__(self, path: str) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl_envs.gui.inside import config, form
-from agentrl_envs.gui.inside.bus import Bus
-from agentrl_envs.gui.inside.hands import Hands
-from agentrl_envs.gui.inside.keyboard import Keyboard
-from agentrl_envs.gui.inside.processes import Processes
-from agentrl_envs.gui.inside.screen import Screen
-from agentrl_envs.gui.inside.tree import Tree
-from agentrl_envs.gui.inside.windows import Windows
-from agentrl_envs.gui.inside.zygote import Zygote
+from agentrl_envs.gui.inside.accessibility_tree import AccessibilityTree
+from agentrl_envs.gui.inside.bus import AccessibilityBus
+from agentrl_envs.gui.inside.input_devices import InputDevices
+from agentrl_envs.gui.inside.keyboard import KeyboardMap
+from agentrl_envs.gui.inside.processes import DesktopProcesses
+from agentrl_envs.gui.inside.screen import FrameBuffer
+from agentrl_envs.gui.inside.windows import WindowList
+from agentrl_envs.gui.inside.zygote import FormZygote
 
 RUN = "/run/desktop"
 HOME = "/home/user"
@@ -23,12 +23,12 @@ _BUS = f"unix:path={RUN}/bus"
 _POLL_S = 0.005
 
 
-class Session:
+class DisplaySession:
     """A desktop that is up."""
 
     def __init__(self, width: int, height: int, start_s: float) -> None:
         self._end_s = time.monotonic() + start_s
-        self.processes = Processes(
+        self.processes = DesktopProcesses(
             {
                 **os.environ,
                 "DISPLAY": ":0",
@@ -41,23 +41,23 @@ class Session:
         os.symlink("/usr/bin/python3", f"{RUN}/bin/python")
         self._log = os.open(f"{RUN}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
         self._x = self._start_x(width, height)
-        self.screen = Screen(f"{RUN}/Xvfb_screen0")
+        self.screen = FrameBuffer(f"{RUN}/Xvfb_screen0")
         bus = ["dbus-daemon", f"--config-file={RUN}/bus.conf"]
         self._start([*bus, "--nofork", "--nopidfile", "--nosyslog"])
         self._until(lambda: os.path.exists(f"{RUN}/bus"), "the session bus")
         self._start(["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
         self.display = self._connect()
-        self.windows = Windows(self.display)
+        self.windows = WindowList(self.display)
         self._manager = self._start_manager()
         keys: Any = importlib.import_module("Xlib.XK")
-        self.hands = Hands(self.display, Keyboard(self.display, keys.string_to_keysym))
-        self.tree = Tree(Bus(_BUS).ask)
+        self.hands = InputDevices(self.display, KeyboardMap(self.display, keys.string_to_keysym))
+        self.tree = AccessibilityTree(AccessibilityBus(_BUS).ask)
         self._until(self.windows.managed, "the window manager")
         self.tree.read(start_s, 1)
         self.park()
         self.screen.rest(self.processes.load, 0.1, start_s)
         self.processes.keep(self.processes.all())
-        self._zygote: Zygote | None = None
+        self._zygote: FormZygote | None = None
         self._has_forms = False
 
     def program(self, command: list[str]) -> int:
@@ -71,10 +71,10 @@ class Session:
     def prepare(self) -> None:
         """Have ready what a desktop that was used for forms will need again, while nobody waits."""
         if self._has_forms and self._zygote is None:
-            self._zygote = Zygote(self.processes, self._log)
+            self._zygote = FormZygote(self.processes, self._log)
             self.processes.keep([self._zygote.pid])
 
-    def _forked(self, zygote: Zygote, path: str) -> int | None:
+    def _forked(self, zygote: FormZygote, path: str) -> int | None:
         """Return the pid of a form; None where it has to be started as any other program."""
         pid = None
         try:

@@ -58,7 +58,7 @@ POLICIES: Mapping[str, Any] = {
 """Policies of the browser while it shows a site of ours."""
 
 
-class Site:
+class BrowserSite:
     """Pages, files to download, and what was submitted."""
 
     def __init__(self, spec: Mapping[str, Any], folder: str) -> None:
@@ -144,7 +144,7 @@ def _field(field: Mapping[str, Any]) -> str:
 _BLOCKS = {"text": _text, "links": _links, "table": _table, "form": _form}
 
 
-def handler(site: Site) -> type[http.server.BaseHTTPRequestHandler]:
+def handler(site: BrowserSite) -> type[http.server.BaseHTTPRequestHandler]:
     """Return the handler of the requests for a site."""
 
     class SiteHandler(http.server.BaseHTTPRequestHandler):
@@ -195,7 +195,7 @@ def main() -> None:
     """Serve the site that a file describes, and run a browser on it until that ends."""
     path, *browser = sys.argv[1:]
     with open(path, encoding="utf-8") as file:
-        site = Site(json.load(file), os.path.dirname(path))
+        site = BrowserSite(json.load(file), os.path.dirname(path))
     os.makedirs(os.path.dirname(POLICY), exist_ok=True)
     with open(POLICY, "w", encoding="utf-8") as file:
         json.dump(POLICIES, file)

@@ -9,7 +9,7 @@ _TO_THE_MANAGER = 0x180000
 """Substructure redirect and notify."""
 
 
-class Window(NamedTuple):
+class WindowInfo(NamedTuple):
     """A window of a program."""
 
     id: int
@@ -24,7 +24,7 @@ class Window(NamedTuple):
     """False for menus and other windows that draw themselves past the window manager."""
 
 
-class Windows:
+class WindowList:
     """Windows that are open on a display."""
 
     def __init__(self, display: Any) -> None:
@@ -40,11 +40,11 @@ class Windows:
         self._root.delete_property(self._display.intern_atom("_NET_SUPPORTING_WM_CHECK"))
         self._display.sync()
 
-    def all(self) -> list[Window]:
+    def all(self) -> list[WindowInfo]:
         """Return the windows that can be seen, the lowest first."""
         active = (self._numbers("_NET_ACTIVE_WINDOW") or [0])[0]
         clients = set(self._numbers("_NET_CLIENT_LIST"))
-        found: list[Window] = []
+        found: list[WindowInfo] = []
         for top in self._root.query_tree().children:
             window = self._window(top, clients, active)
             if window is not None:
@@ -70,7 +70,7 @@ class Windows:
         at = self._root.query_pointer()
         return at.root_x, at.root_y
 
-    def _window(self, top: Any, clients: set[int], active: int) -> Window | None:
+    def _window(self, top: Any, clients: set[int], active: int) -> WindowInfo | None:
         gone: Any = importlib.import_module("Xlib.error").XError
         try:
             if top.get_attributes().map_state != _VIEWABLE:
@@ -78,7 +78,7 @@ class Windows:
             client = self._client(top, clients)
             one = top if client is None else client
             size, at = one.get_geometry(), self._root.translate_coords(one, 0, 0)
-            return Window(
+            return WindowInfo(
                 id=one.id,
                 title=self._title(one),
                 pid=(self._numbers("_NET_WM_PID", one) or [0])[0],

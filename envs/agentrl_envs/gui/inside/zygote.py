@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from agentrl_envs.gui.inside import form
-from agentrl_envs.gui.inside.processes import Processes
+from agentrl_envs.gui.inside.processes import DesktopProcesses
 
 COMMAND = (*form.INTERPRETER, form.calling("zygote"))
 _FD = 3
@@ -21,10 +21,10 @@ _ANSWER_S = 10.0
 _PR_SET_DUMPABLE = 4
 
 
-class Zygote:
+class FormZygote:
     """The first process's end of it."""
 
-    def __init__(self, processes: Processes, log: int) -> None:
+    def __init__(self, processes: DesktopProcesses, log: int) -> None:
         """Start it; it is there when it answers."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_ANSWER_S)

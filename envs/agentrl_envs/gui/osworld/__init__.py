@@ -1,6 +1,6 @@
 """Tasks in OSWorld's format on desktops of ours: those that need no virtual machine."""
 
 from agentrl_envs.gui.osworld.pack import OsworldPack, osworld_pack
-from agentrl_envs.gui.osworld.reading import Collection, read_tasks
+from agentrl_envs.gui.osworld.reading import OsworldTasks, read_tasks
 
-__all__ = ["Collection", "OsworldPack", "osworld_pack", "read_tasks"]
+__all__ = ["OsworldPack", "OsworldTasks", "osworld_pack", "read_tasks"]

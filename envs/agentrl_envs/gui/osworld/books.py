@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_envs.gui.osworld.rules import is_known, is_ruled, ratio
-from agentrl_envs.gui.osworld.tables import NoWorkbook, Sheet, Value, place, shown, workbook
+from agentrl_envs.gui.osworld.tables import NoWorkbook, Value, WorkbookSheet, place, shown, workbook
 
 _FUZZY = ("includes", "included_by", "fuzzy_match", "exact_match")
 _CELLS_MAX = 10_000
@@ -48,7 +48,9 @@ def compare_table(result: Any, expected: Any = None, **options: Any) -> float:
     return float(all(_holds(rule, mine, theirs) for rule in options["rules"]))
 
 
-def _holds(rule: Mapping[str, Any], mine: Sequence[Sheet], theirs: Sequence[Sheet]) -> bool:
+def _holds(
+    rule: Mapping[str, Any], mine: Sequence[WorkbookSheet], theirs: Sequence[WorkbookSheet]
+) -> bool:
     match rule["type"]:
         case "sheet_name":
             return [one.name for one in mine] == [one.name for one in theirs]
@@ -77,7 +79,9 @@ def _holds(rule: Mapping[str, Any], mine: Sequence[Sheet], theirs: Sequence[Shee
             return all(is_ruled(value, each) for each in rule["props"].values())
 
 
-def _sheet(named: int | str, mine: Sequence[Sheet], theirs: Sequence[Sheet]) -> Sheet | None:
+def _sheet(
+    named: int | str, mine: Sequence[WorkbookSheet], theirs: Sequence[WorkbookSheet]
+) -> WorkbookSheet | None:
     """Return a sheet by its number, or as `RI0` and `RNname` of the result, `EI0` and `ENname`."""
     if isinstance(named, int):
         named = f"RI{named}"
@@ -88,14 +92,14 @@ def _sheet(named: int | str, mine: Sequence[Sheet], theirs: Sequence[Sheet]) -> 
     return book[number] if number < len(book) else None
 
 
-def _rounded(sheet: Sheet, digits: int) -> dict[tuple[int, int], Value]:
+def _rounded(sheet: WorkbookSheet, digits: int) -> dict[tuple[int, int], Value]:
     return {
         at: round(value, digits) if isinstance(value, float) else value
         for at, value in sheet.cells.items()
     }
 
 
-def _alike(rule: Mapping[str, Any], one: Sheet, two: Sheet) -> bool:
+def _alike(rule: Mapping[str, Any], one: WorkbookSheet, two: WorkbookSheet) -> bool:
     for name in _names(rule["range"]):
         mine, theirs = _cleaned(one.cells.get(name), rule), _cleaned(two.cells.get(name), rule)
         match rule["type"]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl_envs.gui.world import Workplace
+from agentrl_envs.gui.world import WritableDesktop
 
 _TERMINAL = {"ctrl", "alt", "t"}
 _PYTHONS = ("python", "python3")
@@ -19,12 +19,12 @@ _CLICKS = {"click": ("left", 1), "doubleClick": ("left", 2), "rightClick": ("rig
 _SLEEP_MAX_S = 10.0
 
 
-class Unreadable(Exception):
+class UnreadableScript(Exception):
     """A script does more than can be read of it. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gesture:
+class ScriptGesture:
     """One thing that the hands do; `sleep` for a while of doing nothing."""
 
     do: str
@@ -42,18 +42,18 @@ def is_script(command: object) -> bool:
             return False
 
 
-def gestures(command: Sequence[str] | str) -> list[Gesture]:
-    """Return the gestures of such a line, in order. Raises `Unreadable`."""
+def gestures(command: Sequence[str] | str) -> list[ScriptGesture]:
+    """Return the gestures of such a line, in order. Raises `UnreadableScript`."""
     if isinstance(command, str) or len(command) != 3:
-        raise Unreadable("PyAutoGUI within a shell command")
+        raise UnreadableScript("PyAutoGUI within a shell command")
     try:
         lines = ast.parse(command[2].replace("{SCREEN_WIDTH_HALF}", "960")
                           .replace("{SCREEN_HEIGHT_HALF}", "540")
                           .replace("{SCREEN_WIDTH}", "1920")
                           .replace("{SCREEN_HEIGHT}", "1080")).body  # fmt: skip
     except SyntaxError:
-        raise Unreadable("a script that is no Python") from None
-    done: list[Gesture] = []
+        raise UnreadableScript("a script that is no Python") from None
+    done: list[ScriptGesture] = []
     for line in lines:
         match line:
             case ast.Import(names=names) if {one.name for one in names} <= {"pyautogui", "time"}:
@@ -61,19 +61,19 @@ def gestures(command: Sequence[str] | str) -> list[Gesture]:
             case ast.Expr(value=ast.Call() as asked):
                 done += _call(asked)
             case _:
-                raise Unreadable(f"a script with {ast.unparse(line)!r}")
+                raise UnreadableScript(f"a script with {ast.unparse(line)!r}")
     return done
 
 
-def _call(asked: ast.Call) -> list[Gesture]:
+def _call(asked: ast.Call) -> list[ScriptGesture]:
     try:
         given = [ast.literal_eval(one) for one in asked.args]
         named = {one.arg or "": ast.literal_eval(one.value) for one in asked.keywords}
     except ValueError:
-        raise Unreadable(f"a script with {ast.unparse(asked)!r}") from None
+        raise UnreadableScript(f"a script with {ast.unparse(asked)!r}") from None
     match ast.unparse(asked.func), given:
         case "time.sleep" | "pyautogui.sleep", [int() | float() as seconds]:
-            return [Gesture("sleep", {"seconds": min(float(seconds), _SLEEP_MAX_S)})]
+            return [ScriptGesture("sleep", {"seconds": min(float(seconds), _SLEEP_MAX_S)})]
         case "pyautogui.hotkey", [*keys] if _are_names(keys):
             return [_press(keys)]
         case "pyautogui.hotkey", [[*keys]] if _are_names(keys):
@@ -84,28 +84,28 @@ def _call(asked: ast.Call) -> list[Gesture]:
         case "pyautogui.press", [[*keys]] if _are_names(keys):
             return [_press([key]) for key in keys]
         case str() as name, [str() as text] if name.removeprefix("pyautogui.") in _TYPES:
-            return [Gesture("type", {"text": text})]
+            return [ScriptGesture("type", {"text": text})]
         case "pyautogui.moveTo", [int() as x, int() as y, *_]:
-            return [Gesture("move", {"x": x, "y": y})]
+            return [ScriptGesture("move", {"x": x, "y": y})]
         case str() as name, [int() as x, int() as y] if name.removeprefix("pyautogui.") in _CLICKS:
             button, times = _CLICKS[name.removeprefix("pyautogui.")]
             how = {"button": named.get("button", button), "times": named.get("clicks", times)}
-            return [Gesture("click", {"x": x, "y": y, "keys": [], **how})]
+            return [ScriptGesture("click", {"x": x, "y": y, "keys": [], **how})]
         case _:
-            raise Unreadable(f"a script with {ast.unparse(asked)!r}")
+            raise UnreadableScript(f"a script with {ast.unparse(asked)!r}")
 
 
 def _are_names(keys: Sequence[object]) -> bool:
     return bool(keys) and all(isinstance(key, str) for key in keys)
 
 
-def _press(keys: Sequence[str]) -> Gesture:
+def _press(keys: Sequence[str]) -> ScriptGesture:
     if {*keys} == _TERMINAL:
-        raise Unreadable("GNOME's shortcut for a terminal")
-    return Gesture("press", {"keys": [*keys]})
+        raise UnreadableScript("GNOME's shortcut for a terminal")
+    return ScriptGesture("press", {"keys": [*keys]})
 
 
-async def perform(done: Sequence[Gesture], place: Workplace) -> None:
+async def perform(done: Sequence[ScriptGesture], place: WritableDesktop) -> None:
     """Do gestures on a desktop; every one is followed by a rest, so sleeps are rests too.
 
     Points are of a screen of 1920 x 1080, as OSWorld's is, and are where they are on this one.

@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 from agentrl.env import Action, call
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
+from agentrl.runtime.threads import in_thread
 from agentrl.task import Split, Task, split_of
-from agentrl.thread import in_thread
 from agentrl_envs.gui.osworld.metrics import METRICS
-from agentrl_envs.gui.osworld.reading import INFEASIBLE, Check, checks_of, read_tasks
-from agentrl_envs.gui.osworld.results import Results
-from agentrl_envs.gui.osworld.steps import Doing
-from agentrl_envs.gui.world import Scene, Verdict, Workplace
+from agentrl_envs.gui.osworld.reading import INFEASIBLE, OsworldCheck, checks_of, read_tasks
+from agentrl_envs.gui.osworld.results import CheckerValues
+from agentrl_envs.gui.osworld.steps import StepRunner
+from agentrl_envs.gui.world import DesktopScene, TaskVerdict, WritableDesktop
 
 Unsupported = Literal["refuse", "skip"]
 
@@ -51,27 +51,27 @@ class OsworldPack:
                     tags=tuple(str(app) for app in written.get("related_apps", ())),
                 )
 
-    def scene(self, task: Task) -> Scene:
+    def scene(self, task: Task) -> DesktopScene:
         """Return the desktop's scene when `task` begins: bare, until its steps are done."""
-        return Scene(goal=str(task.prompt), runs_code=True, begin=partial(self._begin, task))
+        return DesktopScene(goal=str(task.prompt), runs_code=True, begin=partial(self._begin, task))
 
     async def judge(
-        self, task: Task, desktop: Workplace, said: str | None, *, failed: bool
-    ) -> Verdict:
+        self, task: Task, desktop: WritableDesktop, said: str | None, *, failed: bool
+    ) -> TaskVerdict:
         """Return the verdict of the task's evaluator, from 0 to 1."""
         del said
         written: Mapping[str, Any] = task.data["osworld"]
         evaluator = written["evaluator"]
         if failed or evaluator["func"] == INFEASIBLE:
-            return Verdict(reward=float(failed and evaluator["func"] == INFEASIBLE))
+            return TaskVerdict(reward=float(failed and evaluator["func"] == INFEASIBLE))
         own = str(written["id"])
-        doing = Doing(desktop, own, self._cache)
+        doing = StepRunner(desktop, own, self._cache)
         await doing.do(evaluator.get("postconfig", ()))
-        results = Results(desktop, doing, own, self._cache)
+        results = CheckerValues(desktop, doing, own, self._cache)
         scores: dict[str, float] = {}
         for number, check in enumerate(checks_of(written)):
             scores[f"{number}_{check.func}"] = await _score(check, results, task)
-        return Verdict(
+        return TaskVerdict(
             reward=together([*scores.values()], evaluator.get("conj", "and")),
             info={"scores": scores},
         )
@@ -84,9 +84,9 @@ class OsworldPack:
             raise LookupError(f"the actions of {task.id!r} have ended and the episode goes on")
         return call("computer", **actions[number])
 
-    async def _begin(self, task: Task, place: Workplace) -> None:
+    async def _begin(self, task: Task, place: WritableDesktop) -> None:
         written: Mapping[str, Any] = task.data["osworld"]
-        await Doing(place, str(written["id"]), self._cache).do(written.get("config", ()))
+        await StepRunner(place, str(written["id"]), self._cache).do(written.get("config", ()))
 
 
 def together(scores: Sequence[float], conj: str) -> float:
@@ -96,7 +96,7 @@ def together(scores: Sequence[float], conj: str) -> float:
     return 0.0 if 0.0 in scores else sum(scores) / len(scores)
 
 
-async def _score(check: Check, results: Results, task: Task) -> float:
+async def _score(check: OsworldCheck, results: CheckerValues, task: Task) -> float:
     result = await results.of(check.result)
     given = [result] if check.expected is None else [result, await results.of(check.expected)]
     metric = partial(METRICS[check.func], *given, **check.options)

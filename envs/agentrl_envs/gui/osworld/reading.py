@@ -17,7 +17,7 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class OsworldCheck:
     """One metric of a task: what it is given, and what that is put to."""
 
     func: str
@@ -27,7 +27,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
+class OsworldTasks:
     """The tasks of a folder."""
 
     tasks: Mapping[str, Mapping[str, Any]]
@@ -56,7 +56,7 @@ class Collection:
             )
 
 
-def read_tasks(path: str, cache: str = "") -> Collection:
+def read_tasks(path: str, cache: str = "") -> OsworldTasks:
     """Read a task file, or all of a folder. `ConfigError` for what are no task files.
 
     `cache` is the folder in which OSWorld keeps what tasks download, one folder for each.
@@ -78,7 +78,7 @@ def read_tasks(path: str, cache: str = "") -> Collection:
             f"there is no task of OSWorld's format at {path!r}; it is a .json file with id, "
             "instruction and evaluator, or a folder with such files"
         )
-    return Collection(supported, refused)
+    return OsworldTasks(supported, refused)
 
 
 def needs_of(task: Mapping[str, Any], cache: Path) -> Iterator[str]:
@@ -111,7 +111,7 @@ def needs_of(task: Mapping[str, Any], cache: Path) -> Iterator[str]:
             yield from result_needs(check.expected, name, cache, said)
 
 
-def checks_of(task: Mapping[str, Any]) -> list[Check]:
+def checks_of(task: Mapping[str, Any]) -> list[OsworldCheck]:
     """Return the metrics of a task; none for one that cannot be done.
 
     Raises KeyError, TypeError or ValueError where its evaluator is not as the format has it.
@@ -128,7 +128,7 @@ def checks_of(task: Mapping[str, Any]) -> list[Check]:
         column = [value] if one else ([None] * len(funcs) if not value else [*value])
         columns.append(column)
     return [
-        Check(func, result or {}, expected or None, options or {})
+        OsworldCheck(func, result or {}, expected or None, options or {})
         for func, result, expected, options in zip(funcs, *columns, strict=True)
     ]
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.thread import in_thread
-from agentrl_envs.gui.osworld.steps import Doing, command_needs, kept_bytes
+from agentrl.runtime.threads import in_thread
+from agentrl_envs.gui.osworld.steps import StepRunner, command_needs, kept_bytes
 from agentrl_envs.gui.osworld.tables import NoWorkbook, shown, workbook
-from agentrl_envs.gui.world import Workplace
+from agentrl_envs.gui.world import WritableDesktop
 
 _FOUND = ("vm_file", "vm_command_line", "vm_command_error", "rule", "cloud_file", "cache_file",
           "list_directory", "content_from_vm_file", "vm_screen_size")  # fmt: skip
@@ -41,10 +41,10 @@ def kept(config: Mapping[str, Any], task: str, cache: Path) -> list[Path]:
     return [cache / task / name for name in names]
 
 
-class Results:
+class CheckerValues:
     """The values of one task at its end. `EnvError` for what the desktop cannot tell."""
 
-    def __init__(self, place: Workplace, doing: Doing, task: str, cache: Path) -> None:
+    def __init__(self, place: WritableDesktop, doing: StepRunner, task: str, cache: Path) -> None:
         self._place = place
         self._doing = doing
         self._task = task

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from agentrl.errors import EnvError
-from agentrl_envs.gui.osworld.gestures import Unreadable, gestures, is_script, perform
+from agentrl_envs.gui.osworld.gestures import UnreadableScript, gestures, is_script, perform
 from agentrl_envs.gui.tasks.browser import BROWSER, CHROMIUM
-from agentrl_envs.gui.world import Ran, Workplace
+from agentrl_envs.gui.world import CommandResult, WritableDesktop
 
 HOME = "/home/user"
 _RUN_S = 120.0
@@ -101,7 +101,7 @@ def command_needs(command: object, *, launched: bool = False) -> list[str]:
     if is_script(command):
         try:
             gestures(command)
-        except Unreadable as error:
+        except UnreadableScript as error:
             return [str(error)]
         return []
     words = [str(one) for one in command] if isinstance(command, list) else [command]
@@ -118,10 +118,10 @@ def _program_needs(program: str) -> list[str]:
     return [] if there else [f"the program {program}, which is not on this machine"]
 
 
-class Doing:
+class StepRunner:
     """Steps done on a desktop. What commands said is kept by the names a task gives it."""
 
-    def __init__(self, place: Workplace, task: str, cache: Path) -> None:
+    def __init__(self, place: WritableDesktop, task: str, cache: Path) -> None:
         self._place = place
         self._task = task
         self._cache = cache
@@ -134,7 +134,7 @@ class Doing:
             done: Callable[..., Any] = getattr(self, f"_{step['type']}")
             await done(**given)
 
-    async def run(self, command: Sequence[str] | str, *, shell: bool) -> Ran:
+    async def run(self, command: Sequence[str] | str, *, shell: bool) -> CommandResult:
         """Run a command as OSWorld does: by a shell, or split into words."""
         return await self._place.run(words_of(command, shell=shell), limit_s=_RUN_S)
 
@@ -215,7 +215,7 @@ def _at_home(path: str) -> str:
     return str(PurePosixPath(HOME, path.removeprefix("~/").removeprefix("$HOME/")))
 
 
-def _is_as(ran: Ran, until: Mapping[str, Any]) -> bool:
+def _is_as(ran: CommandResult, until: Mapping[str, Any]) -> bool:
     return (
         ("returncode" in until and ran.code == until["returncode"])
         or ("stdout" in until and until["stdout"] in ran.out)

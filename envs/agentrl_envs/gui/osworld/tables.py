@@ -36,7 +36,7 @@ class NoWorkbook(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class WorkbookSheet:
     """One sheet of a workbook."""
 
     name: str
@@ -69,7 +69,7 @@ def shown(value: Value | None) -> str:
     return f"{int(value)}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def workbook(data: bytes) -> list[Sheet]:
+def workbook(data: bytes) -> list[WorkbookSheet]:
     """Return the sheets of a workbook in their order.
 
     Raises `NoWorkbook`, also for one that is over a limit.
@@ -89,7 +89,7 @@ def workbook(data: bytes) -> list[Sheet]:
                 for one in relations.iterfind(f"{_PACKAGE}Relationship")
             }
             return [
-                Sheet(
+                WorkbookSheet(
                     sheet.get("name", ""),
                     _cells(parts.root(_path(targets[sheet.get(_RELATION, "")])), shared),
                 )

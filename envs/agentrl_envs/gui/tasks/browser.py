@@ -7,15 +7,15 @@ from random import Random
 from typing import Any
 
 from agentrl.env import call
-from agentrl.json_limits import JsonLimitError, read_json
+from agentrl.runtime.json_limits import JsonLimitError, read_json
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.inside.site import COMMAND, PORT, STATE
 from agentrl_envs.gui.tasks.moves import click, done, key, typed
 from agentrl_envs.gui.tasks.state import FOLDER, documents, documents_are_as_wanted
-from agentrl_envs.gui.tasks.template import Check, Template
+from agentrl_envs.gui.tasks.template import Check, DesktopTemplate
 from agentrl_envs.gui.tasks.words import CITIES, FIRST_NAMES, LAST_NAMES, OPTIONS, THINGS, WORDS
 from agentrl_envs.gui.world import LiveDesktop
 from agentrl_envs.templates import Wanted
-from agentrl_envs.web.observation.reading import Page
 from agentrl_envs.web.sites.play import Script
 
 CHROMIUM = "/usr/lib/chromium/chromium"
@@ -104,7 +104,7 @@ def _form_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _form_play(page: Page, wanted: Wanted) -> Script:
+def _form_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", "Join")
     page = yield click(page, "textbox", "Name")
     page = yield typed(wanted["name"])
@@ -141,7 +141,7 @@ def _edit_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _edit_play(page: Page, wanted: Wanted) -> Script:
+def _edit_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", wanted["name"])
     page = yield click(page, "textbox", "City", verb="triple_click")
     page = yield typed(wanted["city"])
@@ -182,7 +182,7 @@ def _answer_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _answer_play(page: Page, wanted: Wanted) -> Script:
+def _answer_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", wanted["page"])
     names = [node.name for node in page.nodes]
     yield done(names[len(names) - names[::-1].index(wanted["thing"])])
@@ -202,7 +202,7 @@ def _press_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _press_play(page: Page, wanted: Wanted) -> Script:
+def _press_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield key("ctrl+l")
     page = yield typed(f"{wanted['address']}\n")
     page = yield click(page, "button", "Confirm")
@@ -219,7 +219,7 @@ def _bookmark_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _bookmark_play(page: Page, wanted: Wanted) -> Script:
+def _bookmark_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", wanted["page"])
     page = yield key("ctrl+d")
     page = yield key("Return")
@@ -242,7 +242,7 @@ def _download_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _download_play(page: Page, wanted: Wanted) -> Script:
+def _download_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", "Figures")
     page = yield click(page, "link", wanted["name"])
     yield done()
@@ -262,7 +262,7 @@ def _note_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _note_play(page: Page, wanted: Wanted) -> Script:
+def _note_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", "People")
     names = [node.name for node in page.nodes]
     number = names[len(names) - names[::-1].index(wanted["name"])]
@@ -335,8 +335,8 @@ def _template(
     make: Callable[[Random], Wanted],
     play: Any,
     check: Check = _site_is_as_wanted,
-) -> Template:
-    return Template(
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="browser",
         level=level,
@@ -348,7 +348,7 @@ def _template(
     )
 
 
-BROWSER_TEMPLATES: tuple[Template, ...] = (
+BROWSER_TEMPLATES: tuple[DesktopTemplate, ...] = (
     _template("web_press", 1, _press_make, _press_play),
     _template("web_answer", 1, _answer_make, _answer_play),
     _template("web_download", 2, _download_make, _download_play),

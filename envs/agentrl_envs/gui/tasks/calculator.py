@@ -5,12 +5,12 @@ from random import Random
 from typing import Any
 
 from agentrl.env import call
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.tasks.moves import Moves, click, done, key, typed
 from agentrl_envs.gui.tasks.state import FOLDER, documents, documents_are_as_wanted
-from agentrl_envs.gui.tasks.template import Check, Template
+from agentrl_envs.gui.tasks.template import Check, DesktopTemplate
 from agentrl_envs.gui.world import LiveDesktop
 from agentrl_envs.templates import Wanted
-from agentrl_envs.web.observation.reading import Page
 from agentrl_envs.web.sites.play import Script
 
 _NOTE = "result.txt"
@@ -75,25 +75,25 @@ def _note_make(random: Random) -> Wanted:
     }
 
 
-def _display(page: Page) -> str:
+def _display(page: ObservedPage) -> str:
     """Return the text on a calculator's display."""
     frame = next(node for node in page.nodes if node.name == "galculator" and node.depth == 0)
     return next(node.value() for node in page.under(frame) if node.role == "textbox")
 
 
-def _worked_out(page: Page, expression: str) -> Moves:
+def _worked_out(page: ObservedPage, expression: str) -> Moves:
     """Press the buttons: keys that come as fast as a machine types them get lost in there."""
     for character in (*expression, "="):
         page = yield click(page, "togglebutton", character)
     return page
 
 
-def _answer_play(page: Page, wanted: Wanted) -> Script:
+def _answer_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield from _worked_out(page, wanted["expression"])
     yield done(_display(page) if "answer" in wanted else "")
 
 
-def _press_play(page: Page, wanted: Wanted) -> Script:
+def _press_play(page: ObservedPage, wanted: Wanted) -> Script:
     for digit in wanted["digits"]:
         page = yield click(page, "togglebutton", digit)
     if "instead" in wanted:
@@ -103,7 +103,7 @@ def _press_play(page: Page, wanted: Wanted) -> Script:
     yield done()
 
 
-def _note_play(page: Page, wanted: Wanted) -> Script:
+def _note_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield from _worked_out(page, wanted["expression"])
     value = _display(page)
     editor = page.find("window", contains="Mousepad")
@@ -124,7 +124,7 @@ async def _is_shown(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
     nodes = await desktop.nodes()
     if not any(node.name == "galculator" for node in nodes):
         return False
-    return _display(Page(nodes=tuple(nodes))) == wanted["shown"]
+    return _display(ObservedPage(nodes=tuple(nodes))) == wanted["shown"]
 
 
 def _alone(wanted: Wanted) -> Sequence[Sequence[str]]:
@@ -139,8 +139,8 @@ def _beside(wanted: Wanted) -> Sequence[Sequence[str]]:
 
 def _template(
     name: str, level: int, make: Callable[[Random], Wanted], play: Any, check: Check
-) -> Template:
-    return Template(
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="calculator",
         level=level,
@@ -151,12 +151,12 @@ def _template(
     )
 
 
-CALCULATOR: tuple[Template, ...] = (
+CALCULATOR: tuple[DesktopTemplate, ...] = (
     _template("answer_sum", 1, _answer_make, _answer_play, _answered),
     _template("show_sum", 1, _show_make, _answer_play, _is_shown),
     _template("press_digits", 1, _press_make, _press_play, _is_shown),
     _template("clear_and_press", 2, _clear_make, _press_play, _is_shown),
-    Template(
+    DesktopTemplate(
         name="note_sum",
         program="calculator",
         level=3,

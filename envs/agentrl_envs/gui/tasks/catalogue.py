@@ -8,9 +8,9 @@ from agentrl_envs.gui.tasks.filer import FILER
 from agentrl_envs.gui.tasks.forms import FORMS
 from agentrl_envs.gui.tasks.sheet import SHEET
 from agentrl_envs.gui.tasks.shell import SHELL
-from agentrl_envs.gui.tasks.template import Template
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 
-TEMPLATES: tuple[Template, ...] = (
+TEMPLATES: tuple[DesktopTemplate, ...] = (
     *(*FORMS, *DIALOG, *EDITOR, *CALCULATOR, *SHEET, *FILER, *SHELL, *BROWSER_TEMPLATES),
 )
 HELD_OUT = frozenset(

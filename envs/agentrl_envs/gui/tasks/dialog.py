@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 from agentrl.env import call
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.tasks.moves import click, done, typed
 from agentrl_envs.gui.tasks.state import FOLDER, documents, documents_are_as_wanted
-from agentrl_envs.gui.tasks.template import Template
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import FIRST_NAMES, LAST_NAMES, OPTIONS
 from agentrl_envs.templates import Wanted
-from agentrl_envs.web.observation.reading import Page
 from agentrl_envs.web.sites.play import Script
 
 _WRITTEN = "settings.txt"
@@ -43,7 +43,7 @@ def _secret_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _options_play(page: Page, wanted: Wanted) -> Script:
+def _options_play(page: ObservedPage, wanted: Wanted) -> Script:
     box = next(node for node in page.nodes if node.role == "textbox")
     page = yield call("computer", action="click", element=box.id)
     page = yield typed(wanted["name"])
@@ -54,7 +54,7 @@ def _options_play(page: Page, wanted: Wanted) -> Script:
     yield done()
 
 
-def _secret_play(page: Page, wanted: Wanted) -> Script:
+def _secret_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield typed(wanted["name"])
     page = yield click(page, "button", "OK")
     yield done()
@@ -65,8 +65,10 @@ def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
     return [["sh", "-c", f"exec {told} > /home/user/{FOLDER}/{_WRITTEN}"]]
 
 
-def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any) -> Template:
-    return Template(
+def _template(
+    name: str, level: int, make: Callable[[Random], Wanted], play: Any
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="dialog",
         level=level,
@@ -78,7 +80,7 @@ def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any
     )
 
 
-DIALOG: tuple[Template, ...] = (
+DIALOG: tuple[DesktopTemplate, ...] = (
     _template("set_options", 2, _options_make, _options_play),
     _template("enter_code", 1, _secret_make, _secret_play),
 )

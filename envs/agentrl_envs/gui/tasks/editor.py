@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 from agentrl.env import call
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.tasks.moves import click, done, key, open_menu, typed
 from agentrl_envs.gui.tasks.state import (
     FOLDER,
@@ -12,10 +13,9 @@ from agentrl_envs.gui.tasks.state import (
     documents_are_as_wanted,
     said_the_answer,
 )
-from agentrl_envs.gui.tasks.template import Check, Template
+from agentrl_envs.gui.tasks.template import Check, DesktopTemplate
 from agentrl_envs.gui.tasks.words import CITIES, FIRST_NAMES, LAST_NAMES, WORDS
-from agentrl_envs.templates import Unfit, Wanted
-from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.play import Script
 
 _NAMES = ("notes", "letter", "list", "draft", "ideas", "minutes", "report", "plan")
@@ -62,7 +62,7 @@ def _delete_line_make(random: Random) -> Wanted:
     at = random.randrange(5)
     goal = f'Delete the line that begins with "{lines[at].split(":")[0]}" in {name} and save it.'
     if len({line.split(":")[0] for line in lines}) < 5:
-        raise Unfit
+        raise UnfitChoice
     kept = lines[:at] + lines[at + 1 :]
     return _changed(goal, name, _joined(lines), _joined(kept), line=at)
 
@@ -73,7 +73,7 @@ def _replace_make(random: Random) -> Wanted:
     lines[0], lines[2] = f"{lines[0]} {old}", f"{old} and {old}, {lines[2]}"
     text = _joined(lines)
     if new in text:
-        raise Unfit
+        raise UnfitChoice
     goal = f'Replace "{old}" by "{new}" everywhere in {name} and save the file.'
     return _changed(goal, name, text, text.replace(old, new), old=old, new=new)
 
@@ -88,7 +88,7 @@ def _convert_make(random: Random) -> Wanted:
 def _save_as_make(random: Random) -> Wanted:
     name, new, text = _file(random), _file(random), _joined(_text(random, 3))
     if name == new:
-        raise Unfit
+        raise UnfitChoice
     goal = f"Save a copy of {name}, which is open, under the name {new} in the same folder."
     return _changed(goal, name, text, text, new=new) | {"after": {name: text, new: text}}
 
@@ -96,7 +96,7 @@ def _save_as_make(random: Random) -> Wanted:
 def _copy_make(random: Random) -> Wanted:
     one, two = _file(random), _file(random)
     if one == two:
-        raise Unfit
+        raise UnfitChoice
     first, second = _joined(_text(random, 2)), _joined(_text(random, 2))
     goal = f"Copy the whole text of {one} to the end of {two}, and save {two}. Both are open."
     return {
@@ -120,14 +120,14 @@ def _saved() -> Script:
     yield done()
 
 
-def _write_play(page: Page, wanted: Wanted) -> Script:
+def _write_play(page: ObservedPage, wanted: Wanted) -> Script:
     del page
     yield key("ctrl+End")
     yield typed(wanted["text"])
     yield from _saved()
 
 
-def _delete_line_play(page: Page, wanted: Wanted) -> Script:
+def _delete_line_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield key("ctrl+Home")
     for _ in range(wanted["line"]):
         page = yield key("Down")
@@ -136,7 +136,7 @@ def _delete_line_play(page: Page, wanted: Wanted) -> Script:
     yield from _saved()
 
 
-def _replace_play(page: Page, wanted: Wanted) -> Script:
+def _replace_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield open_menu(page, "Search")
     page = yield click(page, "menuitem", "Find and Replace...")
     page = yield typed(wanted["old"])
@@ -150,7 +150,7 @@ def _replace_play(page: Page, wanted: Wanted) -> Script:
     yield from _saved()
 
 
-def _convert_play(page: Page, wanted: Wanted) -> Script:
+def _convert_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield key("ctrl+a")
     page = yield open_menu(page, "Edit")
     page = yield click(page, "menu", "Convert")
@@ -158,7 +158,7 @@ def _convert_play(page: Page, wanted: Wanted) -> Script:
     yield from _saved()
 
 
-def _save_as_play(page: Page, wanted: Wanted) -> Script:
+def _save_as_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield open_menu(page, "File")
     page = yield click(page, "menuitem", "Save As...")
     page = yield key("ctrl+a")
@@ -167,7 +167,7 @@ def _save_as_play(page: Page, wanted: Wanted) -> Script:
     yield done()
 
 
-def _copy_play(page: Page, wanted: Wanted) -> Script:
+def _copy_play(page: ObservedPage, wanted: Wanted) -> Script:
     one, two = wanted["open"]
     page = yield click(page, "tab", one)
     page = yield key("ctrl+a")
@@ -178,7 +178,7 @@ def _copy_play(page: Page, wanted: Wanted) -> Script:
     yield from _saved()
 
 
-def _read_line_play(page: Page, wanted: Wanted) -> Script:
+def _read_line_play(page: ObservedPage, wanted: Wanted) -> Script:
     text = next(node for node in page.nodes if node.role == "textbox").value()
     yield done(text.split("\n")[wanted["line"] - 1].rpartition(" ")[2])
 
@@ -193,8 +193,8 @@ def _template(
     make: Callable[[Random], Wanted],
     play: Any,
     check: Check = documents_are_as_wanted,
-) -> Template:
-    return Template(
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="editor",
         level=level,
@@ -206,7 +206,7 @@ def _template(
     )
 
 
-EDITOR: tuple[Template, ...] = (
+EDITOR: tuple[DesktopTemplate, ...] = (
     _template("write_line", 1, _write_make, _write_play),
     _template("append_line", 1, _append_make, _write_play),
     _template("delete_line", 2, _delete_line_make, _delete_line_play),

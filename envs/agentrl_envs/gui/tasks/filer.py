@@ -5,12 +5,12 @@ from random import Random
 from typing import Any
 
 from agentrl.env import call
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.tasks.moves import click, done, key, typed
 from agentrl_envs.gui.tasks.state import FOLDER, documents, documents_are_as_wanted
-from agentrl_envs.gui.tasks.template import Template
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import WORDS
 from agentrl_envs.templates import Wanted
-from agentrl_envs.web.observation.reading import Page
 from agentrl_envs.web.sites.play import Script
 
 
@@ -67,32 +67,32 @@ def _copy_make(random: Random) -> Wanted:
     return _into_folder(random, keeps=True)
 
 
-def _rename_play(page: Page, wanted: Wanted) -> Script:
+def _rename_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "cell", wanted["name"])
     page = yield key("F2")
     yield from _named(page, wanted["new"], "Rename")
 
 
-def _folder_play(page: Page, wanted: Wanted) -> Script:
+def _folder_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield key("ctrl+shift+n")
     yield from _named(page, wanted["new"], "Create")
 
 
-def _named(page: Page, name: str, button: str) -> Script:
+def _named(page: ObservedPage, name: str, button: str) -> Script:
     page = yield key("ctrl+a")
     page = yield typed(name)
     page = yield click(page, "button", button)
     yield done()
 
 
-def _delete_play(page: Page, wanted: Wanted) -> Script:
+def _delete_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "cell", wanted["name"])
     page = yield key("shift+Delete")
     page = yield click(page, "button", "Delete")
     yield done()
 
 
-def _into_folder_play(page: Page, wanted: Wanted) -> Script:
+def _into_folder_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "cell", wanted["name"])
     page = yield key(wanted["keys"])
     folder = page.id("cell", wanted["folder"])
@@ -106,8 +106,10 @@ def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
     return [["thunar", f"/home/user/{FOLDER}"]]
 
 
-def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any) -> Template:
-    return Template(
+def _template(
+    name: str, level: int, make: Callable[[Random], Wanted], play: Any
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="files",
         level=level,
@@ -121,7 +123,7 @@ def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any
     )
 
 
-FILER: tuple[Template, ...] = (
+FILER: tuple[DesktopTemplate, ...] = (
     _template("rename", 1, _rename_make, _rename_play),
     _template("new_folder", 1, _folder_make, _folder_play),
     _template("delete_file", 2, _delete_make, _delete_play),

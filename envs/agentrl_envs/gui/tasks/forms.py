@@ -6,14 +6,14 @@ from random import Random
 from typing import Any
 
 from agentrl.env import Action, call
-from agentrl.json_limits import JsonLimitError, read_json
+from agentrl.runtime.json_limits import JsonLimitError, read_json
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.inside.form import COMMAND, STATE
 from agentrl_envs.gui.tasks.moves import Moves, click, done, key, typed
-from agentrl_envs.gui.tasks.template import Template
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import CITIES, COLOURS, FIRST_NAMES, LAST_NAMES, OPTIONS, THINGS
 from agentrl_envs.gui.world import LiveDesktop
 from agentrl_envs.templates import Wanted
-from agentrl_envs.web.observation.reading import Page
 from agentrl_envs.web.sites.play import Script
 
 _FOLDER = "form"
@@ -248,7 +248,7 @@ def _move_row_make(random: Random) -> Wanted:
 # -- how it is done --------------------------------------------------------------------------------
 
 
-def _set(page: Page, field: Field, value: Any) -> Moves:
+def _set(page: ObservedPage, field: Field, value: Any) -> Moves:
     kind, label = field["kind"], field["label"]
     if kind == "check":
         return (yield click(page, "checkbox", label))
@@ -271,7 +271,7 @@ def _click_on(id: int) -> Action:
     return call("computer", action="click", element=id)
 
 
-def _form_play(page: Page, wanted: Wanted) -> Script:
+def _form_play(page: ObservedPage, wanted: Wanted) -> Script:
     for tab in wanted["spec"]["pages"]:
         fields = [field for field in tab["fields"] if field["label"] in wanted["new"]]
         if fields and len(wanted["spec"]["pages"]) > 1:
@@ -284,27 +284,27 @@ def _form_play(page: Page, wanted: Wanted) -> Script:
     yield done()
 
 
-def _press_play(page: Page, wanted: Wanted) -> Script:
+def _press_play(page: ObservedPage, wanted: Wanted) -> Script:
     for label in wanted["state"]:
         page = yield click(page, "button", label)
     yield done()
 
 
-def _add_row_play(page: Page, wanted: Wanted) -> Script:
+def _add_row_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "textbox", "New row")
     page = yield typed(wanted["row"])
     page = yield click(page, "button", "Add")
     yield done()
 
 
-def _delete_row_play(page: Page, wanted: Wanted) -> Script:
+def _delete_row_play(page: ObservedPage, wanted: Wanted) -> Script:
     for row in wanted["rows"]:
         page = yield click(page, "option", row)
         page = yield click(page, "button", "Delete")
     yield done()
 
 
-def _move_row_play(page: Page, wanted: Wanted) -> Script:
+def _move_row_play(page: ObservedPage, wanted: Wanted) -> Script:
     for _ in range(wanted["times"]):
         page = yield click(page, "option", wanted["row"])
         page = yield click(page, "button", "Move up")
@@ -333,8 +333,10 @@ def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
     return [[*COMMAND, f"/home/user/{_SPEC}"]]
 
 
-def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any) -> Template:
-    return Template(
+def _template(
+    name: str, level: int, make: Callable[[Random], Wanted], play: Any
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="form",
         level=level,
@@ -346,7 +348,7 @@ def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any
     )
 
 
-FORMS: tuple[Template, ...] = (
+FORMS: tuple[DesktopTemplate, ...] = (
     _template("press", 1, _press_make, _press_play),
     _template("press_in_order", 1, _press_in_order_make, _press_play),
     _template("fill", 2, _fill_make, _form_play),

@@ -3,18 +3,18 @@
 from collections.abc import Generator
 
 from agentrl.env import Action, call
-from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.accessibility.reading import ObservedPage
 
-Moves = Generator[Action, Page, Page]
+Moves = Generator[Action, ObservedPage, ObservedPage]
 """A part of a script; returns the page it ends on."""
 
 
-def click(page: Page, role: str, name: str, *, verb: str = "click") -> Action:
+def click(page: ObservedPage, role: str, name: str, *, verb: str = "click") -> Action:
     """Return the action of clicking on the first element of this role and name."""
     return call("computer", action=verb, element=page.id(role, name))
 
 
-def open_menu(page: Page, name: str) -> Action:
+def open_menu(page: ObservedPage, name: str) -> Action:
     """Return the action of opening a menu of the menu bar."""
     return click(page, "menu", name)
 

@@ -9,13 +9,13 @@ from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.task import Task
 from agentrl_envs.gui.tasks.catalogue import HELD_OUT, TEMPLATES
-from agentrl_envs.gui.tasks.template import Template
-from agentrl_envs.gui.world import LiveDesktop, Scene, Verdict
+from agentrl_envs.gui.tasks.template import DesktopTemplate
+from agentrl_envs.gui.world import DesktopScene, LiveDesktop, TaskVerdict
 from agentrl_envs.templates import TemplateTasks, Wanted
 from agentrl_envs.web.sites.play import next_action
 
 
-class TemplatePack(TemplateTasks[Template]):
+class TemplatePack(TemplateTasks[DesktopTemplate]):
     """Tasks of templates; the choices are those of `TemplateTasks`."""
 
     def __init__(self, *, programs: Sequence[str] = (), **choices: Any) -> None:
@@ -26,15 +26,15 @@ class TemplatePack(TemplateTasks[Template]):
         chosen = [one for one in TEMPLATES if not programs or one.program in programs]
         super().__init__("gui", chosen, HELD_OUT, **choices)
 
-    def filled_in(self, template: Template, random: Random, seed: int) -> Wanted:
+    def filled_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
         """Return the parameters of a task."""
         del seed
         return template.make(random)
 
-    def scene(self, task: Task) -> Scene:
+    def scene(self, task: Task) -> DesktopScene:
         """Return the desktop's scene when `task` begins."""
         template, wanted = self.template_of(task), dict(task.data["wanted"])
-        return Scene(
+        return DesktopScene(
             goal=wanted["goal"],
             files=template.files(wanted),
             programs=template.programs(wanted),
@@ -43,12 +43,12 @@ class TemplatePack(TemplateTasks[Template]):
 
     async def judge(
         self, task: Task, desktop: LiveDesktop, said: str | None, *, failed: bool
-    ) -> Verdict:
+    ) -> TaskVerdict:
         """Pay 1 for a desktop that is as it must be, and for a right answer where one is asked."""
         template, wanted = self.template_of(task), dict(task.data["wanted"])
         if failed or template.impossible:
-            return Verdict(reward=float(failed and template.impossible))
-        return Verdict(reward=float(await template.check(desktop, wanted, said or "")))
+            return TaskVerdict(reward=float(failed and template.impossible))
+        return TaskVerdict(reward=float(await template.check(desktop, wanted, said or "")))
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
         """Return the next action of the template's player."""

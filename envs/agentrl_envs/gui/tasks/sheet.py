@@ -6,14 +6,14 @@ from random import Random
 from typing import Any
 
 from agentrl.env import call
-from agentrl.thread import in_thread
+from agentrl.runtime.threads import in_thread
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.tasks.moves import done, key, typed
 from agentrl_envs.gui.tasks.state import FOLDER, Cells, cells_of, sheet
-from agentrl_envs.gui.tasks.template import Template
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import THINGS
 from agentrl_envs.gui.world import LiveDesktop
 from agentrl_envs.templates import Wanted
-from agentrl_envs.web.observation.reading import Page
 from agentrl_envs.web.sites.play import Script
 
 _CELL = re.compile(r"[A-Z]+[0-9]+")
@@ -74,7 +74,7 @@ def _sum_make(random: Random) -> Wanted:
     return _changed(goal, cells, {"B6": "=sum(B2:B5)"})
 
 
-def _play(page: Page, wanted: Wanted) -> Script:
+def _play(page: ObservedPage, wanted: Wanted) -> Script:
     for name, text in wanted["new"].items():
         box = next(n for n in page.all("textbox") if _CELL.fullmatch(n.value()))
         page = yield call("computer", action="triple_click", element=box.id)
@@ -99,8 +99,10 @@ def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
     return [["gnumeric", "--no-splash", f"/home/user/{_BOOK}"]]
 
 
-def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any) -> Template:
-    return Template(
+def _template(
+    name: str, level: int, make: Callable[[Random], Wanted], play: Any
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="spreadsheet",
         level=level,
@@ -112,7 +114,7 @@ def _template(name: str, level: int, make: Callable[[Random], Wanted], play: Any
     )
 
 
-SHEET: tuple[Template, ...] = (
+SHEET: tuple[DesktopTemplate, ...] = (
     _template("enter_cell", 2, _enter_make, _play),
     _template("correct_cell", 2, _correct_make, _play),
     _template("clear_cell", 2, _clear_make, _play),

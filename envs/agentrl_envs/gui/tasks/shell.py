@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.tasks.editor import sentence
 from agentrl_envs.gui.tasks.moves import done, typed
 from agentrl_envs.gui.tasks.state import (
@@ -12,10 +13,9 @@ from agentrl_envs.gui.tasks.state import (
     documents_are_as_wanted,
     said_the_answer,
 )
-from agentrl_envs.gui.tasks.template import Check, Template
+from agentrl_envs.gui.tasks.template import Check, DesktopTemplate
 from agentrl_envs.gui.tasks.words import WORDS
 from agentrl_envs.templates import Wanted
-from agentrl_envs.web.observation.reading import Page
 from agentrl_envs.web.sites.play import Script
 
 
@@ -71,13 +71,13 @@ def _xterm_make(random: Random) -> Wanted:
     return {"goal": goal, "files": {}, "after": {name: line}, "type": f"echo '{line}' > {name}\n"}
 
 
-def _answer_play(page: Page, wanted: Wanted) -> Script:
+def _answer_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield typed(wanted["type"])
     shown = page.find("terminal", "Terminal").value().split("\n")
     yield done(shown[-2])
 
 
-def _do_play(page: Page, wanted: Wanted) -> Script:
+def _do_play(page: ObservedPage, wanted: Wanted) -> Script:
     del page
     yield typed(wanted["type"])
     yield done()
@@ -101,8 +101,8 @@ def _template(
     play: Any,
     check: Check,
     programs: Callable[[Wanted], Sequence[Sequence[str]]] = _terminal,
-) -> Template:
-    return Template(
+) -> DesktopTemplate:
+    return DesktopTemplate(
         name=name,
         program="terminal",
         level=level,
@@ -115,7 +115,7 @@ def _template(
     )
 
 
-SHELL: tuple[Template, ...] = (
+SHELL: tuple[DesktopTemplate, ...] = (
     _template("count_lines", 2, _count_make, _answer_play, said_the_answer),
     _template("find_file", 2, _find_make, _answer_play, said_the_answer),
     _template("remove_file", 1, _remove_make, _do_play, documents_are_as_wanted),

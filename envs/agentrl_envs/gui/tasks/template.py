@@ -19,7 +19,7 @@ def no_files(wanted: Wanted) -> Mapping[str, bytes]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class DesktopTemplate:
     """One kind of task."""
 
     name: str
@@ -28,13 +28,13 @@ class Template:
     level: int
     """1 to 3: how many steps and conditions."""
     make: Callable[[Random], Wanted]
-    """Choose a task. Raises `Unfit` to be asked again with another seed."""
+    """Choose a task. Raises `UnfitChoice` to be asked again with another seed."""
     play: Player
     check: Check
     programs: Callable[[Wanted], Sequence[Sequence[str]]]
     """The commands that put the programs on the desktop."""
     files: Callable[[Wanted], Mapping[str, bytes]] = no_files
     runs_code: bool = False
-    """Whether the agent can run code in it; see `Scene`."""
+    """Whether the agent can run code in it; see `DesktopScene`."""
     impossible: bool = False
     """Whether the right thing is to say that it cannot be done."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from agentrl_envs.programs.families import codes, lists, numbers, simulations, texts
-from agentrl_envs.programs.family import Family
+from agentrl_envs.programs.family import ProgramFamily
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+FAMILIES: Mapping[str, ProgramFamily] = MappingProxyType(
     {
         family.name: family
         for family in (

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.programs.family import Arguments, Family, Params
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily
 
 
 def _draw_runs(rng: Random, level: int) -> Params:
@@ -160,7 +160,7 @@ def _numeral_edges(params: Params) -> list[Arguments]:
 
 
 FAMILIES = (
-    Family(
+    ProgramFamily(
         name="run_lengths",
         arguments="text",
         draw=_draw_runs,
@@ -169,7 +169,7 @@ FAMILIES = (
         edges=_run_edges,
         reference=encode_runs,
     ),
-    Family(
+    ProgramFamily(
         name="checksum",
         arguments="code",
         draw=_draw_checksum,
@@ -178,7 +178,7 @@ FAMILIES = (
         edges=lambda params: [("",), (params["skip"] * 2 + "Z",), ("00000000",)],
         reference=add_check,
     ),
-    Family(
+    ProgramFamily(
         name="numerals",
         arguments="numeral",
         draw=_draw_numerals,

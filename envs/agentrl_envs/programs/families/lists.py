@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.programs.family import Arguments, Family, Params, numbered
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily, numbered
 
 
 def _draw_list_step(rng: Random) -> list[Any]:
@@ -234,7 +234,7 @@ def _matrix_inputs(rng: Random, params: Params, level: int) -> Arguments:
 
 
 FAMILIES = (
-    Family(
+    ProgramFamily(
         name="list_pipeline",
         arguments="numbers",
         draw=_draw_reduction,
@@ -243,7 +243,7 @@ FAMILIES = (
         edges=lambda params: [([],), ([7],), ([5, 5, 5, -5, -5, 40],)],
         reference=reduce_list,
     ),
-    Family(
+    ProgramFamily(
         name="intervals",
         arguments="intervals",
         draw=_draw_intervals,
@@ -252,7 +252,7 @@ FAMILIES = (
         edges=_interval_edges,
         reference=merge_intervals,
     ),
-    Family(
+    ProgramFamily(
         name="matrix_walk",
         arguments="matrix",
         draw=_draw_walk,

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.programs.family import Arguments, Family, Params
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily
 
 
 def _draw_condition(rng: Random) -> list[Any]:
@@ -124,7 +124,7 @@ def _day_inputs(rng: Random, params: Params, level: int) -> Arguments:
 
 
 FAMILIES = (
-    Family(
+    ProgramFamily(
         name="filtered_sum",
         arguments="n",
         draw=_draw_sum,
@@ -133,7 +133,7 @@ FAMILIES = (
         edges=lambda params: [(0,), (1,), (400,)],
         reference=filtered_sum,
     ),
-    Family(
+    ProgramFamily(
         name="working_days",
         arguments="day, count",
         draw=_draw_days,

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.programs.family import Arguments, Family, Params
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily
 
 _WORDS = ["zig", "fop", "mur", "tak", "bel", "nox", "gim", "ruv", "pel", "dax"]
 
@@ -210,7 +210,7 @@ def _automaton_edges(params: Params) -> list[Arguments]:
 
 
 FAMILIES = (
-    Family(
+    ProgramFamily(
         name="machine",
         arguments="program",
         draw=_draw_machine,
@@ -219,7 +219,7 @@ FAMILIES = (
         edges=_machine_edges,
         reference=run_machine,
     ),
-    Family(
+    ProgramFamily(
         name="reachability",
         arguments="roads, start",
         draw=_draw_reach,
@@ -228,7 +228,7 @@ FAMILIES = (
         edges=_reach_edges,
         reference=reach,
     ),
-    Family(
+    ProgramFamily(
         name="automaton",
         arguments="grid",
         draw=_draw_automaton,

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.programs.family import Arguments, Family, Params, numbered
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily, numbered
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -243,7 +243,7 @@ def _bracket_edges(params: Params) -> list[Arguments]:
 
 
 FAMILIES = (
-    Family(
+    ProgramFamily(
         name="text_pipeline",
         arguments="text",
         draw=_draw_edits,
@@ -252,7 +252,7 @@ FAMILIES = (
         edges=lambda params: [("",), ("q",), ("Zebra zoo, 9 aisles!",)],
         reference=edit_text,
     ),
-    Family(
+    ProgramFamily(
         name="records",
         arguments="text",
         draw=_draw_records,
@@ -261,7 +261,7 @@ FAMILIES = (
         edges=_record_edges,
         reference=read_records,
     ),
-    Family(
+    ProgramFamily(
         name="brackets",
         arguments="text",
         draw=_draw_brackets,

@@ -14,10 +14,10 @@ from typing import Any, Literal, cast, get_args
 
 from agentrl.env import Box
 from agentrl.errors import ConfigError
-from agentrl.learn.recording import RecordedContent, RecordedMessage, Recording
+from agentrl.learn.recording import ConversationRecording, RecordedContent, RecordedMessage
 from agentrl_envs.recorded.converters.converted import (
-    Converted,
-    Unusable,
+    ConversionResult,
+    UnusableTrajectory,
     answers,
     asked,
     content_of,
@@ -41,7 +41,7 @@ class _Screen:
     content: RecordedContent
 
 
-def android_control(source: Path, *, shown: Shown = "both") -> Iterator[Converted]:
+def android_control(source: Path, *, shown: Shown = "both") -> Iterator[ConversionResult]:
     """Yield the episodes of a JSON lines file, or of a folder of JSON and JSON lines files.
 
     Where a tree is shown, what was clicked is named by its number. The last turn says `done`, which
@@ -54,10 +54,10 @@ def android_control(source: Path, *, shown: Shown = "both") -> Iterator[Converte
         for number, episode in enumerate(_episodes(file), start=1):
             name = f"{file}, episode {episode.get('episode_id', number)}"
             try:
-                yield Converted(name, _recording(episode, file.parent, shown))
-            except (Unusable, KeyError, TypeError, ValueError) as error:
-                why = str(error) if isinstance(error, Unusable) else repr(error)
-                yield Converted(name, why)
+                yield ConversionResult(name, _recording(episode, file.parent, shown))
+            except (UnusableTrajectory, KeyError, TypeError, ValueError) as error:
+                why = str(error) if isinstance(error, UnusableTrajectory) else repr(error)
+                yield ConversionResult(name, why)
 
 
 def _episodes(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -68,12 +68,12 @@ def _episodes(file: Path) -> Iterator[Mapping[str, Any]]:
         yield from (json.loads(line) for line in lines if line.strip())
 
 
-def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> Recording:
+def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> ConversationRecording:
     actions = [json.loads(a) if isinstance(a, str) else a for a in episode["actions"]]
     told = episode.get("step_instructions") or [""] * len(actions)
     screens = [_screen(episode, step, folder, shown) for step in range(len(actions) + 1)]
     if len(told) != len(actions):
-        raise Unusable(f"{len(actions)} actions have {len(told)} step instructions")
+        raise UnusableTrajectory(f"{len(actions)} actions have {len(told)} step instructions")
     goal = f"Goal: {' '.join(str(episode['goal']).split())}\n"
     messages: list[RecordedMessage] = [asked(_headed(goal, screens[0].content))]
     for step, (action, instruction) in enumerate(zip(actions, told, strict=True)):
@@ -83,7 +83,7 @@ def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> Record
         messages.append(did(NAME, [call], instruction=instruction, places=before.places))
         messages += answers(NAME, 1, screens[step + 1].content)
     messages.append(did(NAME, [{"action": "done"}], places=screens[-1].places))
-    return Recording(
+    return ConversationRecording(
         messages=tuple(messages),
         tools=(SCHEMA,),
         reward=1.0,
@@ -102,9 +102,9 @@ def _headed(head: str, content: RecordedContent) -> RecordedContent:
 def _screen(episode: Mapping[str, Any], step: int, folder: Path, shown: Shown) -> _Screen:
     trees, pictures = episode.get("accessibility_trees"), episode.get("screenshots")
     if shown != "axtree" and not pictures:
-        raise Unusable("it has no screenshots; convert with --shown axtree")
+        raise UnusableTrajectory("it has no screenshots; convert with --shown axtree")
     if shown != "screenshot" and not trees:
-        raise Unusable("it has no accessibility trees; convert with --shown screenshot")
+        raise UnusableTrajectory("it has no accessibility trees; convert with --shown screenshot")
     lines, places = _tree(_of_step(trees, step, "accessibility_trees")) if trees else ("", {})
     sizes = [episode.get(f"screenshot_{side}") for side in ("widths", "heights")]
     size = " x ".join(str(_of_step(side, step, "sizes")) for side in sizes if side)
@@ -119,7 +119,7 @@ def _screen(episode: Mapping[str, Any], step: int, folder: Path, shown: Shown) -
 
 def _of_step(found: Sequence[Any], step: int, what: str) -> Any:
     if step >= len(found):
-        raise Unusable(f"there are {len(found)} {what}, and step {step} needs one")
+        raise UnusableTrajectory(f"there are {len(found)} {what}, and step {step} needs one")
     return found[step]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from agentrl.env import Box
 from agentrl.errors import ConfigError
 from agentrl.learn.recording import (
-    AssistantSaid,
+    RecordedAction,
+    RecordedAnswer,
     RecordedCall,
     RecordedContent,
     RecordedImage,
-    Said,
-    ToolSaid,
+    RecordedPrompt,
 )
 
 MEDIA_TYPES = {
@@ -25,33 +25,35 @@ MEDIA_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class ConversionResult:
     """One trajectory: as a recording, or why it cannot be one."""
 
     name: str
     recording: Any
-    """A `Recording`, or a text."""
+    """A `ConversationRecording`, or a text."""
 
 
-class Unusable(ValueError):
+class UnusableTrajectory(ValueError):
     """This trajectory cannot be converted; the message says why."""
 
 
 def content_of(text: str, picture: Path | None) -> RecordedContent:
-    """Return a text with a picture, read when it is shown; `Unusable` where there is none."""
+    """Return a text with a picture, read when shown; raise `UnusableTrajectory` without one."""
     if picture is None:
         return text
     if not picture.is_file():
-        raise Unusable(f"the screenshot {picture} is not there")
+        raise UnusableTrajectory(f"the screenshot {picture} is not there")
     media_type = MEDIA_TYPES.get(picture.suffix.lower())
     if media_type is None:
-        raise Unusable(f"{picture} is no picture that can be shown: {', '.join(MEDIA_TYPES)}")
+        raise UnusableTrajectory(
+            f"{picture} is no picture that can be shown: {', '.join(MEDIA_TYPES)}"
+        )
     return (text, RecordedImage(file=picture.absolute(), media_type=media_type))
 
 
-def asked(content: RecordedContent) -> Said:
+def asked(content: RecordedContent) -> RecordedPrompt:
     """Return the opening message."""
-    return Said(role="user", content=content)
+    return RecordedPrompt(role="user", content=content)
 
 
 def did(
@@ -61,13 +63,13 @@ def did(
     thought: str = "",
     instruction: str = "",
     places: Mapping[int, Box] | None = None,
-) -> AssistantSaid:
+) -> RecordedAction:
     """Return a turn of these calls of one tool."""
     made = [
         RecordedCall(id=f"call_{i}", name=tool, arguments=dict(arguments))
         for i, arguments in enumerate(calls)
     ]
-    return AssistantSaid(
+    return RecordedAction(
         role="assistant",
         tool_calls=tuple(made),
         thought=thought,
@@ -76,10 +78,10 @@ def did(
     )
 
 
-def answers(tool: str, calls: int, content: RecordedContent) -> list[ToolSaid]:
+def answers(tool: str, calls: int, content: RecordedContent) -> list[RecordedAnswer]:
     """Return the answers to so many calls of one turn; the last one shows the screen."""
     return [
-        ToolSaid(
+        RecordedAnswer(
             role="tool",
             content=content if i == calls - 1 else "ok",
             tool_call_id=f"call_{i}",

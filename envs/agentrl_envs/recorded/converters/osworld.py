@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentrl.learn.recording import RecordedMessage, Recording
-from agentrl.tool_schema import signature_of
+from agentrl.authoring.tool_schema import signature_of
+from agentrl.learn.recording import ConversationRecording, RecordedMessage
 from agentrl_envs.recorded.converters.converted import (
-    Converted,
-    Unusable,
+    ConversionResult,
+    UnusableTrajectory,
     answers,
     asked,
     content_of,
@@ -31,7 +31,7 @@ _TOOL = "computer"
 
 def osworld(
     source: Path, *, tasks: Path | None = None, size: tuple[int, int] = (1920, 1080)
-) -> Iterator[Converted]:
+) -> Iterator[ConversionResult]:
     """Yield the trajectories of every folder below `source` that has one.
 
     `tasks` is OSWorld's folder of examples: the instruction of a task is in the `ID.json` there
@@ -42,18 +42,20 @@ def osworld(
     known = {file.stem: file for file in tasks.rglob("*.json")} if tasks else {}
     for file in files:
         try:
-            yield Converted(str(file.parent), _recording(file, known, size))
-        except (Unusable, ValueError, KeyError, OSError) as error:
-            why = str(error) if isinstance(error, Unusable) else repr(error)
-            yield Converted(str(file.parent), why)
+            yield ConversionResult(str(file.parent), _recording(file, known, size))
+        except (UnusableTrajectory, ValueError, KeyError, OSError) as error:
+            why = str(error) if isinstance(error, UnusableTrajectory) else repr(error)
+            yield ConversionResult(str(file.parent), why)
 
 
-def _recording(file: Path, known: Mapping[str, Path], size: tuple[int, int]) -> Recording:
+def _recording(
+    file: Path, known: Mapping[str, Path], size: tuple[int, int]
+) -> ConversationRecording:
     folder = file.parent
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
     steps = [(line, calls_of(line["action"])) for line in lines if "action" in line]
     if not steps:
-        raise Unusable("no action was taken")
+        raise UnusableTrajectory("no action was taken")
     screen = f"screen: {size[0]} x {size[1]}"
     first = next(iter(sorted([*folder.glob("initial_state*"), *folder.glob("step_0*")])), None)
     head = f"Goal: {_instruction(folder.name, lines, known)}\n"
@@ -63,7 +65,7 @@ def _recording(file: Path, known: Mapping[str, Path], size: tuple[int, int]) -> 
         told = "; ".join(json.dumps(call, ensure_ascii=False) for call in calls)
         head, first = f"{head}Done so far: {told}\n", _picture(folder, line)
     if not steps:
-        raise Unusable("its only action has no screen before it")
+        raise UnusableTrajectory("its only action has no screen before it")
     messages: list[RecordedMessage] = [asked(content_of(head + screen, first))]
     for line, calls in steps:
         thought = str(line.get("thought") or line.get("response") or "")
@@ -73,7 +75,7 @@ def _recording(file: Path, known: Mapping[str, Path], size: tuple[int, int]) -> 
         messages += answers(_TOOL, len(calls), content_of(screen, _picture(folder, line)))
     while messages[-1].role != "assistant":
         messages.pop()
-    return Recording(
+    return ConversationRecording(
         messages=tuple(messages),
         tools=(dict(signature_of(Computer.computer).schema),),
         reward=_result(folder),
@@ -88,13 +90,15 @@ def _instruction(name: str, lines: list[dict[str, Any]], known: Mapping[str, Pat
     for line in lines:
         if line.get("instruction"):
             return str(line["instruction"]).strip()
-    raise Unusable(f"nobody says what task {name!r} is; give OSWorld's examples with --tasks")
+    raise UnusableTrajectory(
+        f"nobody says what task {name!r} is; give OSWorld's examples with --tasks"
+    )
 
 
 def _picture(folder: Path, line: Mapping[str, Any]) -> Path:
     name = line.get("screenshot_file")
     if not name:
-        raise Unusable(f"step {line.get('step_num')} has no screenshot_file")
+        raise UnusableTrajectory(f"step {line.get('step_num')} has no screenshot_file")
     return folder / Path(str(name)).name
 
 

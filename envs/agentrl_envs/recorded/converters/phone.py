@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agentrl_envs.recorded.converters.converted import Unusable
+from agentrl_envs.recorded.converters.converted import UnusableTrajectory
 
 NAME = "phone"
 _KINDS = {
@@ -42,10 +42,10 @@ SCHEMA: dict[str, Any] = {
 
 
 def call_of(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an action of AndroidControl as arguments; `Unusable` for one that there is not."""
+    """Return an action of AndroidControl as arguments; may raise `UnusableTrajectory`."""
     kind = str(action.get("action_type", ""))
     if kind not in _KINDS:
-        raise Unusable(f"there is no action {kind!r}; there are {', '.join(_KINDS)}")
+        raise UnusableTrajectory(f"there is no action {kind!r}; there are {', '.join(_KINDS)}")
     call: dict[str, Any] = {"action": _KINDS[kind]}
     try:
         match kind:
@@ -60,5 +60,5 @@ def call_of(action: Mapping[str, Any]) -> dict[str, Any]:
             case _:
                 pass
     except KeyError as error:
-        raise Unusable(f"the action {dict(action)} has no {error}") from error
+        raise UnusableTrajectory(f"the action {dict(action)} has no {error}") from error
     return call

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentrl_envs.recorded.converters.converted import Unusable
+from agentrl_envs.recorded.converters.converted import UnusableTrajectory
 
 Call = dict[str, Any]
 _SPECIAL = {"DONE": "done", "FAIL": "fail", "WAIT": "wait"}
@@ -41,7 +41,7 @@ _NOTCH = 10
 def calls_of(action: Any) -> list[Call]:
     """Return the calls of an action of OSWorld: a text of code, DONE, FAIL or WAIT, or an object.
 
-    Raises `Unusable` for what cannot be understood.
+    Raises `UnusableTrajectory` for what cannot be understood.
     """
     if isinstance(action, Mapping):
         return _of_object(dict(action))  # pyright: ignore[reportUnknownArgumentType]
@@ -51,7 +51,7 @@ def calls_of(action: Any) -> list[Call]:
     try:
         body = ast.parse(code).body
     except SyntaxError as error:
-        raise Unusable(f"{code!r} is no Python: {error.msg}") from error
+        raise UnusableTrajectory(f"{code!r} is no Python: {error.msg}") from error
     hand = _Hand()
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -67,7 +67,9 @@ def _of_object(action: dict[str, Any]) -> list[Call]:
     if kind in _SPECIAL:
         return [{"action": _SPECIAL[kind]}]
     if kind not in _NAMES:
-        raise Unusable(f"there is no action {kind!r}; there are {', '.join([*_NAMES, *_SPECIAL])}")
+        raise UnusableTrajectory(
+            f"there is no action {kind!r}; there are {', '.join([*_NAMES, *_SPECIAL])}"
+        )
     given: dict[str, Any] = dict(action.get("parameters") or {})
     hand = _Hand()
     if kind == "SCROLL":
@@ -89,15 +91,17 @@ def _called(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
     """Return the function that a statement calls, and its arguments by name."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
-        raise Unusable(f"{ast.unparse(statement)!r} is no call of pyautogui")
+        raise UnusableTrajectory(f"{ast.unparse(statement)!r} is no call of pyautogui")
     module, _, name = ast.unparse(call.func).rpartition(".")
     if module not in ("pyautogui", "time") or (module == "time") != (name == "sleep"):
-        raise Unusable(f"{ast.unparse(call.func)!r} is no function of pyautogui")
+        raise UnusableTrajectory(f"{ast.unparse(call.func)!r} is no function of pyautogui")
     try:
         values = [ast.literal_eval(argument) for argument in call.args]
         named = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except ValueError as error:
-        raise Unusable(f"{ast.unparse(call)!r} has an argument that is no plain value") from error
+        raise UnusableTrajectory(
+            f"{ast.unparse(call)!r} has an argument that is no plain value"
+        ) from error
     if name == "hotkey":
         return name, {"": values}
     positions = _POSITIONS.get(name, ())
@@ -133,23 +137,23 @@ class _Hand:
         elif name in does:
             does[name](given)
         else:
-            raise Unusable(f"pyautogui.{name} cannot be recorded")
+            raise UnusableTrajectory(f"pyautogui.{name} cannot be recorded")
 
     def ended(self) -> list[Call]:
         """Return all that was done."""
         if self._down is not None or self._held:
-            raise Unusable("a button or a key is held at the end of an action")
+            raise UnusableTrajectory("a button or a key is held at the end of an action")
         if self._moved and self._at is not None:
             self._calls.append({"action": "move", "coordinate": self._at})
         if not self._calls:
-            raise Unusable("an action that does nothing")
+            raise UnusableTrajectory("an action that does nothing")
         return self._calls
 
     def _goes(self, given: Mapping[str, Any]) -> list[float]:
         if given.get("x") is not None and given.get("y") is not None:
             self._at = [given["x"], given["y"]]
         if self._at is None:
-            raise Unusable("it acts where the mouse is, and nobody said where that was")
+            raise UnusableTrajectory("it acts where the mouse is, and nobody said where that was")
         self._moved = False
         return self._at
 
@@ -162,7 +166,7 @@ class _Hand:
         count = _MANY.get(name) or int(given.get("clicks") or 1)
         verb = _CLICKS.get((button, count))
         if verb is None:
-            raise Unusable(f"{count} clicks of the {button} button cannot be recorded")
+            raise UnusableTrajectory(f"{count} clicks of the {button} button cannot be recorded")
         at = self._goes(given)
         self._calls.append(self._with_keys({"action": verb, "coordinate": at}))
 
@@ -181,7 +185,7 @@ class _Hand:
     def _release(self, given: dict[str, Any]) -> None:
         end, start, self._down = self._goes(given), self._down, None
         if start is None:
-            raise Unusable("a button is released that was not down")
+            raise UnusableTrajectory("a button is released that was not down")
         same = start == end
         call: Call = {"action": "click" if same else "drag", "coordinate": start}
         self._calls.append(call if same else call | {"to_coordinate": end})
@@ -189,7 +193,7 @@ class _Hand:
     def _scroll(self, given: dict[str, Any], *, across: bool) -> None:
         units = int(given.get("clicks") or 0)
         if not units:
-            raise Unusable("a scroll by nothing")
+            raise UnusableTrajectory("a scroll by nothing")
         way = ("right" if units > 0 else "left") if across else ("up" if units > 0 else "down")
         notches = abs(units) if abs(units) <= _NOTCH else max(1, round(abs(units) / 100))
         call: Call = {"action": "scroll", "direction": way, "amount": min(50, notches)}
@@ -200,7 +204,7 @@ class _Hand:
     def _type(self, given: dict[str, Any]) -> None:
         text = str(given.get("message") or "")
         if not text:
-            raise Unusable("an empty text is typed")
+            raise UnusableTrajectory("an empty text is typed")
         self._calls.append({"action": "type", "text": text})
 
     def _strike(self, given: dict[str, Any]) -> None:
@@ -222,7 +226,7 @@ class _Hand:
     def _let_go(self, given: dict[str, Any]) -> None:
         key = str(given.get("key"))
         if key not in self._held:
-            raise Unusable(f"the key {key!r} is released that was not down")
+            raise UnusableTrajectory(f"the key {key!r} is released that was not down")
         self._held.remove(key)
         if key not in self._used:
             self._used.add(key)

@@ -6,12 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EnvError, blame
-from agentrl.thread import in_thread, in_thread_to_the_end, made_in_thread, to_the_end
-from agentrl_envs.web.browser.launch import WAY_OUT, Command, prepare
+from agentrl.runtime.threads import in_thread, in_thread_to_the_end, made_in_thread, to_the_end
+from agentrl_envs.web.browser.context import EpisodeContext, PageScreen
+from agentrl_envs.web.browser.launch import WAY_OUT, BrowserCommand, prepare
 from agentrl_envs.web.browser.processes import private_bytes
 from agentrl_envs.web.browser.settings import BrowserSettings
-from agentrl_envs.web.browser.shelf import Shelf
-from agentrl_envs.web.browser.visit import Screen, Visit
+from agentrl_envs.web.browser.warm_pages import WarmPages
 
 if TYPE_CHECKING:
     from playwright.async_api import Playwright
@@ -21,16 +21,16 @@ _GONE = "Connection closed"
 """In what Playwright says once its driver has ended."""
 
 
-class Browser:
+class BrowserProcess:
     """A running Chromium and the driver that speaks to it: neither outlives the other. Made by
-    `Browser.start`."""
+    `BrowserProcess.start`."""
 
     def __init__(
-        self, driver: "Playwright", process: Any, command: Command, settings: BrowserSettings
+        self, driver: "Playwright", process: Any, command: BrowserCommand, settings: BrowserSettings
     ) -> None:
-        self.visits: set[Visit] = set()
+        self.visits: set[EpisodeContext] = set()
         """In use."""
-        self.shelf = Shelf()
+        self.shelf = WarmPages()
         self.served = 0
         self.grown = False
         """Whether it was seen to hold more than it may between episodes."""
@@ -41,7 +41,7 @@ class Browser:
         self._closing: asyncio.Future[None] | None = None
 
     @classmethod
-    async def start(cls, settings: BrowserSettings) -> "Browser":
+    async def start(cls, settings: BrowserSettings) -> "BrowserProcess":
         """Start a driver and a browser.
 
         `ConfigError` where this machine cannot run one as configured, `EnvError` where the driver
@@ -57,11 +57,11 @@ class Browser:
         return browser
 
     @classmethod
-    async def _launch(cls, driver: "Playwright", settings: BrowserSettings) -> "Browser":
+    async def _launch(cls, driver: "Playwright", settings: BrowserSettings) -> "BrowserProcess":
         from playwright.async_api import Browser as Process
         from playwright.async_api import Error
 
-        command = await made_in_thread(partial(prepare, settings), Command.clear)
+        command = await made_in_thread(partial(prepare, settings), BrowserCommand.clear)
         try:
             launching = driver.chromium.launch(
                 executable_path=command.executable,
@@ -98,9 +98,9 @@ class Browser:
         """Return whether it is time for a fresh one."""
         return self.grown or self.served >= self._settings.recycle_after
 
-    async def open(self, screen: Screen) -> Visit:
+    async def open(self, screen: PageScreen) -> EpisodeContext:
         """Return a fresh context; raises `EnvError`."""
-        return await Visit.open(self._process, screen, self._settings)
+        return await EpisodeContext.open(self._process, screen, self._settings)
 
     async def is_healthy(self) -> bool:
         """Return whether it answers."""

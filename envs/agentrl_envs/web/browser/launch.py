@@ -19,9 +19,9 @@ from agentrl_envs.web.browser import relay
 from agentrl_envs.web.browser.chromium import find, flags
 from agentrl_envs.web.browser.settings import BrowserSettings
 from agentrl_sandbox import confine, enter
-from agentrl_sandbox.cgroup import Group
+from agentrl_sandbox.cgroup import ProcessCgroup
 from agentrl_sandbox.launch.users import own_block
-from agentrl_sandbox.lease import Lease, new_mark
+from agentrl_sandbox.lease import ResourceLease, new_mark
 from agentrl_sandbox.program import bounded, bubblewrap_options, doors
 from agentrl_sandbox.visible_files import is_visible
 
@@ -36,15 +36,15 @@ WAY_OUT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class BrowserCommand:
     """Command by which Playwright starts one browser, with its leases and its cgroup."""
 
     executable: str
     arguments: tuple[str, ...]
     environ: dict[str, str]
-    leases: tuple[Lease, ...]
+    leases: tuple[ResourceLease, ...]
     """The processes, and the directory of the profile if it is one of this machine."""
-    group: Group | None
+    group: ProcessCgroup | None
 
     @property
     def mark(self) -> str:
@@ -59,10 +59,10 @@ class Command:
             self.group.remove()
 
 
-def prepare(settings: BrowserSettings) -> Command:
+def prepare(settings: BrowserSettings) -> BrowserCommand:
     """Return the command of one more browser. It blocks; `ConfigError` where none can be run."""
     program = find(settings.executable)
-    leases = [Lease.take("process", f"browser-{new_mark()}")]
+    leases = [ResourceLease.take("process", f"browser-{new_mark()}")]
     environ = leases[0].environ
     group = bounded("browser", settings.memory_bytes)
     plan: dict[str, object] = {"cgroups": doors(group), "enter": ""}
@@ -70,14 +70,14 @@ def prepare(settings: BrowserSettings) -> Command:
         plan |= {"enter": enter.__file__, "bubblewrap": _inside(settings, program, environ)}
     else:
         profile = os.path.join(tempfile.gettempdir(), f"agentrl-browser-{new_mark()}")
-        leases.append(Lease.take("directory", profile))
+        leases.append(ResourceLease.take("directory", profile))
         # Chromium refuses to confine its renderers for root.
         command = [program, *flags(profile=profile, own_sandbox=os.geteuid() != 0)]
         plan |= {"command": command, "environ": {"HOME": profile, "TZ": "UTC", **environ}}
     script = ("-I", "-S")
     program_of = (sys.executable, *script, confine.__file__, json.dumps(plan))
     arguments = (*script, relay.__file__, *program_of)
-    return Command(sys.executable, arguments, dict(environ), tuple(leases), group)
+    return BrowserCommand(sys.executable, arguments, dict(environ), tuple(leases), group)
 
 
 def _inside(

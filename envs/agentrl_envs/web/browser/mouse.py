@@ -2,17 +2,17 @@
 
 import asyncio
 
-from agentrl_envs.web.browser.tab import Tab
+from agentrl_envs.web.browser.page import BrowserPage
 
 _DRAG_STEPS = 8
 
 
-async def to(tab: Tab, x: float, y: float) -> None:
+async def to(tab: BrowserPage, x: float, y: float) -> None:
     """Move the mouse somewhere."""
     await tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
 
-async def press(tab: Tab, x: float, y: float, *, times: int = 1) -> None:
+async def press(tab: BrowserPage, x: float, y: float, *, times: int = 1) -> None:
     """Click, so many times in a row.
 
     The events go out without waiting for one another, and happen in order: a page takes the next
@@ -30,7 +30,7 @@ async def press(tab: Tab, x: float, y: float, *, times: int = 1) -> None:
     )
 
 
-async def drag(tab: Tab, start: tuple[float, float], end: tuple[float, float]) -> None:
+async def drag(tab: BrowserPage, start: tuple[float, float], end: tuple[float, float]) -> None:
     """Press at one point, move to another, and let go."""
     mouse = tab.page.mouse
     await tab.call("drag", mouse.move(*start))

@@ -2,27 +2,27 @@
 
 import shutil
 
-from agentrl.doctor import Found
 from agentrl.errors import ConfigError
+from agentrl.runtime.doctor import ProbedPart
 from agentrl_envs.web.browser.chromium import INSTALL, find
 from agentrl_sandbox.cgroup import why_not
 
 
-def parts() -> tuple[Found, ...]:
+def parts() -> tuple[ProbedPart, ...]:
     """Return the browser, and what isolates it. Nothing is started."""
     try:
-        program = Found("chromium", True, find(), INSTALL)
+        program = ProbedPart("chromium", True, find(), INSTALL)
     except ConfigError:
-        program = Found("chromium", False, "not found", INSTALL)
+        program = ProbedPart("chromium", False, "not found", INSTALL)
     bubblewrap = shutil.which("bwrap")
-    isolated = Found(
+    isolated = ProbedPart(
         "isolation",
         bubblewrap is not None,
         "no network, no files" if bubblewrap else "no bwrap on PATH; browsers refuse to run",
         "apt-get install bubblewrap",
     )
     without = why_not()
-    bounded = Found(
+    bounded = ProbedPart(
         "memory bound",
         not without,
         without or "a cgroup around every browser",

@@ -4,8 +4,8 @@
                               ──► an empty page, ready  ──► it loads `start_url`
                               ──► a new context, when neither is left
 
-A page is there because an episode has left it that way (`World.reusable`), or because it was loaded
-while nobody waited (`World.ahead`).
+A page is there because an episode has left it that way (`EpisodeSite.reusable`), or because it was
+loaded while nobody waited (`EpisodeSite.ahead`).
 
 A browser is replaced, with its driver, when either dies and when it no longer answers, and its
 episodes fail with it;
@@ -16,14 +16,14 @@ ends with its last.
 import asyncio
 from typing import Self
 
-from agentrl.closing import close_all
 from agentrl.errors import EnvError
-from agentrl_envs.pooled import Chores, Places
-from agentrl_envs.web.browser.browser import Browser
+from agentrl.runtime.closing import close_all
+from agentrl_envs.pooled import BackgroundTasks, PoolPermits
+from agentrl_envs.web.browser.browser import BrowserProcess
+from agentrl_envs.web.browser.context import EpisodeContext, PageScreen
 from agentrl_envs.web.browser.settings import BrowserSettings
-from agentrl_envs.web.browser.shelf import Place
-from agentrl_envs.web.browser.visit import Screen, Visit
-from agentrl_envs.web.world import World
+from agentrl_envs.web.browser.warm_pages import PageOptions
+from agentrl_envs.web.episode_site import EpisodeSite
 
 _CLOSED = "this pool of browsers is closed; open another one"
 
@@ -34,12 +34,12 @@ class BrowserPool:
     def __init__(self, settings: BrowserSettings) -> None:
         self.settings = settings
         count = settings.browsers * settings.episodes
-        self._places = Places("page", count, within_s=settings.open_s)
-        self._browsers: list[Browser | None] = [None] * settings.browsers
+        self._places = PoolPermits("page", count, within_s=settings.open_s)
+        self._browsers: list[BrowserProcess | None] = [None] * settings.browsers
         self._starting = [asyncio.Lock() for _ in range(settings.browsers)]
-        self._retired: set[Browser] = set()
-        self._chores = Chores()
-        self._homes: dict[Visit, Browser] = {}
+        self._retired: set[BrowserProcess] = set()
+        self._chores = BackgroundTasks()
+        self._homes: dict[EpisodeContext, BrowserProcess] = {}
 
     @classmethod
     async def open(cls, settings: BrowserSettings) -> Self:
@@ -47,8 +47,8 @@ class BrowserPool:
         return cls(settings)
 
     async def visit(
-        self, world: World, screen: Screen, *, action_ms: float | None = None
-    ) -> tuple[Visit, bool]:
+        self, world: EpisodeSite, screen: PageScreen, *, action_ms: float | None = None
+    ) -> tuple[EpisodeContext, bool]:
         """Return a page for an episode, and whether it is at the world's `start_url` already.
 
         With `action_ms`, its time stands still but for so many milliseconds with every action.
@@ -56,26 +56,26 @@ class BrowserPool:
         on this machine.
         """
         stepped = action_ms is not None
-        place = Place(world.start_url, screen, used_too=world.reusable, stepped=stepped)
+        place = PageOptions(world.start_url, screen, used_too=world.reusable, stepped=stepped)
         visit, loaded = await self._placed(place)
         visit.action_ms = action_ms
         return visit, loaded
 
-    async def blank(self, screen: Screen, *, action_ms: float | None = None) -> Visit:
+    async def blank(self, screen: PageScreen, *, action_ms: float | None = None) -> EpisodeContext:
         """Return an empty page in a context of its own; raises as `visit` does."""
-        visit, _ = await self._placed(Place("", screen))
+        visit, _ = await self._placed(PageOptions("", screen))
         visit.action_ms = action_ms
         return visit
 
-    def prepare(self, visit: Visit, world: World) -> None:
+    def prepare(self, visit: EpisodeContext, world: EpisodeSite) -> None:
         """Make the pages ready that were taken for an episode, now that nobody waits for it."""
         if (browser := self._homes.get(visit)) is not None:
-            place = Place(
+            place = PageOptions(
                 world.start_url, visit.screen, used_too=world.reusable, stepped=visit.stepped
             )
             self._chores.begin(self._prepare(browser, place, world, visit.action_ms))
 
-    async def _placed(self, place: Place) -> tuple[Visit, bool]:
+    async def _placed(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
         if self._chores.closed:
             raise EnvError(_CLOSED)
         await self._places.take()
@@ -85,7 +85,7 @@ class BrowserPool:
             self._places.give()
             raise
 
-    async def release(self, visit: Visit) -> None:
+    async def release(self, visit: EpisodeContext) -> None:
         """Take a page back: for the next one of its kind, or to be thrown away."""
         browser = self._homes.pop(visit, None)
         if browser is None:
@@ -124,12 +124,12 @@ class BrowserPool:
         self._browsers = [None] * len(self._browsers)
         await close_all(running)
 
-    async def _visit(self, place: Place) -> tuple[Visit, bool]:
+    async def _visit(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
         slot = min(range(len(self._browsers)), key=self._load)
         browser = await self._running(slot)
         visit, loaded = browser.shelf.take(place), True
         if visit is None:
-            visit, loaded = browser.shelf.take(Place("", place.screen)), False
+            visit, loaded = browser.shelf.take(PageOptions("", place.screen)), False
         if visit is None:
             try:
                 visit = await browser.open(place.screen)
@@ -149,7 +149,7 @@ class BrowserPool:
         browser = self._browsers[slot]
         return 0 if browser is None else len(browser.visits)
 
-    async def _running(self, slot: int) -> Browser:
+    async def _running(self, slot: int) -> BrowserProcess:
         async with self._starting[slot]:
             browser = self._browsers[slot]
             if browser is not None and browser.alive and not browser.worn:
@@ -158,14 +158,16 @@ class BrowserPool:
                 self._browsers[slot] = None
                 self._retired.add(browser)
                 self._chores.begin(self._end_if_idle(browser))
-            fresh = await Browser.start(self.settings)
+            fresh = await BrowserProcess.start(self.settings)
             if self._chores.closed:
                 await fresh.close()
                 raise EnvError(_CLOSED)
             self._browsers[slot] = fresh
             return fresh
 
-    async def _put_back(self, browser: Browser, visit: Visit, url: str | None) -> None:
+    async def _put_back(
+        self, browser: BrowserProcess, visit: EpisodeContext, url: str | None
+    ) -> None:
         try:
             fits = url is not None and browser.alive and not browser.worn
             if url is not None and fits and not await visit.is_spoilt():
@@ -180,25 +182,29 @@ class BrowserPool:
         finally:
             await self._end_if_idle(browser)
 
-    async def _keep(self, browser: Browser, url: str, visit: Visit) -> None:
+    async def _keep(self, browser: BrowserProcess, url: str, visit: EpisodeContext) -> None:
         browser.shelf.put(url, visit)
         if (oldest := browser.shelf.surplus(self.settings.episodes)) is not None:
             await oldest.close()
 
-    async def _look_after(self, browser: Browser) -> None:
+    async def _look_after(self, browser: BrowserProcess) -> None:
         """End a browser that no longer answers."""
         if browser.alive and not await browser.is_healthy():
             await browser.close()
 
-    async def _end_if_idle(self, browser: Browser) -> None:
+    async def _end_if_idle(self, browser: BrowserProcess) -> None:
         if browser in self._retired and (not browser.visits or not browser.alive):
             await browser.close()
             self._retired.discard(browser)
 
     async def _prepare(
-        self, browser: Browser, place: Place, world: World, action_ms: float | None
+        self,
+        browser: BrowserProcess,
+        place: PageOptions,
+        world: EpisodeSite,
+        action_ms: float | None,
     ) -> None:
-        empty = Place("", place.screen)
+        empty = PageOptions("", place.screen)
         try:
             await self._load_ahead(browser, place, world, action_ms)
             while self._is_current(browser) and browser.shelf.count(empty) < self.settings.warm:
@@ -207,7 +213,11 @@ class BrowserPool:
             return  # whoever needs a page makes it, and hears why that fails
 
     async def _load_ahead(
-        self, browser: Browser, place: Place, world: World, action_ms: float | None
+        self,
+        browser: BrowserProcess,
+        place: PageOptions,
+        world: EpisodeSite,
+        action_ms: float | None,
     ) -> None:
         """Load the page that this episode began on for another one, if it may be and is not."""
         if not self._is_current(browser) or browser.shelf.count(place):
@@ -215,7 +225,7 @@ class BrowserPool:
         if world.reusable or (loader := world.ahead()) is None:
             return
         try:
-            empty = Place("", place.screen)
+            empty = PageOptions("", place.screen)
             visit = browser.shelf.take(empty) or await browser.open(place.screen)
             visit.action_ms = action_ms
             try:
@@ -229,5 +239,5 @@ class BrowserPool:
             await loader.close()
         await self._keep(browser, world.start_url, visit)
 
-    def _is_current(self, browser: Browser) -> bool:
+    def _is_current(self, browser: BrowserProcess) -> bool:
         return browser.alive and not browser.worn and not self._chores.closed

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from email.message import Message as Headers
 from typing import Any
 
+from agentrl_envs.web.browser.page import BrowserPage
 from agentrl_envs.web.browser.policy import is_within
-from agentrl_envs.web.browser.tab import Tab
-from agentrl_envs.web.world import WebRequest, WebResponse, World
+from agentrl_envs.web.episode_site import EpisodeSite, WebRequest, WebResponse
 
 NOT_FOUND = WebResponse(
     status=404, headers={"content-type": "text/plain; charset=utf-8"}, body=b"Not found"
@@ -32,7 +32,7 @@ _COOKIED = ("Document", "XHR", "Fetch")
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRequest:
     """A request that gets no answer."""
 
     why: str
@@ -76,7 +76,9 @@ def fulfilment(response: WebResponse) -> dict[str, Any]:
     }
 
 
-async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Refused | None:
+async def answer(
+    tab: BrowserPage, paused: Mapping[str, Any], world: EpisodeSite | None
+) -> RefusedRequest | None:
     """Answer a held request out of a world; say so where it is refused."""
     url, held = paused["request"]["url"], {"requestId": paused["requestId"]}
     is_page = paused.get("resourceType") == "Document"
@@ -84,7 +86,7 @@ async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Re
         # An aborted navigation leaves the page where it is; a failed one shows the browser's own.
         reason = "Aborted" if is_page else "BlockedByClient"
         await _quietly(tab, "Fetch.failRequest", {**held, "errorReason": reason})
-        return Refused(f"{url} is not allowed here")
+        return RefusedRequest(f"{url} is not allowed here")
     cookies = ""
     if tab.has_cookies is None:
         tab.has_cookies = False
@@ -97,15 +99,15 @@ async def answer(tab: Tab, paused: Mapping[str, Any], world: World | None) -> Re
         response = NOT_FOUND
     elif len(response.body) > MAX_BODY_BYTES:
         size = len(response.body)
-        refused = Refused(f"an answer of {size} bytes is over the limit of {MAX_BODY_BYTES}")
+        refused = RefusedRequest(f"an answer of {size} bytes is over the limit of {MAX_BODY_BYTES}")
         response = WebResponse(status=204) if is_page else TOO_LARGE
     elif is_page and not is_shown(response):
-        response, refused = WebResponse(status=204), Refused(f"{url} is no page to be shown")
+        response, refused = WebResponse(status=204), RefusedRequest(f"{url} is no page to be shown")
     await _quietly(tab, "Fetch.fulfillRequest", {**held, **fulfilment(response)})
     return refused
 
 
-async def _cookies(tab: Tab, url: str) -> str:
+async def _cookies(tab: BrowserPage, url: str) -> str:
     """Return the cookies of a request, which the browser adds later than we look.
 
     Those of longer paths come first, as in a browser. Among equals it goes by the moment at which
@@ -121,7 +123,7 @@ def _place(cookie: Mapping[str, Any]) -> tuple[int, str]:
     return -len(cookie["path"]), cookie["name"]
 
 
-async def _quietly(tab: Tab, method: str, params: dict[str, Any]) -> None:
+async def _quietly(tab: BrowserPage, method: str, params: dict[str, Any]) -> None:
     """Send what may come too late: the page has gone on, and nobody waits for the answer."""
     from playwright.async_api import Error
 

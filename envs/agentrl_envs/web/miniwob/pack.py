@@ -8,11 +8,11 @@ from typing import Final
 from agentrl.env import Action
 from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task
 from agentrl_envs.families import MINIWOB
 from agentrl_envs.web.miniwob.players import PLAYERS, scene_of
-from agentrl_envs.web.miniwob.world import MiniWobWorld
+from agentrl_envs.web.miniwob.world import MiniWobSite
 
 SEED_RANGES: Final[Mapping[Split, range]] = {
     "train": range(2**30),
@@ -83,9 +83,9 @@ class MiniWobPack:
             for family, start in zip(families, starts, strict=True):
                 yield task_of(family, seeds[start + number], split=split)
 
-    def world(self, task: Task) -> MiniWobWorld:
+    def world(self, task: Task) -> MiniWobSite:
         """Return the page of a task."""
-        return MiniWobWorld(
+        return MiniWobSite(
             task.data["family"], task.data["seed"], partial_credit=self._partial_credit
         )
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from agentrl.distribution import install_command
 from agentrl.errors import ConfigError
-from agentrl_envs.web.world import WebRequest, WebResponse
+from agentrl.runtime.distribution import install_command
+from agentrl_envs.web.episode_site import WebRequest, WebResponse
 
 ORIGIN: Final = "http://miniwob.test"
 _MOST_PAGES = 64

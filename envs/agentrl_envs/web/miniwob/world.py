@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from agentrl.errors import EnvError
+from agentrl_envs.web.episode_site import LivePage, SiteVerdict, WebRequest, WebResponse
 from agentrl_envs.web.miniwob import pages
-from agentrl_envs.web.world import LivePage, Verdict, WebRequest, WebResponse
 
 _BEGIN = pages.script("begin.js")
 _JUDGE = pages.script("judge.js")
@@ -32,7 +32,7 @@ distance in radii, and measures it from a dot that is never where the pixel is. 
 than 0.982, and the centre as an observation gives it 0.915 or more."""
 
 
-class MiniWobWorld:
+class MiniWobSite:
     """A page of a family under a seed.
 
     The reward is the page's own, without its decay over time: 1 for the full reward of the page,
@@ -60,18 +60,18 @@ class MiniWobWorld:
             raise EnvError(f"{self.start_url} with seed {self._seed} gave no instruction: {goal!r}")
         return goal
 
-    async def judge(self, page: LivePage, said: str | None) -> Verdict:
+    async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
         """Read the page's verdict; an answer in words ends the episode and is worth nothing.
 
         So does leaving the page: its problem is gone with it, and another page's verdict is none.
         """
         state: Mapping[str, Any] | None = await page.evaluate(_JUDGE)
         if state is None:
-            return Verdict(reward=0.0, done=True, info={"reason": _LEFT})
+            return SiteVerdict(reward=0.0, done=True, info={"reason": _LEFT})
         if not state["done"]:
-            return Verdict(reward=0.0, done=said is not None)
+            return SiteVerdict(reward=0.0, done=said is not None)
         raw = float(state["raw"])
-        return Verdict(
+        return SiteVerdict(
             reward=paid(
                 raw,
                 full=FULL_REWARDS.get(self._family, 1.0),
@@ -81,7 +81,7 @@ class MiniWobWorld:
             info={"raw_reward": raw, "reason": state.get("reason")},
         )
 
-    def ahead(self) -> "MiniWobWorld":
+    def ahead(self) -> "MiniWobSite":
         """Return the same page without a problem: the problem comes with `begin`."""
         return type(self)(self._family, 0)
 

@@ -1,8 +1,17 @@
 """Observations of a page, and functions to read them back."""
 
+from agentrl_envs.accessibility.node import AccessibilityNode
+from agentrl_envs.accessibility.reading import ObservedPage, read
 from agentrl_envs.web.observation.look import look
-from agentrl_envs.web.observation.node import Node
-from agentrl_envs.web.observation.reading import Page, read
-from agentrl_envs.web.observation.view import Eye, Kind, View, Wants
+from agentrl_envs.web.observation.view import Kind, PageObservationOptions, PageProbe, PageView
 
-__all__ = ["Eye", "Kind", "Node", "Page", "View", "Wants", "look", "read"]
+__all__ = [
+    "AccessibilityNode",
+    "Kind",
+    "ObservedPage",
+    "PageObservationOptions",
+    "PageProbe",
+    "PageView",
+    "look",
+    "read",
+]

@@ -6,16 +6,16 @@ from typing import Any
 
 from agentrl.errors import EnvError
 from agentrl.message import Image
-from agentrl.thread import in_thread
+from agentrl.runtime.threads import in_thread
+from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.web.observation.marks import Box, mark
-from agentrl_envs.web.observation.node import Node
-from agentrl_envs.web.observation.view import Eye, Kind, View, Wants
+from agentrl_envs.web.observation.view import Kind, PageObservationOptions, PageProbe, PageView
 
 _SHARE_OF_DEADLINE = 0.5
 """The scripts stop and count after so much of it; layout and transport get the rest."""
 
 
-async def look(eye: Eye, wants: Wants) -> View:
+async def look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
     """Look at a page.
 
     What a cap leaves out is counted in the text. Raises `EnvError` where the page does not answer
@@ -30,7 +30,7 @@ async def look(eye: Eye, wants: Wants) -> View:
         ) from error
 
 
-async def _look(eye: Eye, wants: Wants) -> View:
+async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
     limits = _limits(wants)
     seen = await eye.run("observe", limits)
     nodes = tuple(_node(*fields) for fields in seen["nodes"])
@@ -46,7 +46,7 @@ async def _look(eye: Eye, wants: Wants) -> View:
     images = await _images(eye, wants, seen)
     ordered = [(kind, *texts[kind]) for kind in wants.kinds if kind in texts]
     headed = [text if len(ordered) == 1 else f"{kind}:\n{text}" for kind, text, _ in ordered]
-    return View(
+    return PageView(
         url=seen["url"],
         title=seen["title"],
         text="\n\n".join(headed),
@@ -56,7 +56,7 @@ async def _look(eye: Eye, wants: Wants) -> View:
     )
 
 
-def plain(nodes: Sequence[Node]) -> list[str]:
+def plain(nodes: Sequence[AccessibilityNode]) -> list[str]:
     """Return the visible text, a line per piece."""
     return [words for node in nodes if (words := node.name or node.value())]
 
@@ -78,7 +78,9 @@ def capped(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, b
     return "\n".join(kept), missing > 0
 
 
-async def _images(eye: Eye, wants: Wants, seen: Mapping[str, Any]) -> tuple[Image, ...]:
+async def _images(
+    eye: PageProbe, wants: PageObservationOptions, seen: Mapping[str, Any]
+) -> tuple[Image, ...]:
     pictured = [kind for kind in wants.kinds if kind in ("screenshot", "marks")]
     if not pictured:
         return ()
@@ -89,11 +91,15 @@ async def _images(eye: Eye, wants: Wants, seen: Mapping[str, Any]) -> tuple[Imag
     return tuple(Image(marked if kind == "marks" else png) for kind in pictured)
 
 
-def _node(depth: int, id_: int, role: str, name: str, attributes: Mapping[str, str]) -> Node:
-    return Node(role=role, name=name, id=id_ or None, depth=depth, attributes=attributes)
+def _node(
+    depth: int, id_: int, role: str, name: str, attributes: Mapping[str, str]
+) -> AccessibilityNode:
+    return AccessibilityNode(
+        role=role, name=name, id=id_ or None, depth=depth, attributes=attributes
+    )
 
 
-def _limits(wants: Wants) -> dict[str, Any]:
+def _limits(wants: PageObservationOptions) -> dict[str, Any]:
     return {
         "maxNodes": wants.max_nodes,
         "maxText": wants.max_name_characters,

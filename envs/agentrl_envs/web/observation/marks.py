@@ -7,7 +7,7 @@ from typing import Final
 from PIL import ImageDraw, ImageFont
 
 from agentrl.message import Image
-from agentrl.vision.decoding import decode_image
+from agentrl.models.vision.decoding import decode_image
 
 Box = tuple[float, float, float, float]
 """Left, top, width and height in pixels of the viewport."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from agentrl.errors import ConfigError
 from agentrl.message import Image
-from agentrl_envs.web.observation.node import Node
+from agentrl_envs.accessibility.node import AccessibilityNode
 
 Kind = Literal["axtree", "dom", "text", "screenshot", "marks"]
 """`axtree`: a line per element that matters, with ids. `dom`: the page's markup, pruned, with ids.
@@ -16,7 +16,7 @@ ids drawn onto the elements."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class Eye(Protocol):
+class PageProbe(Protocol):
     """A way into one page, past its own scripts.
 
     `scripts.HOOK` has run in the page's own world before the page's scripts, and `scripts.OBSERVE`
@@ -38,7 +38,7 @@ class Eye(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wants:
+class PageObservationOptions:
     """Settings of an observation."""
 
     kinds: tuple[Kind, ...] = ("axtree",)
@@ -62,14 +62,14 @@ class Wants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class PageView:
     """Result of one look at a page."""
 
     url: str
     title: str
     text: str
     images: tuple[Image, ...] = ()
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[AccessibilityNode, ...] = ()
     """The lines of the tree, whether it was asked for as text or not."""
     truncated: bool = False
     """Whether a cap left something out; the text then says how much."""

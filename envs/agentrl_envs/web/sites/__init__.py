@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from agentrl_envs.web.sites.pack import SitePack
+from agentrl_envs.web.sites.pack import TemplateSitePack
 
 
-def shop_pack(**settings: Any) -> SitePack[Any]:
-    """Return the tasks of the shop; the settings are those of `SitePack`."""
+def shop_pack(**settings: Any) -> TemplateSitePack[Any]:
+    """Return the tasks of the shop; the settings are those of `TemplateSitePack`."""
     from agentrl_envs.web.sites.shop.site import SHOP
 
-    return SitePack(SHOP, **settings)
+    return TemplateSitePack(SHOP, **settings)
 
 
-def wiki_pack(**settings: Any) -> SitePack[Any]:
-    """Return the tasks of the wiki; the settings are those of `SitePack`."""
+def wiki_pack(**settings: Any) -> TemplateSitePack[Any]:
+    """Return the tasks of the wiki; the settings are those of `TemplateSitePack`."""
     from agentrl_envs.web.sites.wiki.site import WIKI
 
-    return SitePack(WIKI, **settings)
+    return TemplateSitePack(WIKI, **settings)

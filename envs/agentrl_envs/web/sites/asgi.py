@@ -7,11 +7,11 @@ from typing import Any, Generic, Self, TypeVar, cast
 from urllib.parse import urljoin, urlsplit
 
 from agentrl.errors import ConfigError, EnvError, blame
-from agentrl_envs.web.world import LivePage, Verdict, WebRequest, WebResponse
+from agentrl_envs.web.episode_site import LivePage, SiteVerdict, WebRequest, WebResponse
 
 State = TypeVar("State")
 AsgiApp = Callable[[Any, Any, Any], Any]
-Check = Callable[[State, str | None], Verdict]
+Check = Callable[[State, str | None], SiteVerdict]
 """Judges the state, and the agent's last word where there is one."""
 
 STATE_KEY = "agentrl.state"
@@ -19,7 +19,7 @@ STATE_KEY = "agentrl.state"
 _HOP_BY_HOP = frozenset({"connection", "content-length", "host", "transfer-encoding"})
 
 
-class AsgiWorld(Generic[State]):
+class AsgiSite(Generic[State]):
     """One episode on a site. The application is shared; the state is this episode's alone."""
 
     reusable = False
@@ -70,7 +70,7 @@ class AsgiWorld(Generic[State]):
         del page
         return self.goal
 
-    async def judge(self, page: LivePage, said: str | None) -> Verdict:
+    async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
         """Judge the state of the server, whatever the page shows."""
         del page
         return self.check(self.state, said)

@@ -11,15 +11,15 @@ from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.task import Task
 from agentrl_envs.templates import TemplateTasks, Wanted
-from agentrl_envs.web.sites.asgi import AsgiApp, AsgiWorld
+from agentrl_envs.web.sites.asgi import AsgiApp, AsgiSite
 from agentrl_envs.web.sites.play import next_action
-from agentrl_envs.web.sites.template import Template, checker
+from agentrl_envs.web.sites.template import SiteTemplate, checker
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site(Generic[State]):
+class TemplateSite(Generic[State]):
     """A site, and what there is to do on it."""
 
     name: str
@@ -28,7 +28,7 @@ class Site(Generic[State]):
     """Makes the state of a seed."""
     summary: Callable[[State], Mapping[str, Any]]
     """Tells everything of a state that a task may be about, in plain values."""
-    templates: Sequence[Template[State]]
+    templates: Sequence[SiteTemplate[State]]
     heldout_templates: frozenset[str]
     """Kept for evaluation where templates are held out."""
 
@@ -38,10 +38,10 @@ class Site(Generic[State]):
         return f"http://{self.name}.invalid"
 
 
-class SitePack(TemplateTasks[Template[State]], Generic[State]):
+class TemplateSitePack(TemplateTasks[SiteTemplate[State]], Generic[State]):
     """The tasks of a site. Templates take turns; the choices are those of `TemplateTasks`."""
 
-    def __init__(self, site: Site[State], **choices: Any) -> None:
+    def __init__(self, site: TemplateSite[State], **choices: Any) -> None:
         """Choose tasks; raises `ConfigError` for what there is not, and for a split left empty."""
         self._site = site
         try:
@@ -49,16 +49,16 @@ class SitePack(TemplateTasks[Template[State]], Generic[State]):
         except TypeError as error:
             raise ConfigError(f"the tasks of {site.name}: {error}") from None
 
-    def filled_in(self, template: Template[State], random: Random, seed: int) -> Wanted:
+    def filled_in(self, template: SiteTemplate[State], random: Random, seed: int) -> Wanted:
         """Return the parameters of a task, on the state of a seed."""
         return template.make(random, self._site.state(seed))
 
-    def world(self, task: Task) -> AsgiWorld[State]:
+    def world(self, task: Task) -> AsgiSite[State]:
         """Return the world of a task, with a state of its own."""
         template, wanted = self.template_of(task), dict(task.data["wanted"])
         state = self._site.state(task.data["seed"])
         template.prepare(state, wanted)
-        return AsgiWorld(
+        return AsgiSite(
             self._site.app(),
             state,
             goal=wanted["goal"],

@@ -20,7 +20,7 @@ _POLICY = (
 )
 
 
-class Pages:
+class PageTemplates:
     """Renders the templates of one folder; every value is escaped."""
 
     def __init__(self, folder: Path, filters: Mapping[str, Any]) -> None:

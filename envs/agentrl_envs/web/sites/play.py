@@ -6,11 +6,11 @@ from typing import Any
 from agentrl.env import Action, call
 from agentrl.message import Message
 from agentrl.task import Task
-from agentrl_envs.web.observation.reading import Page, read
+from agentrl_envs.accessibility.reading import ObservedPage, read
 
-Script = Generator[Action, Page, None]
+Script = Generator[Action, ObservedPage, None]
 """Yields actions; what is sent into it is the page as it was then shown."""
-Player = Callable[[Page, dict[str, Any]], Script]
+Player = Callable[[ObservedPage, dict[str, Any]], Script]
 """Begins a script on the page of the opening message, and what the task wants."""
 
 
@@ -42,17 +42,17 @@ def _observations(seen: Sequence[Message]) -> list[str]:
     return shown
 
 
-def click(page: Page, role: str, name: str) -> Action:
+def click(page: ObservedPage, role: str, name: str) -> Action:
     """Return the action of clicking on the first element of this role and name."""
     return call("click", id=page.id(role, name))
 
 
-def fill(page: Page, name: str, text: str) -> Action:
+def fill(page: ObservedPage, name: str, text: str) -> Action:
     """Return the action of filling in the text box of this name."""
     return call("fill", id=page.id("textbox", name), text=text)
 
 
-def select(page: Page, name: str, option: str) -> Action:
+def select(page: ObservedPage, name: str, option: str) -> Action:
     """Return the action of choosing an option of the list of this name."""
     return call("select", id=page.id("combobox", name), option=option)
 

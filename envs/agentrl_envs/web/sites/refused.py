@@ -1,5 +1,5 @@
 """Refusal of a site to do what it was asked for."""
 
 
-class Refused(Exception):
+class SiteRefusal(Exception):
     """Nothing was changed; the text is for whoever asked."""

@@ -8,12 +8,12 @@ from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from agentrl_envs.web.sites.asgi import STATE_KEY, AsgiApp
-from agentrl_envs.web.sites.pack import Site
+from agentrl_envs.web.sites.pack import TemplateSite
 
 SITES = ("shop", "wiki")
 
 
-def site_of(name: str) -> Site[Any]:
+def site_of(name: str) -> TemplateSite[Any]:
     """Return a site by its name."""
     if name == "shop":
         from agentrl_envs.web.sites.shop.site import SHOP
@@ -24,7 +24,7 @@ def site_of(name: str) -> Site[Any]:
     return WIKI
 
 
-def served(site: Site[Any], seed: int) -> AsgiApp:
+def served(site: TemplateSite[Any], seed: int) -> AsgiApp:
     """Return an application with a state of its own."""
     state, app = site.state(seed), site.app()
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from agentrl_envs.templates import Unfit, Wanted
+from agentrl_envs.templates import UnfitChoice, Wanted
+from agentrl_envs.web.episode_site import SiteVerdict
 from agentrl_envs.web.sites.asgi import Check
 from agentrl_envs.web.sites.play import Player
-from agentrl_envs.web.world import Verdict
 
 State = TypeVar("State")
-__all__ = ["Template", "Unfit", "Wanted", "checker", "nothing"]
+__all__ = ["SiteTemplate", "UnfitChoice", "Wanted", "checker", "nothing"]
 
 
 def nothing(state: Any, wanted: Wanted) -> None:
@@ -21,14 +21,14 @@ def nothing(state: Any, wanted: Wanted) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template(Generic[State]):
+class SiteTemplate(Generic[State]):
     """One kind of task."""
 
     name: str
     level: int
     """1 to 3: how many steps and conditions."""
     make: Callable[[Random, State], Wanted]
-    """Choose a task on a fresh state. Raises `Unfit` to be asked again with another seed."""
+    """Choose a task on a fresh state. Raises `UnfitChoice` to be asked again with another seed."""
     play: Player
     do: Callable[[State, Wanted], None] = nothing
     """Do the task on the state: what the state is then is what is wanted, and nothing else."""
@@ -39,7 +39,7 @@ class Template(Generic[State]):
 
 
 def checker(
-    template: Template[State],
+    template: SiteTemplate[State],
     wanted: Wanted,
     start: State,
     summary: Callable[[State], Mapping[str, Any]],
@@ -53,10 +53,10 @@ def checker(
     template.do(done, wanted)
     aim = summary(done)
 
-    def check(state: State, said: str | None) -> Verdict:
+    def check(state: State, said: str | None) -> SiteVerdict:
         fits = summary(state) == aim
         if template.right is not None:
             fits = fits and said is not None and template.right(said, wanted["answer"])
-        return Verdict(reward=float(fits), done=fits or said is not None)
+        return SiteVerdict(reward=float(fits), done=fits or said is not None)
 
     return check

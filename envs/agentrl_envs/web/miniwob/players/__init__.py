@@ -1,6 +1,14 @@
 """Players of the families of MiniWoB++, from what an agent sees and nothing else."""
 
 from agentrl_envs.web.miniwob.players import clicking, dragging, filling, searching
-from agentrl_envs.web.miniwob.players.scene import PLAYERS, Scene, scene_of
+from agentrl_envs.web.miniwob.players.scene import PLAYERS, PlayerConversation, scene_of
 
-__all__ = ["PLAYERS", "Scene", "clicking", "dragging", "filling", "scene_of", "searching"]
+__all__ = [
+    "PLAYERS",
+    "PlayerConversation",
+    "clicking",
+    "dragging",
+    "filling",
+    "scene_of",
+    "searching",
+]

@@ -4,23 +4,23 @@ from collections.abc import Mapping, Sequence
 
 from agentrl.env import Action, call, say
 from agentrl_envs.web.miniwob.players.scene import (
-    Scene,
+    PlayerConversation,
     click,
     found,
     plans,
     plays,
     submit,
 )
-from agentrl_envs.web.observation import Node, Page
+from agentrl_envs.web.observation import AccessibilityNode, ObservedPage
 
 
 @plans("click-test")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     return [click(scene.first.find("button"))]
 
 
 @plans("click-test-2", "click-test-transfer", "click-button-sequence")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     named = [word.strip(".,") for word in scene.goal.split() if word.strip(".,").isupper()]
     if not all(scene.first.all("button", name) for name in named):
         return [say("It lies under another button.")]  # about one problem in a thousand
@@ -28,30 +28,30 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("click-button", "unicode-test")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     return [submit(scene.first, scene.quoted[0])]
 
 
 @plans("click-link")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     return [click(scene.first.find("generic", scene.quoted[0]))]
 
 
 @plans("click-option")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (name,) = found(r"Select (.+) and click Submit", scene.goal)
     return [click(scene.first.find("radio", name)), submit(scene.first)]
 
 
 @plans("click-checkboxes", "click-checkboxes-large", "click-checkboxes-transfer")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (listed,) = found(r"Select (.+) and click Submit", scene.goal)
     names = [] if listed == "nothing" else listed.split(", ")
     return [*(click(scene.first.find("checkbox", name)) for name in names), submit(scene.first)]
 
 
 @plays("click-collapsible", "click-collapsible-nodelay")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     header = scene.first.find("tab")
     return submit(scene.page) if scene.clicked(header.id) else click(header)
 
@@ -60,7 +60,7 @@ def _(scene: Scene) -> Action:
     *("click-collapsible-2", "click-collapsible-2-nodelay"),
     *("click-tab-2", "click-tab-2-easy", "click-tab-2-medium", "click-tab-2-hard"),
 )
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Open one after the other until the link is there."""
     wanted = scene.quoted[0]
     for node in scene.page.all("generic", wanted):
@@ -70,30 +70,30 @@ def _(scene: Scene) -> Action:
 
 
 @plans("click-tab")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (name,) = found(r"Click on (.+)\.", scene.goal)
     return [click(scene.first.find("tab", name))]
 
 
 @plans("click-color")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (colour,) = found(r"the (\w+) colored", scene.goal)
     return [click(next(n for n in scene.first.nodes if n.value("fill") == _css(colour)))]
 
 
 @plans("click-dialog")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     return [submit(scene.first, "Close")]
 
 
 @plans("click-dialog-2")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     name = scene.quoted[0]
     return [submit(scene.first, "Close" if name == "x" else name)]
 
 
 @plays("click-menu")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     (path,) = found(r"Select (.+)", scene.goal)
     names = path.split(">")
     at = len(scene.called("hover"))
@@ -103,7 +103,7 @@ def _(scene: Scene) -> Action:
 
 
 @plans("button-delay")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     """The first click and the waiting take the time of an action on top, 200 ms as it comes."""
     (seconds,) = found(r"wait (\d+) seconds", scene.goal)
     waiting = call("wait", milliseconds=int(seconds) * 1000 - 400)
@@ -111,7 +111,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plays("stock-market")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Look for six seconds now and then, and then all the time: it falls low enough at 7.6."""
     (most,) = found(r"less than \$(\d+\.\d+)", scene.goal)
     (price,) = found(r"Stock price: \$(\d+\.\d+)", scene.page.text)
@@ -121,7 +121,7 @@ def _(scene: Scene) -> Action:
 
 
 @plays("click-pie", "click-pie-nodelay")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """It unfolds for more than a second."""
     if len(scene.calls) == 1:
         return call("wait", milliseconds=2000)
@@ -129,7 +129,7 @@ def _(scene: Scene) -> Action:
 
 
 @plans("click-widget")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     kind = scene.quoted[0]
     role = {"text": "textbox", "textarea": "textbox"}.get(kind, kind)
     several = kind == "textarea"
@@ -137,7 +137,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("click-shades")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (shade,) = found(r"shades of (\w+)", scene.goal)
     channel = ("red", "green", "blue").index(shade)
     boxes = [node for node in scene.first.all("generic") if node.has("fill")]
@@ -146,13 +146,13 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("ascending-numbers")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     labels = sorted(scene.first.all("label"), key=lambda node: int(node.name))
     return [call("click_at", x=label.at[0], y=label.at[1]) for label in labels]
 
 
 @plans("grid-coordinate")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     x, y = map(int, found(r"\((-?\d+),(-?\d+)\)", scene.goal))
     circles = scene.first.all("circle")
     columns = sorted({circle.at[0] for circle in circles})
@@ -162,26 +162,26 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("find-greatest")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     cards = [node for node in scene.first.all("generic") if node.name.lstrip("-").isdigit()]
     return [click(max(cards, key=lambda card: int(card.name))), submit(scene.first)]
 
 
 @plans("click-shape")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (wanted,) = found(r"Click on an? (.+)", scene.goal)
     return [click(next(node for node in _shapes(scene.first) if fits(node, wanted)))]
 
 
 @plans("count-shape")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (wanted,) = found(r"How many (.+) are there", scene.goal)
     count = sum(fits(node, wanted) for node in _shapes(scene.first))
     return [submit(scene.first, str(count))]
 
 
 @plans("identify-shape")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     shape = _shapes(scene.first)[0]
     kinds = {"rect": "Rectangle", "circle": "Circle", "polygon": "Triangle"}
     name = kinds.get(shape.role) or ("Number" if shape.name.isdigit() else "Letter")
@@ -189,7 +189,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("odd-or-even")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     nodes = scene.first.nodes
     numbers = [at for at, node in enumerate(nodes) if node.role == "text"]
     odd = {at: int(nodes[at].name) % 2 for at in numbers}
@@ -197,9 +197,9 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("buy-ticket")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     nodes = scene.first.nodes
-    tickets = list[tuple[Node, Mapping[str, int]]]()
+    tickets = list[tuple[AccessibilityNode, Mapping[str, int]]]()
     for at, node in enumerate(nodes):
         if node.role == "button":
             (cost,) = found(r"\$(\d+)", node.name)
@@ -212,12 +212,12 @@ def _(scene: Scene) -> Sequence[Action]:
     return [click(ordered[-1 if most else 0][0])]
 
 
-def fits(node: Node, wanted: str) -> bool:
+def fits(node: AccessibilityNode, wanted: str) -> bool:
     """Say whether a shape is what a description of size, colour and kind names."""
     return all(_is(node, word) for word in wanted.split())
 
 
-def _is(node: Node, word: str) -> bool:
+def _is(node: AccessibilityNode, word: str) -> bool:
     one = word.removesuffix("s") if len(word) > 1 else word
     if one in ("shape", "item"):
         return one == "item" or node.role != "label"
@@ -232,7 +232,7 @@ def _is(node: Node, word: str) -> bool:
     return node.value("fill") == _css(one)
 
 
-def _height(node: Node) -> float:
+def _height(node: AccessibilityNode) -> float:
     return node.size[1]
 
 
@@ -240,7 +240,7 @@ def _css(colour: str) -> str:
     return {"aqua": "cyan", "gray": "grey"}.get(colour, colour)
 
 
-def _shapes(page: Page) -> list[Node]:
+def _shapes(page: ObservedPage) -> list[AccessibilityNode]:
     return [node for node in page.nodes if node.role in ("rect", "circle", "polygon", "label")]
 
 

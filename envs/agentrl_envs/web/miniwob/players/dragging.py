@@ -5,26 +5,26 @@ from collections.abc import Sequence
 from agentrl.env import Action
 from agentrl_envs.web.miniwob.players.clicking import fits
 from agentrl_envs.web.miniwob.players.scene import (
-    Scene,
+    PlayerConversation,
     drag_at,
     found,
     plans,
     plays,
     submit,
 )
-from agentrl_envs.web.observation import Node, Page
+from agentrl_envs.web.observation import AccessibilityNode, ObservedPage
 
 _WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 
 
 @plans("drag-box")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     small, large = scene.first.find("generic", "s"), scene.first.find("generic", "L")
     return [drag_at(small.at, large.at), submit(scene.first)]
 
 
 @plans("drag-circle", "drag-single-shape")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (way,) = found(r"(left|right|up|down)", scene.goal)
     shape = next(n for n in scene.first.nodes if n.role in ("circle", "rect", "polygon", "label"))
     (x, y), (right, down) = shape.at, _WAYS[way]
@@ -32,7 +32,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("drag-shapes", "drag-shapes-2")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     shapes = [n for n in scene.first.nodes if n.role in ("circle", "rect", "polygon")]
     boxes = sorted((n for n in shapes if not n.has("fill")), key=lambda box: box.at)
     (wanted,) = found(r"Drag all (.+?) into", scene.goal)
@@ -47,7 +47,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("drag-items")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     items = _items(scene.first)
     name, where = found(r"Drag (\S+) (.+)\.", scene.goal)
     at = next(at for at, item in enumerate(items) if item.name == name)
@@ -56,7 +56,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plays("drag-sort-numbers")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Bring the smallest that is not in its place there."""
     items = _items(scene.page)
     numbers = [int(item.name) for item in items]
@@ -67,7 +67,7 @@ def _(scene: Scene) -> Action:
 
 
 @plans("resize-textarea")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     side, change = found(r"the (width|height) is (larger|smaller)", scene.goal)
     corner = next(n for n in scene.first.nodes if "ui-resizable-se" in n.value("class"))
     by = 25 if change == "larger" else -20
@@ -76,7 +76,7 @@ def _(scene: Scene) -> Sequence[Action]:
     return [drag_at((x, y), end), submit(scene.first)]
 
 
-def _items(page: Page) -> list[Node]:
+def _items(page: ObservedPage) -> list[AccessibilityNode]:
     items = [n for n in page.nodes if n.role == "generic" and n.name and n.has("at")]
     return sorted(items, key=lambda item: item.at[1])
 
@@ -92,7 +92,7 @@ def _position(where: str, at: int, count: int) -> int:
     return int(nth) - 1
 
 
-def _into(item: Node, place: Node) -> Action:
+def _into(item: AccessibilityNode, place: AccessibilityNode) -> Action:
     """Drag an item of a list a little further than the one whose place it takes."""
     beyond = 8 if place.at[1] > item.at[1] else -8
     return drag_at(item.at, (place.at[0], place.at[1] + beyond))

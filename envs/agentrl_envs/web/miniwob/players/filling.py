@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from agentrl.env import Action, call
 from agentrl_envs.web.miniwob.players.scene import (
     ORDINALS,
-    Scene,
+    PlayerConversation,
     click,
     fields,
     fill,
@@ -17,42 +17,42 @@ from agentrl_envs.web.miniwob.players.scene import (
     submit,
     texts,
 )
-from agentrl_envs.web.observation import Node, Page
+from agentrl_envs.web.observation import AccessibilityNode, ObservedPage
 
 
 @plans("enter-text", "enter-text-dynamic")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     return [fill(fields(scene.first)[0], scene.quoted[0]), submit(scene.first)]
 
 
 @plans("enter-text-2")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     word = scene.quoted[0]
     word = word.lower() if "lower" in scene.goal else word.upper()
     return [fill(fields(scene.first)[0], word), submit(scene.first)]
 
 
 @plans("enter-password")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     typed = [fill(field, scene.quoted[0]) for field in fields(scene.first)]
     return [*typed, submit(scene.first)]
 
 
 @plans("enter-date")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     month, day, year = found(r"(\d\d)/(\d\d)/(\d{4})", scene.goal)
     return [fill(fields(scene.first)[0], f"{year}-{month}-{day}"), submit(scene.first)]
 
 
 @plans("enter-time")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     hour, minute, half = found(r"(\d+):(\d\d) ([AP]M)", scene.goal)
     at = int(hour) % 12 + (12 if half == "PM" else 0)
     return [fill(fields(scene.first)[0], f"{at:02}:{minute}"), submit(scene.first)]
 
 
 @plays("login-user", "login-user-popup")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Fill in what is still empty; a window that comes up in between is declined first."""
     if scene.page.all("button", "Cancel"):
         return submit(scene.page, "Cancel")
@@ -63,20 +63,20 @@ def _(scene: Scene) -> Action:
 
 
 @plans("focus-text", "focus-text-2")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     words = [word for word in scene.goal.split() if word in ORDINALS]
     return [click(fields(scene.first)[ORDINALS[words[0]] if words else 0])]
 
 
 @plans("choose-list")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (option,) = found(r"Select (.+) from the list", scene.goal)
     box = scene.first.find("combobox")
     return [call("select", id=box.id, option=option), submit(scene.first)]
 
 
 @plans("copy-paste", "copy-paste-2")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     sources = [field for field in fields(scene.first) if field.has("multiline")]
     target = next(field for field in fields(scene.first) if not field.has("multiline"))
     words = [word for word in scene.goal.split() if word in ORDINALS]
@@ -85,14 +85,14 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("find-word")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (at,) = found(r"the (\d+)", scene.goal)
     words = re.findall(r"[\w'-]+", " ".join(texts(scene.first)))
     return [fill(fields(scene.first)[0], words[int(at) - 1]), submit(scene.first)]
 
 
 @plans("form-sequence-2")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     radio, field = found(r"the (\w+) radio .* into the (\w+) textbox", scene.goal)
     return [
         click(scene.first.all("radio")[ORDINALS[radio]]),
@@ -102,7 +102,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plays("form-sequence")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Move the slider with the keyboard, a step at a time."""
     value, box = found(r"Select (-?\d+) with the slider, click the (\w+) checkbox", scene.goal)
     handle = next(n for n in scene.page.nodes if "ui-slider-handle" in n.value("class"))
@@ -116,7 +116,7 @@ def _(scene: Scene) -> Action:
 
 
 @plays("form-sequence-3")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     option, button = found(r'Choose (.+) from the dropdown, .* labeled "(.+)"', scene.goal)
     if not scene.calls:
         return click(next(n for n in scene.page.nodes if n.id and n.role == "generic"))
@@ -126,13 +126,13 @@ def _(scene: Scene) -> Action:
 
 
 @plays("generate-number")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     shown = [int(text) for text in texts(scene.page) if re.fullmatch(r"-?\d+", text)]
     return submit(scene.page, "Submit" if shown and _suits(shown[0], scene.goal) else "Generate")
 
 
 @plays("guess-number")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Halve what is left."""
     low, high = 0, 9
     field = scene.page.find("spinbutton")
@@ -147,7 +147,7 @@ def _(scene: Scene) -> Action:
 
 
 @plans("multi-layouts", "multi-orderings")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     genre, director, year = found(
         r"Search for (.+) movies directed by (.+) from year (\d+)", scene.goal
     )
@@ -162,20 +162,20 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("read-table")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (label,) = found(r"the value of (.+) into", scene.goal)
     return [fill(fields(scene.first)[0], _table(scene.first)[label]), submit(scene.first)]
 
 
 @plans("read-table-2")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     table = _table(scene.first)
     asked = [fill(field, table[label.rstrip(":")]) for label, field in _labelled(scene.first)]
     return [*asked, submit(scene.first)]
 
 
 @plans("simple-arithmetic")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     a, sign, b = found(r"(-?\d+) ?([+x*-]) ?(-?\d+)", " ".join(texts(scene.first)))
     left, right = int(a), int(b)
     answer = {"+": left + right, "-": left - right}.get(sign, left * right)
@@ -183,7 +183,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("simple-algebra")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     line = next(text for text in texts(scene.first) if re.search(r"\d", text))
     left, sign, right, total = found(r"(x|-?\d+) ([+-]) (x|-?\d+) = (-?\d+)", line)
     result = int(total)
@@ -195,12 +195,12 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plans("text-transform")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     return [fill(fields(scene.first)[0], "".join(texts(scene.first))), submit(scene.first)]
 
 
 @plays("use-autocomplete", "use-autocomplete-nodelay")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Type the beginning, then take the item that ends as it should."""
     begins, ends = [*scene.quoted, ""][:2]
     if scene.calls and scene.calls[-1].name == "click":
@@ -215,7 +215,7 @@ def _(scene: Scene) -> Action:
 
 
 @plays("use-spinner")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     (value,) = found(r"Select (-?\d+)", scene.goal)
     spinner = scene.page.find("spinbutton")
     if not scene.calls:
@@ -225,7 +225,7 @@ def _(scene: Scene) -> Action:
 
 
 @plays("sign-agreement")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     names = scene.quoted
     if not names:
         return submit(scene.page, "Cancel" if "cancel" in scene.goal else "Agree")
@@ -235,9 +235,9 @@ def _(scene: Scene) -> Action:
     return submit(scene.page, names[1]) if name.value() else fill(name, names[0])
 
 
-def _labelled(page: Page) -> list[tuple[str, Node]]:
+def _labelled(page: ObservedPage) -> list[tuple[str, AccessibilityNode]]:
     """Return the fields with the text before each; after each where a field comes first."""
-    label, pairs = "", list[tuple[str, Node]]()
+    label, pairs = "", list[tuple[str, AccessibilityNode]]()
     nodes = [node for node in page.nodes if node.role in ("textbox", "text")]
     if nodes and nodes[0].role == "textbox" and not nodes[0].name:
         nodes.reverse()
@@ -249,7 +249,7 @@ def _labelled(page: Page) -> list[tuple[str, Node]]:
     return pairs
 
 
-def _table(page: Page) -> dict[str, str]:
+def _table(page: ObservedPage) -> dict[str, str]:
     rows = [row.name.split(" | ") for row in page.all("row")]
     return {row[0]: row[1] for row in rows if len(row) == 2}
 

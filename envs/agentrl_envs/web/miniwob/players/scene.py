@@ -7,18 +7,18 @@ from typing import Final
 
 from agentrl.env import Action, call, say
 from agentrl.message import Message, ToolCall
-from agentrl_envs.web.observation import Node, Page, read
+from agentrl_envs.web.observation import AccessibilityNode, ObservedPage, read
 
 ORDINALS: Final = {"1st": 0, "2nd": 1, "3rd": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class PlayerConversation:
     """A conversation so far."""
 
     goal: str
-    first: Page
-    page: Page
+    first: ObservedPage
+    page: ObservedPage
     """The newest one that was shown."""
     calls: tuple[ToolCall, ...]
     said: str
@@ -38,7 +38,7 @@ class Scene:
         return re.findall(r'"(.*?)"', self.goal)
 
 
-Player = Callable[[Scene], Action]
+Player = Callable[[PlayerConversation], Action]
 PLAYERS: Final = dict[str, Player]()
 """Players by family."""
 
@@ -53,11 +53,11 @@ def plays(*families: str) -> Callable[[Player], Player]:
     return enter
 
 
-def plans(*families: str) -> Callable[[Callable[[Scene], Sequence[Action]]], Player]:
+def plans(*families: str) -> Callable[[Callable[[PlayerConversation], Sequence[Action]]], Player]:
     """Enter a function that says all actions, from what can be seen at the opening."""
 
-    def enter(plan: Callable[[Scene], Sequence[Action]]) -> Player:
-        def play(scene: Scene) -> Action:
+    def enter(plan: Callable[[PlayerConversation], Sequence[Action]]) -> Player:
+        def play(scene: PlayerConversation) -> Action:
             actions = plan(scene)
             return actions[len(scene.calls)] if len(scene.calls) < len(actions) else say("done")
 
@@ -66,12 +66,12 @@ def plans(*families: str) -> Callable[[Callable[[Scene], Sequence[Action]]], Pla
     return enter
 
 
-def scene_of(seen: Sequence[Message]) -> Scene:
+def scene_of(seen: Sequence[Message]) -> PlayerConversation:
     """Read a conversation that begins with a goal and a page."""
     shown = [message.text for message in seen if message.role in ("user", "tool")]
     pages = [text for text in shown if "\nurl: " in text or text.startswith(("url: ", "notice: "))]
     first = read(pages[0])
-    return Scene(
+    return PlayerConversation(
         goal=first.goal,
         first=first,
         page=read(pages[-1]),
@@ -80,12 +80,12 @@ def scene_of(seen: Sequence[Message]) -> Scene:
     )
 
 
-def click(target: Node | int) -> Action:
+def click(target: AccessibilityNode | int) -> Action:
     """Click on an element."""
     return call("click", id=_id(target))
 
 
-def fill(target: Node | int, text: str) -> Action:
+def fill(target: AccessibilityNode | int, text: str) -> Action:
     """Type into a field."""
     return call("fill", id=_id(target), text=text)
 
@@ -100,17 +100,17 @@ def drag_at(start: tuple[float, float], end: tuple[float, float]) -> Action:
     return call("drag_at", x1=start[0], y1=start[1], x2=end[0], y2=end[1])
 
 
-def submit(page: Page, name: str = "Submit") -> Action:
+def submit(page: ObservedPage, name: str = "Submit") -> Action:
     """Click on a button."""
     return click(page.find("button", name))
 
 
-def texts(page: Page) -> list[str]:
+def texts(page: ObservedPage) -> list[str]:
     """Return the static texts of a page."""
     return [node.name for node in page.all("text")]
 
 
-def fields(page: Page) -> tuple[Node, ...]:
+def fields(page: ObservedPage) -> tuple[AccessibilityNode, ...]:
     """Return the text fields of a page."""
     return page.all("textbox")
 
@@ -123,7 +123,7 @@ def found(pattern: str, text: str) -> tuple[str, ...]:
     return match.groups()
 
 
-def _id(target: Node | int) -> int:
+def _id(target: AccessibilityNode | int) -> int:
     id_ = target if isinstance(target, int) else target.id
     if id_ is None:
         raise LookupError(f"there is nothing to act on in {target}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agentrl.env import Action
 from agentrl_envs.web.miniwob.players.scene import (
-    Scene,
+    PlayerConversation,
     click,
     fields,
     fill,
@@ -14,7 +14,7 @@ from agentrl_envs.web.miniwob.players.scene import (
     submit,
     texts,
 )
-from agentrl_envs.web.observation import Node, Page
+from agentrl_envs.web.observation import AccessibilityNode, ObservedPage
 
 _MONTHS = (
     *("January", "February", "March", "April", "May", "June", "July"),
@@ -23,7 +23,7 @@ _MONTHS = (
 
 
 @plays("choose-date", "choose-date-easy", "choose-date-medium", "choose-date-nodelay")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Open the calendar, leaf to the month, take the day."""
     month, day, _ = map(int, found(r"(\d\d)/(\d\d)/(\d{4})", scene.goal))
     field = fields(scene.page)[0]
@@ -39,7 +39,7 @@ def _(scene: Scene) -> Action:
 
 
 @plays("phone-book")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     name, what = found(r"Find (.+) in the contact book and click on their (.+)\.", scene.goal)
     if not scene.page.all("heading", name):
         return click(scene.page.find("link", ">"))
@@ -50,7 +50,7 @@ def _(scene: Scene) -> Action:
 
 
 @plays("search-engine")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Leaf until the result is on the page; three are on each."""
     (nth,) = found(r"the (\d+)\w+ search result", scene.goal)
     if not scene.calls:
@@ -66,7 +66,7 @@ def _(scene: Scene) -> Action:
 
 
 @plays("navigate-tree")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     """Open folders, the first ones first, until the name is there."""
     name = scene.quoted[0]
     for node in scene.page.all("generic", name):
@@ -76,7 +76,7 @@ def _(scene: Scene) -> Action:
 
 
 @plans("social-media-all", "social-media-some")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     (user,) = found(r"posts? by (@\w+)", scene.goal)
     kind = scene.quoted[0].lower()
     icons = [n for n, author in _authored(scene.first) if author == user and _is(n, kind)]
@@ -86,7 +86,7 @@ def _(scene: Scene) -> Sequence[Action]:
 
 
 @plays("social-media")
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     (user,) = found(r"For the user (@\w+)", scene.goal)
     name = scene.quoted[0]
     kind = name.lower() if name in ("Reply", "Retweet", "Like") else "more"
@@ -98,9 +98,9 @@ def _(scene: Scene) -> Action:
 
 
 @plans("order-food")
-def _(scene: Scene) -> Sequence[Action]:
+def _(scene: PlayerConversation) -> Sequence[Action]:
     """Each dish is a text, the marks of what is in it, and a button for less and one for more."""
-    more = dict[str, Node]()
+    more = dict[str, AccessibilityNode]()
     marks = dict[str, list[str]]()
     dish = ""
     for node in scene.first.nodes:
@@ -123,7 +123,7 @@ def _(scene: Scene) -> Sequence[Action]:
     *("email-inbox", "email-inbox-delete", "email-inbox-important", "email-inbox-noscroll"),
     *("email-inbox-reply", "email-inbox-star-reply", "email-inbox-forward"),
 )
-def _(scene: Scene) -> Action:
+def _(scene: PlayerConversation) -> Action:
     (name,) = found(r"the email by (\w+)", scene.goal)
     for verb, icon in (("delete it", "trash"), ("mark it as important", "star")):
         if verb in scene.goal:
@@ -141,13 +141,13 @@ def _(scene: Scene) -> Action:
     return click(next(n for n in scene.page.nodes if "send" in _called(n)))
 
 
-def _called(node: Node) -> str:
+def _called(node: AccessibilityNode) -> str:
     return f"{node.name} {node.value('class')}".lower() if node.id else ""
 
 
-def _mail(page: Page, name: str) -> Node:
+def _mail(page: ObservedPage, name: str) -> AccessibilityNode:
     """Return the line of the mail by somebody."""
-    line: Node | None = None
+    line: AccessibilityNode | None = None
     for node in page.nodes:
         if node.id and node.depth == 0:
             line = node
@@ -156,14 +156,14 @@ def _mail(page: Page, name: str) -> Node:
     raise LookupError(f"no mail by {name}: {page.text}")
 
 
-def _icon(page: Page, name: str, icon: str) -> Node:
+def _icon(page: ObservedPage, name: str, icon: str) -> AccessibilityNode:
     line = _mail(page, name)
     return next(n for n in page.under(line) if icon in n.value("class").split())
 
 
-def _authored(page: Page) -> list[tuple[Node, str]]:
+def _authored(page: ObservedPage) -> list[tuple[AccessibilityNode, str]]:
     """Return the icons, each with the user whose post it is under."""
-    author, icons = "", list[tuple[Node, str]]()
+    author, icons = "", list[tuple[AccessibilityNode, str]]()
     for node in page.nodes:
         words = [word for word in node.name.split() if word.startswith("@")]
         if node.role == "text" and words:
@@ -173,5 +173,5 @@ def _authored(page: Page) -> list[tuple[Node, str]]:
     return icons
 
 
-def _is(node: Node, kind: str) -> bool:
+def _is(node: AccessibilityNode, kind: str) -> bool:
     return kind in node.value("class").split()

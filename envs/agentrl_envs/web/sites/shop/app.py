@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrl_envs.web.sites.pages import Pages, form, go, number, state_of
-from agentrl_envs.web.sites.refused import Refused
+from agentrl_envs.web.sites.pages import PageTemplates, form, go, number, state_of
+from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, SORTS, euros, stars
-from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, Shop
+from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, ShopState
 
 PER_PAGE = 8
-_PAGES = Pages(Path(__file__).with_name("templates"), {"euros": euros, "stars": stars})
+_PAGES = PageTemplates(Path(__file__).with_name("templates"), {"euros": euros, "stars": stars})
 
 
 def _show(request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
-    shop: Shop = state_of(request)
+    shop: ShopState = state_of(request)
     count = sum(line.quantity for line in shop.cart)
     return _PAGES.show(
         name, status=status, shop=shop, count=count, categories=CATEGORIES, **context
@@ -58,10 +58,10 @@ async def product(request: Request) -> Response:
 
 
 def _product(request: Request, problem: str = "") -> Response:
-    shop: Shop = state_of(request)
+    shop: ShopState = state_of(request)
     try:
         found = shop.product(request.path_params["id"])
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
     reviews = [review for review in shop.reviews if review.product == found.id]
     status = 422 if problem else 200
@@ -75,7 +75,7 @@ async def add(request: Request) -> Response:
         state_of(request).add_to_cart(
             request.path_params["id"], fields.get("colour", ""), number(fields.get("quantity", ""))
         )
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _product(request, str(refusal))
     return go("/cart")
 
@@ -96,7 +96,7 @@ async def review(request: Request) -> Response:
     id = request.path_params["id"]
     try:
         state_of(request).review(id, number(fields.get("stars", "")), fields.get("text", ""))
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _product(request, str(refusal))
     return go(f"/product/{id}")
 
@@ -125,7 +125,7 @@ async def coupon(request: Request) -> Response:
 
 async def checkout(request: Request) -> Response:
     """Show the form of an order, or order."""
-    shop: Shop = state_of(request)
+    shop: ShopState = state_of(request)
     fields = {"address": str(shop.default_address), "delivery": "standard", "terms": ""}
     problem = ""
     if request.method == "POST":
@@ -136,7 +136,7 @@ async def checkout(request: Request) -> Response:
                 delivery=fields["delivery"],
                 accepted=bool(fields["terms"]),
             )
-        except Refused as refusal:
+        except SiteRefusal as refusal:
             problem = str(refusal)
         else:
             return go(f"/orders/{order.id}")
@@ -157,7 +157,7 @@ async def order(request: Request) -> Response:
 def _with_order(request: Request, name: str, problem: str = "") -> Response:
     try:
         found = state_of(request).order_of(_id(request))
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
     status = 422 if problem else 200
     return _show(request, name, status=status, order=found, problem=problem, reasons=REASONS)
@@ -181,14 +181,14 @@ async def send_back(request: Request) -> Response:
     fields = await form(request)
     try:
         state_of(request).send_back(_id(request), fields.get("item", ""), fields.get("reason", ""))
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _with_order(request, "return", str(refusal))
     return go(f"/orders/{_id(request)}")
 
 
 async def account(request: Request) -> Response:
     """Show who the customer is, or change it."""
-    shop: Shop = state_of(request)
+    shop: ShopState = state_of(request)
     fields = {"name": shop.name, "email": shop.email, "phone": shop.phone}
     fields["newsletter"] = "on" if shop.newsletter else ""
     problem = ""
@@ -201,7 +201,7 @@ async def account(request: Request) -> Response:
                 phone=fields["phone"],
                 newsletter=bool(fields["newsletter"]),
             )
-        except Refused as refusal:
+        except SiteRefusal as refusal:
             problem = str(refusal)
         else:
             return go("/account")
@@ -223,7 +223,7 @@ async def new_address(request: Request) -> Response:
         fields = {name: given.get(name, "") for name in fields}
         try:
             state_of(request).add_address(**fields)
-        except Refused as refusal:
+        except SiteRefusal as refusal:
             problem = str(refusal)
         else:
             return go("/addresses")
@@ -252,11 +252,11 @@ async def missing(request: Request, error: Exception) -> Response:
     return _show(request, "missing", status=404, problem="There is no such page.")
 
 
-def _then(path: str, request: Request, change: Callable[[Shop], None]) -> Response:
+def _then(path: str, request: Request, change: Callable[[ShopState], None]) -> Response:
     """Change the shop and go on to a page, or say why not."""
     try:
         change(state_of(request))
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _show(request, "missing", status=422, problem=str(refusal))
     return go(path)
 

@@ -4,30 +4,30 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.web.sites.play import Script, click, fill
 from agentrl_envs.web.sites.shop.choices import filtered, put, some_line, some_product, worded
 from agentrl_envs.web.sites.shop.moves import add, check_out, first_product, to_list, to_product
-from agentrl_envs.web.sites.shop.state import COUPONS, DELIVERIES, Shop
-from agentrl_envs.web.sites.template import Template, Unfit, Wanted
+from agentrl_envs.web.sites.shop.state import COUPONS, DELIVERIES, ShopState
+from agentrl_envs.web.sites.template import SiteTemplate, UnfitChoice, Wanted
 
 
-def _cart_make(random: Random, shop: Shop) -> Wanted:
+def _cart_make(random: Random, shop: ShopState) -> Wanted:
     line = some_line(random, shop)
     return {"goal": f"Put {worded(line)} into the cart.", "line": line}
 
 
-def _cart_do(shop: Shop, wanted: Wanted) -> None:
+def _cart_do(shop: ShopState, wanted: Wanted) -> None:
     put(shop, wanted["line"])
 
 
-def _cart_play(page: Page, wanted: Wanted) -> Script:
+def _cart_play(page: ObservedPage, wanted: Wanted) -> Script:
     line = wanted["line"]
     page = yield from to_product(page, line["name"])
     yield from add(page, colour=line["colour"], quantity=line["quantity"])
 
 
-def _cheapest_make(random: Random, shop: Shop) -> Wanted:
+def _cheapest_make(random: Random, shop: ShopState) -> Wanted:
     line = filtered(random, shop, sort="price")
     goal = (
         f"Put the cheapest product of {line['category']} that has {line['stars']} stars or more "
@@ -36,7 +36,7 @@ def _cheapest_make(random: Random, shop: Shop) -> Wanted:
     return {"goal": goal, "line": line}
 
 
-def _cheapest_play(page: Page, wanted: Wanted) -> Script:
+def _cheapest_play(page: ObservedPage, wanted: Wanted) -> Script:
     line = wanted["line"]
     page = yield from to_list(
         page,
@@ -49,11 +49,11 @@ def _cheapest_play(page: Page, wanted: Wanted) -> Script:
 
 
 def _order_make(
-    random: Random, shop: Shop, *, lines: int = 1, coupon: bool = False, city: bool = False
+    random: Random, shop: ShopState, *, lines: int = 1, coupon: bool = False, city: bool = False
 ) -> Wanted:
     chosen = [some_line(random, shop) for _ in range(lines)]
     if len({line["product"] for line in chosen}) < lines:
-        raise Unfit
+        raise UnfitChoice
     for line in chosen[1:]:
         line["quantity"] = 1
     delivery = random.choice(list(DELIVERIES))
@@ -72,7 +72,7 @@ def _order_make(
     return wanted
 
 
-def _order_do(shop: Shop, wanted: Wanted) -> None:
+def _order_do(shop: ShopState, wanted: Wanted) -> None:
     for line in wanted["lines"]:
         put(shop, line)
     if wanted["coupon"]:
@@ -80,7 +80,7 @@ def _order_do(shop: Shop, wanted: Wanted) -> None:
     shop.order(address=wanted["address"], delivery=wanted["delivery"], accepted=True)
 
 
-def _order_play(page: Page, wanted: Wanted) -> Script:
+def _order_play(page: ObservedPage, wanted: Wanted) -> Script:
     for line in wanted["lines"]:
         page = yield from to_product(page, line["name"])
         page = yield from add(page, colour=line["colour"], quantity=line["quantity"])
@@ -90,7 +90,7 @@ def _order_play(page: Page, wanted: Wanted) -> Script:
     yield from check_out(page, delivery=wanted["delivery"], address=wanted["place"])
 
 
-def _best_make(random: Random, shop: Shop) -> Wanted:
+def _best_make(random: Random, shop: ShopState) -> Wanted:
     line = filtered(random, shop, sort="rating")
     goal = (
         f"Put the best rated product of {line['category']} that costs at most "
@@ -100,11 +100,11 @@ def _best_make(random: Random, shop: Shop) -> Wanted:
         category=line["category"], max_price_cents=int(line["max_price"]) * 100, sort="rating"
     )
     if wide[0].id != line["product"]:
-        raise Unfit
+        raise UnfitChoice
     return {"goal": goal, "line": line}
 
 
-def _best_play(page: Page, wanted: Wanted) -> Script:
+def _best_play(page: ObservedPage, wanted: Wanted) -> Script:
     line = wanted["line"]
     page = yield from to_list(
         page, category=line["category"], max_price=line["max_price"], order="Rating"
@@ -113,25 +113,25 @@ def _best_play(page: Page, wanted: Wanted) -> Script:
     yield click(page, "button", "Add to wish list")
 
 
-def _wish_do(shop: Shop, wanted: Wanted) -> None:
+def _wish_do(shop: ShopState, wanted: Wanted) -> None:
     shop.wish(wanted["line"]["product"])
 
 
-def _wish_make(random: Random, shop: Shop) -> Wanted:
+def _wish_make(random: Random, shop: ShopState) -> Wanted:
     product = some_product(random, shop)
     goal = f"Put the {product.name} on your wish list."
     return {"goal": goal, "line": {"product": product.id, "name": product.name}}
 
 
-def _wish_play(page: Page, wanted: Wanted) -> Script:
+def _wish_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield from to_product(page, wanted["line"]["name"])
     yield click(page, "button", "Add to wish list")
 
 
-def _mend_make(random: Random, shop: Shop) -> Wanted:
+def _mend_make(random: Random, shop: ShopState) -> Wanted:
     lines = [some_line(random, shop) for _ in range(3)]
     if len({line["product"] for line in lines}) < 3:
-        raise Unfit
+        raise UnfitChoice
     quantity = random.choice([n for n in range(1, 6) if n != lines[1]["quantity"]])
     goal = (
         f"Remove the {lines[0]['name']} from the cart, and change the quantity of the "
@@ -140,17 +140,17 @@ def _mend_make(random: Random, shop: Shop) -> Wanted:
     return {"goal": goal, "lines": lines, "quantity": quantity}
 
 
-def _mend_prepare(shop: Shop, wanted: Wanted) -> None:
+def _mend_prepare(shop: ShopState, wanted: Wanted) -> None:
     for line in wanted["lines"]:
         put(shop, line)
 
 
-def _mend_do(shop: Shop, wanted: Wanted) -> None:
+def _mend_do(shop: ShopState, wanted: Wanted) -> None:
     shop.set_quantity(1, wanted["quantity"])
     shop.set_quantity(0, 0)
 
 
-def _mend_play(page: Page, wanted: Wanted) -> Script:
+def _mend_play(page: ObservedPage, wanted: Wanted) -> Script:
     gone, changed, _ = (f"{line['name']}, {line['colour']}" for line in wanted["lines"])
     page = yield click(page, "link", f"Cart ({_count(wanted)})")
     page = yield click(page, "button", f"Remove {gone}")
@@ -162,12 +162,12 @@ def _count(wanted: dict[str, Any]) -> int:
     return sum(line["quantity"] for line in wanted["lines"])
 
 
-BUYING: tuple[Template[Shop], ...] = (
-    Template(name="cart", level=1, make=_cart_make, do=_cart_do, play=_cart_play),
-    Template(name="wish", level=1, make=_wish_make, do=_wish_do, play=_wish_play),
-    Template(name="cheapest", level=2, make=_cheapest_make, do=_cart_do, play=_cheapest_play),
-    Template(name="best_rated", level=2, make=_best_make, do=_wish_do, play=_best_play),
-    Template(
+BUYING: tuple[SiteTemplate[ShopState], ...] = (
+    SiteTemplate(name="cart", level=1, make=_cart_make, do=_cart_do, play=_cart_play),
+    SiteTemplate(name="wish", level=1, make=_wish_make, do=_wish_do, play=_wish_play),
+    SiteTemplate(name="cheapest", level=2, make=_cheapest_make, do=_cart_do, play=_cheapest_play),
+    SiteTemplate(name="best_rated", level=2, make=_best_make, do=_wish_do, play=_best_play),
+    SiteTemplate(
         name="mend_cart",
         level=2,
         make=_mend_make,
@@ -175,22 +175,22 @@ BUYING: tuple[Template[Shop], ...] = (
         do=_mend_do,
         play=_mend_play,
     ),
-    Template(name="order", level=2, make=_order_make, do=_order_do, play=_order_play),
-    Template(
+    SiteTemplate(name="order", level=2, make=_order_make, do=_order_do, play=_order_play),
+    SiteTemplate(
         name="order_elsewhere",
         level=3,
         make=partial(_order_make, city=True),
         do=_order_do,
         play=_order_play,
     ),
-    Template(
+    SiteTemplate(
         name="order_with_coupon",
         level=3,
         make=partial(_order_make, coupon=True),
         do=_order_do,
         play=_order_play,
     ),
-    Template(
+    SiteTemplate(
         name="order_two",
         level=3,
         make=partial(_order_make, lines=2),

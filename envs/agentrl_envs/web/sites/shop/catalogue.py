@@ -6,7 +6,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Self
 
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 
 COLOURS = ("black", "blue", "green", "red", "white")
 _GOODS = {
@@ -23,7 +23,7 @@ _PER_GOOD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class ShopProduct:
     """One thing for sale."""
 
     id: str
@@ -39,16 +39,16 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
+class ShopCatalogue:
     """All products by id, in order of their names."""
 
-    products: Mapping[str, Product]
+    products: Mapping[str, ShopProduct]
 
     def __deepcopy__(self, memo: Any) -> Self:
         """Return itself: a catalogue is never changed, so copies of a shop share it."""
         return self
 
-    def named(self, name: str) -> Product:
+    def named(self, name: str) -> ShopProduct:
         """Return the product of a name; raises `KeyError` if there is none."""
         for product in self.products.values():
             if product.name == name:
@@ -63,7 +63,7 @@ class Catalogue:
         max_price_cents: int | None = None,
         min_rating_tenths: int = 0,
         sort: str = "",
-    ) -> Sequence[Product]:
+    ) -> Sequence[ShopProduct]:
         """Return the products that fit: every word of the query in the name, brand or feature."""
         found = [
             product
@@ -92,18 +92,18 @@ SORTS = {"": "Name", "price": "Price, low to high", "price-down": "Price, high t
 
 
 @lru_cache(maxsize=32)
-def catalogue(seed: int) -> Catalogue:
+def catalogue(seed: int) -> ShopCatalogue:
     """Return the catalogue of a seed: no two products of equal name or price."""
     random = Random(derive("shop catalogue", seed))
     prices = random.sample(range(495, 14995, 100), len(CATEGORIES) * 5 * _PER_GOOD)
-    made: list[Product] = []
+    made: list[ShopProduct] = []
     for category, goods in _GOODS.items():
         for good in goods:
             ratings = random.sample(range(28, 50), _PER_GOOD)
             for brand, rating in zip(random.sample(_BRANDS, _PER_GOOD), ratings, strict=True):
                 name = f"{brand} {good}"
                 made.append(
-                    Product(
+                    ShopProduct(
                         id=name.lower().replace(" ", "-"),
                         name=name,
                         category=category,
@@ -116,7 +116,7 @@ def catalogue(seed: int) -> Catalogue:
                     )
                 )
     made.sort(key=lambda product: product.name)
-    return Catalogue(products={product.id: product for product in made})
+    return ShopCatalogue(products={product.id: product for product in made})
 
 
 def euros(cents: int) -> str:
@@ -129,6 +129,6 @@ def stars(tenths: int) -> str:
     return f"{tenths // 10}.{tenths % 10}"
 
 
-def _words(product: Product) -> set[str]:
+def _words(product: ShopProduct) -> set[str]:
     text = f"{product.name} {product.category} {product.feature}".casefold()
     return {*text.split(), *(word.rstrip("s") for word in text.split())}

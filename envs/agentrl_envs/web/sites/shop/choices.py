@@ -3,19 +3,19 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, Product
-from agentrl_envs.web.sites.shop.state import Shop
-from agentrl_envs.web.sites.template import Unfit, Wanted
+from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, ShopProduct
+from agentrl_envs.web.sites.shop.state import ShopState
+from agentrl_envs.web.sites.template import UnfitChoice, Wanted
 
 NUMBERS = ("no", "one", "two", "three", "four")
 
 
-def some_product(random: Random, shop: Shop) -> Product:
+def some_product(random: Random, shop: ShopState) -> ShopProduct:
     """Return any product."""
     return random.choice(list(shop.catalogue.products.values()))
 
 
-def some_line(random: Random, shop: Shop) -> Wanted:
+def some_line(random: Random, shop: ShopState) -> Wanted:
     """Return a product, a colour and a quantity of it."""
     product = some_product(random, shop)
     return {
@@ -31,12 +31,12 @@ def worded(line: Wanted) -> str:
     return f"{NUMBERS[line['quantity']]} {line['colour']} {line['name']}"
 
 
-def put(shop: Shop, line: Wanted) -> None:
+def put(shop: ShopState, line: Wanted) -> None:
     """Put a line into the cart."""
     shop.add_to_cart(line["product"], line["colour"], line["quantity"])
 
 
-def filtered(random: Random, shop: Shop, *, sort: str) -> Wanted:
+def filtered(random: Random, shop: ShopState, *, sort: str) -> Wanted:
     """Return conditions on a category, and the one product that is first by them."""
     category = random.choice(CATEGORIES)
     max_price = random.choice((40, 60, 80, 100))
@@ -48,8 +48,8 @@ def filtered(random: Random, shop: Shop, *, sort: str) -> Wanted:
         sort=sort,
     )
     if len(found) < 2 or _tied(found[0], found[1], sort):
-        raise Unfit
-    first: Product = found[0]
+        raise UnfitChoice
+    first: ShopProduct = found[0]
     return {
         "category": category,
         "max_price": str(max_price),

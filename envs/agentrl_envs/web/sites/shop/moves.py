@@ -4,14 +4,14 @@ import re
 from collections.abc import Generator
 
 from agentrl.env import Action, call
-from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.web.sites.play import click, fill, select
 
-Moves = Generator[Action, Page, Page]
+Moves = Generator[Action, ObservedPage, ObservedPage]
 """A part of a script; returns the page it ends on."""
 
 
-def to_product(page: Page, name: str) -> Moves:
+def to_product(page: ObservedPage, name: str) -> Moves:
     """Search for a product and go to its page."""
     page = yield call("fill", id=page.id(name="Search products"), text=name)
     page = yield click(page, "button", "Search")
@@ -19,7 +19,7 @@ def to_product(page: Page, name: str) -> Moves:
 
 
 def to_list(
-    page: Page, *, category: str, max_price: str = "", stars: str = "", order: str = ""
+    page: ObservedPage, *, category: str, max_price: str = "", stars: str = "", order: str = ""
 ) -> Moves:
     """Go to a category, filtered and ordered."""
     page = yield click(page, "link", category)
@@ -32,7 +32,7 @@ def to_list(
     return (yield click(page, "button", "Apply"))
 
 
-def first_product(page: Page, category: str) -> str:
+def first_product(page: ObservedPage, category: str) -> str:
     """Return the name of the first product of a list."""
     start = next(
         i for i, node in enumerate(page.nodes) if re.fullmatch(r"\d+ products?", node.name)
@@ -43,7 +43,7 @@ def first_product(page: Page, category: str) -> str:
     return shown[0].name
 
 
-def add(page: Page, *, colour: str, quantity: int) -> Moves:
+def add(page: ObservedPage, *, colour: str, quantity: int) -> Moves:
     """Put what the page shows into the cart."""
     page = yield select(page, "Colour", colour)
     if quantity != 1:
@@ -51,7 +51,7 @@ def add(page: Page, *, colour: str, quantity: int) -> Moves:
     return (yield click(page, "button", "Add to cart"))
 
 
-def check_out(page: Page, *, delivery: str, address: str = "") -> Moves:
+def check_out(page: ObservedPage, *, delivery: str, address: str = "") -> Moves:
     """Order what is in the cart, which the page shows."""
     page = yield click(page, "link", "Check out")
     if address:

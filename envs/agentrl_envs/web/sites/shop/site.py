@@ -1,13 +1,13 @@
 """The shop as a site with tasks."""
 
-from agentrl_envs.web.sites.pack import Site
+from agentrl_envs.web.sites.pack import TemplateSite
 from agentrl_envs.web.sites.shop.app import app
 from agentrl_envs.web.sites.shop.buying import BUYING
 from agentrl_envs.web.sites.shop.managing import MANAGING
-from agentrl_envs.web.sites.shop.state import Shop, shop
+from agentrl_envs.web.sites.shop.state import ShopState, shop
 from agentrl_envs.web.sites.shop.summary import summary
 
-SHOP: Site[Shop] = Site(
+SHOP: TemplateSite[ShopState] = TemplateSite(
     name="shop",
     app=app,
     state=shop,

@@ -1,15 +1,15 @@
 """State of a shop for one customer, and the changes that can be made to it.
 
-Every change goes through a method, which raises `Refused` with what the customer is told.
+Every change goes through a method, which raises `SiteRefusal` with what the customer is told.
 """
 
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from agentrl.seeds import derive
-from agentrl_envs.web.sites.refused import Refused
-from agentrl_envs.web.sites.shop.catalogue import Catalogue, Product, catalogue
+from agentrl.runtime.seeds import derive
+from agentrl_envs.web.sites.refused import SiteRefusal
+from agentrl_envs.web.sites.shop.catalogue import ShopCatalogue, ShopProduct, catalogue
 
 DELIVERIES = {"standard": 490, "express": 990, "pickup": 0}
 """Cost of each kind of delivery, in cents."""
@@ -21,7 +21,7 @@ Status = Literal["processing", "shipped", "delivered", "cancelled"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class CartLine:
     """Some of one product in one colour."""
 
     product: str
@@ -31,7 +31,7 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Address:
+class DeliveryAddress:
     """Address to which something is sent."""
 
     id: int
@@ -47,7 +47,7 @@ class Address:
 
 
 @dataclass(slots=True, kw_only=True)
-class Return:
+class ProductReturn:
     """A product that is sent back."""
 
     product: str
@@ -55,21 +55,21 @@ class Return:
 
 
 @dataclass(slots=True, kw_only=True)
-class Order:
+class ShopOrder:
     """Goods that were bought, with their delivery."""
 
     id: int
-    lines: list[Line]
-    address: Address
+    lines: list[CartLine]
+    address: DeliveryAddress
     delivery: str
     coupon: str
     total_cents: int
     status: Status = "processing"
-    returns: list[Return] = field(default_factory=list[Return])
+    returns: list[ProductReturn] = field(default_factory=list[ProductReturn])
 
 
 @dataclass(slots=True, kw_only=True)
-class Review:
+class ProductReview:
     """Opinion of the customer on a product."""
 
     product: str
@@ -78,48 +78,48 @@ class Review:
 
 
 @dataclass(slots=True, kw_only=True)
-class Shop:
+class ShopState:
     """One customer's shop. `copy.deepcopy` copies everything but the catalogue."""
 
-    catalogue: Catalogue
+    catalogue: ShopCatalogue
     name: str
     email: str
     phone: str = ""
     newsletter: bool = True
-    cart: list[Line] = field(default_factory=list[Line])
+    cart: list[CartLine] = field(default_factory=list[CartLine])
     coupon: str = ""
-    orders: list[Order] = field(default_factory=list[Order])
-    addresses: list[Address] = field(default_factory=list[Address])
+    orders: list[ShopOrder] = field(default_factory=list[ShopOrder])
+    addresses: list[DeliveryAddress] = field(default_factory=list[DeliveryAddress])
     default_address: int = 1
     wishlist: list[str] = field(default_factory=list[str])
-    reviews: list[Review] = field(default_factory=list[Review])
+    reviews: list[ProductReview] = field(default_factory=list[ProductReview])
 
-    def product(self, id: str) -> Product:
+    def product(self, id: str) -> ShopProduct:
         """Return a product of the catalogue."""
         if id not in self.catalogue.products:
-            raise Refused("There is no such product.")
+            raise SiteRefusal("There is no such product.")
         return self.catalogue.products[id]
 
     def add_to_cart(self, id: str, colour: str, quantity: int) -> None:
         """Put some of a product into the cart, or more of it where there is some already."""
         product = self.product(id)
         if colour not in product.colours:
-            raise Refused("Please choose a colour.")
+            raise SiteRefusal("Please choose a colour.")
         line = next((x for x in self.cart if (x.product, x.colour) == (id, colour)), None)
         held = line.quantity if line else 0
         if quantity < 1 or held + quantity > QUANTITY_MAX:
-            raise Refused(f"Please choose 1 to {QUANTITY_MAX} of a product.")
+            raise SiteRefusal(f"Please choose 1 to {QUANTITY_MAX} of a product.")
         if line is None:
-            self.cart.append(Line(product=id, colour=colour, quantity=quantity))
+            self.cart.append(CartLine(product=id, colour=colour, quantity=quantity))
         else:
             line.quantity += quantity
 
     def set_quantity(self, place: int, quantity: int) -> None:
         """Change how many there are of a line of the cart; none removes it."""
         if not 0 <= place < len(self.cart):
-            raise Refused("This is not in your cart any more.")
+            raise SiteRefusal("This is not in your cart any more.")
         if not 0 <= quantity <= QUANTITY_MAX:
-            raise Refused(f"Please choose 0 to {QUANTITY_MAX} of a product.")
+            raise SiteRefusal(f"Please choose 0 to {QUANTITY_MAX} of a product.")
         if quantity:
             self.cart[place].quantity = quantity
         else:
@@ -128,7 +128,7 @@ class Shop:
     def use_coupon(self, code: str) -> None:
         """Take a code's share off the cart."""
         if code.strip().upper() not in COUPONS:
-            raise Refused("This coupon code is not valid.")
+            raise SiteRefusal("This coupon code is not valid.")
         self.coupon = code.strip().upper()
 
     @property
@@ -137,15 +137,15 @@ class Shop:
         full = sum(self.product(x.product).price_cents * x.quantity for x in self.cart)
         return full - full * COUPONS.get(self.coupon, 0) // 100
 
-    def order(self, *, address: int, delivery: str, accepted: bool) -> Order:
+    def order(self, *, address: int, delivery: str, accepted: bool) -> ShopOrder:
         """Buy what is in the cart."""
         if not self.cart:
-            raise Refused("Your cart is empty.")
+            raise SiteRefusal("Your cart is empty.")
         if delivery not in DELIVERIES:
-            raise Refused("Please choose a delivery.")
+            raise SiteRefusal("Please choose a delivery.")
         if not accepted:
-            raise Refused("Please accept the terms and conditions.")
-        order = Order(
+            raise SiteRefusal("Please accept the terms and conditions.")
+        order = ShopOrder(
             id=max((x.id for x in self.orders), default=1000) + 1,
             lines=self.cart,
             address=self.address(address),
@@ -157,55 +157,55 @@ class Shop:
         self.orders.append(order)
         return order
 
-    def order_of(self, id: int) -> Order:
+    def order_of(self, id: int) -> ShopOrder:
         """Return an order of this customer."""
         for order in self.orders:
             if order.id == id:
                 return order
-        raise Refused("There is no such order.")
+        raise SiteRefusal("There is no such order.")
 
     def cancel(self, id: int) -> None:
         """Cancel an order that was not sent."""
         order = self.order_of(id)
         if order.status != "processing":
-            raise Refused("Only an order that is processing can be cancelled.")
+            raise SiteRefusal("Only an order that is processing can be cancelled.")
         order.status = "cancelled"
 
     def send_back(self, id: int, product: str, reason: str) -> None:
         """Return a product of an order that has arrived."""
         order = self.order_of(id)
         if order.status != "delivered":
-            raise Refused("Only an order that was delivered can be returned.")
+            raise SiteRefusal("Only an order that was delivered can be returned.")
         if product not in [line.product for line in order.lines]:
-            raise Refused("Please choose an item of this order.")
+            raise SiteRefusal("Please choose an item of this order.")
         if product in [item.product for item in order.returns]:
-            raise Refused("This item is being returned already.")
+            raise SiteRefusal("This item is being returned already.")
         if reason not in REASONS:
-            raise Refused("Please choose a reason.")
-        order.returns.append(Return(product=product, reason=reason))
+            raise SiteRefusal("Please choose a reason.")
+        order.returns.append(ProductReturn(product=product, reason=reason))
 
     def order_again(self, id: int) -> None:
         """Put what an order had into the cart."""
         for line in self.order_of(id).lines:
             self.add_to_cart(line.product, line.colour, line.quantity)
 
-    def address(self, id: int) -> Address:
+    def address(self, id: int) -> DeliveryAddress:
         """Return an address of this customer."""
         for address in self.addresses:
             if address.id == id:
                 return address
-        raise Refused("Please choose an address.")
+        raise SiteRefusal("Please choose an address.")
 
-    def add_address(self, *, name: str, street: str, city: str, postcode: str) -> Address:
+    def add_address(self, *, name: str, street: str, city: str, postcode: str) -> DeliveryAddress:
         """Add an address to the account."""
         fields = {"name": name, "street": street, "city": city, "postcode": postcode}
         fields = {key: " ".join(value.split()) for key, value in fields.items()}
         for key, value in fields.items():
             if not value:
-                raise Refused(f"Please fill in the {key}.")
+                raise SiteRefusal(f"Please fill in the {key}.")
         if not (fields["postcode"].isdigit() and len(fields["postcode"]) == 5):
-            raise Refused("A postcode has five digits.")
-        made = Address(id=max((x.id for x in self.addresses), default=0) + 1, **fields)
+            raise SiteRefusal("A postcode has five digits.")
+        made = DeliveryAddress(id=max((x.id for x in self.addresses), default=0) + 1, **fields)
         self.addresses.append(made)
         return made
 
@@ -216,17 +216,17 @@ class Shop:
     def remove_address(self, id: int) -> None:
         """Remove an address that is not the default."""
         if self.address(id).id == self.default_address:
-            raise Refused("The default address cannot be removed.")
+            raise SiteRefusal("The default address cannot be removed.")
         self.addresses = [address for address in self.addresses if address.id != id]
 
     def update_account(self, *, name: str, email: str, phone: str, newsletter: bool) -> None:
         """Change who the customer is."""
         name, email, phone = (" ".join(text.split()) for text in (name, email, phone))
         if not name:
-            raise Refused("Please fill in the name.")
+            raise SiteRefusal("Please fill in the name.")
         user, at, domain = email.partition("@")
         if not (user and at and "." in domain):
-            raise Refused("This is not an e-mail address.")
+            raise SiteRefusal("This is not an e-mail address.")
         self.name, self.email, self.phone, self.newsletter = name, email, phone, newsletter
 
     def wish(self, id: str) -> None:
@@ -241,11 +241,11 @@ class Shop:
     def review(self, id: str, stars: int, text: str) -> None:
         """Review a product."""
         if not 1 <= stars <= 5:
-            raise Refused("Please choose 1 to 5 stars.")
+            raise SiteRefusal("Please choose 1 to 5 stars.")
         if not text.strip():
-            raise Refused("Please write a few words.")
+            raise SiteRefusal("Please write a few words.")
         text = " ".join(text.split())
-        self.reviews.append(Review(product=self.product(id).id, stars=stars, text=text))
+        self.reviews.append(ProductReview(product=self.product(id).id, stars=stars, text=text))
 
 
 _NAMES = ("Ada Finch", "Ben Holm", "Cleo Hart", "Dan Ives", "Eva Lund", "Finn Moor")
@@ -253,12 +253,12 @@ _STREETS = ("Mill Lane", "Station Road", "Park Street", "Harbour Row", "Castle H
 _CITIES = ("Aldwick", "Brenton", "Carlow", "Densham", "Eastmere")
 
 
-def shop(seed: int) -> Shop:
+def shop(seed: int) -> ShopState:
     """Return the shop of a customer who has bought before: three orders and two addresses."""
     random = Random(derive("shop state", seed))
     goods = catalogue(seed)
     name = random.choice(_NAMES)
-    made = Shop(
+    made = ShopState(
         catalogue=goods, name=name, email=f"{name.split()[0].lower()}@mail.example", phone=""
     )
     for street, city in zip(random.sample(_STREETS, 2), random.sample(_CITIES, 2), strict=True):

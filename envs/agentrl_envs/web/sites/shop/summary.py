@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from agentrl_envs.web.sites.shop.state import Address, Line, Order, Shop
+from agentrl_envs.web.sites.shop.state import CartLine, DeliveryAddress, ShopOrder, ShopState
 
 
-def summary(shop: Shop) -> dict[str, Any]:
+def summary(shop: ShopState) -> dict[str, Any]:
     """Return a shop in plain values; what has no order is sorted."""
     return {
         "account": (shop.name, shop.email, shop.phone, shop.newsletter),
@@ -19,15 +19,15 @@ def summary(shop: Shop) -> dict[str, Any]:
     }
 
 
-def _lines(lines: list[Line]) -> list[tuple[str, str, int]]:
+def _lines(lines: list[CartLine]) -> list[tuple[str, str, int]]:
     return sorted((line.product, line.colour, line.quantity) for line in lines)
 
 
-def _address(address: Address) -> tuple[str, str, str, str]:
+def _address(address: DeliveryAddress) -> tuple[str, str, str, str]:
     return (address.name, address.street, address.city, address.postcode)
 
 
-def _order(order: Order) -> dict[str, Any]:
+def _order(order: ShopOrder) -> dict[str, Any]:
     return {
         "lines": _lines(order.lines),
         "address": _address(order.address),

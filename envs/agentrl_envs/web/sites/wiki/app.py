@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrl_envs.web.sites.pages import Pages, form, go, number, state_of
-from agentrl_envs.web.sites.refused import Refused
-from agentrl_envs.web.sites.wiki.state import Wiki
+from agentrl_envs.web.sites.pages import PageTemplates, form, go, number, state_of
+from agentrl_envs.web.sites.refused import SiteRefusal
+from agentrl_envs.web.sites.wiki.state import WikiState
 
 RESULTS_MAX = 12
 _LINK = re.compile(r"\[\[([^\[\]]+)\]\]")
@@ -36,14 +36,14 @@ def _linked(text: str) -> Markup:
     return Markup("").join(made)
 
 
-_PAGES = Pages(Path(__file__).with_name("templates"), {"path": path_of, "linked": _linked})
+_PAGES = PageTemplates(Path(__file__).with_name("templates"), {"path": path_of, "linked": _linked})
 
 
 def _show(request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
     return _PAGES.show(name, status=status, wiki=state_of(request), **context)
 
 
-def _problem(request: Request, refusal: Refused, status: int = 422) -> Response:
+def _problem(request: Request, refusal: SiteRefusal, status: int = 422) -> Response:
     return _show(request, "missing", status=status, problem=str(refusal))
 
 
@@ -90,14 +90,14 @@ def _with_article(request: Request, name: str) -> Response:
     title = _title(request)
     try:
         revision = state_of(request).latest(title)
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _problem(request, refusal, 404)
     return _show(request, name, title=title, revision=revision)
 
 
 async def edit(request: Request) -> Response:
     """Show the form of an edit, or edit."""
-    wiki: Wiki = state_of(request)
+    wiki: WikiState = state_of(request)
     title = _title(request)
     try:
         revision = wiki.latest(title)
@@ -106,7 +106,7 @@ async def edit(request: Request) -> Response:
             fields |= {"comment": ""} | await form(request)
             wiki.edit(title, fields["text"], fields["categories"].split(","), fields["comment"])
             return go(path_of(title))
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _problem(request, refusal)
     return _show(request, "edit", title=title, fields=fields)
 
@@ -120,7 +120,7 @@ async def new(request: Request) -> Response:
         title = state_of(request).create(
             fields["title"], fields["text"], fields["categories"].split(",")
         )
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _problem(request, refusal)
     return go(path_of(title))
 
@@ -146,12 +146,12 @@ async def watchlist(request: Request) -> Response:
     return _show(request, "watchlist")
 
 
-def _then(request: Request, change: Callable[[Wiki, str], None]) -> Response:
+def _then(request: Request, change: Callable[[WikiState, str], None]) -> Response:
     """Change an article and show it, or say why not."""
     title = _title(request)
     try:
         change(state_of(request), title)
-    except Refused as refusal:
+    except SiteRefusal as refusal:
         return _problem(request, refusal)
     return go(path_of(title))
 

@@ -4,21 +4,21 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from agentrl.env import Action, call
-from agentrl_envs.web.observation.reading import Page
+from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.web.sites.play import click
 
-Moves = Generator[Action, Page, Page]
+Moves = Generator[Action, ObservedPage, ObservedPage]
 """A part of a script; returns the page it ends on."""
 
 
-def to_article(page: Page, title: str) -> Moves:
+def to_article(page: ObservedPage, title: str) -> Moves:
     """Search for an article and go to it."""
     page = yield call("fill", id=page.id(name="Search articles"), text=title)
     page = yield click(page, "button", "Search")
     return (yield click(page, "link", title))
 
 
-def along(page: Page, hops: list[Mapping[str, Any]]) -> Moves:
+def along(page: ObservedPage, hops: list[Mapping[str, Any]]) -> Moves:
     """Go to the article that states the last fact of a chain, from link to link."""
     page = yield from to_article(page, hops[0]["subject"])
     for hop in hops[:-1]:

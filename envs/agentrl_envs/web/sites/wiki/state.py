@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Self
 
-from agentrl.seeds import derive
+from agentrl.runtime.seeds import derive
 from agentrl_envs.facts.articles import sentences_of
-from agentrl_envs.facts.world import Entity, FactWorld, fact_world
-from agentrl_envs.web.sites.refused import Refused
+from agentrl_envs.facts.world import FactEntity, FactWorld, fact_world
+from agentrl_envs.web.sites.refused import SiteRefusal
 
 COUNTRIES = 3
 READER = "You"
@@ -21,7 +21,7 @@ TEXT_CHARS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
+class ArticleRevision:
     """An article as somebody left it."""
 
     text: str
@@ -30,7 +30,7 @@ class Revision:
     comment: str
 
 
-class World:
+class WikiFacts:
     """The facts that a wiki was written from; never changed, so copies share it."""
 
     def __init__(self, facts: FactWorld) -> None:
@@ -42,17 +42,17 @@ class World:
 
 
 @dataclass(slots=True, kw_only=True)
-class Wiki:
+class WikiState:
     """The articles by title, in order, and the watch list."""
 
-    world: World
-    articles: dict[str, list[Revision]]
+    world: WikiFacts
+    articles: dict[str, list[ArticleRevision]]
     watched: list[str] = field(default_factory=list[str])
 
-    def latest(self, title: str) -> Revision:
+    def latest(self, title: str) -> ArticleRevision:
         """Return an article as it is now."""
         if title not in self.articles:
-            raise Refused("There is no such article.")
+            raise SiteRefusal("There is no such article.")
         return self.articles[title][-1]
 
     def edit(self, title: str, text: str, categories: Sequence[str], comment: str) -> None:
@@ -64,9 +64,9 @@ class Wiki:
         """Begin an article; return its title."""
         title = " ".join(title.split())
         if not title or len(title) > TITLE_CHARS_MAX or not set("/_[]").isdisjoint(title):
-            raise Refused("Please give a title in plain words.")
+            raise SiteRefusal("Please give a title in plain words.")
         if title in self.articles:
-            raise Refused("There is such an article already.")
+            raise SiteRefusal("There is such an article already.")
         self._save(title, text, categories, "new")
         return title
 
@@ -74,7 +74,7 @@ class Wiki:
         """Make an older revision, counted from 1, the latest again."""
         self.latest(title)
         if not 1 <= number <= len(self.articles[title]):
-            raise Refused("There is no such revision.")
+            raise SiteRefusal("There is no such revision.")
         old = self.articles[title][number - 1]
         self._save(title, old.text, old.categories, f"restored revision {number}")
 
@@ -116,32 +116,32 @@ class Wiki:
     def _save(self, title: str, text: str, categories: Sequence[str], comment: str) -> None:
         text = "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").split("\n")).strip()
         if not text or len(text) > TEXT_CHARS_MAX:
-            raise Refused("Please write a text.")
+            raise SiteRefusal("Please write a text.")
         named = sorted({" ".join(name.split()) for name in categories} - {""})
-        revision = Revision(
+        revision = ArticleRevision(
             text=text, categories=tuple(named), editor=READER, comment=" ".join(comment.split())
         )
         self.articles.setdefault(title, []).append(revision)
 
 
-def wiki(seed: int) -> Wiki:
+def wiki(seed: int) -> WikiState:
     """Return the wiki of a seed: every article with a history."""
     facts = fact_world(seed, countries=COUNTRIES)
     random = Random(derive("wiki state", seed))
     articles = {entity.name: _history(entity, random) for entity in facts.entities.values()}
-    return Wiki(world=World(facts), articles=dict(sorted(articles.items())))
+    return WikiState(world=WikiFacts(facts), articles=dict(sorted(articles.items())))
 
 
-def source_of(entity: Entity) -> str:
+def source_of(entity: FactEntity) -> str:
     """Return the text of an article about an entity, with its links."""
     return "\n".join(sentences_of(entity, linked=True))
 
 
-def _history(entity: Entity, random: Random) -> list[Revision]:
+def _history(entity: FactEntity, random: Random) -> list[ArticleRevision]:
     lines = source_of(entity).split("\n")
     categories = tuple(sorted(_categories(entity)))
     return [
-        Revision(
+        ArticleRevision(
             text="\n".join(lines[:length]),
             categories=categories,
             editor=random.choice(_EDITORS),
@@ -151,7 +151,7 @@ def _history(entity: Entity, random: Random) -> list[Revision]:
     ]
 
 
-def _categories(entity: Entity) -> list[str]:
+def _categories(entity: FactEntity) -> list[str]:
     if entity.kind == "country":
         return ["Countries"]
     found = [f"{_PLURALS[entity.kind]} of {entity.country}"]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from agentrl_envs.web.sites.wiki.state import Wiki
+from agentrl_envs.web.sites.wiki.state import WikiState
 
 
-def summary(wiki: Wiki) -> dict[str, Any]:
+def summary(wiki: WikiState) -> dict[str, Any]:
     """Return the present articles and the watch list; not how they came about."""
     latest = {title: wiki.latest(title) for title in wiki.articles}
     return {

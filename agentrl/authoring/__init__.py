@@ -1,0 +1,1 @@
+"""Building blocks for authors of environments, tools, judges and human players."""

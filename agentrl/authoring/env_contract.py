@@ -1,0 +1,175 @@
+"""Promises about what an environment returns, and the one sentence for each that is broken.
+
+`check-env`, training and evaluation ask here, so all three say the same.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from agentrl.env import Env, Info, Observation, Step
+from agentrl.errors import ContractError, EnvError, blame
+from agentrl.message import Message
+from agentrl.runtime.user_code import method_place
+from agentrl.task import Split, Task
+
+TASKS_ARE_TASKS = "tasks yields agentrl.Task"
+TASKS_KNOW_THEIR_SPLIT = "tasks know their split"
+TASKS_ARE_JSON = "tasks are JSON-serialisable"
+RESET_RETURNS = "reset returns (Observation, dict)"
+RESET_OPENS = "reset opens with messages and tools"
+STEP_RETURNS = "step returns (Observation, float, bool, bool, dict)"
+TASKS_HAVE_TEXTS = "ids and tags of tasks are text"
+REWARDS_ARE_FINITE = "rewards are finite"
+SPLITS_HAVE_TASKS = "both splits have tasks"
+
+REWARD_MAX = 1e100
+"""Largest size of a reward: the sum of squares of any number of them is a number still."""
+
+_STEP = {
+    "observation": Observation,
+    "reward": float,
+    "terminated": bool,
+    "truncated": bool,
+    "info": dict,
+}
+
+
+def checked_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
+    """Yield the tasks of a split; `ContractError` for what is none, `EnvError` for what raises."""
+    with blame(EnvError, f"tasks({split!r}, seed={seed})"):
+        given: Any = env.tasks(split, seed=seed)
+        if not isinstance(given, Iterable):
+            raise _broken(env, "tasks", TASKS_ARE_TASKS, f"it returned {_shown(given)}")
+        for task in cast("Iterable[Any]", given):
+            if not isinstance(task, Task):
+                what = f"it yielded {_shown(task)}; yield agentrl.Task(prompt=..., answer=...)"
+                raise _broken(env, "tasks", TASKS_ARE_TASKS, what)
+            if task.split != split:
+                what = f"task {task.id!r} of {split!r} says {task.split!r}"
+                raise _broken(env, "tasks", TASKS_KNOW_THEIR_SPLIT, what)
+            if (fault := _text_fault(task)) is not None:
+                raise _broken(env, "tasks", TASKS_HAVE_TEXTS, fault)
+            if (fault := _json_fault([task.answer, task.data])) is not None:
+                what = f"the answer or data of task {task.id!r} is not: {fault}"
+                raise _broken(env, "tasks", TASKS_ARE_JSON, what)
+            yield task
+
+
+def checked_opening(env: Env, returned: object) -> tuple[Observation, Info]:
+    """Check the return of `reset`; `ContractError` for anything but an opening."""
+    parts = cast("tuple[Any, ...]", returned)
+    if not isinstance(returned, tuple) or len(parts) != 2:
+        raise _broken(env, "reset", RESET_RETURNS, f"it returned {_shown(returned)}")
+    opening, info = parts
+    for name, part, kind in (("observation", opening, Observation), ("info", info, dict)):
+        if not isinstance(part, kind):
+            raise _broken(env, "reset", RESET_RETURNS, f"the {name} is {_shown(part)}")
+    _check_messages(env, "reset", RESET_RETURNS, opening)
+    if not opening.messages or opening.tools is None:
+        raise _broken(
+            env,
+            "reset",
+            RESET_OPENS,
+            f"there are {len(opening.messages)} messages and tools={opening.tools}; tools=() says "
+            "that there are none",
+        )
+    return opening, info
+
+
+def checked_step(env: Env, returned: object) -> Step:
+    """Check the return of `step`; `ContractError` for anything but Gymnasium's five."""
+    parts = cast("tuple[Any, ...]", returned)
+    if not isinstance(returned, tuple) or len(parts) != 5:
+        raise _broken(env, "step", STEP_RETURNS, f"it returned {_shown(returned)}")
+    for (name, kind), part in zip(_STEP.items(), parts, strict=True):
+        # An int is a fine reward, and a bool is none.
+        fits = isinstance(part, int | float) if kind is float else isinstance(part, kind)
+        if not fits or (kind is float and isinstance(part, bool)):
+            raise _broken(env, "step", STEP_RETURNS, f"{name} is {_shown(part)}")
+    observation, reward = parts[:2]
+    if (fault := reward_fault(reward)) is not None:
+        raise _broken(env, "step", REWARDS_ARE_FINITE, f"a step paid {fault}")
+    _check_messages(env, "step", STEP_RETURNS, observation)
+    return cast("Step", returned)
+
+
+def reward_fault(reward: float) -> str | None:
+    """Return the value and the rule it breaks; None for a reward that can be summed."""
+    if abs(reward) <= REWARD_MAX:
+        return None
+    if isinstance(reward, int):
+        shown = f"an integer of {reward.bit_length()} bits"
+    elif math.isfinite(reward):
+        shown = f"{reward:g}"
+    else:
+        return f"{reward}, and a reward must be a finite number"
+    return f"{shown}, and a reward may be {REWARD_MAX:g} at most, either way"
+
+
+def missing_tasks(env: Env, split: Split) -> str:
+    """Return the sentence about a split without tasks."""
+    name = "held-out" if split == "heldout" else split
+    what = (
+        f"the environment yields no {name} task; check env.kwargs, and that its tasks() yields "
+        f"some for the split {split!r}"
+    )
+    return str(_broken(env, "tasks", SPLITS_HAVE_TASKS, what))
+
+
+def _check_messages(env: Env, method: str, promise: str, observation: Observation) -> None:
+    messages: Any = observation.messages
+    if not _are(Message, messages):
+        what = f"the observation's messages are {_shown(messages)}; give a tuple of Message"
+        raise _broken(env, method, promise, what)
+    tools: Any = observation.tools
+    if tools is not None and not _are(Mapping, tools):
+        what = f"the observation's tools are {_shown(tools)}; give a tuple of schemas, or None"
+        raise _broken(env, method, promise, what)
+
+
+def _broken(env: object, method: str, promise: str, what: str) -> ContractError:
+    # What stands around an environment passes its returns on.
+    while (inner := getattr(env, "inner", None) or getattr(env, "_local", None)) is not None:
+        env = inner
+    place = method_place(env, method)
+    return ContractError(f"{promise}: {what}" + (f"; at {place}" if place else ""))
+
+
+def _shown(value: object) -> str:
+    """Describe a value in a few words."""
+    if isinstance(value, tuple):
+        parts = cast("tuple[object, ...]", value)
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        return f"a tuple of {len(parts)}, ({kinds}): {value!r:.200}"
+    return f"a {type(value).__name__}: {value!r:.200}"
+
+
+def _are(kind: type, values: object) -> bool:
+    if not isinstance(values, tuple | list):
+        return False
+    return all(isinstance(value, kind) for value in cast("Sequence[object]", values))
+
+
+def _text_fault(task: Task) -> str | None:
+    """Return the fault of a task's name that is no valid Unicode text; None where all are."""
+    tags: Any = task.tags
+    if not isinstance(tags, tuple | list):
+        return f"tags of task {task.id!r} is {_shown(tags)}; give a tuple of texts"
+    names = {"id": task.id}
+    names |= {f"tags[{at}]": tag for at, tag in enumerate(cast("Sequence[Any]", tags))}
+    for field, name in names.items():
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return f"{field} of task {task.id!r} is {_shown(name)}; give text"
+        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+            return f"{field} of task {task.id!r} has half a character (a lone surrogate) in it"
+    return None
+
+
+def _json_fault(value: object) -> str | None:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None

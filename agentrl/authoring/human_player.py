@@ -1,0 +1,178 @@
+"""A person who plays an episode: in the terminal, or where an environment has a seat for one."""
+
+import ast
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+from agentrl.env import Action, Observation, ToolSchema, say
+from agentrl.errors import AgentrlError
+from agentrl.message import Message, ToolCall
+from agentrl.runtime.json_limits import read_json
+
+HELP = """\
+Type a call, such as  search(query="tides", most=3)
+or as JSON,           {"name": "search", "arguments": {"query": "tides"}}
+Several calls of one turn stand in one line, with ; between.
+Anything else is said as it stands: an answer, say. A line of only . says nothing.
+/tools what can be called   /skip this task   /leave for good   /help"""
+
+
+class TaskSkipped(AgentrlError):
+    """The person does not do this task; nothing of it is kept."""
+
+
+class PlayerLeft(AgentrlError):
+    """The person has had enough; nothing of this task is kept."""
+
+
+class HumanPlayer(Protocol):
+    """Interface through which a person plays."""
+
+    @property
+    def invitation(self) -> str:
+        """Instructions for the person."""
+        ...
+
+    async def act(self, new: Observation, seen: tuple[Message, ...]) -> Action:
+        """Return the person's next action; raise `TaskSkipped` or `PlayerLeft`."""
+        ...
+
+
+@runtime_checkable
+class HumanPlayable(Protocol):
+    """An environment in which a person acts better than by typing calls."""
+
+    def seat(self, *, at: str = "") -> AbstractAsyncContextManager[HumanPlayer]:
+        """Return the place, open as long as its block; `at` says where, if anywhere."""
+        ...
+
+
+class TerminalPlayer:
+    """A person who reads observations and types calls."""
+
+    invitation = HELP
+
+    def __init__(self, ask: Callable[[], Awaitable[str]], show: Callable[[str], None]) -> None:
+        """Ask for a line by `ask`, which raises `EOFError` at the end; show texts by `show`."""
+        self._ask = ask
+        self._show = show
+        self._tools: tuple[ToolSchema, ...] = ()
+        self._pictures: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> "TerminalPlayer":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._pictures is not None:
+            self._pictures.cleanup()
+
+    async def act(self, new: Observation, seen: tuple[Message, ...]) -> Action:
+        """Show what is new and return what is typed."""
+        if new.tools is not None:
+            self._tools = new.tools
+        for message in new.messages:
+            self._show(self._shown(message))
+        while True:
+            try:
+                line = (await self._ask()).strip()
+            except EOFError:
+                raise PlayerLeft("the terminal was closed") from None
+            match line:
+                case "":
+                    continue
+                case "/help":
+                    self._show(HELP)
+                case "/tools":
+                    self._show("\n".join(map(signature, self._tools)) or "nothing can be called")
+                case "/skip":
+                    raise TaskSkipped("this task was skipped")
+                case "/leave":
+                    raise PlayerLeft("the person left")
+                case _:
+                    try:
+                        return typed_action(line, [_name(tool) for tool in self._tools])
+                    except ValueError as error:
+                        self._show(f"{error}; /help shows how")
+
+    def _shown(self, message: Message) -> str:
+        """Return a message as text, its pictures as files to look at."""
+        if isinstance(message.content, str):
+            return f"[{message.role}] {message.content}"
+        parts: list[str] = []
+        for part in message.content:
+            if isinstance(part, str):
+                parts.append(part)
+                continue
+            self._pictures = self._pictures or tempfile.TemporaryDirectory(prefix="agentrl-")
+            file = Path(self._pictures.name) / f"{part.digest[:12]}.{part.media_type[6:]}"
+            file.write_bytes(part.data)
+            parts.append(f"(picture: {file})")
+        return f"[{message.role}] {' '.join(parts)}"
+
+
+def typed_action(line: str, tools: Sequence[str]) -> Action:
+    """Return the action that a typed line means: calls of these tools, or words.
+
+    Raises `ValueError` for what looks like a call of a tool and cannot be read.
+    """
+    if line == ".":
+        return say("")
+    if line.startswith("{"):
+        calls = [_of_json(line)]
+    else:
+        if not any(line.startswith(f"{tool}(") for tool in tools):
+            return say(line)
+        calls = _of_python(line)
+    for name, _ in calls:
+        if name not in tools:
+            raise ValueError(f"there is no tool {name!r}; there are {', '.join(tools)}")
+    return Action(
+        "", tuple(ToolCall(f"call_{i}", name, given) for i, (name, given) in enumerate(calls))
+    )
+
+
+def signature(tool: ToolSchema) -> str:
+    """Return a tool as a line: name, arguments, and the first line of what it is for."""
+    function = cast("dict[str, Any]", tool.get("function", tool))
+    parameters = function.get("parameters", {})
+    required = parameters.get("required", ())
+    arguments = [
+        name if name in required else f"{name}=..." for name in parameters.get("properties", {})
+    ]
+    about = str(function.get("description", "")).partition("\n")[0]
+    return f"{function.get('name')}({', '.join(arguments)})  {about}".rstrip()
+
+
+def _name(tool: ToolSchema) -> str:
+    return str(cast("dict[str, Any]", tool.get("function", tool)).get("name"))
+
+
+def _of_json(line: str) -> tuple[str, dict[str, Any]]:
+    try:
+        said = read_json(line)
+        return str(said["name"]), dict(said.get("arguments", {}))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"this is no call in JSON: {error!r}") from error
+
+
+def _of_python(line: str) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        body = ast.parse(line).body
+    except SyntaxError as error:
+        raise ValueError(f"this cannot be read as a call: {error.msg}") from error
+    found: list[tuple[str, dict[str, Any]]] = []
+    for statement in body:
+        said = statement.value if isinstance(statement, ast.Expr) else None
+        if not isinstance(said, ast.Call) or not isinstance(said.func, ast.Name) or said.args:
+            raise ValueError("a call names its arguments: tool(argument=value)")
+        given: dict[str, Any] = {}
+        for keyword in said.keywords:
+            try:
+                given[str(keyword.arg)] = ast.literal_eval(keyword.value)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{keyword.arg} is no plain value: {error}") from error
+        found.append((said.func.id, given))
+    return found

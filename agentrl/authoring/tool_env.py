@@ -1,0 +1,263 @@
+"""An environment made of tasks, tools and a reward: what most users need, without a class."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
+
+from agentrl.authoring.env_contract import reward_fault
+from agentrl.authoring.task_choice import choose_task
+from agentrl.authoring.tool_names import named_tool
+from agentrl.authoring.toolset import ToolSet, known_tools, schemas_of
+from agentrl.env import Action, ForkStrategy, Info, Observation, RescoreBy, Step, ToolSchema
+from agentrl.errors import ConfigError, EnvError, blame
+from agentrl.message import Message
+from agentrl.runtime.seeds import derive
+from agentrl.runtime.threads import in_thread
+from agentrl.task import Split, Task
+from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource
+
+Verdict = float | Mapping[str, float]
+"""A reward, or its named parts, whose sum is the reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredAnswer:
+    """A reward, and what the step that pays it tells beside it."""
+
+    reward: Verdict
+    info: Info = field(default_factory=dict[str, Any])
+
+
+Judged = Verdict | ScoredAnswer
+Reward = (
+    Callable[[Task, Sequence[Message]], Judged | Awaitable[Judged]]
+    | Callable[[Task, Sequence[Message], ToolSet], Judged | Awaitable[Judged]]
+)
+"""Scores a finished conversation; synchronous ones run in a thread of their own. One that declares
+a third parameter is handed the tools as the episode left them."""
+Tasks = Callable[[Split, int], Iterable[Task]]
+"""Yields the tasks of a split, finitely or not; the same ones for the same seed."""
+
+
+class ToolEnv:
+    """A conversation with tools: calls are answered, and a message without calls is the answer.
+
+    The reward function scores the whole conversation once, at its end; every earlier turn pays 0.
+    With `max_turns` the conversation also ends, truncated and scored, after so many messages of the
+    agent. Calls of one message run in order. Tasks are put into the split they were asked for.
+    """
+
+    fork_strategy: ForkStrategy = "native"
+
+    gold: Callable[[Task, Sequence[Message]], Action]
+    """Only there when a gold player was given, so that `isinstance(env, GoldPlayer)` says so."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        reward: Reward,
+        tools: Sequence[ToolSource | LateTools | str | Mapping[str, Any]] = (),
+        system: str = "",
+        gold: Callable[[Task, Sequence[Message]], Action] | None = None,
+        tool_timeout_s: float = 30.0,
+        max_turns: int | None = None,
+    ) -> None:
+        if max_turns is not None and max_turns < 1:
+            raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
+        self._tasks = tasks
+        self._reward = reward
+        self._reward_sees_tools = _required_parameters(reward) > 2
+        self._max_turns = max_turns
+        self._turns = 0
+        self._tools = tuple(map(named_tool, tools))
+        self._system = system
+        self._tool_timeout_s = tool_timeout_s
+        self._schemas: tuple[ToolSchema, ...] | None = None
+        self._resets = 0
+        self._task: Task | None = None
+        self._messages: tuple[Message, ...] = ()
+        self._toolbox: ToolSet | None = None
+        self._ended = False
+        if gold is not None:
+            self.gold = gold
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield the tasks of a split, each stamped with it."""
+        with blame(EnvError, f"tasks({split!r}, {seed})"):
+            for task in self._tasks(split, seed):
+                if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise ConfigError(
+                        f"tasks({split!r}, {seed}) yielded a {type(task).__name__}; "
+                        "yield agentrl.Task(prompt=..., answer=...)"
+                    )
+                yield task if task.split == split else replace(task, split=split)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode with fresh tools.
+
+        Options: `task`, and `sample` (the index within the group, for `ToolContext`).
+        """
+        await self._end_episode()
+        self._resets += 1
+        options = options or {}
+        seed = self._resets if seed is None else seed
+        task = choose_task(self, seed=seed, options=options)
+        sample = int(options.get("sample", 0))
+        context = ToolContext(
+            task_id=task.id, sample=sample, seed=derive("tools", seed, task.id, sample)
+        )
+        tools = await known_tools(self._tools, timeout_s=self._tool_timeout_s)
+        if self._schemas is None:
+            self._schemas = schemas_of(tools)
+        self._toolbox = await ToolSet.open(tools, context=context, timeout_s=self._tool_timeout_s)
+        self._task, self._ended, self._turns = task, False, 0
+        system = (Message("system", self._system),) if self._system else ()
+        self._messages = (*system, *task.messages)
+        return Observation(self._messages, tools=self._schemas), {}
+
+    async def step(self, action: Action) -> Step:
+        """Answer the calls of a message, or score the conversation it ends."""
+        task, toolbox = self._running()
+        self._messages = (*self._messages, action.message)
+        self._turns += 1
+        if not (action.tool_calls or action.malformed):
+            reward, info = await self._score(task, toolbox)
+            self._ended = True
+            return Observation(()), reward, True, False, info
+        step = await self._answer_calls(toolbox, action)
+        if self._turns != self._max_turns:
+            return step
+        reward, info = await self._score(task, toolbox)
+        self._ended = True
+        return step[0], reward, False, True, {**step[4], **info}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Return the needs of its tools; see `agentrl.register`."""
+        found = (need for tool in self._tools for need in getattr(tool, "needs", ()))
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def rescore_by(self) -> RescoreBy:
+        """Method for scoring trajectories again: without tools, if the reward needs none."""
+        scores_itself = type(self).step is not ToolEnv.step
+        return "replay" if self._reward_sees_tools or scores_itself else "record"
+
+    async def rescore(self, task: Task, messages: Sequence[Message]) -> tuple[float, Info]:
+        """Return the reward function's result for a recorded conversation."""
+        return await judged(self._reward, task, tuple(messages))
+
+    async def fork(self) -> Self:
+        """Return a copy with its own copy of every tool."""
+        _, toolbox = self._running()
+        other = type(self).__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._toolbox = None
+        other._toolbox = await toolbox.fork()
+        return other
+
+    async def close(self) -> None:
+        """Close the tools of this episode."""
+        await self._end_episode()
+
+    async def _end_episode(self) -> None:
+        toolbox, self._toolbox, self._task = self._toolbox, None, None
+        if toolbox is not None:
+            await toolbox.close()
+
+    def _running(self) -> tuple[Task, ToolSet]:
+        if self._task is None or self._toolbox is None:
+            raise RuntimeError("no episode is running; await env.reset() first")
+        if self._ended:
+            raise RuntimeError(
+                f"the episode of task {self._task.id!r} has ended; await env.reset() for another"
+            )
+        return self._task, self._toolbox
+
+    async def _answer_calls(self, toolbox: ToolSet, action: Action) -> Step:
+        results = refused(action)
+        for call in action.tool_calls:
+            results.append(await toolbox.call(call))
+        answers = tuple(result.message for result in results)
+        self._messages = (*self._messages, *answers)
+        return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
+
+    async def _score(self, task: Task, toolbox: ToolSet) -> tuple[float, Info]:
+        seen = (toolbox,) if self._reward_sees_tools else ()
+        return await judged(self._reward, task, self._messages, *seen)
+
+
+async def judged(
+    reward: Callable[..., Judged | Awaitable[Judged]], task: Task, *seen: object
+) -> tuple[float, Info]:
+    """Return a reward function's result for an episode, and the info of the step that pays it.
+
+    Raises `EnvError` for one that raises, and for a reward that is no finite number.
+    """
+    with blame(EnvError, f"reward of task {task.id!r}"):
+        if inspect.iscoroutinefunction(reward):
+            verdict = await reward(task, *seen)
+        else:
+            verdict = await in_thread(reward, task, *seen)
+            if inspect.isawaitable(verdict):
+                verdict = await verdict
+        info: Info = {}
+        if isinstance(verdict, ScoredAnswer):
+            verdict, info = verdict.reward, dict(verdict.info)
+        if not isinstance(verdict, Mapping):
+            return checked_reward(task, _number(task, verdict)), info
+        components = {name: _number(task, part, name) for name, part in verdict.items()}
+        for name, part in components.items():
+            checked_reward(task, part, component=name)
+        total = checked_reward(task, sum(components.values()))
+        return total, {**info, "reward_components": components}
+
+
+def _required_parameters(function: Callable[..., object]) -> int:
+    """Count what must be given by position; a parameter with a default is the author's own."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(
+        parameter.kind in kinds and parameter.default is inspect.Parameter.empty
+        for parameter in inspect.signature(function).parameters.values()
+    )
+
+
+def refused(action: Action) -> list[ToolResult]:
+    """Return the answers to the calls of a message that could not be read."""
+    return [
+        ToolResult(call_id=f"malformed_{i}", name="", content=error, status="error")
+        for i, error in enumerate(action.malformed)
+    ]
+
+
+def checked_reward(task: Task, reward: float, *, component: str = "") -> float:
+    """Return a reward that can be summed; raise `EnvError` naming the task and the value else."""
+    if (fault := reward_fault(reward)) is None:
+        return reward
+    raise EnvError(
+        f"{_which(component)} of task {task.id!r} is {fault}, so fix the reward function for this "
+        "task's answer"
+    )
+
+
+def _number(task: Task, verdict: object, component: str = "") -> float:
+    """Return a reward function's result as a number; raise `EnvError` for what is none."""
+    try:
+        if isinstance(verdict, str | bytes | bytearray):
+            raise TypeError  # float() would read it
+        if isinstance(verdict, int):
+            checked_reward(task, verdict, component=component)  # float() has no room for all
+        return float(cast("float", verdict))
+    except (TypeError, ValueError):
+        raise EnvError(
+            f"{_which(component)} of task {task.id!r} is {verdict!r:.80}; return a number from "
+            "every path of the reward function, a mapping of names to numbers, or a Scored"
+        ) from None
+
+
+def _which(component: str) -> str:
+    return f"component {component!r} of the reward" if component else "the reward"

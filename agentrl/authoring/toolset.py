@@ -1,0 +1,309 @@
+"""The tools of one trajectory: opened with it, forked with it, closed with it."""
+
+import asyncio
+import copy
+import functools
+import inspect
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal, Self, TypeVar, cast
+
+from agentrl.authoring.tool_schema import ToolSignature, signature_of
+from agentrl.env import ToolSchema
+from agentrl.errors import ConfigError, ForkUnsupported, ToolError, ToolFailure, blame
+from agentrl.message import Content, Image, ToolCall
+from agentrl.runtime.threads import in_thread
+from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource, is_tool
+
+T = TypeVar("T")
+
+
+async def known_tools(
+    sources: Sequence[ToolSource | LateTools], *, timeout_s: float
+) -> tuple[ToolSource, ...]:
+    """Return the sources, the late ones asked for their tools, within `timeout_s` each."""
+    known = list(sources)
+    taken = {*signatures_of([s for s in sources if not isinstance(s, LateTools)])}
+    for at, source in enumerate(sources):
+        if isinstance(source, LateTools):
+            what = f"asking {source!r} for its tools (tool_timeout_s={timeout_s:g})"
+            limit = asyncio.timeout(timeout_s)
+            with blame(ToolFailure, what, limit=limit):
+                async with limit:
+                    known[at] = found = await source.known(taken)
+            taken |= signatures_of([found]).keys()
+    return tuple(cast("list[ToolSource]", known))
+
+
+def schemas_of(sources: Sequence[ToolSource]) -> tuple[ToolSchema, ...]:
+    """Return the schemas of every tool, in order, without opening anything.
+
+    Raises `ConfigError` for what is no tool and for two tools of one name.
+    """
+    return tuple(signature.schema for signature in signatures_of(sources).values())
+
+
+def signatures_of(sources: Sequence[ToolSource]) -> dict[str, ToolSignature]:
+    """Return the signature of every tool by name; raises as `schemas_of` does."""
+    found: dict[str, ToolSignature] = {}
+    for source in sources:
+        for name, function in _functions(source).items():
+            if name in found:
+                raise ConfigError(
+                    f"two tools are called {name!r}, the second in {_label(source)}, and the model "
+                    "calls tools by name; rename one of them or leave one out"
+                )
+            found[name] = signature_of(function)
+    return found
+
+
+class ToolSet:
+    """Calls the tools of one trajectory by name, and owns the instances behind them."""
+
+    def __init__(
+        self, holders: "Sequence[_ToolHolder]", *, context: ToolContext, timeout_s: float
+    ) -> None:
+        self._holders = tuple(holders)
+        self._context = context
+        self._timeout_s = timeout_s
+        self._tools = {name: tool for holder in holders for name, tool in holder.tools.items()}
+
+    @classmethod
+    async def open(
+        cls, sources: Sequence[ToolSource | LateTools], *, context: ToolContext, timeout_s: float
+    ) -> Self:
+        """Make and open an instance of every class among `sources`.
+
+        `timeout_s` bounds every call, open, fork and close. What was opened is closed again when a
+        later one fails.
+        """
+        sources = await known_tools(sources, timeout_s=timeout_s)
+        signatures_of(sources)
+        async with _closed_on_failure(timeout_s) as holders:
+            for source in sources:
+                what = f"opening {_label(source)} (tool_timeout_s={timeout_s:g})"
+                limit = asyncio.timeout(timeout_s)
+                with blame(ToolFailure, what, limit=limit):
+                    holders.append(_ToolHolder.of(source))
+                    async with limit:
+                        await holders[-1].open(context)
+        return cls(holders, context=context, timeout_s=timeout_s)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Run one call.
+
+        An unknown tool, arguments that do not fit and `ToolError` are results of status `error`,
+        worded for the model. Any other exception and a missed deadline raise `ToolFailure`.
+        """
+        start_s = time.monotonic()
+        content, status = await self._answer(call)
+        return ToolResult(
+            call_id=call.id,
+            name=call.name,
+            content=content,
+            status=status,
+            seconds=time.monotonic() - start_s,
+        )
+
+    def instance(self, kind: type[T]) -> T:
+        """Return the open instance of a class among the sources; `ConfigError` if there is none."""
+        for holder in self._holders:
+            if isinstance(holder.instance, kind):
+                return holder.instance
+        raise ConfigError(
+            f"{kind.__qualname__} is not among these tools; put the class into tools=[...]"
+        )
+
+    async def fork(self) -> Self:
+        """Return an independent toolbox whose instances are copies of these as they are now.
+
+        Raises `ForkUnsupported` when an instance cannot be copied.
+        """
+        async with _closed_on_failure(self._timeout_s) as holders:
+            for holder in self._holders:
+                limit = asyncio.timeout(self._timeout_s)
+                what = f"forking {type(holder.instance).__name__}"
+                with blame(ToolFailure, what, limit=limit):
+                    async with limit:
+                        holders.append(await holder.fork())
+        return type(self)(holders, context=self._context, timeout_s=self._timeout_s)
+
+    async def close(self) -> None:
+        """Close every instance, last opened first, even if one fails or the caller is cancelled.
+
+        Idempotent. Raises the `ToolFailure` of an instance that would not close.
+        """
+        holders, self._holders, self._tools = self._holders, (), {}
+        await _close_all(holders, self._timeout_s)
+
+    async def _answer(self, call: ToolCall) -> tuple[Content, Literal["ok", "error"]]:
+        what = f"tool {call.name!r} (tool_timeout_s={self._timeout_s:g})"
+        limit = asyncio.timeout(self._timeout_s)
+        with blame(ToolFailure, what, limit=limit):
+            try:
+                tool = self._tools.get(call.name)
+                if tool is None:
+                    raise ToolError(_unknown(call.name, list(self._tools)))
+                arguments = tool.signature.bind(call.arguments, self._context)
+                async with limit:
+                    return _content(await _invoke(tool.function, arguments)), "ok"
+            except ToolError as refusal:
+                return str(refusal), "error"
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundTool:
+    """A tool that can be called."""
+
+    signature: ToolSignature
+    function: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolHolder:
+    """One source, made: a function, or an instance and its bound methods."""
+
+    instance: object | None
+    tools: Mapping[str, _BoundTool]
+
+    @classmethod
+    def of(cls, source: ToolSource) -> "_ToolHolder":
+        if is_tool(source):
+            bound = _BoundTool(signature_of(source), source)
+            return cls(None, {bound.signature.name: bound})
+        return cls.around(source())
+
+    @classmethod
+    def around(cls, instance: object) -> "_ToolHolder":
+        functions = _functions(type(instance))
+        return cls(
+            instance,
+            {
+                name: _BoundTool(signature_of(function), getattr(instance, name))
+                for name, function in functions.items()
+            },
+        )
+
+    async def open(self, context: ToolContext) -> None:
+        if (hook := self._hook("open")) is not None:
+            await hook(context)
+
+    async def fork(self) -> "_ToolHolder":
+        if self.instance is None:
+            return self
+        if (hook := self._hook("fork")) is not None:
+            return _ToolHolder.around(await hook())
+        try:
+            return _ToolHolder.around(copy.deepcopy(self.instance))
+        except (TypeError, copy.Error) as error:
+            raise ForkUnsupported(
+                f"tool {type(self.instance).__name__} holds what copy.deepcopy cannot copy "
+                f"({error}); give it `async def fork(self)` that returns an independent copy"
+            ) from error
+
+    async def close(self) -> None:
+        if (hook := self._hook("close")) is not None:
+            await hook()
+
+    def _hook(self, name: str) -> Callable[..., Any] | None:
+        hook = getattr(self.instance, name, None)
+        return None if self.instance is None or is_tool(hook) else hook
+
+
+def _functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
+    """Return the functions of a source that the model may call, by name, as defined there."""
+    if is_tool(source):
+        return {source.__name__: source}
+    owner = source
+    while isinstance(owner, functools.partial):
+        owner = cast("functools.partial[Any]", owner).func
+    if not isinstance(owner, type):
+        raise ConfigError(
+            f"{_label(source)} is no tool; write @agentrl.tool above the function, or pass a class "
+            "whose methods have it (functools.partial(Class, ...) to give it arguments)"
+        )
+    names = dict.fromkeys(name for base in reversed(owner.__mro__) for name in vars(base))
+    functions = {name: getattr(owner, name) for name in names if is_tool(getattr(owner, name))}
+    if not functions:
+        raise ConfigError(
+            f"class {owner.__qualname__} has no tool; write @agentrl.tool above the methods the "
+            "model may call"
+        )
+    for name in ("open", "fork", "close"):
+        hook = getattr(owner, name, None)
+        if hook is not None and not is_tool(hook) and not inspect.iscoroutinefunction(hook):
+            raise ConfigError(
+                f"{owner.__qualname__}.{name} is a hook of a tool and is awaited; write "
+                f"`async def {name}`, or mark it with @tool if the model may call it"
+            )
+    return functions
+
+
+def _label(source: object) -> str:
+    return getattr(source, "__qualname__", None) or repr(source)
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    tools = ", ".join(known) or "none"
+    return f"There is no tool {name!r}.{hint} The tools are: {tools}."
+
+
+async def _invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(function):
+        return await function(**arguments)
+    found = await in_thread(function, **arguments)
+    # What a decorator has made of an asynchronous function need not look like one.
+    return await found if inspect.isawaitable(found) else found
+
+
+def _content(value: object) -> Content:
+    """Return a tool's value as the model reads it: text as it is, other values as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Image):
+        return (value,)
+    if isinstance(value, tuple):
+        parts = cast("tuple[object, ...]", value)
+        kinds = [type(part) for part in parts]
+        if Image in kinds and set(kinds) <= {Image, str}:
+            return cast("tuple[str | Image, ...]", parts)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        kind = type(value)
+        if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+            # Its text would be an address, another one each time.
+            raise TypeError(
+                f"the tool returned a value of type {kind.__name__}, which is neither text nor "
+                "JSON; return what the model shall read, or give the class a __str__"
+            ) from None
+        return str(value)
+
+
+async def _close_all(holders: Sequence[_ToolHolder], timeout_s: float) -> None:
+    async def close(holder: _ToolHolder) -> None:
+        what = f"closing {type(holder.instance).__name__} (tool_timeout_s={timeout_s:g})"
+        limit = asyncio.timeout(timeout_s)
+        with blame(ToolFailure, what, limit=limit):
+            async with limit:
+                await holder.close()
+
+    async with AsyncExitStack() as stack:
+        for holder in holders:
+            stack.push_async_callback(close, holder)
+
+
+@asynccontextmanager
+async def _closed_on_failure(timeout_s: float) -> AsyncGenerator[list[_ToolHolder]]:
+    """Yield a list; what was put into it is closed if the block does not end well."""
+    holders: list[_ToolHolder] = []
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(lambda: _close_all(holders, timeout_s))
+        yield holders
+        stack.pop_all()

@@ -1,0 +1,240 @@
+"""Requests to a server, and its answers; nothing in an answer is taken on trust.
+
+Tokens are ids in both directions. Text is never read: what it would be as tokens is not what was
+sampled.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from agentrl.engine.endpoint.settings import is_greedy
+from agentrl.engine.noise import stream
+from agentrl.errors import ConfigError
+from agentrl.policy import GenerateRequest, Sampling
+from agentrl.runtime.http_endpoint import EndpointUnavailableError
+
+TopLogprobs = tuple[tuple[int, float], ...]
+MARK = "token_id:"
+"""Prefix of a token that a server writes as its id, where it is asked for that."""
+LEAST = -9000.0
+"""Servers write less than this for what cannot be drawn: JSON has no infinity."""
+ROUNDING = 1e-4
+"""Largest excess of a log-prob over 0 that counts as rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionDelta:
+    """A part of what was sampled: any number of tokens, none among them."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[TopLogprobs, ...] = ()
+    finish: Literal["stop", "length"] | None = None
+    cached_tokens: int | None = None
+    """Cached tokens of the prompt; None where this part does not say."""
+
+
+def sampled_body(
+    request: GenerateRequest, context: Sequence[int], *, model: str, max_tokens: int
+) -> dict[str, Any]:
+    """Return the request body to go on from a context, which begins with the request's prompt.
+
+    Everything that shapes the distribution is said: servers take what is not from the model's
+    `generation_config.json`. The seed is one for each place in a context: with one for all of them
+    a request that goes on would draw with the noise that its first tokens were drawn with.
+    """
+    return {
+        "model": model,
+        "prompt": list(context),
+        "max_tokens": max_tokens,
+        **_sampling(request.sampling),
+        "logprobs": max(1, request.top_logprobs),
+        "seed": stream(stream(request.seed) + len(context)) >> 1,
+        "ignore_eos": True,
+        "stop_token_ids": sorted(request.stop_token_ids),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "skip_special_tokens": False,
+    }
+
+
+def scored_body(prompt: Sequence[int], *, model: str, top_logprobs: int) -> dict[str, Any]:
+    """Return the request body to score all prompt tokens but the first, as logits have them."""
+    return {
+        "model": model,
+        "prompt": list(prompt),
+        "max_tokens": 1,
+        "prompt_logprobs": top_logprobs,
+        "return_token_ids": True,
+    }
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+
+
+class CompletionReader:
+    """Reads the answers of one server to one request."""
+
+    def __init__(
+        self,
+        server: str,
+        prompt: Sequence[int],
+        *,
+        vocabulary: int,
+        sampling: Sampling | None = None,
+        top_logprobs: int = 0,
+    ) -> None:
+        """`server` is what it is called in errors."""
+        self._server = server
+        self._prompt = list(prompt)
+        self._vocabulary = vocabulary
+        self._is_greedy = sampling is not None and is_greedy(sampling)
+        self._top = top_logprobs
+        self._saw_prompt = False
+
+    def piece(self, event: Any) -> CompletionDelta:
+        """Return the sampled part in an event of a stream, or in a whole answer.
+
+        Raises `ConfigError` for what no server that can be trained from says,
+        `EndpointUnavailableError` where the server gives up.
+        """
+        found = _mapping(event)
+        usage = _mapping(_mapping(found.get("usage")).get("prompt_tokens_details"))
+        cached = usage.get("cached_tokens")
+        choices: Any = found.get("choices")
+        if not choices:
+            return CompletionDelta(cached_tokens=cached)
+        choice = _mapping(choices[0])
+        self._see_prompt(choice)
+        tokens = self._tokens(choice)
+        logprobs, tops = self._logprobs(choice, tokens)
+        finish = choice.get("finish_reason")
+        if finish in ("abort", "error"):
+            raise EndpointUnavailableError(f"the server ends it with finish_reason {finish!r}")
+        if finish not in (None, "stop", "length"):
+            raise ConfigError(
+                f"{self._server} ends a completion with finish_reason {finish!r}, and what ends "
+                "one is a stop token or the budget; switch off what else ends or changes them there"
+            )
+        return CompletionDelta(tokens, logprobs, tops, finish, cached)
+
+    def scores(self, answer: Any) -> list[dict[int, float]]:
+        """Return the log-probs by token of every token of the prompt but the first."""
+        choices = _mapping(answer).get("choices") or [{}]
+        choice = _mapping(choices[0])
+        self._see_prompt(choice)
+        told: Any = choice.get("prompt_logprobs")
+        if not isinstance(told, list) or len(cast("list[Any]", told)) != len(self._prompt):
+            raise self._lacks("prompt_logprobs", "which scores the tokens of a prompt", told)
+        scores: list[dict[int, float]] = []
+        for token, row in zip(self._prompt[1:], cast("list[Any]", told)[1:], strict=True):
+            values = {int(t): _read(_mapping(v).get("logprob")) for t, v in _mapping(row).items()}
+            if not math.isfinite(values.get(token, math.nan)):
+                raise self._lacks("prompt_logprobs", f"with one of token {token}", row)
+            scores.append(values)
+        return scores
+
+    def _see_prompt(self, choice: Mapping[str, Any]) -> None:
+        """Raise `ConfigError` where the first answer is not to the tokens that were sent."""
+        told = choice.get("prompt_token_ids")
+        if self._saw_prompt and told is None:
+            return
+        if told is None:
+            raise self._lacks("prompt_token_ids", "with return_token_ids", told)
+        if told != self._prompt:
+            place = _first_difference(told, self._prompt)
+            raise ConfigError(
+                f"{self._server} answers another prompt than it was sent, of {len(told)} tokens "
+                f"and not {len(self._prompt)}, different from token {place} on; switch off what "
+                "changes prompts there"
+            )
+        self._saw_prompt = True
+
+    def _tokens(self, choice: Mapping[str, Any]) -> tuple[int, ...]:
+        told: Any = choice.get("token_ids")
+        if not isinstance(told, list):
+            raise self._lacks("token_ids", "with return_token_ids", told)
+        tokens = tuple(cast("list[Any]", told))
+        for token in tokens:
+            if isinstance(token, int) and 0 <= token < self._vocabulary:
+                continue
+            raise ConfigError(
+                f"{self._server} sampled token {token!r}, which is not in the policy's vocabulary "
+                f"of {self._vocabulary}; serve the policy's own base"
+            )
+        return tokens
+
+    def _logprobs(
+        self, choice: Mapping[str, Any], tokens: Sequence[int]
+    ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
+        told = _mapping(choice.get("logprobs"))
+        values: Any = told.get("token_logprobs") or []
+        if len(values) != len(tokens):
+            what = f"{len(values)} for {len(tokens)} tokens"
+            raise self._lacks("logprobs", "one for each token", what)
+        if self._is_greedy:
+            tops = tuple(((token, 0.0),) for token in tokens) if self._top else ()
+            return (0.0,) * len(tokens), tops
+        logprobs = tuple(_read(value) for value in values)
+        for token, logprob in zip(tokens, logprobs, strict=True):
+            if not -math.inf < logprob <= ROUNDING:
+                raise ConfigError(
+                    f"{self._server} gives the token {token} that it sampled a log-prob of "
+                    f"{logprob}; start it with --logprobs-mode processed_logprobs"
+                )
+        return tuple(min(0.0, logprob) for logprob in logprobs), self._tops(told, len(tokens))
+
+    def _tops(self, told: Mapping[str, Any], count: int) -> tuple[TopLogprobs, ...]:
+        if not self._top or not count:
+            return ()
+        rows: Any = told.get("top_logprobs") or []
+        if len(rows) != count:
+            raise self._lacks("top_logprobs", "one list for each token", f"{len(rows)} for {count}")
+        return tuple(self._most_likely(_mapping(row)) for row in rows)
+
+    def _most_likely(self, row: Mapping[str, Any]) -> TopLogprobs:
+        """Return the alternatives; a server adds the token it sampled where that is none."""
+        values: list[tuple[int, float]] = []
+        for name, value in row.items():
+            if not name.startswith(MARK):
+                raise self._lacks(MARK, "with return_tokens_as_token_ids", name)
+            values.append((int(name.removeprefix(MARK)), min(0.0, _read(value))))
+        ordered = sorted(values, key=lambda pair: (-pair[1], pair[0]))[: self._top]
+        return tuple(pair for pair in ordered if pair[1] > -math.inf)
+
+    def _lacks(self, field: str, how: str, told: object) -> ConfigError:
+        return ConfigError(
+            f"{self._server} answers without {field}, {how} (it said {told!r:.100}), and training "
+            "takes tokens and log-probs as they were sampled; use a server that returns them: "
+            "vLLM's, from 0.10.2 on"
+        )
+
+
+def _mapping(found: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+
+def _read(value: Any) -> float:
+    if not isinstance(value, int | float):
+        return math.nan
+    return float(value) if value > LEAST else -math.inf
+
+
+def _first_difference(one: Any, other: Sequence[int]) -> int:
+    if not isinstance(one, list):
+        return 0
+    pairs = zip(cast("list[Any]", one), other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))  # pyright: ignore[reportUnknownArgumentType]

@@ -1,0 +1,103 @@
+"""Vision of the engine: a copy of the vision tower, and each image's features until a load."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.engine.weights import take
+from agentrl.message import Image, ImageSpan
+from agentrl.models.vision.model import ImageFeatures, features_of, rope_positions
+from agentrl.models.vision.processor import ImageCache, ImageProcessor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptImages:
+    """Images of a prompt."""
+
+    prompt: tuple[int, ...]
+    """The prompt with the tokens of each image named by the image: two prompts are equal up to a
+    token if, and only if, the model sees the same up to there."""
+    spans: tuple[ImageSpan, ...]
+    positions: Tensor
+    """(3, tokens up to the last image and one more)."""
+
+    def at(self, start: int, count: int) -> Tensor:
+        """Return the positions (3, count) of tokens from `start` on."""
+        known = self.positions.shape[1]
+        inside = self.positions[:, start : start + count]
+        begin = max(start, known)
+        if begin >= start + count:
+            return inside
+        behind = torch.arange(begin - known + 1, start + count - known + 1)
+        return torch.cat((inside, self.positions[:, -1:] + behind), dim=1)
+
+
+class ImageEncoder:
+    """The vision tower of a model, copied."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processor: ImageProcessor,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        whole: Any = model.base_model
+        # The model without its text half: what knows of positions, around a tower of our own.
+        self._eye: Any = copy.copy(whole)
+        tower = copy.deepcopy(whole.visual).to(device, dtype).eval()
+        self._eye.__dict__["_modules"] = {"visual": tower}
+        self._processor = processor
+        self._names = ImageCache(_name)
+        self._features = ImageCache(self._look, lambda features: features.nbytes)
+
+    async def prepare(self, spans: Sequence[ImageSpan]) -> None:
+        """Cut up the images of a request in a thread. Raises `EnvError` for what is no image."""
+        await self._processor.prepare(spans)
+
+    def sight(self, prompt: Sequence[int], spans: Sequence[ImageSpan]) -> PromptImages:
+        """Return the images of a prompt. Raises `ValueError` for images that are not where they are
+        said to be."""
+        self._processor.check_spans(prompt, spans)
+        named = list(prompt)
+        for span in spans:
+            named[span.start : span.stop] = [self._names.of(span.image)] * (span.stop - span.start)
+        grids = [(span, self._processor.patches(span.image).grid) for span in spans]
+        positions = rope_positions(self._eye, spans[-1].stop + 1, grids)
+        return PromptImages(tuple(named), tuple(spans), positions)
+
+    def features(self, image: Image) -> ImageFeatures:
+        """Return the tower's features of an image; computed alone, so the same in any batch."""
+        return self._features.of(image)
+
+    def taken(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the tower's weights among those of a model; `ValueError` if they do not fit."""
+        own: Mapping[str, Tensor] = self._eye.visual.state_dict()
+        # Saved folders of Qwen2-VL and Qwen2.5-VL keep the names of their first release.
+        root = "visual." if any(name.startswith("visual.") for name in state) else "model.visual."
+        return {n: take(state, f"{root}{n}", tuple(t.shape)) for n, t in own.items()}
+
+    def load(self, taken: Mapping[str, Tensor]) -> None:
+        """Take over what `taken` returned. Features stay where nothing has changed."""
+        own: Mapping[str, Tensor] = self._eye.visual.state_dict()
+        with torch.no_grad():
+            new = {n: taken[n].to(t.device, t.dtype) for n, t in own.items()}
+            if all(t.equal(new[n]) for n, t in own.items()):
+                return
+            for name, tensor in own.items():
+                tensor.copy_(new[name])
+        self._features.clear()
+
+    def _look(self, image: Image) -> ImageFeatures:
+        return features_of(self._eye, [self._processor.patches(image)])[0]
+
+
+def _name(image: Image) -> int:
+    """Return a negative number that no other image has: as many bits as do not collide."""
+    return -1 - int(image.digest[:30], 16)

@@ -1,0 +1,264 @@
+"""Several engines behind one: who holds a trajectory's cache keeps it, unless it is overloaded."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.engine.health import EngineHealth, EngineHealthRule
+from agentrl.errors import first_error
+from agentrl.policy import Completion, GenerateRequest, PolicyEngine
+from agentrl.runtime.closing import await_all, close_all
+from agentrl.runtime.threads import to_the_end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCost:
+    """Weight of a request by the length of its prompt (AgentMath)."""
+
+    base_tokens: int = 4096
+    """A prompt weighs one more for each of these."""
+    least: int = 1
+
+    def weight(self, prompt_tokens: int) -> int:
+        """Return the weight of a request."""
+        return prompt_tokens // self.base_tokens + self.least
+
+
+def choose_engine(
+    loads: Sequence[int] | Sequence[float],
+    *,
+    among: Sequence[int],
+    weight: int,
+    home: int | None,
+    cached: float,
+    slack: float,
+) -> int:
+    """Return the index of the engine for a request: one of `among`, which is not empty.
+
+    `loads` are the outstanding weights, `home` the engine that has the trajectory's cache,
+    `cached` the share of the prompt that it covers. Home is kept while it is at most that part of
+    the request, and `slack`, busier than the least loaded one; of equals the first is taken.
+    """
+    least = min(among, key=loads.__getitem__)
+    if home is not None and home in among and loads[home] <= loads[least] + weight * cached + slack:
+        return home
+    return least
+
+
+def freshest(
+    among: Sequence[int],
+    *,
+    versions: Sequence[int],
+    loads: Sequence[int] | Sequence[float],
+    slack: float,
+) -> Sequence[int]:
+    """Return which of `among` a trajectory may begin on: those with the newest weights.
+
+    While only a few have them, each takes up to twice what the least loaded of `among` has, and
+    `slack`; beyond that it begins anywhere. `among` is not empty.
+    """
+    newest = max(versions[index] for index in among)
+    most = 2 * min(loads[index] for index in among) + slack
+    fresh = [i for i in among if versions[i] == newest and loads[i] <= most]
+    return fresh or among
+
+
+def session_of(request_id: str) -> str:
+    """Return which trajectory a request belongs to: its id without the turn and what follows."""
+    return request_id.rsplit("/", 2)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """Engine that last served a trajectory."""
+
+    index: int
+    tokens: int
+    """Tokens its cache covers."""
+    version: int
+    """Version of the weights that the cache is of."""
+    failed: bool = False
+    """Its last request there failed: the next one goes elsewhere."""
+
+
+class EngineRouter:
+    """A policy engine over several. Owns them: `close` closes all.
+
+    One that fails so often in a row gets no new work until it answers again. What fails there rises
+    as it is; whoever tries again is sent elsewhere.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[PolicyEngine],
+        *,
+        weighing: RequestCost | None = None,
+        health: EngineHealthRule | None = None,
+        session: Callable[[str], str] = session_of,
+        sessions: int = 100_000,
+    ) -> None:
+        """Take at least one engine; the homes of so many sessions are remembered."""
+        if not engines:
+            raise ValueError("a router needs at least one engine, got none")
+        self._engines = tuple(engines)
+        self._weighing = weighing or RequestCost()
+        self._rule = health or EngineHealthRule()
+        self._health = [EngineHealth() for _ in engines]
+        self._session = session
+        self._sessions = sessions
+        self._homes: OrderedDict[str, _Home] = OrderedDict()
+        self._loads = [0] * len(engines)
+        self._flying: dict[str, int] = {}
+        self._loading: int | None = None
+        self._requests = self._weights = 0
+
+    @property
+    def version(self) -> int:
+        """Version that every engine has reached."""
+        return min(engine.version for engine in self._engines)
+
+    @property
+    def loads(self) -> tuple[int, ...]:
+        """The outstanding weight of each engine."""
+        return tuple(self._loads)
+
+    @property
+    def up(self) -> tuple[bool, ...]:
+        """Per engine, true when it gets new work."""
+        return tuple(health.due_s is None for health in self._health)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn on the engine that is best for it; while none is up, all are asked."""
+        if request.id in self._flying:
+            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+        session, tokens = self._session(request.id), len(request.prompt)
+        weight = self._weighing.weight(tokens)
+        index = self.best(request.id, tokens)
+        self._remember(session, self._home(index, tokens))
+        self._loads[index] += weight
+        self._flying[request.id] = index
+        try:
+            completion = await self._watched(index, request)
+        finally:
+            self._loads[index] -= weight
+            del self._flying[request.id]
+        self._remember(session, self._home(index, tokens + len(completion.token_ids)))
+        return completion
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now; an id that is not in flight is ignored."""
+        if (index := self._flying.get(request_id)) is not None:
+            await self._engines[index].abort(request_id)
+
+    async def pause(self) -> None:
+        """Pause every engine, or none: where one cannot, the others are resumed."""
+        try:
+            await self._ask_each(lambda engine: engine.pause())
+        except BaseException:
+            # Why they are not paused counts, and not that one did not resume either.
+            resuming = (engine.resume() for engine in self._engines)
+            await to_the_end(asyncio.gather(*resuming, return_exceptions=True))
+            raise
+
+    async def resume(self) -> None:
+        """Resume every engine, then raise what kept one from it."""
+        await await_all(engine.resume() for engine in self._engines)
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Load every engine; their caches are gone, and trajectories find new homes.
+
+        Where one cannot, the other loads are cancelled and have ended when this raises.
+        """
+        try:
+            await self._ask_each(lambda engine: engine.load(weights, version))
+        finally:
+            self._homes.clear()
+
+    async def prepare(self, weights: Any) -> Any:
+        """Return the weights: whoever gives them leaves them alone until the roll has ended."""
+        return weights
+
+    async def roll(self, prepared: Any, version: int) -> None:
+        """Load the engines one after the other, the least busy of those left first.
+
+        The others sample meanwhile, so versions are mixed: new trajectories go to the freshest,
+        others stay where their cache is until its engine's turn comes.
+        """
+        left = set(range(len(self._engines)))
+        try:
+            while left:
+                self._loading = min(left, key=lambda index: (self._loads[index], index))
+                left.discard(self._loading)
+                await self._engines[self._loading].load(prepared, version)
+        finally:
+            self._loading = None
+
+    async def close(self) -> None:
+        """Close every engine, then raise what kept one from it. Idempotent."""
+        await close_all(self._engines)
+
+    async def _ask_each(self, ask: Callable[[PolicyEngine], Coroutine[Any, Any, None]]) -> None:
+        """Ask all engines at once; the first error, or a cancellation, ends the other calls."""
+        with first_error():
+            async with asyncio.TaskGroup() as calls:
+                for engine in self._engines:
+                    calls.create_task(ask(engine))
+
+    async def _watched(self, index: int, request: GenerateRequest) -> Completion:
+        """Sample, and learn from how it ends whether the engine is well."""
+        now_s = asyncio.get_running_loop().time
+        self._health[index] = self._health[index].asked(request.id, now_s())
+        try:
+            completion = await self._engines[index].generate(request)
+        except (ValueError, asyncio.CancelledError):
+            # The request was wrong, or nobody waits for it any more.
+            self._health[index] = self._health[index].let_go(request.id)
+            raise
+        except Exception:
+            self._health[index] = self._health[index].failed(request.id, self._rule, now_s())
+            self._remember(self._session(request.id), self._home(index, 0, failed=True))
+            raise
+        self._health[index] = self._health[index].answered()
+        return completion
+
+    def best(self, request_id: str, tokens: int) -> int:
+        """Return which engine a request of so many prompt tokens is for."""
+        home = self._homes.get(self._session(request_id))
+        weight = self._weighing.weight(tokens)
+        self._requests += 1
+        self._weights += weight
+        slack = self._weights / self._requests
+        among = self._open_to(home)
+        if home is not None and home.version != self._engines[home.index].version:
+            home = None  # new weights forget what is cached
+        if home is None:
+            versions = [engine.version for engine in self._engines]
+            calm = [index for index in among if index != self._loading] or among
+            among = freshest(calm, versions=versions, loads=self._loads, slack=slack)
+        return choose_engine(
+            self._loads,
+            among=among,
+            weight=weight,
+            home=None if home is None else home.index,
+            cached=0.0 if home is None else min(1.0, home.tokens / max(1, tokens)),
+            slack=slack,
+        )
+
+    def _open_to(self, home: _Home | None) -> Sequence[int]:
+        """Return the engines that a request may go to."""
+        now_s = asyncio.get_running_loop().time()
+        well = [i for i, h in enumerate(self._health) if h.state(now_s) in ("up", "due")]
+        among = well or [*range(len(self._engines))]
+        elsewhere = [i for i in among if home is None or not home.failed or i != home.index]
+        return elsewhere or among
+
+    def _home(self, index: int, tokens: int, *, failed: bool = False) -> _Home:
+        return _Home(index, tokens, self._engines[index].version, failed=failed)
+
+    def _remember(self, session: str, home: _Home) -> None:
+        self._homes[session] = home
+        self._homes.move_to_end(session)
+        if len(self._homes) > self._sessions:
+            self._homes.popitem(last=False)

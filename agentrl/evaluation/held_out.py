@@ -1,0 +1,221 @@
+"""Evaluation of a policy on tasks it never trained on."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from agentrl.evaluation.budget import (
+    BudgetMeter,
+    EvaluationBudget,
+    MeteredEnv,
+    MeteredSampler,
+    TokenPrices,
+)
+from agentrl.evaluation.report import EvaluationReport
+from agentrl.evaluation.scores import Interval, ScoringRules
+from agentrl.evaluation.stopping import IntervalStopRule, OrderedStopTracker
+from agentrl.policy import Sampling
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.slot import RolloutSlot
+from agentrl.rollout.scheduler.topology import RolloutHooks, RolloutKey, check_scored
+from agentrl.rollout.seed_repeats import SeedRepeats
+from agentrl.runtime.progress import ProgressPhase, RunProgress
+from agentrl.runtime.seeds import derive
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Trajectory, Tree, reward_of
+
+if TYPE_CHECKING:
+    from agentrl.evaluation.record import EvaluationRecord
+    from agentrl.rollout.runner import RolloutRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutEvaluation:
+    """The same tasks, samples and seeds every time, so that two evaluations are paired."""
+
+    tasks: tuple[Task, ...]
+    samples_per_task: int
+    k: tuple[int, ...]
+    threshold: float
+    """A trajectory passes when its reward is at least this."""
+    confidence: float
+    interval: Interval = "wilson"
+    sampling: Sampling
+    seed: int
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Conditions of the evaluation, such as the environment, for the report."""
+    each: EvaluationBudget = field(default_factory=EvaluationBudget)
+    """Of one trajectory."""
+    total: EvaluationBudget = field(default_factory=EvaluationBudget)
+    """Of all of them."""
+    prices: TokenPrices = field(default_factory=TokenPrices)
+    until: IntervalStopRule | None = None
+    """Rule for stopping before all tasks are played."""
+
+    async def run(
+        self,
+        rollouts: "RolloutRunner",
+        progress: RunProgress,
+        phase: str = "evaluate",
+        record: "EvaluationRecord | None" = None,
+    ) -> EvaluationReport:
+        """Play every task and return the report; failures are reported apart, never as zeros.
+
+        With `record` everything is kept there, and what it has kept is not played again.
+        """
+        total = len(self.tasks) * self.samples_per_task
+        with progress.phase(phase, total=total) as bar:
+            # Entropies are for choosing what trains, and cost a pass over the vocabulary per token.
+            play = _Play(self, replace(rollouts, entropies=False), bar, record)
+            trees = await play.collect()
+        counted = play.counted(trees)
+        check_scored([leaf.outcome for tree in counted for leaf in tree.leaves])
+        report = self.report([one for tree in counted for one in tree.trajectories()], k=self.k)
+        return replace(
+            report,
+            spent=play.meter.spent.to_json() if play.meters else None,
+            stopped=play.why_stopped(len(counted), beyond=len(trees) - len(counted)),
+        )
+
+    def report(
+        self,
+        trajectories: Sequence[Trajectory],
+        *,
+        k: Sequence[int],
+        about: Mapping[str, Any] | None = None,
+    ) -> EvaluationReport:
+        """Return the report of trajectories of this evaluation; `about` is added to its own."""
+        settings = {"seed": self.seed, "temperature": self.sampling.temperature}
+        return EvaluationReport.of(
+            trajectories,
+            k=k,
+            threshold=self.threshold,
+            confidence=self.confidence,
+            interval=self.interval,
+            about={**self.about, **settings, **(about or {})},
+        )
+
+
+class _Play:
+    """One evaluation while it is played."""
+
+    def __init__(
+        self,
+        evaluation: HeldOutEvaluation,
+        rollouts: "RolloutRunner",
+        bar: ProgressPhase,
+        record: "EvaluationRecord | None",
+    ) -> None:
+        self.evaluation = evaluation
+        self.rollouts = rollouts
+        self.meter = BudgetMeter(evaluation.each, evaluation.total, evaluation.prices)
+        self.meters = evaluation.each.bounds or evaluation.total.bounds
+        self._bar = bar
+        self._record = record
+        rules = ScoringRules(
+            k=(1,),
+            threshold=evaluation.threshold,
+            confidence=evaluation.confidence,
+            interval=evaluation.interval,
+        )
+        self._first = OrderedStopTracker(evaluation.until, rules, evaluation.samples_per_task)
+        self._places = {task.fingerprint: at for at, task in enumerate(evaluation.tasks)}
+        self._kept = {} if record is None else record.kept
+        self._left = deque(t for t in evaluation.tasks if t.fingerprint not in self._kept)
+        self._repeats = SeedRepeats()
+        self._adopting = False
+        self._sum, self._count = 0.0, 0
+        self._turns = 0
+
+    async def collect(self) -> list[Tree]:
+        """Return one tree per task that was played, in the order of the tasks."""
+        async with self._gate() as gate:
+            self._adopting = True
+            gate.adopt([self._kept[name] for name in self._places if name in self._kept])
+            self._adopting = False
+            trees = (await gate.batch()).trees
+        return sorted(trees, key=lambda tree: self._places[tree.task.fingerprint])
+
+    def counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
+        """Return the trees that the report is of: with an early stop those it was decided on."""
+        enough = self._first.stopped_at
+        if enough is None:
+            return trees
+        return [tree for tree in trees if self._places[tree.task.fingerprint] < enough]
+
+    def why_stopped(self, tasks: int, *, beyond: int) -> dict[str, Any] | None:
+        """Return the reason for a stop before the last task; None where there was none."""
+        of = len(self.evaluation.tasks)
+        if (until := self.evaluation.until) is not None and self._first.stopped_at is not None:
+            return {"by": "half_width", "at": until.half_width, "tasks": tasks, "of": of} | (
+                {"played_beyond": beyond} if beyond else {}
+            )
+        if tasks == of or (what := self.meter.spent_up) is None:
+            return None
+        at = getattr(self.evaluation.total, what)
+        return {"by": f"budget.{what}", "at": at, "tasks": tasks, "of": of}
+
+    def _gate(self) -> RolloutScheduler:
+        evaluation, rollouts = self.evaluation, self.rollouts
+        version = rollouts.engine.version
+        return rollouts.gate(
+            # `async` opens a group when there is a place for it, so that one can stop opening them.
+            SchedulerPolicy(
+                mode="async",
+                groups_per_step=len(evaluation.tasks),
+                group_size=evaluation.samples_per_task,
+                concurrency=rollouts.concurrency,
+                retries=rollouts.retries,
+                max_staleness=0,
+            ),
+            self._take,
+            sampling=evaluation.sampling,
+            seed=self._seed,
+            play=self._metered if self.meters else None,
+            hooks=RolloutHooks(on_turn=self._turned, on_finished=self._ended),
+            version=version,
+            recorder=self._record.recorder if self._record else None,
+            first_group=self._record.next_group if self._record else 0,
+        )
+
+    def _take(self, count: int) -> list[Task]:
+        if self._first.stopped_at is not None or self.meter.spent_up is not None:
+            return []
+        return [self._left.popleft() for _ in range(min(count, len(self._left)))]
+
+    def _seed(self, number: int, task: Task, sample: int) -> int:
+        again = self._repeats.of(number, task.id)
+        return derive(self.evaluation.seed, task.id, sample, *again)
+
+    def _turned(self, attempt: RolloutKey, tree: Tree) -> None:
+        # Tasks of many turns end late: turns are what shows that a slow policy plays at all.
+        del attempt, tree
+        self._turns += 1
+        self._bar.advance(0, {"turns": self._turns, **self._reward()})
+
+    def _reward(self) -> dict[str, float]:
+        return {"reward": self._sum / self._count} if self._count else {}
+
+    def _ended(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
+        if self._adopting and self.meters:
+            self.meter.keep(tree, leaf)
+        reward = reward_of(leaf.outcome)
+        if reward is not None:
+            self._turns += 1  # its last, after which nobody asks again
+            self._sum, self._count = self._sum + reward, self._count + 1
+        elif self._record is not None:
+            self._record.broken.add(attempt.group)
+        self._first.ended(self._places[tree.task.fingerprint], reward)
+        self._bar.advance(1, {"turns": self._turns, **self._reward()})
+
+    async def _metered(self, seat: RolloutSlot) -> Leaf:
+        world = await self.rollouts.brought_back(seat)
+        stand = seat.stand
+        calls = stand.tool_calls if stand else 0
+        own = self.meter.begin(seat.tree, stand.node if stand else None, tool_calls=calls)
+        seat.sampler = MeteredSampler(seat.sampler or seat.doorkeeper.engine, own)
+        episode = self.rollouts.episode(seat, self.evaluation.sampling, world=world)
+        episode.env = MeteredEnv(episode.env, own)
+        return await episode.run()

@@ -1,0 +1,227 @@
+"""Step 1 of the flow: whether held-out tasks are among those that train, as they are or nearly so.
+
+A task's **own words** are what is compared: runs of words that many tasks have in common are the
+wording of a family ("State the final answer to the following arithmetic problem"), and without them
+two sums are as different as their numbers. Two tasks that give different answers are different
+problems, however alike they read.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from agentrl.errors import ConfigError
+from agentrl.task import Task
+
+SHINGLE_WORDS = 3
+"""Length of the runs of words that are compared."""
+
+COMMON_FRACTION = 0.02
+"""A run of words in more of the tasks than this is wording that they share."""
+
+COMMON_AT_LEAST = 4
+"""However few tasks there are."""
+
+LEAST_SHINGLES = 5
+"""A task with fewer words of its own is only compared as a whole."""
+
+EXACT_PAIRS = 5_000_000
+"""Shingles of one split times tasks of the other, up to which pairs are compared one by one."""
+
+PERMUTATIONS = 128
+"""Of a MinHash."""
+
+LISTED = 3
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_STOPS = frozenset(".,;:!?'\"`")
+"""Punctuation that does not change a sentence, unlike a minus."""
+
+Shingles = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPair:
+    """A held-out task, and the train task that is most like it."""
+
+    heldout: Task
+    train: Task
+    similarity: float
+    """Jaccard's, of their own words; 1 for tasks that say the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOverlap:
+    """Overlap of two splits, as far as they were looked at."""
+
+    train: int
+    """Train tasks that were looked at."""
+    heldout: int
+    exact: tuple[TaskPair, ...]
+    """Held-out tasks that are train tasks."""
+    near: tuple[TaskPair, ...]
+    """Held-out tasks that are nearly one, the most alike first."""
+
+    @property
+    def near_fraction(self) -> float:
+        """Return the share of held-out tasks that have a near-duplicate."""
+        return len(self.near) / self.heldout if self.heldout else 0.0
+
+
+def find_overlap(
+    train: Sequence[Task], heldout: Sequence[Task], *, similarity: float = 0.8
+) -> SplitOverlap:
+    """Compare two samples of tasks; `similarity` and more makes a near-duplicate.
+
+    Exact overlap is of `Task.fingerprint`, text and answer. Near-duplicates say the same but for
+    case, space and punctuation, or their own words are as similar as that, and none gives another
+    answer.
+    """
+    known = {task.fingerprint: task for task in train}
+    exact = [
+        TaskPair(heldout=task, train=known[task.fingerprint], similarity=1.0)
+        for task in heldout
+        if task.fingerprint in known
+    ]
+    same = {pair.heldout.fingerprint for pair in exact}
+    rest = [task for task in heldout if task.fingerprint not in same]
+    near = sorted(_near(train, rest, similarity), key=lambda pair: -pair.similarity)
+    return SplitOverlap(
+        train=len(train), heldout=len(heldout), exact=tuple(exact), near=tuple(near)
+    )
+
+
+def check_overlap(found: SplitOverlap, *, max_near_fraction: float) -> None:
+    """Raise `ConfigError`, showing pairs, for exact overlap and for too many near-duplicates."""
+    if found.exact:
+        raise ConfigError(
+            f"{len(found.exact)} of {found.heldout} held-out tasks are train tasks: "
+            f"{_shown(found.exact)}. What is measured on them is memory; keep the splits of the "
+            "environment apart, or set split_guard.allow: true"
+        )
+    if found.near_fraction > max_near_fraction:
+        raise ConfigError(
+            f"{len(found.near)} of {found.heldout} held-out tasks ({found.near_fraction:.1%}) are "
+            f"nearly train tasks, and split_guard.max_near_fraction is {max_near_fraction:g}: "
+            f"{_shown(found.near)}. Look at them with agentrl check-splits; keep the splits apart, "
+            "or set split_guard.allow: true"
+        )
+
+
+def _near(train: Sequence[Task], heldout: Sequence[Task], similarity: float) -> Iterable[TaskPair]:
+    words = {id(task): _words(task) for task in (*train, *heldout)}
+    answers = {id(task): _answer(task) for task in (*train, *heldout)}
+    whole: dict[str, list[Task]] = defaultdict(list)
+    for task in train:
+        whole[_plain(words[id(task)])].append(task)
+    own = _own({key: _shingles(said) for key, said in words.items()})
+    alike = _alike([own[id(t)] for t in heldout], [own[id(t)] for t in train], similarity)
+    for at, task in enumerate(heldout):
+        pairs = [(1.0, other) for other in whole[_plain(words[id(task)])]]
+        pairs += [(found, train[other]) for other, found in alike.get(at, ())]
+        fit = [pair for pair in pairs if _agree(answers[id(task)], answers[id(pair[1])])]
+        if fit:
+            found, other = max(fit, key=lambda pair: pair[0])
+            yield TaskPair(heldout=task, train=other, similarity=found)
+
+
+def _words(task: Task) -> list[str]:
+    """Return the words of a task, without those of the system message, which all share."""
+    said = [message.text for message in task.messages if message.role != "system"]
+    return _WORD.findall(" ".join(said).lower())
+
+
+def _plain(words: Iterable[str]) -> str:
+    return " ".join(word for word in words if word not in _STOPS)
+
+
+def _answer(task: Task) -> str | None:
+    if task.answer is None:
+        return None
+    return _plain(_WORD.findall(json.dumps(task.answer, sort_keys=True, default=str).lower()))
+
+
+def _agree(one: str | None, other: str | None) -> bool:
+    return one is None or other is None or one == other
+
+
+def _shingles(words: Sequence[str]) -> Shingles:
+    last = len(words) - SHINGLE_WORDS + 1
+    return frozenset(" ".join(words[at : at + SHINGLE_WORDS]) for at in range(last))
+
+
+def _own(shingles: Mapping[int, Shingles]) -> dict[int, Shingles]:
+    """Return the shingles of each task that are not wording it shares with many."""
+    counts = Counter(one for found in shingles.values() for one in found)
+    most = max(COMMON_AT_LEAST, COMMON_FRACTION * len(shingles))
+    common = {one for one, count in counts.items() if count > most}
+    own = {key: found - common for key, found in shingles.items()}
+    return {
+        key: found if len(found) >= LEAST_SHINGLES else frozenset[str]()
+        for key, found in own.items()
+    }
+
+
+def _alike(
+    heldout: Sequence[Shingles], train: Sequence[Shingles], similarity: float
+) -> dict[int, list[tuple[int, float]]]:
+    """Return for each held-out task the train tasks that are as similar, with how much."""
+    small = sum(map(len, heldout)) * len(train) <= EXACT_PAIRS
+    pairs = _sharing(heldout, train) if small else _hashed(heldout, train, similarity)
+    found: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for at, other in pairs:
+        one, two = heldout[at], train[other]
+        jaccard = len(one & two) / len(one | two)
+        if jaccard >= similarity:
+            found[at].append((other, jaccard))
+    return found
+
+
+def _sharing(heldout: Sequence[Shingles], train: Sequence[Shingles]) -> Iterable[tuple[int, int]]:
+    """Yield every pair with a shingle in common."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for at, shingles in enumerate(heldout):
+        for one in shingles:
+            places[one].append(at)
+    for other, shingles in enumerate(train):
+        for at in {at for one in shingles for at in places.get(one, ())}:
+            yield at, other
+
+
+def _hashed(
+    heldout: Sequence[Shingles], train: Sequence[Shingles], similarity: float
+) -> Iterable[tuple[int, int]]:
+    """Yield the pairs that MinHash finds similar: what it takes does not grow with their number.
+
+    It looks for somewhat less similar ones, since it misses some at the edge of what it looks for.
+    """
+    # A third of a second to import, which a small comparison does not need.
+    from datasketch import MinHash, MinHashLSH
+
+    def hashed(shingles: Shingles) -> MinHash:
+        made = MinHash(num_perm=PERMUTATIONS)
+        made.update_batch([one.encode() for one in shingles])
+        return made
+
+    index = MinHashLSH(threshold=0.8 * similarity, num_perm=PERMUTATIONS)
+    for at, shingles in enumerate(heldout):
+        if shingles:
+            index.insert(at, hashed(shingles))
+    for other, shingles in enumerate(train):
+        if shingles:
+            for at in index.query(hashed(shingles)):
+                yield cast("int", at), other
+
+
+def _shown(pairs: Sequence[TaskPair]) -> str:
+    shown = [
+        f"{pair.heldout.id} is {pair.train.id}"
+        if pair.similarity == 1
+        else f"{pair.heldout.id} is {pair.similarity:.0%} of {pair.train.id}"
+        for pair in pairs[:LISTED]
+    ]
+    more = len(pairs) - len(shown)
+    return ", ".join([*shown, *([f"and {more} more"] if more else [])])

@@ -1,0 +1,1 @@
+"""Lifecycle events of rollouts and groups."""

@@ -1,0 +1,186 @@
+"""Queue for the requests of one episode's program, first for a taker and then for an answer."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from agentrl.env import Action, ToolSchema, TurnRequest
+from agentrl.gateway.answer import GatewayAnswer, build_answer
+from agentrl.gateway.conversations import (
+    ConversationNode,
+    ConversationTree,
+    MessageKeys,
+    message_keys,
+)
+from agentrl.gateway.dialect import BadRequest, ChatRequest
+from agentrl.message import Message
+
+
+class GatewaySessionClosed(Exception):
+    """The episode is over: nobody answers any more."""
+
+
+@dataclass(slots=True, eq=False)
+class GatewayRequest:
+    """One request of the program's, at the end of the conversation it belongs to."""
+
+    asked: ChatRequest
+    """Without its messages, which are the conversation's."""
+    node: ConversationNode
+    desk: "GatewaySession" = field(repr=False)
+    answered: "asyncio.Future[GatewayAnswer]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    waiters: int = 0
+    """Number of connections that wait for its answer."""
+    is_delivered: bool = False
+
+    @property
+    def abandoned(self) -> bool:
+        """True when the connections it came over have ended. A client that gives up asks again."""
+        return not self.waiters and not self.is_delivered
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The whole conversation."""
+        return self.node.messages
+
+    @property
+    def tools(self) -> tuple[ToolSchema, ...]:
+        """Those that the program offers in the conversation."""
+        return self.asked.tools
+
+    @property
+    def request(self) -> TurnRequest:
+        """Settings of the program for the answer."""
+        return self.asked.request
+
+    def answer(self, action: Action) -> GatewayAnswer:
+        """Say what the policy said, and return it as the program is told it."""
+        return self.desk.settle(self, action)
+
+    def refuse(self, reason: str) -> None:
+        """Tell the program why its request cannot be answered."""
+        if not self.answered.done():
+            self.answered.set_exception(BadRequest(reason))
+            self.answered.exception()  # a program that has gone does not hear it
+
+
+class GatewaySession:
+    """The questions of one episode, in the order they came; one event loop's own.
+
+    A program may ask several things at once: they are taken one after the other. One that asks
+    again after its connection broke gets the answer to its first question, and so does a request
+    that its client marks as a retry, so that retries cost no turn and change no conversation.
+    """
+
+    def __init__(self, ignored: Iterable[str] = ()) -> None:
+        """Take the names of fields that requests may have and nobody looks at."""
+        self.ignored = frozenset(ignored)
+        self._conversations = ConversationTree()
+        self._waiting: deque[GatewayRequest] = deque()
+        self._open: set[GatewayRequest] = set()
+        """Not answered."""
+        self._latest: dict[ConversationNode, GatewayRequest] = {}
+        """The last question at the end of each conversation."""
+        self._answers: list[tuple[ConversationNode, bool]] = []
+        """By turn: the conversation with its answer, and whether it begins with instructions."""
+        self._came = asyncio.Event()
+        self._why = ""
+
+    @property
+    def turns(self) -> int:
+        """Count of questions that were answered; an answer's id is its number."""
+        return len(self._answers)
+
+    async def ask(
+        self, asked: ChatRequest, keys: Sequence[MessageKeys] | None = None
+    ) -> tuple[GatewayRequest, GatewayAnswer]:
+        """Return the question made of a request, and its answer. Cancelled, it is abandoned.
+
+        `keys` are those of the request's messages, where they are known. Raises `BadRequest` for a
+        conversation nobody knows or can render, and `GatewaySessionClosed`.
+        """
+        if self._why:
+            raise GatewaySessionClosed(self._why)
+        question = self._question(asked, keys or [*map(message_keys, asked.messages)])
+        question.waiters += 1
+        try:
+            answer = await asyncio.shield(question.answered)
+        except asyncio.CancelledError:
+            if question.answered.cancelled():
+                raise GatewaySessionClosed(self._why) from None
+            raise
+        finally:
+            question.waiters -= 1
+            if question.answered.done():
+                self._open.discard(question)
+        question.is_delivered = True
+        return question, answer
+
+    async def next(self) -> GatewayRequest:
+        """Return the next question that somebody still waits for."""
+        while True:
+            while self._waiting:
+                question = self._waiting.popleft()
+                if not question.abandoned:
+                    return question
+                self._open.discard(question)
+                if self._latest.get(question.node) is question:
+                    del self._latest[question.node]
+            self._came.clear()
+            await self._came.wait()
+
+    def settle(self, question: GatewayRequest, action: Action) -> GatewayAnswer:
+        """Answer a question with what the policy said, as the next turn."""
+        turn = self.turns
+        answer = build_answer(action, question.request, id=str(turn))
+        node = self._conversations.add_answer(question.node, answer.message, turn)
+        self._answers.append((node, bool(question.asked.instructions)))
+        if not question.answered.done():
+            question.answered.set_result(answer)
+        return answer
+
+    def close(self, why: str) -> None:
+        """Refuse everybody who waits, and who comes from now on."""
+        self._why = why
+        for question in self._open:
+            question.answered.cancel()
+        self._open.clear()
+        self._waiting.clear()
+        self._latest.clear()
+
+    def _question(self, asked: ChatRequest, keys: Sequence[MessageKeys]) -> GatewayRequest:
+        """Return the question that a request repeats, or a new one."""
+        told: Iterable[tuple[MessageKeys, Message]] = zip(keys, asked.messages, strict=True)
+        if asked.after:
+            told = chain(self._before(asked.after), told)
+        if asked.instructions:
+            system = Message("system", asked.instructions)
+            told = chain([(message_keys(system), system)], told)
+        node = self._conversations.find(asked.tools, told)
+        asked = replace(asked, messages=())
+        known = self._latest.get(node)
+        if known is not None and known.request == asked.request and _is_retry(known, asked):
+            return known
+        question = self._latest[node] = GatewayRequest(asked, node, self)
+        self._open.add(question)
+        self._waiting.append(question)
+        self._came.set()
+        return question
+
+    def _before(self, id: str) -> Iterable[tuple[MessageKeys, Message]]:
+        """Return the conversation that an answer ended, without the instructions it began with."""
+        if not id.isdecimal() or int(id[:9]) >= self.turns:
+            raise BadRequest(
+                f"previous_response_id names resp_{id:.80}, which is no answer of this episode's"
+            )
+        node, is_instructed = self._answers[int(id)]
+        return node.keyed_messages()[is_instructed:]
+
+
+def _is_retry(known: GatewayRequest, asked: ChatRequest) -> bool:
+    """Return whether a request with the content of a known one repeats it."""
+    return known.abandoned or asked.is_retry or bool(asked.key and asked.key == known.asked.key)

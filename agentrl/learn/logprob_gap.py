@@ -1,0 +1,117 @@
+"""Gap between the log-probs of engine and trainer on the tokens of a batch."""
+
+import logging
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from agentrl.config.learning.gap import GapAlarmSection
+from agentrl.errors import LearnError
+from agentrl.learn.correction import CorrectionWeights
+from agentrl.learn.loss import LOG_RATIO_LIMIT
+from agentrl.metrics.accumulator import MetricAccumulator
+
+_log = logging.getLogger(__name__)
+
+
+def observe_gap(
+    tally: MetricAccumulator,
+    *,
+    gaps: Float[Tensor, "rows width"],
+    behaviour: Float[Tensor, "rows width"],
+    ages: Int[Tensor, "rows width"],
+    mask: Bool[Tensor, "rows width"],
+) -> None:
+    """Count the log-ratios trainer / behaviour of the sampled tokens.
+
+    `engine_gap/kl` is the k3 estimate of KL(behaviour || trainer), which is never negative;
+    `engine_gap/kl_k1` is the plain mean of log(behaviour / trainer). Tokens of age 0 are counted
+    apart too: there both have the same weights, and only numerics may differ.
+    """
+    d = gaps[mask].double()
+    tally.mean("engine_gap/mean_abs", d.abs())
+    tally.peak("engine_gap/max", d.abs())
+    tally.mean("engine_gap/kl_k1", -d)
+    cut = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    k3 = torch.expm1(cut) - cut
+    tally.mean("engine_gap/kl", k3)
+    finite = behaviour[mask].isfinite()
+    tally.mean("engine_gap/nonfinite", ~finite)
+    tally.mean("ratio", cut.exp())
+    tally.mean("ratio_squared", (2 * cut).exp())
+    same = (ages[mask] == 0) & finite
+    tally.mean("engine_gap/age0_fraction", same)
+    tally.mean("engine_gap/age0_mean_abs", d[same].abs())
+    tally.peak("engine_gap/age0_max", d[same].abs())
+    tally.mean("engine_gap/age0_kl", k3[same])
+
+
+def observe_weights(
+    tally: MetricAccumulator, weights: CorrectionWeights, mask: Bool[Tensor, "rows width"]
+) -> None:
+    """Count what a correction made of the ratios proximal / behaviour."""
+    raw, applied = weights.raw[mask], weights.applied[mask].double()
+    tally.mean("tis/clipped_fraction", raw > weights.cap)
+    tally.mean("tis/low_fraction", raw < 1 / weights.cap)
+    tally.mean("correction/zero_fraction", applied == 0)
+    tally.mean("correction/mean", applied)
+    tally.mean("weight_squared", applied.square())
+
+
+def gap_metrics(tally: MetricAccumulator) -> dict[str, float]:
+    """Return everything the tally holds, with the moments of ratios and weights made into figures.
+
+    `engine_gap/ess` is the effective sample size of the ratios as a fraction of the tokens,
+    (mean r)^2 / mean r^2, and `correction/ess` that of the weights that were applied;
+    `engine_gap/chi2` is the chi-squared divergence, mean r^2 - 1.
+    """
+    seen = dict(tally.results())
+    mean, squared = seen.pop("ratio"), seen.pop("ratio_squared")
+    weight, weight_squared = seen["correction/mean"], seen.pop("weight_squared")
+    return seen | {
+        "engine_gap/ess": mean**2 / squared,
+        "engine_gap/chi2": squared - 1,
+        "correction/ess": weight**2 / weight_squared if weight_squared else 0.0,
+    }
+
+
+class GapAlarm:
+    """Stops a run, or says so once, where engine and trainer disagree under the same weights."""
+
+    def __init__(self, section: GapAlarmSection) -> None:
+        self._action = section.action
+        self._limit = section.mean_abs
+        self._said = False
+
+    def look(self, tally: MetricAccumulator) -> None:
+        """Act on what a tally holds of tokens of age 0; raise `LearnError` if that is to stop."""
+        if self._action == "none" or self._said:
+            return
+        text = complaint(tally.results(), limit=self._limit)
+        if text is None:
+            return
+        if self._action == "stop":
+            raise LearnError(f"{text}; or set learn.gap_alarm.action to warn")
+        self._said = True
+        _log.warning("%s", text)
+
+
+def complaint(seen: Mapping[str, float], *, limit: float) -> str | None:
+    """Return an error text for a gap on tokens of age 0 above `limit`, None where it is within.
+
+    A batch without such tokens, or whose engine gave no log-probs, says nothing about it. A gap
+    that is no number is beyond any limit.
+    """
+    found = seen.get("engine_gap/age0_mean_abs")
+    if found is None or found <= limit:
+        return None
+    return (
+        f"engine and trainer disagree: on the tokens that the same weights sampled "
+        f"({seen['engine_gap/age0_fraction']:.0%} of those seen) their log-probs differ by "
+        f"{found:.3g} nats in the mean and {seen['engine_gap/age0_max']:.3g} at most, and "
+        f"learn.gap_alarm.mean_abs allows {limit:g}. What makes that: sampling.top_p or top_k, "
+        "another temperature, weights that did not arrive, tokens that were not the ones sampled. "
+        "If it is only numerics, raise learn.gap_alarm.mean_abs"
+    )

@@ -1,0 +1,112 @@
+"""Scoring of samples before they get credit: log-probs and entropies at batch start."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.learn.contexts import by_context
+from agentrl.learn.head import HEAD_CHUNK_TOKENS
+from agentrl.learn.lora import is_adapted, silent_adapters
+from agentrl.learn.micro_batch import unshifted
+from agentrl.learn.ranks import ALONE, TrainerRanks
+from agentrl.learn.sample import TrainingGroup, TrainingSample
+from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.swap import swapped
+from agentrl.learn.token_logprobs import score
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobScorer:
+    """One forward pass over all samples of a batch, with the weights as they are now."""
+
+    model: PreTrainedModel
+    layout: SequenceLayout
+    temperature: float
+    head_at_positions: bool
+    head_chunk_tokens: int = HEAD_CHUNK_TOKENS
+    ranks: TrainerRanks = ALONE
+    below_adapters: bool = False
+    """True if `as_reference` scores with the weights below the model's adapters."""
+
+    def of(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
+        """Return the groups, each sample with proximal log-probs and entropies on its mask."""
+
+        def known(sample: TrainingSample, logprobs: Tensor, entropies: Tensor) -> TrainingSample:
+            return replace(
+                sample,
+                proximal=unshifted(logprobs, sample),
+                entropies=unshifted(entropies, sample),
+            )
+
+        return self._scored(groups, known)
+
+    def as_reference(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
+        """Return the groups, each sample with this model's log-probs as those of the reference."""
+
+        def known(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
+            return replace(sample, reference=unshifted(logprobs, sample))
+
+        weights = silent_adapters(self.model) if self.below_adapters else {}
+        with swapped(self.model, weights):
+            return self._scored(groups, known)
+
+    def as_proximal(self, samples: Sequence[TrainingSample]) -> tuple[TrainingSample, ...]:
+        """Return the samples with this model's log-probs as the proximal ones, and no more."""
+
+        def known(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
+            return replace(sample, proximal=unshifted(logprobs, sample))
+
+        return self._scored((TrainingGroup("", tuple(samples)),), known)[0].samples
+
+    def frozen(self) -> "LogprobScorer":
+        """Return a scorer with the weights as they are now, which will not move.
+
+        They are a copy. A model with adapters that have not been trained is not copied: it is
+        scored without them. Weights in shards are not copied either: to be called before.
+        """
+        if is_adapted(self.model):
+            return replace(self, below_adapters=True)
+        return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval())
+
+    def _scored(
+        self,
+        groups: Sequence[TrainingGroup],
+        known: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
+    ) -> tuple[TrainingGroup, ...]:
+        scored = iter(
+            by_context(
+                [sample for group in groups for sample in group.samples],
+                lambda samples: self._of_contexts(samples, known),
+            )
+        )
+        return tuple(
+            replace(group, samples=tuple(next(scored) for _ in group.samples)) for group in groups
+        )
+
+    def _of_contexts(
+        self,
+        samples: Sequence[TrainingSample],
+        known: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
+    ) -> list[TrainingSample]:
+        live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
+        found = list(samples)
+        asked = [samples[i] for i in live]
+        seen: dict[int, tuple[Tensor, Tensor]] = {}
+        for chosen, tokens in self.ranks.passes(self.layout, asked, device=self.model.device):
+            with torch.no_grad():
+                scores = score(
+                    self.model,
+                    tokens,
+                    temperature=self.temperature,
+                    head_at_positions=self.head_at_positions,
+                    head_chunk_tokens=self.head_chunk_tokens,
+                )
+            for row, index in enumerate(chosen):
+                seen[live[index]] = (scores.logprobs[row], scores.entropies[row])
+        for index, (logprobs, entropies) in self.ranks.together(seen).items():
+            found[index] = known(samples[index], logprobs, entropies)
+        return found

@@ -1,0 +1,48 @@
+"""Interface of proximal policies whose weights are not the trainer's own."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from agentrl.learn.method import Need
+from agentrl.learn.micro_batch import CreditedSample
+
+ELSEWHERE: frozenset[Need] = frozenset({"averaged logprobs", "past logprobs"})
+"""Needs that are met only by a proximal policy with weights of its own."""
+
+
+class ProximalWeights:
+    """Weights that are kept beside the trainer's, to score samples with. This one keeps none.
+
+    A batch calls `of_batch`, then `of_update` and `updated` for every optimiser step, then
+    `stepped`.
+    """
+
+    name = ""
+    """Name of its file in a checkpoint."""
+
+    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
+        """Return the rows of a batch, with proximal log-probs if they hold for all of it."""
+        return list(rows)
+
+    def of_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+        """Return the rows of an optimiser step, with proximal log-probs if each has its own."""
+        return list(rows)
+
+    def updated(self) -> None:
+        """Take note that an optimiser step has moved the weights."""
+
+    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+        """Take note that a batch is done, in which so many tokens were neither clipped nor masked;
+        return the metrics there are."""
+        return {}
+
+    def forget(self, *, before: int) -> None:
+        """Take note that no token of a version before this one will come."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors for a checkpoint, an empty dict if there are none."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned; without any, begin with the model's weights."""

@@ -1,0 +1,100 @@
+"""Inputs and predictions of a forward pass, whatever the layout of the sequences in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Int
+from numpy import ndarray
+from torch import Tensor
+
+from agentrl.message import ImageSpan
+from agentrl.models.vision.model import SequenceImages
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelInputs:
+    """Sequences side by side, laid out for one forward pass.
+
+    Two views of the same thing. The model sees `inputs`, `lines` x `length`, in which sequences may
+    be padded, packed one after the other, or share what they begin with. Losses see `rows` x
+    `width`: one row per sequence, shifted by one, so that place t stands for token t + 1.
+    `entries` goes from the second view to the first.
+    """
+
+    inputs: Int[Tensor, "lines length"]
+    predictions: Int[Tensor, " chosen"]
+    """Indices in the flattened `inputs` at which the model is asked for the next token."""
+    targets: Int[Tensor, " chosen"]
+    """Next token of each prediction. Each pair of prediction and target is there once, however many
+    sequences share it."""
+    entries: Int[Tensor, " sampled"]
+    """The index in `predictions` of each True of `mask`, in row-major order."""
+    mask: Bool[Tensor, "rows width"]
+    """True on the tokens of the sequences that train."""
+    positions: Int[Tensor, "lines length"] | None = None
+    """Distance from the beginning of the sequence; None counts from 0 in every line."""
+    ends: Int[Tensor, "lines length"] | None = None
+    """The last place of its line, counted from 0, that may look at each place; later places see
+    it only from within its own subtree. None lets every later place of the line see it."""
+    shown: tuple[SequenceImages, ...] = ()
+    """The sequences that show images."""
+
+
+@runtime_checkable
+class TokenSequence(Protocol):
+    """Sequence as layouts see it."""
+
+    @property
+    def token_ids(self) -> Int[ndarray, " tokens"]:
+        """The whole context."""
+        ...
+
+    @property
+    def mask(self) -> Bool[ndarray, " tokens"]:
+        """The tokens that train."""
+        ...
+
+    @property
+    def images(self) -> tuple[ImageSpan, ...]:
+        """Images in the tokens."""
+        ...
+
+
+@runtime_checkable
+class SequenceLayout(Protocol):
+    """Arrangement of sequences in forward passes. None of them changes any result."""
+
+    @property
+    def limit_tokens(self) -> int:
+        """Most places of one block."""
+        ...
+
+    def limited(self, limit_tokens: int) -> "SequenceLayout":
+        """Return the same layout with another limit."""
+        ...
+
+    def places(self, sequences: Sequence[TokenSequence]) -> int:
+        """Return the number of places in the block of these sequences, padding included."""
+        ...
+
+    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return the sequence indices of each block, each sequence once."""
+        ...
+
+    def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
+        """Return those sequences as one block."""
+        ...
+
+
+def no_tokens(device: torch.device) -> ModelInputs:
+    """Return the input of a pass that has no sequences: it runs, and nothing comes of it."""
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    return ModelInputs(
+        inputs=torch.zeros(1, 2, dtype=torch.int64, device=device),
+        predictions=torch.zeros(1, dtype=torch.int64, device=device),
+        targets=torch.zeros(1, dtype=torch.int64, device=device),
+        entries=none,
+        mask=torch.zeros(0, 1, dtype=torch.bool, device=device),
+    )

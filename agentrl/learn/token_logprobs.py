@@ -1,0 +1,167 @@
+"""Log-probs of the policy on chosen positions, computing the language-model head only there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.errors import ConfigError
+from agentrl.learn.head import HEAD_CHUNK_TOKENS, plain, predict
+from agentrl.learn.layouts.ancestry import AncestorMask
+from agentrl.learn.layouts.attention import reading
+from agentrl.learn.sequence_layout import ModelInputs
+from agentrl.models.vision import model as vision
+
+LOGIT_TRANSFORMS = {
+    "final_logit_softcapping": None,
+    "logit_scale": 1.0,
+    "logits_scaling": 1.0,
+    "logits_scale": 1.0,
+    "lm_head_multiplier": 1.0,
+    "output_multiplier": 1.0,
+}
+"""Config attributes of models that change logits after the head, with the value that does not."""
+
+WITHIN = "agentrl_within"
+"""The method of a sharded model that collects its weights around a computation; see `within`."""
+
+Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenLogprobs:
+    """Log-probs and entropies of the chosen tokens, under the sampling temperature, in nats."""
+
+    logprobs: Float[Tensor, "rows width"]
+    """0 off the mask; carries gradient unless gradients are off."""
+    entropies: Float[Tensor, "rows width"]
+    """Entropies over the whole vocabulary for each chosen token; 0 off the mask. Detached unless
+    their gradient was asked for."""
+
+
+def score(
+    model: PreTrainedModel,
+    tokens: ModelInputs,
+    *,
+    temperature: float,
+    head_at_positions: bool,
+    entropy_gradient: bool = False,
+    head_chunk_tokens: int = HEAD_CHUNK_TOKENS,
+) -> TokenLogprobs:
+    """Return the log-prob of every target of the mask, in float32.
+
+    With `head_at_positions` the head runs on the places that predict something, and only there; see
+    `head_is_plain`; where there are many of them, on `head_chunk_tokens` at a time. With
+    `entropy_gradient` the entropies carry gradient too.
+    """
+
+    def compute() -> tuple[Tensor, Tensor]:
+        if head_at_positions:
+            hidden = _hidden(model, tokens).flatten(0, 1)[tokens.predictions]
+            found = predict(
+                _head(model),
+                hidden,
+                tokens.targets,
+                temperature=temperature,
+                chunk_tokens=head_chunk_tokens,
+            )
+        else:
+            logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
+            found = plain(logits, tokens.targets, temperature=temperature)
+        return found.logprobs, found.entropies
+
+    logprobs, entropies = within(model, compute)
+    entropies = entropies if entropy_gradient else entropies.detach()
+    return TokenLogprobs(logprobs=_spread(logprobs, tokens), entropies=_spread(entropies, tokens))
+
+
+def head_is_plain(model: PreTrainedModel) -> bool:
+    """Return whether logits are the head applied to the decoder's last hidden state, as they are.
+
+    False for models that scale or cap their logits afterwards, by what their config says and by
+    trying a few tokens. Those take the full forward pass, which is slower and always right.
+    """
+    config = model.config.get_text_config()
+    for name, neutral in LOGIT_TRANSFORMS.items():
+        if getattr(config, name, None) not in (None, neutral):
+            return False
+    if model.get_output_embeddings() is None:
+        return False
+    ids = torch.arange(min(8, config.vocab_size), device=model.device)[None]
+    with torch.no_grad():
+        hidden = decoder(model)(input_ids=ids, use_cache=False)
+        state = getattr(hidden, "last_hidden_state", None)
+        if state is None:
+            return False
+        full = model(input_ids=ids, use_cache=False).logits
+        return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
+
+
+def hidden_states(
+    model: PreTrainedModel, tokens: ModelInputs
+) -> Float[Tensor, "lines length width"]:
+    """Return the decoder's last hidden states."""
+    return within(model, lambda: (_hidden(model, tokens),))[0]
+
+
+def within(model: PreTrainedModel, compute: Callable[[], Parts]) -> Parts:
+    """Run `compute` on parts of the model as a forward pass of the whole one; return its result.
+
+    A sharded model collects its weights when it is called, and we call its decoder and its head.
+    """
+    whole: Callable[[Callable[[], Parts]], Parts] | None = getattr(model, WITHIN, None)
+    return compute() if whole is None else whole(compute)
+
+
+def _hidden(model: PreTrainedModel, tokens: ModelInputs) -> Tensor:
+    return decoder(model)(**_reading(model, tokens)).last_hidden_state
+
+
+def _logits(model: PreTrainedModel, tokens: ModelInputs) -> Tensor:
+    if tokens.shown:
+        return _head(model)(_hidden(model, tokens))
+    return model(**_reading(model, tokens)).logits
+
+
+def _reading(model: PreTrainedModel, tokens: ModelInputs) -> dict[str, Any]:
+    """Return the keyword arguments of the decoder.
+
+    Padding is on the right and attention is causal, so no attention mask is passed where every
+    sequence has a line of its own: what stands left of the padding cannot see it, and attention
+    takes its fastest path.
+    """
+    inputs: dict[str, Any] = {"input_ids": tokens.inputs, "use_cache": False}
+    if tokens.shown:
+        _check_sees(model)
+        inputs = vision.reading(model, tokens.inputs, tokens.shown, tokens.positions)
+    if tokens.positions is None or tokens.ends is None:
+        return inputs
+    ancestry = AncestorMask.of(tokens.positions, tokens.ends)
+    return {"position_ids": tokens.positions} | inputs | reading(model, ancestry)
+
+
+def _check_sees(model: PreTrainedModel) -> None:
+    if not vision.sees(model):
+        raise ConfigError(
+            f"{type(model).__name__} is given images, and agentrl shows them to models of "
+            f"{', '.join(vision.FAMILY)} only; take one of these, or keep to text"
+        )
+
+
+def decoder(model: PreTrainedModel) -> Any:
+    """Return the part of a model that makes hidden states of tokens."""
+    return model.get_decoder() or model.base_model
+
+
+def _head(model: PreTrainedModel) -> Any:
+    return model.get_output_embeddings()
+
+
+def _spread(chosen: Float[Tensor, " chosen"], tokens: ModelInputs) -> Float[Tensor, "rows width"]:
+    """Return numbers of predictions at the places of the sequences that made them."""
+    block = torch.zeros(tokens.mask.shape, dtype=chosen.dtype, device=chosen.device)
+    return block.masked_scatter(tokens.mask, chosen[tokens.entries])

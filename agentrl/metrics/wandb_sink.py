@@ -1,0 +1,88 @@
+"""A run's numbers in Weights & Biases."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentrl.errors import ConfigError
+from agentrl.runtime.atomic_files import write_json
+from agentrl.runtime.distribution import install_command
+
+if TYPE_CHECKING:
+    from wandb.sdk.wandb_run import Run
+
+KNOWN_AS = "wandb.json"
+"""In a run's folder: what W&B calls it, so that a resumed run goes on with the same one."""
+
+Mode = Literal["online", "offline"]
+
+
+class WandbSink:
+    """Sends every line of the metrics; one run of theirs for one of ours, however often resumed.
+
+    Opened before training begins, so that a wrong key fails then. Steps count by their own figure,
+    `step`: W&B takes back nothing, and a resumed run does some steps again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str,
+        project: str,
+        mode: Mode = "online",
+        entity: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Raises `ConfigError` where the package is missing or W&B refuses the run."""
+        try:
+            import wandb
+        except ImportError as error:
+            raise ConfigError(
+                f"metrics.wandb needs wandb: {install_command('wandb')}, or set it to null"
+            ) from error
+        known = _known_as(folder)
+        try:
+            self._run: Run | None = wandb.init(
+                dir=folder,
+                id=known,
+                resume="allow",
+                name=name,
+                project=project,
+                entity=entity,
+                group=group,
+                tags=[*tags],
+                mode=mode,
+                config=dict(config or {}),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except wandb.Error as error:
+            raise ConfigError(
+                f"W&B did not take the run {name!r} of project {project!r}: {error}; log in with "
+                "`wandb login`, set metrics.wandb.mode: offline, or metrics.wandb: null"
+            ) from error
+        if known is None:
+            write_json(folder / KNOWN_AS, {"id": self._run.id})
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        """Send the finite figures of a step."""
+        if self._run is not None:
+            self._run.log({**figures, "step": step})
+
+    def close(self) -> None:
+        """Send what is left and end the run there. Idempotent."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+
+def _known_as(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / KNOWN_AS).read_text(encoding="utf-8"))["id"])
+    except FileNotFoundError:
+        return None

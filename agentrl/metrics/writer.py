@@ -1,0 +1,144 @@
+"""The numbers of a run, step by step: `metrics.jsonl` always, other places where wanted."""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+
+from agentrl.errors import ConfigError
+from agentrl.runtime.atomic_files import write_text
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FILE = "metrics.jsonl"
+NOT_FINITE = "metrics/not_finite"
+"""Number of values of a line that are NaN or infinite; only on lines that have some."""
+
+
+class MetricsSink(Protocol):
+    """Another place for a run's numbers."""
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        """Take the finite figures of a step."""
+        ...
+
+    def close(self) -> None:
+        """Finish. Idempotent."""
+        ...
+
+
+class MetricsWriter:
+    """Appends to a run's metrics. The one owner of its sinks; close it, or use it in `with`."""
+
+    def __init__(
+        self, folder: Path, *, tensorboard: bool, sinks: Sequence[MetricsSink] = ()
+    ) -> None:
+        self.not_finite = 0
+        """How many figures were NaN or infinite so far."""
+        self._path = folder / FILE
+        self._events = folder / "tensorboard" if tensorboard else None
+        self._purge_step: int | None = None
+        self._lines: TextIO | None = None
+        self._board: SummaryWriter | None = None
+        self._sinks = tuple(sinks)
+
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        """Append one line; it is with the operating system when this returns.
+
+        JSON knows neither NaN nor infinity: such a figure is written as null, counted in the line's
+        `metrics/not_finite`, and left out of TensorBoard.
+        """
+        if reserved := figures.keys() & {"step", "time", NOT_FINITE}:
+            raise ValueError(f"{sorted(reserved)} are the line's own keys; rename the figure")
+        finite = {name: float(v) for name, v in figures.items() if math.isfinite(v)}
+        line: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
+        line |= {name: finite.get(name) for name in figures}
+        if bad := len(figures) - len(finite):
+            self.not_finite += bad
+            line[NOT_FINITE] = bad
+        lines = self._open_lines()
+        lines.write(json.dumps(line, allow_nan=False) + "\n")
+        lines.flush()
+        self._write_board(step, finite)
+        for sink in self._sinks:
+            sink.write(step, finite)
+
+    def truncate_after(self, step: int) -> None:
+        """Forget what was written of later steps: a run resumed at `step` does them again."""
+        self._close_files()
+        self._purge_step = step + 1
+        if not self._path.exists():
+            return
+        kept = [line for line in read_metrics(self._path.parent) if line["step"] <= step]
+        write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def close(self) -> None:
+        """Close every sink. Idempotent."""
+        self._close_files()
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _open_lines(self) -> TextIO:
+        if self._lines is None:
+            _drop_torn_line(self._path)
+            self._lines = self._path.open("a", encoding="utf-8")
+        return self._lines
+
+    def _write_board(self, step: int, finite: Mapping[str, float]) -> None:
+        if self._events is None:
+            return
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(
+                str(self._events), purge_step=self._purge_step, flush_secs=10
+            )
+        for name, value in finite.items():
+            self._board.add_scalar(name, value, step)
+
+    def _close_files(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
+        if self._board is not None:
+            self._board.close()
+        self._lines = self._board = None
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run, oldest first: `step`, `time` and the figures, None for NaN.
+
+    A last line without its end, left by a crash, is no line. Any other broken one is a
+    `ConfigError`.
+    """
+    path = folder / FILE
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file; {folder} holds no run that has made a step")
+    whole = path.read_bytes().split(b"\n")[:-1]
+    lines: list[dict[str, Any]] = []
+    for number, text in enumerate(whole, start=1):
+        try:
+            lines.append(json.loads(text.decode()))
+        except ValueError as error:
+            raise ConfigError(
+                f"{path}:{number} is not JSON ({error}); the file was changed by hand or the "
+                "disk is faulty: delete this line"
+            ) from error
+    return lines
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut a last line that a crash left without its end, so that the next one starts its own."""
+    if path.exists():
+        data = path.read_bytes()
+        if not data.endswith(b"\n"):
+            with path.open("rb+") as file:
+                file.truncate(data.rfind(b"\n") + 1)

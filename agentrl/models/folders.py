@@ -1,0 +1,274 @@
+"""Models that are ready to train: small new ones with random weights, or Hugging Face folders."""
+
+import struct
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from torch.utils.checkpoint import checkpoint
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from agentrl.config.learn import LearnSection
+from agentrl.config.run import MakePolicySection, MakeVisionSection
+from agentrl.engine.out_of_memory import explain_out_of_memory
+from agentrl.errors import ConfigError
+from agentrl.learn.lora import adapt
+from agentrl.learn.precision import round_to
+from agentrl.learn.quiet import no_bars
+from agentrl.models.place import gguf_fault, is_gguf
+from agentrl.models.vision.model import FAMILY, sees
+from agentrl.models.vision.processor import ImageProcessor, load_processor, new_processor
+
+CUT_SHORT = (struct.error, IndexError, KeyError)
+"""Further exceptions of GGUF readers for a file that ends too early."""
+
+
+def make_model(
+    section: MakePolicySection,
+    *,
+    vocab_size: int,
+    eos_token_id: int,
+    pad_token_id: int,
+    context_tokens: int,
+    seed: int,
+    image_token_ids: tuple[int, int, int] | None = None,
+) -> PreTrainedModel:
+    """Return a Qwen3 with random weights: the same ones for the same arguments. With a section
+    `vision` it is a Qwen3-VL, whose tokens around and of an image are `image_token_ids`.
+
+    `vocab_size` is that of the tokenizer, which may be smaller than the section's upper bound. The
+    caller's random state is left as it was.
+    """
+    if section.heads % section.kv_heads:
+        raise ConfigError(
+            f"policy.make.heads={section.heads} is no multiple of kv_heads={section.kv_heads}; "
+            "every key-value head serves the same number of heads"
+        )
+    sizes: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": section.hidden_size,
+        "num_hidden_layers": section.layers,
+        "num_attention_heads": section.heads,
+        "num_key_value_heads": section.kv_heads,
+        "head_dim": section.head_dim,
+        "intermediate_size": section.intermediate_size,
+        "max_position_embeddings": context_tokens,
+        "pad_token_id": pad_token_id,
+        "initializer_range": section.initializer_range,
+    }
+    ends: dict[str, Any] = {"eos_token_id": eos_token_id, "bos_token_id": None}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if section.vision is not None and image_token_ids is not None:
+            return _that_sees(section, section.vision, sizes | ends, image_token_ids)
+        tied = section.tie_embeddings
+        return Qwen3ForCausalLM(Qwen3Config(**sizes, **ends, tie_word_embeddings=tied))
+
+
+def _that_sees(
+    section: MakePolicySection,
+    vision: MakeVisionSection,
+    sizes: dict[str, Any],
+    image_token_ids: tuple[int, int, int],
+) -> PreTrainedModel:
+    if vision.hidden_size % (4 * vision.heads):
+        raise ConfigError(
+            f"policy.make.vision.hidden_size={vision.hidden_size} is no multiple of four times "
+            f"heads={vision.heads}; each head turns with two directions"
+        )
+    # Height and width each turn with a third of the frequencies, and time with the rest.
+    half = section.head_dim // 2
+    sections = [half - 2 * (half // 3), half // 3, half // 3]
+    start, image, end = image_token_ids
+    side = vision.max_pixels**0.5 / vision.patch_size
+    config = Qwen3VLConfig(
+        text_config={
+            **sizes,
+            # As wide as what the tower makes of an image: with the usual 0.02 what is asked for is
+            # lost beside what is seen, and a small policy never learns to put the two together.
+            "initializer_range": section.hidden_size**-0.5,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": sections,
+                "mrope_interleaved": True,
+            },
+        },
+        vision_config={
+            "depth": vision.layers,
+            "hidden_size": vision.hidden_size,
+            "num_heads": vision.heads,
+            "intermediate_size": vision.intermediate_size,
+            "patch_size": vision.patch_size,
+            "out_hidden_size": section.hidden_size,
+            "num_position_embeddings": max(2, round(side)) ** 2,
+            "deepstack_visual_indexes": [0],
+            # The usual 0.02 is for towers many times as wide: in one of 64 hardly anything arrives.
+            "initializer_range": vision.hidden_size**-0.5,
+        },
+        image_token_id=image,
+        video_token_id=image,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        tie_word_embeddings=section.tie_embeddings,
+    )
+    model = Qwen3VLForConditionalGeneration(config)
+    _let_places_count(model.model.visual)
+    return model
+
+
+def _let_places_count(tower: Any) -> None:
+    """Begin with patches and their places of one size. By the configuration's single range a patch,
+    a sum over more than a thousand numbers, is some fifty times its place, and drowns it."""
+    weight = tower.patch_embed.proj.weight
+    torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5)
+    torch.nn.init.normal_(tower.pos_embed.weight)
+
+
+def make_images(vision: MakeVisionSection, *, token_id: int) -> ImageProcessor:
+    """Return the image processor of a new policy that sees."""
+    return new_processor(
+        patch_size=vision.patch_size, max_pixels=vision.max_pixels, token_id=token_id
+    )
+
+
+def load_model(
+    path: str | Path, *, dtype: Literal["float32", "bfloat16"], device: str
+) -> PreTrainedModel:
+    """Return the language model of a Hugging Face folder, a GGUF file or a hub name, on `device`: a
+    causal one, or one that sees and is of the Qwen-VL family.
+
+    Raises `ConfigError` if there is none, or none that can be read.
+    """
+    config = _from_pretrained(AutoConfig, path)
+    kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
+    _check_precision("policy.dtype", dtype, torch.device(device))
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+    if is_gguf(path):
+        # Given the config, it does not read the file's vocabulary once more.
+        options |= {"config": config, **_dequantized()}
+    model = _from_pretrained(kind, path, **options)
+    if is_gguf(path) and (quantizer := getattr(model, "hf_quantizer", None)) is not None:
+        # The weights are plain; with the quantizer they could be neither trained nor saved.
+        quantizer.remove_quantization_config(model)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    with explain_out_of_memory(
+        ConfigError,
+        f"loading {path}, {count / 1e9:.2f} billion parameters in {dtype},",
+        "Set policy.dtype: bfloat16, spread the trainer over GPUs (learn.devices.count), or take a "
+        "smaller model.",
+    ):
+        return model.to(device)
+
+
+def _dequantized() -> dict[str, Any]:
+    """Return the options that make transformers dequantize a GGUF file. Empty for releases without
+    such an option, which always do."""
+    section: Any = getattr(transformers, "GgufConfig", None)
+    return {} if section is None else {"quantization_config": section(dequantize=True)}
+
+
+def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreTrainedModel:
+    """Return the model ready to be trained as the section says; it is changed in place.
+
+    In evaluation mode, for good: with dropout the current policy would not be the one that sampled.
+    """
+    _check_precision("learn.precision", section.precision, model.device)
+    model.eval()
+    round_to(model, section.precision)
+    if section.lora is not None:
+        adapt(model, section.lora, seed=seed)
+    if section.gradient_checkpointing:
+        recompute_layers(model)
+    return model
+
+
+def _check_precision(key: str, precision: str, device: torch.device) -> None:
+    """Raise `ConfigError` for a GPU that does not compute in bfloat16 where `key` asks for it."""
+    wants_bfloat16 = device.type == "cuda" and precision == "bfloat16"
+    if wants_bfloat16 and not torch.cuda.is_bf16_supported():
+        raise ConfigError(
+            f"{key} is bfloat16, which {torch.cuda.get_device_name(device)} does not compute in; "
+            "set it to float32"
+        )
+
+
+def recompute_layers(model: PreTrainedModel) -> None:
+    """Let the backward pass compute the layers' insides again, from their inputs.
+
+    Raises `ConfigError` for a model whose layers cannot do it, or would drop out.
+    """
+    layers: list[Any] = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers or not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"learn.gradient_checkpointing is set, and {type(model).__name__} cannot do it; set it "
+            "to false, and lower learn.micro_batch_tokens to need less memory"
+        )
+    ids = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
+    with torch.no_grad():
+        expected = model(input_ids=ids, use_cache=False).logits
+        for layer in layers:
+            layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+            # Layers recompute in training mode only. What is in them stays in evaluation mode.
+            layer.training = True
+        if not torch.equal(expected, model(input_ids=ids, use_cache=False).logits):
+            raise ConfigError(
+                f"the layers of {type(model).__name__} drop out by themselves when they are "
+                "computed again; set learn.gradient_checkpointing to false"
+            )
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a Hugging Face folder, a GGUF file or a hub name.
+
+    Raises `ConfigError` if there is none, or none that can be read.
+    """
+    return _from_pretrained(AutoTokenizer, path)
+
+
+def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | None:
+    """Return the image processor of a model from `path`; None for one that does not see."""
+    if not sees(model):
+        return None
+    return load_processor(path, token_id=model.config.image_token_id)
+
+
+def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
+    text = str(path)
+    if (text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(path).exists():
+        raise ConfigError(
+            f"policy.path is {text}, and there is no such folder; name one with config.json, "
+            "*.safetensors and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
+        )
+    place: str | Path = path
+    errors: tuple[type[Exception], ...] = (OSError, ValueError, SafetensorError)
+    if is_gguf(path):
+        if problem := gguf_fault(Path(path)):
+            raise ConfigError(f"policy.path is {text}, and {problem}")
+        place, options = Path(path).parent, options | {"gguf_file": Path(path).name}
+        errors = (*errors, *CUT_SHORT)
+    try:
+        with no_bars():
+            return kind.from_pretrained(place, **options)
+    except errors as error:
+        raise ConfigError(
+            f"policy.path={text!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
+            "Face folder with config.json, *.safetensors and a tokenizer, a whole GGUF file of a "
+            "language model, or the name of a model"
+        ) from error

@@ -1,0 +1,510 @@
+"""Trees behind the gate: their trajectories sit on its seats, and it says what begins again.
+
+    the gate                                  here
+    ----------------------------------------  ----------------------------------------------------
+    opens a group                             `wanted`: as many seats as the topology has roots
+    `play` of a new seat                      the next start: a root, or a branch of a held world
+    a boundary that branches                  worlds are copied, then `RolloutSlot.fork` per branch
+    `play` of a seat again (retry, too old)   what the topology says: its root again, or another
+    a trajectory ended for good               `ended`, then `wanted`: what begins now gets its seats
+                                              before the gate asks whether the group is complete
+    a group is over                           `over`: its worlds are closed, its decisions handed on
+
+A group has exactly the leaves of the topology's budget, which is the gate's target, and a leaf's
+sample is its seat's. A branch waits for its place before all that has not begun, and
+its world with it, which was copied while the parent stood still. What it takes to go on with a
+group is noted in the run's record (`kept`): one that was kept goes on as the tree it was, with its
+budget, its rule's state and its counters. Its worlds are gone, and come back by replay.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from agentrl.env import Env
+from agentrl.policy import Sampling
+from agentrl.rollout.branching.balanced import EntropyBalancedState, EntropyBalancedTopology
+from agentrl.rollout.branching.decision import BranchDecision, BranchPoint, PlannedRollout
+from agentrl.rollout.branching.fixed_topologies import FanOutTopology
+from agentrl.rollout.branching.forks import BranchPointReporter, EnvFork, TreeGrowth
+from agentrl.rollout.branching.kept import (
+    ExtraRolloutNote,
+    Note,
+    RestoredTree,
+    TreeOpenedNote,
+    TreeRolloutNote,
+    as_note,
+    event_note,
+)
+from agentrl.rollout.branching.summary import BranchingSummary, branching_figures
+from agentrl.rollout.branching.topology import AnyTopology, Event
+from agentrl.rollout.branching.tree_state import PathEnded
+from agentrl.rollout.episode import EpisodePosition
+from agentrl.rollout.recorder import BranchDeparture, KeptGroup, ResumePoint, RunRecorder
+from agentrl.rollout.runner import RolloutRunner, place_of
+from agentrl.rollout.scheduler.slot import RolloutSlot
+from agentrl.rollout.scheduler.topology import GroupState, RolloutKey, RolloutTopology
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Leaf, Tree
+
+
+@dataclass(slots=True)
+class _Seated:
+    """Start that a slot plays, and its progress."""
+
+    start: PlannedRollout
+    tokens: int = 0
+    """Added by its latest attempt."""
+    ended: bool = False
+    goes_on: bool = False
+    """It was kept by a record, and has not come to play yet."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """One group of the gate."""
+
+    topology: AnyTopology
+    target: int
+    roots: int = 0
+    """Number of slots it begins with."""
+    owed: int = 0
+    """Seats that were asked for and have not come to play yet."""
+    growing: TreeGrowth[Any] | None = None
+    """None until its first seat plays."""
+    tree: Tree | None = None
+    pending: deque[PlannedRollout] = field(default_factory=deque[PlannedRollout])
+    """Starts of the topology that no slot plays yet."""
+    seated: dict[int, _Seated] = field(default_factory=dict[int, _Seated])
+    chains: set[int] = field(default_factory=set[int])
+    """Seats beyond the topology's budget, because the group was made larger."""
+    kept: RestoredTree | None = None
+
+    def next(self, sample: int) -> PlannedRollout | None:
+        """Return the start that a slot plays; None when the topology has none for it."""
+        seated, growing = self.seated.get(sample), self.growing
+        assert growing is not None
+        if seated is None:
+            self.owed -= 1
+            return self.pending.popleft() if self.pending else None
+        if seated.goes_on:
+            return seated.start
+        if seated.ended:
+            (start,) = growing.reopened(seated.start)
+            return start
+        return self.begins_again(sample)
+
+    def begins_again(self, sample: int) -> PlannedRollout:
+        """Tell the topology that a trajectory failed and begins again; return how."""
+        seated, growing = self.seated[sample], self.growing
+        assert growing is not None
+        path = seated.start.path
+        ended = PathEnded(path=path, tokens=seated.tokens, failed=True, again=True)
+        (start,) = growing.finished(ended)
+        return start
+
+
+class BranchingTopology(RolloutTopology):
+    """A branching topology as the gate's own, and what plays its seats. The gate closes it."""
+
+    def __init__(
+        self,
+        *,
+        topology: AnyTopology,
+        rollouts: RolloutRunner,
+        sampling: Sampling,
+        seed: Callable[[int, Task], int],
+        on_over: Callable[[BranchingSummary], None] = lambda shaped: None,
+        recorder: RunRecorder | None = None,
+    ) -> None:
+        """Take what grows, and what plays it.
+
+        `seed` makes a tree's seed of its group's number and its task; `on_over` hears of every
+        group once it is over, in the order in which they are. `recorder` is the gate's.
+        """
+        self.topology = topology
+        """What the next group grows by: its `prior` is what the groups before it have shown."""
+        self._rollouts = rollouts
+        self._sampling = sampling
+        self._seed = seed
+        self._on_over = on_over
+        self._recorder = recorder
+        self._groups: dict[int, _Group] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._latest: list[BranchingSummary] = []
+
+    # --- what the gate asks and tells -------------------------------------------------------------
+
+    def wanted(self, group: GroupState) -> int:
+        """Return the roots at first, then what the topology begins without a fork."""
+        known = self._groups.get(group.number)
+        if known is None and group.started:
+            # It was kept complete, without a note: one that has become too old plays alone.
+            return 0
+        if known is None:
+            known = self._groups[group.number] = self._fresh(group.target)
+        if known.growing is None:
+            missing = max(0, known.roots - known.owed)
+        else:
+            more = group.target - known.target
+            known.target += more
+            missing = more + max(0, len(known.pending) - known.owed)
+        known.owed += missing
+        return missing
+
+    def ended(self, attempt: RolloutKey, leaf: Leaf) -> None:
+        """Report the end of a trajectory to its topology."""
+        group = self._groups.get(attempt.group)
+        if group is None or group.growing is None or attempt.sample in group.chains:
+            return
+        seated = group.seated.get(attempt.sample)
+        if seated is None:
+            # It was stopped before it came to play: its start is the next one.
+            group.owed -= 1
+            if not group.pending:
+                return
+            seated = group.seated[attempt.sample] = _Seated(group.pending.popleft())
+        if seated.ended:
+            return
+        seated.ended = True
+        failed = isinstance(leaf.outcome, Failed)
+        ended = PathEnded(path=seated.start.path, tokens=seated.tokens, failed=failed, again=False)
+        group.pending += group.growing.finished(ended)
+        self._close_later(group.growing, group.growing.release())
+
+    def over(self, group: int) -> None:
+        """Close a group's worlds, learn from it, and hand its decisions on."""
+        gone = self._groups.pop(group, None)
+        if gone is None or gone.growing is None or gone.tree is None:
+            return
+        growing = gone.growing
+        self._close_later(growing, growing.abandon())
+        observed = (
+            growing.state.observed if isinstance(growing.state, EntropyBalancedState) else None
+        )
+        if observed is not None and isinstance(self.topology, EntropyBalancedTopology):
+            self.topology = replace(self.topology, prior=self.topology.prior + observed)
+        shaped = BranchingSummary(
+            group=group,
+            tree=gone.tree,
+            decisions=tuple(growing.decisions),
+            copies=tuple(growing.copies),
+            observed=observed,
+        )
+        self._latest.append(shaped)
+        self._on_over(shaped)
+
+    def figures(self) -> Mapping[str, float]:
+        """Return branching metrics of the groups that ended since the last call."""
+        latest, self._latest = self._latest, []
+        return branching_figures(latest)
+
+    async def close(self) -> None:
+        """Close every world, and hand on what the unfinished groups have decided."""
+        for number in [*self._groups]:
+            self.over(number)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    # --- what was kept ----------------------------------------------------------------------------
+
+    def keep(self, group: KeptGroup) -> bool:
+        """Go on with a group as the tree it was, before the gate adopts it.
+
+        False where its record does not tell what it was: then it has to begin again.
+        """
+        seats = max((member.sample for member in group.members), default=-1) + 1
+        if group.notes:
+            try:
+                return self._keep(group, RestoredTree.of(group), seats)
+            except ValueError:
+                return False
+        if group.complete:
+            return True
+        if any(member.leaf or member.stand for member in group.members):
+            return False
+        if seats:
+            self._groups[group.number] = replace(self._fresh(group.size), owed=seats)
+        return True
+
+    def _keep(self, group: KeptGroup, tree: RestoredTree, seats: int) -> bool:
+        topology = _for_target(self.topology, tree.grows.leaves)
+        if isinstance(topology, EntropyBalancedTopology) and tree.grows.prior is not None:
+            topology = replace(topology, prior=tree.grows.prior)
+        growing = self._growing(topology, group.number, group.tree.task)
+        live = growing.restore(
+            tree.events, lambda origin: _place(group, tree, origin), copies=tree.copies
+        )
+        known = _Group(topology, group.size, growing=growing, tree=group.tree, kept=tree)
+        known.chains |= tree.alone
+        paths = {start.path for start in live}
+        for member in group.members:
+            start, goes_on = tree.latest(member.sample)
+            if start is None or member.sample in tree.alone:
+                continue
+            is_live = start.path in paths
+            if is_live and member.leaf is None:
+                seated = _Seated(start, goes_on=goes_on)
+                seated.tokens = topology.growth(growing.state).line(start.path).tokens
+                known.seated[member.sample] = seated
+            elif not is_live and tree.has_ended(start.path):
+                known.seated[member.sample] = _Seated(start, ended=True)
+            if member.stand is not None and not known.seated.get(member.sample):
+                return False
+        if group.complete:
+            self._groups[group.number] = known
+            return True
+        taken = {seated.start.path for seated in known.seated.values()}
+        known.pending += [start for start in live if start.path not in taken]
+        known.owed = seats - len({*known.seated} | known.chains)
+        known.target = (
+            tree.grows.leaves + len(known.chains) + max(0, known.owed - len(known.pending))
+        )
+        self._groups[group.number] = known
+        return True
+
+    def _fresh(self, target: int) -> _Group:
+        topology = _for_target(self.topology, target)
+        _, starts = topology.start("", seed=0)
+        return _Group(topology, target, roots=len(starts))
+
+    def _tell(
+        self, number: int, said: Note, *, sample: int | None = None, with_end: bool = False
+    ) -> None:
+        if self._recorder is not None and number in self._groups:
+            self._recorder.noted(number, as_note(said), sample=sample, with_end=with_end)
+
+    def _happened(self, number: int, event: Event, decision: BranchDecision | None) -> None:
+        """Note what a topology is about to hear; nothing of a group that is over."""
+        del decision
+        group = self._groups.get(number)
+        if self._recorder is None or group is None:
+            return
+        sample: int | None = None
+        ends = isinstance(event, PathEnded) and not event.again
+        if isinstance(event, PathEnded):
+            playing = (s for s, seated in group.seated.items() if seated.start.path == event.path)
+            sample = next(playing, None)
+        self._recorder.noted(number, event_note(event), sample=sample, with_end=ends)
+
+    # --- what plays -------------------------------------------------------------------------------
+
+    async def play(self, seat: RolloutSlot) -> Leaf:
+        """Play what the topology has for a seat."""
+        number, sample = seat.attempt.group, seat.attempt.sample
+        group = self._groups.get(number)
+        if group is None:
+            return await self._alone(seat)
+        if group.growing is None:
+            self._tell(number, _grows(group.topology, group.target))
+            group.tree = seat.tree
+            group.growing = self._growing(group.topology, number, seat.tree.task)
+            group.pending += group.growing.start()
+        start = None if sample in group.chains else group.next(sample)
+        self._close_later(group.growing, group.growing.release())
+        if start is None:
+            if sample not in group.chains:
+                self._tell(number, ExtraRolloutNote(), sample=sample)
+            group.chains.add(sample)
+            return await self._alone(seat)
+        group.seated[sample] = _Seated(start)
+        if seat.stand is None:
+            self._tell(number, TreeRolloutNote(start=start), sample=sample)
+        return await self._play(group, group.growing, seat)
+
+    async def _alone(self, seat: RolloutSlot) -> Leaf:
+        world = await self._rollouts.brought_back(seat)
+        return await self._rollouts.episode(seat, self._sampling, world=world).run()
+
+    async def _brought_back(self, group: _Group, seat: RolloutSlot) -> EnvFork | None:
+        """Return the world of a trajectory that goes on, None for one that begins.
+
+        One whose world does not come back begins again, as the topology says.
+        """
+        sample = seat.attempt.sample
+        seated = group.seated[sample]
+        if seat.stand is None or group.kept is None:
+            return None
+        decided = group.kept.is_decided(seated.start, seat.stand.turn)
+        seat.stands(_relivable(seat, decided=decided))
+        env = await self._rollouts.brought_back(seat)
+        if env is not None:
+            place = replace(place_of(seat.tree, seat.stand), decided=decided)
+            begun = group.kept.context_tokens(seated.start.origin)
+            seated.tokens = 0 if begun is None else place.context_tokens - begun
+            return EnvFork(place, env)
+        seated.start = group.begins_again(sample)
+        self._tell(seat.attempt.group, TreeRolloutNote(start=seated.start), sample=sample)
+        return None
+
+    async def _play(
+        self,
+        group: _Group,
+        growing: TreeGrowth[Any],
+        seat: RolloutSlot,
+        *,
+        is_recorded: bool = False,
+    ) -> Leaf:
+        """Play a seat's start; `is_recorded` when its record has it as a branch already."""
+        sample = seat.attempt.sample
+        seated = group.seated[sample]
+        world = await self._brought_back(group, seat)
+        is_recorded = is_recorded or world is not None
+        while not world and (world := await growing.world(seated.start, seat.watched)) is None:
+            instead = growing.fork_failed(seated.start)
+            if not instead:
+                del group.seated[sample]
+                why = "its world could not be copied, and the tree's tokens are used up"
+                return Leaf(node=None, outcome=Failed("cancelled", why), sample=sample)
+            seated.start, *others = instead
+            group.pending += others
+            self._tell(seat.attempt.group, TreeRolloutNote(start=seated.start), sample=sample)
+        start, env, before = seated.start, world.env, seated.tokens
+        assert env is not None
+        env = seat.watched(env)
+        if not is_recorded:
+            _record_branch(seat, growing, start, world.place)
+        if world.place is not None and (versions := _versions(seat.tree, world.place.node)):
+            seat.doorkeeper.inherits(seat, min(versions))
+        episode = replace(
+            self._rollouts.episode(seat, self._sampling),
+            env=env,
+            seed=start.seed,
+            env_seed=growing.env_seed(start),
+            begin=world.place,
+            boundaries=BranchPointReporter(
+                growing,
+                start,
+                env,
+                partial(self._fork, group, growing, seat),
+                seat.goes_on,
+                before_tokens=before,
+            ),
+        )
+        try:
+            return replace(await episode.run(), root=start.path[0])
+        finally:
+            seated.tokens = before + episode.added_tokens
+
+    def _fork(
+        self,
+        group: _Group,
+        growing: TreeGrowth[Any],
+        parent: RolloutSlot,
+        starts: Sequence[PlannedRollout],
+    ) -> None:
+        """Give branches of a parent's trajectory their seats."""
+        for start in starts:
+            leaving = _leaving(parent, growing, start)
+            play = partial(self._play, group, growing, is_recorded=leaving is not None)
+            seat = parent.doorkeeper.fork(parent, play, leaving)
+            # Before it has run at all it may be told to begin again.
+            group.seated[seat.attempt.sample] = _Seated(start)
+            if leaving is None:
+                self._tell(
+                    seat.attempt.group, TreeRolloutNote(start=start), sample=seat.attempt.sample
+                )
+
+    def _growing(self, topology: AnyTopology, number: int, task: Task) -> TreeGrowth[Any]:
+        return TreeGrowth(
+            topology=topology,
+            task=task,
+            seed=self._seed(number, task),
+            on_event=partial(self._happened, number),
+            on_copy=partial(self._tell, number),
+            make_env=self._rollouts.make_env,
+            limits=self._rollouts.limits,
+            fork_s=self._rollouts.fork_s,
+            clock=asyncio.get_running_loop().time,
+            # A branch has its seat when it begins: its world must not fail any more.
+            replays_late=False,
+        )
+
+    def _close_later(self, growing: TreeGrowth[Any], worlds: Iterable[Env]) -> None:
+        if worlds := [*worlds]:
+            task = asyncio.create_task(growing.close(worlds))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+def _for_target(topology: AnyTopology, target: int) -> AnyTopology:
+    """Return the topology with the budget of a group that has its own number of trajectories."""
+    if isinstance(topology, EntropyBalancedTopology | FanOutTopology):
+        return replace(topology, budget=replace(topology.budget, leaves=target))
+    return topology
+
+
+def _versions(tree: Tree, node: int | None) -> list[int]:
+    return [] if node is None else [v for part in tree.path(node) for v in part.versions]
+
+
+def _leaving(
+    parent: RolloutSlot, growing: TreeGrowth[Any], start: PlannedRollout
+) -> BranchDeparture | None:
+    """Return the recorded branch of a start; None where it has no record, decision or copy."""
+    why = next((d for d in reversed(growing.decisions) if start in d.children), None)
+    copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
+    if parent.record is None or why is None or copied is None or why.boundary.node is None:
+        return None
+    return BranchDeparture(
+        parent=parent.record,
+        node=why.boundary.node,
+        strategy=copied.strategy,
+        why={**asdict(why), "plays": as_note(TreeRolloutNote(start=start))},
+    )
+
+
+def _record_branch(
+    seat: RolloutSlot,
+    growing: TreeGrowth[Any],
+    start: PlannedRollout,
+    place: EpisodePosition | None,
+) -> None:
+    """Keep that a trajectory which began by itself begins where another one has been."""
+    if seat.record is None or place is None or place.node is None:
+        return
+    copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
+    why = next((d for d in growing.decisions if _is_at(d, start.origin)), None)
+    seat.record.branches(
+        place.node,
+        strategy="replay" if copied is None else copied.strategy,
+        why={**(asdict(why) if why else {}), "plays": as_note(TreeRolloutNote(start=start))},
+    )
+
+
+def _is_at(decision: BranchDecision, origin: BranchPoint) -> bool:
+    boundary = decision.boundary
+    return (boundary.path, boundary.turn) == (origin.path, origin.turn)
+
+
+def _grows(topology: AnyTopology, target: int) -> TreeOpenedNote:
+    prior = topology.prior if isinstance(topology, EntropyBalancedTopology) else None
+    return TreeOpenedNote(leaves=target, prior=prior)
+
+
+def _place(group: KeptGroup, tree: RestoredTree, origin: BranchPoint) -> EpisodePosition | None:
+    """Return the place of a kept trajectory at `origin`; None where it is not known."""
+    stand = tree.stand(origin)
+    if stand is None:
+        return None
+    return place_of(group.tree, stand)
+
+
+def _relivable(seat: RolloutSlot, *, decided: bool) -> ResumePoint:
+    """Return the point at which a kept trajectory resumes.
+
+    The first tokens of a turn that has not been decided about are sampled again: what they were
+    measured by is gone.
+    """
+    stand = seat.stand
+    assert stand is not None
+    if decided or not stand.begun or stand.node is None:
+        return stand
+    left, at = len(stand.begun), stand.node
+    while at is not None and left > 0:
+        node = seat.tree.node(at)
+        left, at = left - len(node.token_ids), node.parent
+    return replace(stand, begun=(), node=at)

@@ -1,0 +1,232 @@
+"""A policy engine for one trajectory that first looks at what its draft says.
+
+It makes at most one request of the engine behind it per call and hands back what stands as
+"aborted": the episode then asks for the rest, from the exact last token, and the gate may close in
+between. With `residual` and weights that are loaded between the two requests of one place, the
+token there is exactly of neither version.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Literal
+
+from agentrl.chat.renderer import ChatRenderer
+from agentrl.policy import (
+    Completion,
+    FinishReason,
+    GenerateRequest,
+    ScoreRequest,
+    Scores,
+    ScoringEngine,
+)
+from agentrl.rollout.drafts.calls import whole_calls
+from agentrl.rollout.drafts.draft import DraftedTurn, DraftTrajectory
+from agentrl.rollout.drafts.verify import AcceptanceRule, Alternatives, cut, settlement
+from agentrl.runtime.seeds import derive
+
+Reuse = Literal["execute", "verify", "trust"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftReuseSettings:
+    """Rule by which drafts are judged, and the use of the environment in between."""
+
+    rule: AcceptanceRule = field(default_factory=AcceptanceRule)
+    residual: bool = False
+    """True to draw a rejected token from the residual, so that the result is exactly p."""
+    alternatives: int = 20
+    """Tokens per place of the drafting policy that the residual knows."""
+    reuse: Reuse = "verify"
+
+    def __post_init__(self) -> None:
+        if self.residual and not self.rule.is_exact:
+            raise ValueError(
+                f"residual draws need a leniency of at most 1 and a scale of at least 1, got "
+                f"{self.rule.leniency} and {self.rule.scale}; lower the leniency or leave them out"
+            )
+
+
+_NOTHING = Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
+
+
+@dataclass(slots=True, kw_only=True)
+class DraftingEngine:
+    """See the module. One for one trajectory; it also takes note of what the next one needs."""
+
+    engine: ScoringEngine
+    chat: ChatRenderer
+    reusing: DraftReuseSettings
+    draft: DraftTrajectory | None
+    seed: int
+    """Seed of the draws that judge the draft; another one every time."""
+    known: dict[int, Alternatives] = field(default_factory=dict[int, Alternatives])
+    """The likeliest tokens at each place of the context that was sampled; with `residual` only."""
+    reused_tokens: int = 0
+    """Tokens of the draft that stand."""
+    sampled_tokens: int = 0
+    """Tokens that were sampled now."""
+
+    _turn: int = -1
+    _begun: int = 0
+    """Tokens of the turn so far."""
+    _end: int | None = None
+    """Length of the context after the last call."""
+    _settles: bool = False
+    """True when the next token is the one that was rejected, or could not be judged."""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Return the accepted tokens of the draft at this place, or sample."""
+        if len(request.prompt) != self._end:
+            self._turn, self._begun = self._turn + 1, 0
+        turn = self._proposal(request)
+        if turn is None:
+            self.draft = None
+            done = await self._sampled(request)
+        elif self._settles:
+            done = await self._settled(request, turn)
+        else:
+            done = await self._verified(request, turn)
+        self._begun += len(done.token_ids)
+        self._end = len(request.prompt) + len(done.token_ids)
+        return done
+
+    def _proposal(self, request: GenerateRequest) -> DraftedTurn | None:
+        """Return the rest of the draft's turn, no more than was asked for."""
+        draft, begun = self.draft, self._begun
+        if draft is None or self._turn >= len(draft.turns) or request.stop_strings:
+            return None
+        turn = draft.turns[self._turn]
+        same = request.prompt == draft.token_ids[: turn.start + begun]
+        if not same and (self._turn == 0 or self.reusing.reuse != "execute"):
+            return None
+        if self.reusing.residual and len(turn.alternatives) != len(turn.token_ids):
+            return None
+        end = min(len(turn.token_ids), begun + request.max_new_tokens)
+        if begun >= end:
+            return None
+        return DraftedTurn(
+            start=turn.start + begun,
+            token_ids=turn.token_ids[begun:end],
+            logprobs=turn.logprobs[begun:end],
+            versions=turn.versions[begun:end],
+            entropies=turn.entropies[begun:end],
+            alternatives=turn.alternatives[begun:end],
+        )
+
+    async def _sampled(self, request: GenerateRequest) -> Completion:
+        top = max(request.top_logprobs, self._top)
+        done = await self.engine.generate(replace(request, top_logprobs=top))
+        self.sampled_tokens += len(done.token_ids)
+        self._remember(request, done.top_logprobs)
+        asked = tuple(row[: request.top_logprobs] for row in done.top_logprobs)
+        return replace(done, top_logprobs=asked if request.top_logprobs else ())
+
+    async def _verified(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
+        scores = await self.engine.score(self._asked(request, turn.token_ids))
+        if not scores.logprobs:
+            return _NOTHING
+        uniforms = self._uniforms(len(turn.token_ids))
+        stands = cut(self.reusing.rule, scores.logprobs, turn.logprobs, uniforms)
+        if self.reusing.residual:
+            stands = min(stands, _known(turn))
+            self._settles = stands < len(turn.token_ids)
+        elif stands < len(turn.token_ids):
+            self.draft, stands = None, self._outside_calls(request, turn, stands)
+        self.reused_tokens += stands
+        return self._standing(request, turn, scores, stands)
+
+    def _outside_calls(self, request: GenerateRequest, turn: DraftedTurn, stands: int) -> int:
+        """Take a cut inside a tool call back to where the call begins: one policy says it whole.
+
+        Not with a residual: to drop tokens for what came after them would bend their distribution.
+        """
+        said = request.prompt[len(request.prompt) - self._begun :]
+        whole = whole_calls(self.chat.parse, (*said, *turn.token_ids), len(said) + stands)
+        return max(0, whole - len(said))
+
+    def _standing(
+        self, request: GenerateRequest, turn: DraftedTurn, scores: Scores, stands: int
+    ) -> Completion:
+        """Return the tokens that stand, as who they are samples of.
+
+        With a residual they are the current policy's; without one they are still their author's,
+        with its log-prob and version, and corrections see that they are old.
+        """
+        tokens = turn.token_ids[:stands]
+        if self.reusing.residual:
+            self._remember(request, scores.top_logprobs[:stands])
+        own = self.reusing.residual
+        return Completion(
+            token_ids=tokens,
+            logprobs=(scores if own else turn).logprobs[:stands],
+            versions=(scores.version,) * stands if own else turn.versions[:stands],
+            entropies=(scores if own else turn).entropies[:stands] if request.entropies else (),
+            finish=_finish(request, tokens),
+        )
+
+    async def _settled(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
+        """Draw the token at a place where the draft was rejected or could not be judged."""
+        drafted = turn.token_ids[0]
+        asked = replace(self._asked(request, (drafted,)), distribution=True)
+        scores = await self.engine.score(asked)
+        if not scores.logprobs:
+            return _NOTHING
+        judged = settlement(self.reusing.rule, drafted, turn.alternatives[0], scores.distribution)
+        (u,) = self._uniforms(1)
+        token = judged.draw(u, _uniform(derive(self.seed, "residual", self._turn, self._begun)))
+        self._settles = False
+        if token == drafted:
+            self.reused_tokens += 1
+        else:
+            self.draft = None
+            self.sampled_tokens += 1
+        self._remember(request, scores.top_logprobs)
+        return Completion(
+            token_ids=(token,),
+            logprobs=(scores.distribution[token],),
+            versions=(scores.version,),
+            entropies=scores.entropies,
+            finish=_finish(request, (token,)),
+        )
+
+    def _asked(self, request: GenerateRequest, tokens: tuple[int, ...]) -> ScoreRequest:
+        return ScoreRequest(
+            id=request.id,
+            prompt=request.prompt,
+            token_ids=tokens,
+            sampling=request.sampling,
+            top_logprobs=self._top,
+            entropies=request.entropies and self.reusing.residual,
+        )
+
+    @property
+    def _top(self) -> int:
+        return self.reusing.alternatives if self.reusing.residual else 0
+
+    def _uniforms(self, count: int) -> list[float]:
+        """Return one number within (0, 1] per next token of the turn, the same when asked again."""
+        places = range(self._begun, self._begun + count)
+        return [_uniform(derive(self.seed, "draft", self._turn, at)) for at in places]
+
+    def _remember(self, request: GenerateRequest, top: Sequence[Alternatives]) -> None:
+        if self.reusing.residual:
+            self.known |= dict(enumerate(top, len(request.prompt)))
+
+
+def _known(turn: DraftedTurn) -> int:
+    """Return the number of first tokens that are among the alternatives of their place."""
+    for at, (token, known) in enumerate(zip(turn.token_ids, turn.alternatives, strict=True)):
+        if all(token != other for other, _ in known):
+            return at
+    return len(turn.token_ids)
+
+
+def _finish(request: GenerateRequest, tokens: Sequence[int]) -> FinishReason:
+    if tokens and tokens[-1] in request.stop_token_ids:
+        return "stop"
+    return "length" if len(tokens) == request.max_new_tokens else "aborted"
+
+
+def _uniform(seed: int) -> float:
+    return 1.0 - Random(seed).random()

@@ -1,0 +1,159 @@
+"""Play of a scheduler's trajectories with drafts, and the drafts they leave for the next time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl.policy import Sampling, ScoringEngine
+from agentrl.rollout.drafts.cache import CachedDraft, DraftCache, Slot
+from agentrl.rollout.drafts.draft import DraftTrajectory
+from agentrl.rollout.drafts.engine import DraftingEngine, DraftReuseSettings
+from agentrl.rollout.drafts.metrics import DraftMetrics
+from agentrl.rollout.drafts.replaying_env import ReplayingEnv
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.recorder import KeptGroup, RunRecorder
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.slot import RolloutSlot
+from agentrl.runtime.seeds import derive
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
+
+NOTE = "DraftFigures"
+"""Key of the note in a record."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DraftingRunner:
+    """Plays a seat; give it to a gate as `play`. The world of a task and sample always has one
+    seed, so that a draft meets the world it was played in."""
+
+    rollouts: RolloutRunner
+    sampling: Sampling
+    cache: DraftCache
+    seed: int
+    """Seed of the run."""
+    reusing: DraftReuseSettings = field(default_factory=DraftReuseSettings)
+    max_age: int | None = None
+    """Drafts whose oldest token is older would not train, and are not used; with a residual every
+    token is new."""
+    recorder: RunRecorder | None = None
+    """The gate's; what a trajectory has reused is noted with its end."""
+    _figures: DraftMetrics = field(default_factory=DraftMetrics)
+    _kept: list[tuple[int, DraftMetrics]] = field(default_factory=list[tuple[int, DraftMetrics]])
+    """Counts of a killed run, by the version at which their groups were opened."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rollouts.engine, ScoringEngine):
+            raise ConfigError(
+                f"rollout.drafts is set and the engine, a {type(self.rollouts.engine).__name__}, "
+                "cannot score tokens; set rollout.drafts to null, or use an engine with `score`"
+            )
+
+    async def __call__(self, seat: RolloutSlot) -> Leaf:
+        """Play one trajectory, and keep it if it has a reward."""
+        version = self._engine.version
+        slot = (seat.tree.task.id, seat.attempt.sample)
+        world = await self.rollouts.brought_back(seat)
+        found = self._found(slot, version) if world is None else None
+        episode = self.rollouts.episode(seat, self.sampling, world=world)
+        if world is None:
+            episode.env_seed = world_seed(self.seed, seat.tree.task, seat.attempt.sample)
+        remembered = self._remembering(episode, slot, found)
+        engine = DraftingEngine(
+            engine=self._engine,
+            chat=self.rollouts.chat,
+            reusing=self.reusing,
+            draft=found and found.draft,
+            seed=seat.seed,
+        )
+        seat.sampler = engine
+        leaf = await episode.run()
+        counts = DraftMetrics.of(
+            found and found.draft, reused=engine.reused_tokens, sampled=engine.sampled_tokens
+        )
+        self._figures.add(counts)
+        if self.recorder is not None:
+            number, sample = seat.attempt.group, seat.attempt.sample
+            self.recorder.noted(number, {NOTE: asdict(counts)}, sample=sample, with_end=True)
+        draft = _draft(seat.tree, leaf, engine)
+        if draft is not None:
+            seen = None if remembered is None else remembered.seen
+            kept = CachedDraft(draft, seat.attempt.group, seen)
+            self.cache.keep(slot, kept, version=self._engine.version)
+        return leaf
+
+    def adopt(self, groups: Sequence[KeptGroup]) -> None:
+        """Keep what a record says has ended and is not trained yet, and count it in its step.
+
+        A record holds no alternatives, so with a residual these drafts are not used.
+        """
+        for group in groups:
+            self._kept += [
+                (group.step, DraftMetrics(**note.said[NOTE]))
+                for note in group.notes
+                if note.is_later and NOTE in note.said
+            ]
+            for member in group.members:
+                if member.leaf is None or (draft := _draft(group.tree, member.leaf)) is None:
+                    continue
+                slot = (group.tree.task.id, member.sample)
+                self.cache.keep(
+                    slot, CachedDraft(draft, group.number), version=self._engine.version
+                )
+
+    def saved(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the drafts of the steps that are done, as `agentrl.store.codec` packs them."""
+        return self.cache.plain(version=self._engine.version)
+
+    def figures(self) -> dict[str, float]:
+        """Return the draft metrics since the last call."""
+        version = self._engine.version
+        for step, counts in self._kept:
+            if step < version:
+                self._figures.add(counts)
+        self._kept = [(step, counts) for step, counts in self._kept if step >= version]
+        return self._figures.take()
+
+    @property
+    def _engine(self) -> ScoringEngine:
+        engine = self.rollouts.engine
+        assert isinstance(engine, ScoringEngine)
+        return engine
+
+    def _found(self, slot: Slot, version: int) -> CachedDraft | None:
+        found = self.cache.find(slot, version=version)
+        if found is None or (oldest := found.draft.oldest) is None:
+            return None
+        too_old = self.max_age is not None and version - oldest > self.max_age
+        return None if too_old and not self.reusing.residual else found
+
+    def _remembering(
+        self, episode: EpisodeRunner, slot: Slot, found: CachedDraft | None
+    ) -> ReplayingEnv | None:
+        """Put a memory in front of the world of an episode that begins, where it is trusted."""
+        if self.reusing.reuse != "trust" or episode.begin is not None:
+            return None
+        world = ReplayingEnv(
+            episode.env,
+            found and found.world,
+            reset_s=self.rollouts.limits.reset_s,
+            step_s=self.rollouts.limits.step_s,
+            on_mismatch=lambda: self.cache.forget(slot),
+        )
+        episode.env = world
+        return world
+
+
+def _draft(tree: Tree, leaf: Leaf, engine: DraftingEngine | None = None) -> DraftTrajectory | None:
+    """Return a trajectory as a draft; None for one without a reward, or that was out of time."""
+    if leaf.node is None or reward_of(leaf.outcome) is None:
+        return None
+    if isinstance(leaf.outcome, Truncated) and leaf.outcome.limit == "seconds":
+        return None
+    return DraftTrajectory.of(tree.path(leaf.node), None if engine is None else engine.known)
+
+
+def world_seed(seed: int, task: Task, sample: int) -> int:
+    """Return the seed of a task's world in a run with drafts, the same every time it comes up."""
+    return derive(seed, "world", task.id, sample)

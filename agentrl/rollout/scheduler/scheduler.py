@@ -1,0 +1,574 @@
+"""The gate at work: one coroutine per trajectory, and the only place that opens and closes it.
+
+    who waits               for what                              who wakes it
+    ----------------------  ------------------------------------  ---------------------------------
+    a trajectory            the gate, before every request        `batch`, `load`
+    a parked trajectory     its next segment                      `load`, or when all are parked
+    a branch                a place, before its first request     the end of a trajectory
+    `batch`                 a batch, or an error                  the end of a trajectory
+    `batch`, `load`         nothing in flight after closing       the end of a request
+    the watchdog            its period                            the clock
+
+Closing the gate ends what the engine has in flight; each trajectory keeps its partial tokens and
+its environment, and goes on from its exact last token when the gate opens, perhaps under newer
+weights. Everything runs on one event loop and takes its time from it.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+from agentrl.policy import Completion, PolicyEngine
+from agentrl.rollout.recorder import BranchDeparture, KeptCounts, KeptGroup, RunRecorder
+from agentrl.rollout.scheduler.batch import RolloutBatch
+from agentrl.rollout.scheduler.deadlines import BlockDeadline, SchedulerDeadlines
+from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates
+from agentrl.rollout.scheduler.keeping import SchedulerRecorder
+from agentrl.rollout.scheduler.length_bias import RolloutLengthBias
+from agentrl.rollout.scheduler.member import QueuedRollout, too_old
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.queue import RolloutQueue
+from agentrl.rollout.scheduler.rolling_update import RollingUpdate
+from agentrl.rollout.scheduler.running import RunningRollout, check_moving, end_overdue
+from agentrl.rollout.scheduler.slot import RolloutSlot
+from agentrl.rollout.scheduler.topology import (
+    GroupRequest,
+    IndependentRollouts,
+    OutOfTasks,
+    RolloutHooks,
+    RolloutTopology,
+)
+from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all
+from agentrl.runtime.closing import ClosingResource
+from agentrl.runtime.threads import to_the_end
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Leaf, Tree
+
+Play = Callable[[RolloutSlot], Awaitable[Leaf]]
+"""Plays one trajectory on its seat and returns its leaf, which is not on the tree yet."""
+
+
+class RolloutScheduler(ClosingResource):
+    """Turns a stream of tasks into batches. Close it, or use it in `async with`."""
+
+    def __init__(
+        self,
+        *,
+        policy: SchedulerPolicy,
+        engine: PolicyEngine,
+        play: Play,
+        tasks: Callable[[int], Sequence[Task | GroupRequest]],
+        seed: Callable[[int, Task, int], int],
+        deadlines: SchedulerDeadlines | None = None,
+        alarms: FailureRateLimits | None = None,
+        topology: RolloutTopology | None = None,
+        hooks: RolloutHooks | None = None,
+        on_stuck: Callable[[str], None] = lambda text: None,
+        version: int = 0,
+        recorder: RunRecorder | None = None,
+        first_group: int = 0,
+    ) -> None:
+        """Take what to run, and on what.
+
+        `tasks` hands out the next so many, fewer when there are no more now; `seed` makes a
+        trajectory's seed from its group's number, its task and its sample; `on_stuck` hears what
+        the watchdog finds; `recorder` keeps what happens; groups are counted from `first_group`.
+        """
+        self.engine = engine
+        self.policy = policy
+        self._play = play
+        self._tasks = tasks
+        self._seed = seed
+        self._deadlines = deadlines or SchedulerDeadlines()
+        self._topology = topology or IndependentRollouts()
+        self._hooks = hooks or RolloutHooks()
+        self._on_stuck = on_stuck
+        self._ledger = RolloutQueue(
+            policy, topology=self._topology, version=version, first=first_group
+        )
+        self._keeping = SchedulerRecorder(recorder)
+        self._roll = None
+        if policy.rolling:
+            load_s = self._deadlines.load_s
+            self._roll = RollingUpdate(engine, load_s, reached=self._reached, failed=self._fail)
+        self._rates = OutcomeRates(alarms or FailureRateLimits())
+        self._bias = RolloutLengthBias()
+        self._trees: dict[int, Tree] = {}
+        self._requeued: deque[GroupRequest] = deque()
+        self._retried: set[int | None] = set()
+        """Groups whose second try a record kept."""
+        self._running: dict[QueuedRollout, RunningRollout] = {}
+        self._ending: set[asyncio.Task[Any]] = set()
+        self._open = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._segment = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._in_flight = 0
+        self._error: BaseException | None = None
+        self._watchdog: asyncio.Task[None] | None = None
+        self._moved_s = 0.0
+        self._counts: Counter[str] = Counter()
+        self._closed = False
+
+    # --- what a run calls -------------------------------------------------------------------------
+
+    def adopt(self, groups: Sequence[KeptGroup], requeued: Sequence[GroupRequest] = ()) -> None:
+        """Go on with groups that a record kept, and with second tries; before the first batch."""
+        self._requeued += requeued
+        self._retried |= {group.retry_of for group in groups}
+        for group in groups:
+            self._ledger.adopt(group)
+            self._trees[group.number] = group.tree
+        if not self.policy.closes_between_steps:
+            self._admit()
+
+    async def batch(self) -> RolloutBatch:
+        """Open the gate and return the next complete groups.
+
+        Raises what a trajectory raised that is no failure of its own (a `ConfigError`, say),
+        `TooManyFailures` when a rate is beyond its alarm, `SchedulerStalled` when nothing moves,
+        `OutOfTasks` when nothing is left to run. When tasks run out, a batch is what there is.
+        """
+        self._ledger.wait_for_batch()
+        self._moved_s = self._now()
+        if self._watchdog is None:
+            self._watchdog = asyncio.create_task(self._watch(), name="agentrl-watchdog")
+        self._open.set()
+        self._next_segment()
+        if self.policy.closes_between_steps:  # where a run that nobody killed opens its groups
+            self._admit()
+        self._pump()
+        while not self._ledger.batch_is_ready():
+            self._changed.clear()
+            self._raise_error()
+            await self._changed.wait()
+        self._raise_error()
+        if self.policy.closes_between_steps:
+            await self._shut()
+        return self._hand_over()
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Load new weights behind a closed gate; what has become too old begins again.
+
+        In `async` the gate opens again at once, else with the next `batch`. Engines that roll take
+        them in turn behind an open one, and this returns before they have.
+        """
+        if self._roll is None:
+            await self._shut()
+            async with BlockDeadline(self._deadlines.load_s, f"loading version {version}"):
+                await self.engine.load(weights, version)
+        else:
+            await self._roll.settle()
+            await self._roll.begin(weights, version)
+        for member in self._ledger.publish(version, rolls=self._roll is not None):
+            self._restart(member)
+        for number in [n for n in self._trees if self._ledger.group(n) is None]:
+            # It has expired and is in no batch any more.
+            del self._trees[number]
+            self._keeping.dropped(number, "too old")
+        if not self.policy.closes_between_steps:
+            self._admit()
+            self._open.set()
+        if self._roll is None:
+            self._next_segment()
+        self._pump()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncGenerator[None]:
+        """Keep the gate closed inside the block, in which the engine serves somebody else."""
+        if self._roll is not None:
+            await self._roll.settle()
+        was_open = self._open.is_set()
+        try:
+            await self._shut()
+            yield
+        finally:
+            if was_open:
+                self._open.set()
+
+    def unfinished(self) -> list[Task]:
+        """Return the tasks that were taken and are in no batch yet, the oldest first."""
+        return [self._trees[number].task for number in sorted(self._trees)]
+
+    def activities(self) -> list[SlotActivity]:
+        """Return the activity of every live trajectory."""
+        return [run.activity for run in self._running.values()]
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Return the gate's counts so far, as JSON, for `recall`."""
+        ledger = self._ledger
+        return {
+            "outcomes": self._rates.saved,
+            "counts": {name: count for name, count in self._counts.items() if count},
+            "restarted": ledger.restarted,
+            "requeued": ledger.requeued,
+            "dropped": ledger.dropped,
+            "bias": asdict(self._bias),
+        }
+
+    def recall(self, saved: Mapping[str, Any]) -> None:
+        """Count on from what `saved` was at the checkpoint that the run goes on from."""
+        ledger = self._ledger
+        self._rates.recall(saved["outcomes"])
+        self._counts.update(saved["counts"])
+        ledger.restarted, ledger.requeued = saved["restarted"], saved["requeued"]
+        ledger.dropped = saved["dropped"]
+        self._bias = RolloutLengthBias(**saved["bias"])
+
+    def figures(self) -> dict[str, float]:
+        """Return the metrics of the scheduler so far."""
+        return {
+            **self._ledger.figures(),
+            "gate/retried": self._counts["retried"],
+            "gate/stuck": self._counts["stuck"],
+            **{f"failure_rate/{kind}": rate for kind, rate in self._rates.rates().items()},
+            **(self._roll.figures() if self._roll else {}),
+            **self._bias.figures(),
+            **self._topology.figures(),
+        }
+
+    def fork(
+        self, seat: RolloutSlot, play: Play, leaving: BranchDeparture | None = None
+    ) -> RolloutSlot:
+        """Add a branch of a seat's trajectory and return its seat; `play` waits for its place.
+
+        `leaving` is for the record; without it the branch is kept as one that began by itself.
+        """
+        branch = self._begin(self._ledger.fork(self._member(seat)), play, leaving)
+        self._note_change()
+        return branch.seat
+
+    async def close(self) -> None:
+        """End every trajectory, close its environment, and wait for it. Idempotent.
+
+        A cancelled caller waits for all of it, too; everything in it has a deadline.
+        """
+        await to_the_end(self._close())
+
+    async def _close(self) -> None:
+        self._closed = True
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._ending.add(self._watchdog)
+        tasks = [run.task for run in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        waits: list[asyncio.Task[Any]] = [*tasks, *self._ending]
+        if waits:
+            _, left = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
+            if left:
+                names = name_all(self.activities(), now_s=self._now())
+                self._on_stuck(f"closing left behind what swallows cancellation: {names}")
+        for task in waits:
+            self._forget(task)
+        self._running.clear()
+        if self._roll is not None:
+            await self._roll.close()
+        await self._topology.close()
+
+    # --- what a seat calls ------------------------------------------------------------------------
+
+    def upcoming(self, most: int) -> list[Task]:
+        """Return the tasks of the trajectories that begin next, of so many at most."""
+        return [self._trees[number].task for number in self._ledger.upcoming(most)]
+
+    async def pass_gate(self) -> None:
+        """Wait until requests are taken."""
+        # It may have closed again before who waits hears that it was open.
+        while not self._open.is_set():
+            await self._open.wait()
+
+    async def wait_next_segment(self, seat: RolloutSlot) -> None:
+        """Wait until parked trajectories go on."""
+        member = self._member(seat)
+        self._ledger.park(member)
+        self._note_change()
+        try:
+            await self._segment.wait()
+        finally:
+            self._ledger.unpark(member)
+
+    def inherits(self, seat: RolloutSlot, oldest: int) -> None:
+        """Note the version of the oldest sampled token that a branch has begun with."""
+        self._ledger.inherit(self._member(seat), oldest)
+
+    def began_again(self, seat: RolloutSlot) -> int:
+        """Note that a trajectory begins from its prompt; return the version it begins at."""
+        return self._ledger.begin_again(self._member(seat))
+
+    def entered(self) -> None:
+        """Note that a request is in flight."""
+        self._in_flight += 1
+        self._quiet.clear()
+
+    def left(self, seat: RolloutSlot, completion: Completion | None) -> None:
+        """Note that a request has ended, and with what."""
+        self._in_flight -= 1
+        self._moved_s = self._now()
+        if self._in_flight == 0:
+            self._quiet.set()
+        if completion is not None and completion.versions:
+            self._ledger.sampled(self._member(seat), min(completion.versions))
+
+    def turned(self, seat: RolloutSlot) -> None:
+        """Note that a turn is complete and on the tree."""
+        self._moved_s = self._now()
+        self._hooks.on_turn(seat.attempt, seat.tree)
+
+    # --- how --------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _member(self, seat: RolloutSlot) -> QueuedRollout:
+        group = self._ledger.group(seat.attempt.group)
+        if group is None:
+            # Its group is complete or dropped without it, and it has not noticed yet.
+            return QueuedRollout(seat.attempt.group, seat.attempt.sample, phase="stopped")
+        return group.members[seat.attempt.sample]
+
+    def _reached(self, version: int) -> None:
+        """Note that every engine has a version: what waits for one goes on."""
+        self._ledger.reach(version)
+        self._next_segment()
+        self._note_change()
+
+    def _pump(self) -> None:
+        """Open groups and start trajectories as far as the mode allows, and wake `batch`."""
+        self._ledger.dry = False
+        while not self._closed and self._error is None and (count := self._ledger.groups_to_open()):
+            self._ledger.dry = not self._open_groups(count)
+        while not self._closed and (member := self._ledger.start_next()) is not None:
+            # A branch has its coroutine already, and only waits for its place.
+            (self._running.get(member) or self._begin(member, self._play)).place.set()
+        if self._ledger.next_segment_is_due():
+            self._next_segment()
+        if self._ledger.batch_is_ready():
+            self._changed.set()
+
+    def _open_groups(self, count: int) -> bool:
+        orders = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
+        if missing := count - len(orders):
+            orders += map(GroupRequest.of, self._tasks(missing))
+        opened = self._ledger.open_groups([order.tries for order in orders], orders)
+        for number, (order, group) in enumerate(zip(orders, opened, strict=True), 1):
+            self._trees[group.state.number] = Tree(order.task)
+            version = self._ledger.state.version
+            self._keeping.opened(group, order, after=len(orders) - number, version=version)
+        return bool(orders)
+
+    def _admit(self) -> None:
+        """Let kept groups go on whose version has come, and tell of what has ended in them."""
+        for group, end in self._ledger.admit():
+            if group.kept is not None:
+                self._count_kept(group.kept.counts)
+            for member in group.members:
+                if member.leaf is not None:
+                    tree = self._trees[member.group]
+                    self._hooks.on_finished(member.attempt, tree, member.leaf)
+            if end.group != "open":
+                self._complete(group.state.number, trains=end.group == "ready")
+
+    def _count_kept(self, counts: KeptCounts) -> None:
+        self._rates.recall(counts.outcomes)
+        if counts.retried:
+            self._counts["retried"] += counts.retried
+        self._ledger.restarted += counts.restarted
+        for tokens in counts.tokens:
+            self._bias.keep(tokens)
+
+    def _begin(
+        self, member: QueuedRollout, play: Play, leaving: BranchDeparture | None = None
+    ) -> RunningRollout:
+        """Begin the coroutine of a trajectory, which waits for its place."""
+        tree = self._trees[member.group]
+        kept, member.kept = member.kept, None
+        seat = RolloutSlot(
+            attempt=member.attempt,
+            tree=tree,
+            seed=kept.seed if kept else self._seed(member.group, tree.task, member.sample),
+            turn_s=self._deadlines.turn_s,
+            fork_s=self._deadlines.fork_s,
+            doorkeeper=self,
+            now=asyncio.get_running_loop().time,
+            segment=self.policy.segment,
+            order=self._ledger.order(member),
+            asks_again=self.policy.retries,
+            since_s=self._now(),
+        )
+        self._keeping.started(seat, kept, leaving, version=member.born)
+        run = self._running[member] = RunningRollout.begin(seat, play)
+        run.task.add_done_callback(lambda _: self._ended(member))
+        return run
+
+    def _ended(self, member: QueuedRollout) -> None:
+        """Take the end of a trajectory's coroutine, and let what follows from it happen."""
+        run = self._running.pop(member, None)
+        if run is None or self._closed:
+            return
+        self._moved_s = self._now()
+        try:
+            self._follow(member, run)
+            self._pump()
+        except Exception as error:  # noqa: BLE001 - in a callback; `batch` raises it
+            self._fail(error)
+
+    def _follow(self, member: QueuedRollout, run: RunningRollout) -> None:
+        leaf = self._leaf(member, run)
+        if leaf is None:
+            return
+        self._rates.add(leaf.outcome)
+        end = self._ledger.ended(member, leaf)
+        if end.again:
+            self._counts["retried"] += 1
+            self._keeping.failed(run.seat, leaf)
+            return
+        if member.phase == "stopped":
+            return
+        self._keeping.finished(run.seat, leaf)
+        tree = self._trees[member.group]
+        self._hooks.on_finished(run.seat.attempt, tree, leaf)
+        if not isinstance(leaf.outcome, Failed):
+            self._bias.keep(run.seat.tokens)
+        for other in end.surplus:
+            self._bias.abort(self._running[other].seat.tokens)
+            self._stop(other)
+        if end.group != "open":
+            self._complete(member.group, trains=end.group == "ready")
+
+    def _leaf(self, member: QueuedRollout, run: RunningRollout) -> Leaf | None:
+        """Return the leaf of a trajectory; None when it has been begun again or is not needed."""
+        if member.phase == "stopped":
+            return None
+        if not run.task.cancelled() and (error := run.task.exception()) is not None:
+            raise error
+        if run.restarts:
+            if not self._ledger.restart(member):
+                return member.failed(too_old(member))
+            self._keeping.given_up(run.seat, "too old")
+            return None
+        if not run.task.cancelled():
+            return run.task.result()
+        return member.failed(run.ends_as or Failed("cancelled", "the trajectory was cancelled"))
+
+    def _complete(self, number: int, *, trains: bool) -> None:
+        group = self._ledger.group(number)
+        assert group is not None
+        # A group that was kept complete has had all it gets.
+        grows = trains and not (group.kept and group.kept.complete)
+        if grows and self._ledger.grow(group, self._hooks.more(group.state, group.leaves)):
+            self._keeping.enlarged(group)
+            return
+        if trains and self._hooks.on_group(group.state, group.leaves):
+            self._ledger.accept(group)
+            return
+        tree = self._trees.pop(number)
+        requeued = self._ledger.drop(group, requeue=not trains)
+        reason = "not wanted" if trains else "too few that did not fail"
+        self._keeping.dropped(number, reason, requeued=requeued, counts=True)
+        if requeued and number not in self._retried:
+            order, tries = group.order or GroupRequest.of(tree.task), group.requeues + 1
+            again = replace(order, tries=tries, retry_of=number, round=0, round_size=0)
+            self._requeued.append(again)
+
+    def _hand_over(self) -> RolloutBatch:
+        groups = self._ledger.take()
+        trees: list[Tree] = []
+        for group in groups:
+            tree = self._trees.pop(group.state.number)
+            self._keeping.completed(group.state.number)
+            for leaf in group.leaves:
+                tree.end(leaf)
+            trees.append(tree)
+        if self.policy.groups_per_step and not groups:
+            raise OutOfTasks
+        return RolloutBatch(
+            groups=tuple(groups),
+            trees=tuple(trees),
+            version=self._ledger.state.version,
+            oldest=self._ledger.oldest,
+            max_age=self.policy.max_age,
+        )
+
+    async def _shut(self) -> None:
+        """Close the gate and wait until nothing is in flight."""
+        self._open.clear()
+        if self._in_flight == 0:
+            return
+        what = f"closing the gate on {self._in_flight} requests"
+        try:
+            async with BlockDeadline(self._deadlines.close_gate_s, what):
+                await self.engine.pause()
+                await self._quiet.wait()
+        except BaseException:
+            # Why the gate did not close counts, and not that the engine did not resume either.
+            await to_the_end(asyncio.gather(self._resume_engine(), return_exceptions=True))
+            raise
+        await to_the_end(self._resume_engine())
+
+    async def _resume_engine(self) -> None:
+        """Have the engine take requests: the gate is closed, so they are not from here."""
+        async with BlockDeadline(self._deadlines.close_gate_s, "resuming the engine"):
+            await self.engine.resume()
+
+    def _next_segment(self) -> None:
+        """Let every trajectory that waits for its next segment go on."""
+        self._segment.set()
+        self._segment = asyncio.Event()
+
+    def _restart(self, member: QueuedRollout) -> None:
+        if (run := self._running.get(member)) is not None:
+            run.restarts = True
+            run.cancel(self._now())
+
+    def _stop(self, member: QueuedRollout) -> None:
+        """End a trajectory nobody needs; it closes its environment in its own time."""
+        run = self._running.pop(member)
+        self._keeping.given_up(run.seat, "surplus")
+        self._ending.add(run.task)
+        run.task.add_done_callback(self._forget)
+        run.task.cancel()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._ending.discard(task)
+        # Nobody needs what it was, and an error nobody asks for would be printed.
+        _ = not task.done() or task.cancelled() or task.exception()
+
+    def _note_change(self) -> None:
+        asyncio.get_running_loop().call_soon(self._pump_safely)
+
+    def _pump_safely(self) -> None:
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001 - in a callback; `batch` raises it
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self._changed.set()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _watch(self) -> None:
+        """Look after what is overdue, and after whether anything moves at all."""
+        while True:
+            await asyncio.sleep(self._deadlines.watch_every_s)
+            now_s = self._now()
+            try:
+                running = self._running.values()
+                self._counts["stuck"] += end_overdue(
+                    running, now_s=now_s, deadlines=self._deadlines, on_stuck=self._on_stuck
+                )
+                if self._ledger.state.waiting:
+                    check_moving(
+                        running, now_s=now_s, moved_s=self._moved_s, deadlines=self._deadlines
+                    )
+            except Exception as error:  # noqa: BLE001 - in a task; `batch` raises it
+                self._fail(error)

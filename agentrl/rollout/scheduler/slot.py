@@ -1,0 +1,322 @@
+"""Slot of one trajectory: an engine behind the scheduler, and its environment, watched.
+
+An episode plays against these and never notices that it was parked: its requests wait here for the
+gate outside every deadline, and its clock stands still meanwhile.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from agentrl.env import Action, Env, Info, Observation, Step
+from agentrl.errors import EngineLost
+from agentrl.policy import Completion, GenerateRequest, PolicyEngine
+from agentrl.rollout.env_wrapper import EnvWrapper
+from agentrl.rollout.episode import StoppedTrajectory
+from agentrl.rollout.recorder import BranchDeparture, ResumePoint, TrajectoryRecord
+from agentrl.rollout.scheduler.segments import SegmentBudget, SegmentUse, segment_verdict
+from agentrl.rollout.scheduler.topology import GroupRequest, RolloutKey
+from agentrl.rollout.scheduler.watchdog import Phase
+from agentrl.task import Task
+from agentrl.trajectory import Leaf, Tree
+
+_NEXT = 8
+"""Tasks that an environment is told of in advance."""
+
+
+class TurnSampler(Protocol):
+    """Samples in the place of the engine behind the gate, with one request of it per call."""
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn, or the beginning of it as aborted."""
+        ...
+
+
+class SlotScheduler(Protocol):
+    """The side of the runner that a seat talks to."""
+
+    @property
+    def engine(self) -> PolicyEngine:
+        """The engine behind the gate."""
+        ...
+
+    def upcoming(self, most: int) -> Sequence[Task]:
+        """Return the tasks of the trajectories that begin next, of so many at most."""
+        ...
+
+    async def pass_gate(self) -> None:
+        """Wait until requests are taken."""
+        ...
+
+    async def wait_next_segment(self, seat: "RolloutSlot") -> None:
+        """Wait until parked trajectories go on."""
+        ...
+
+    def fork(
+        self,
+        seat: "RolloutSlot",
+        play: "Callable[[RolloutSlot], Awaitable[Leaf]]",
+        leaving: BranchDeparture | None = None,
+    ) -> "RolloutSlot":
+        """Add a branch of a trajectory, which plays once it has its place; return its seat."""
+        ...
+
+    def inherits(self, seat: "RolloutSlot", oldest: int) -> None:
+        """Note the version of the oldest sampled token that a branch has begun with."""
+        ...
+
+    def began_again(self, seat: "RolloutSlot") -> int:
+        """Note that a trajectory begins from its prompt; return the version it begins at."""
+        ...
+
+    def entered(self) -> None:
+        """Note that a request is in flight."""
+        ...
+
+    def left(self, seat: "RolloutSlot", completion: Completion | None) -> None:
+        """Note that a request has ended, and with what."""
+        ...
+
+    def turned(self, seat: "RolloutSlot") -> None:
+        """Note that a turn is complete and on the tree."""
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class RolloutSlot:
+    """One attempt at one trajectory. Owned by the runner, which reads what it is doing."""
+
+    attempt: RolloutKey
+    tree: Tree
+    seed: int
+    turn_s: float
+    """Deadline of one turn, the time at the gate not counted."""
+    fork_s: float
+    """Deadline of a fork."""
+    doorkeeper: SlotScheduler
+    now: Callable[[], float]
+    """The event loop's clock, in seconds."""
+    segment: SegmentBudget | None = None
+    order: GroupRequest | None = None
+    """Order of its group; None is the run's own numbers."""
+    record: TrajectoryRecord | None = None
+    """Its durable record."""
+    stand: ResumePoint | None = None
+    """Point it resumes at, if it was kept and not begun again."""
+    asks_again: int = 0
+    """Number of its requests that may still be lost with an engine; then it fails."""
+    sampler: TurnSampler | None = None
+    """Sampler in place of the engine itself."""
+
+    phase: Phase = "start"
+    since_s: float = 0.0
+    """Time at which the phase began."""
+    tokens: int = 0
+    """Sampled so far."""
+    turns: int = 0
+    """Complete so far."""
+    _use: SegmentUse = field(default_factory=SegmentUse)
+    _parked_s: float = 0.0
+    _turn_used_s: float = 0.0
+    _continues: bool = False
+    _turn_is_open: bool = False
+    _finish: str = ""
+
+    def stands(self, stand: ResumePoint) -> None:
+        """Let the trajectory go on where it was kept: what it has used counts."""
+        self.stand = stand
+        path = () if stand.node is None else self.tree.path(stand.node)
+        self.tokens = sum(len(part.token_ids) for part in path if part.source == "sampled")
+        self.turns = stand.turn
+        if self.segment is not None:
+            used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
+            self._use = SegmentUse(index=min(used, self.segment.segments - 1))
+
+    def begins_again(self, why: str, *, differs: bool) -> None:
+        """Let the trajectory begin again: its world could not be brought back.
+
+        `differs` when the world answered otherwise than it had.
+        """
+        self.stand, self.tokens, self.turns, self._use = None, 0, 0, SegmentUse()
+        version = self.doorkeeper.began_again(self)
+        if self.record is not None:
+            self.record.begun_again(why, differs=differs, version=version)
+
+    def clock(self) -> float:
+        """Return the seconds of this trajectory: those at the gate do not count."""
+        return self.now() - self._parked_s
+
+    @property
+    def engine(self) -> "SlotEngine":
+        """The policy engine of this trajectory."""
+        return SlotEngine(self)
+
+    def watched(self, env: Env) -> "MonitoredEnv":
+        """Return `env` with everything it does noted here; a watched one changes seats."""
+        return MonitoredEnv(env.inner if isinstance(env, MonitoredEnv) else env, self)
+
+    @contextmanager
+    def doing(self, phase: Phase) -> Generator[None]:
+        """Note what the block is."""
+        before, self.phase, self.since_s = self.phase, phase, self.now()
+        try:
+            yield
+        finally:
+            self.phase, self.since_s = before, self.now()
+
+    def goes_on(self) -> None:
+        """Note that a turn goes on after its first tokens, unless the policy has ended it there."""
+        self._continues = self._continues or self._finish == "length"
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample behind the gate; what is lost with its engine is asked for again.
+
+        Raises `StoppedTrajectory` after the last segment.
+        """
+        while True:
+            try:
+                return await self._generate(request)
+            except EngineLost:
+                if self.asks_again == 0:
+                    raise
+                self.asks_again -= 1
+
+    async def _generate(self, request: GenerateRequest) -> Completion:
+        if self._turn_is_open and not self._continues:
+            self._turn_is_open = False
+            self.turns += 1
+            self._use = self._use.after(tokens=0, turns=1)
+            self.doorkeeper.turned(self)
+        await self.wait(self.doorkeeper.pass_gate)
+        room = await self._room()
+        asked = request if room is None else _at_most(request, room)
+        began = self.now()
+        used_s = self._turn_used_s if self._continues else 0.0
+        completion: Completion | None = None
+        self.doorkeeper.entered()
+        try:
+            with self.doing("generate"):
+                async with asyncio.timeout(self.turn_s - used_s):
+                    completion = await (self.sampler or self.doorkeeper.engine).generate(asked)
+        finally:
+            self.doorkeeper.left(self, completion)
+        assert completion is not None
+        if completion.finish == "length" and asked is not request:
+            # The segment ended, not the turn: the episode asks for the rest.
+            completion = replace(completion, finish="aborted")
+        self._turn_used_s = used_s + self.now() - began
+        self._note(completion)
+        return completion
+
+    def _note(self, completion: Completion) -> None:
+        self.tokens += len(completion.token_ids)
+        self._use = self._use.after(tokens=len(completion.token_ids), turns=0)
+        self._finish = completion.finish
+        self._continues = completion.finish == "aborted"
+        self._turn_is_open = True
+
+    async def _room(self) -> int | None:
+        """Return the number of tokens the segment has left; wait for the next one if it is full."""
+        if self.segment is None:
+            return None
+        match segment_verdict(self._use, self.segment):
+            case "waits":
+                await self.wait(lambda: self.doorkeeper.wait_next_segment(self), "segment")
+                self._use = self._use.next()
+                await self.wait(self.doorkeeper.pass_gate)
+            case "truncated":
+                raise StoppedTrajectory("tokens", "its last segment is used up")
+            case "goes_on":
+                pass
+        return self.segment.tokens - self._use.tokens
+
+    async def wait(self, waits: Callable[[], Awaitable[object]], phase: Phase = "gate") -> None:
+        """Wait for somebody else; no deadline and no clock of the trajectory runs meanwhile."""
+        began = self.now()
+        with self.doing(phase):
+            await waits()
+        self._parked_s += self.now() - began
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEngine:
+    """A policy engine for one trajectory; only sampling goes through the gate."""
+
+    seat: RolloutSlot
+
+    @property
+    def version(self) -> int:
+        """Version of the weights now loaded."""
+        return self.seat.doorkeeper.engine.version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Sample one turn behind the gate."""
+        return await self.seat.generate(request)
+
+    async def abort(self, request_id: str) -> None:
+        """End a request now."""
+        await self.seat.doorkeeper.engine.abort(request_id)
+
+    async def pause(self) -> None:
+        """Raise: the runner alone pauses the engine."""
+        raise _not_here("pause")
+
+    async def resume(self) -> None:
+        """Raise: the runner alone resumes the engine."""
+        raise _not_here("resume")
+
+    async def load(self, weights: Any, version: int) -> None:
+        """Raise: the runner alone loads weights."""
+        raise _not_here("load")
+
+    async def close(self) -> None:
+        """Leave the engine open: it belongs to the run."""
+
+
+def _at_most(request: GenerateRequest, tokens: int) -> GenerateRequest:
+    if request.max_new_tokens <= tokens:
+        return request
+    return replace(request, max_new_tokens=tokens)
+
+
+def _not_here(name: str) -> RuntimeError:
+    return RuntimeError(f"a trajectory must not {name} the engine; the gate does")
+
+
+class MonitoredEnv(EnvWrapper):
+    """An environment whose seat knows what it is doing."""
+
+    def __init__(self, inner: Env, seat: RolloutSlot) -> None:
+        super().__init__(inner)
+        self.seat = seat
+
+    def around(self, inner: Env) -> "MonitoredEnv":
+        """Return another environment of this seat; `RolloutSlot.watched` gives it to a branch's."""
+        return MonitoredEnv(inner, self.seat)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode, and say which ones come next to who wants to know."""
+        if self.looks_ahead:
+            options = {**(options or {}), "next": tuple(self.seat.doorkeeper.upcoming(_NEXT))}
+        with self.seat.doing("reset"):
+            return await super().reset(seed=seed, options=options)
+
+    async def step(self, action: Action) -> Step:
+        """Answer one assistant message."""
+        with self.seat.doing("step"):
+            return await super().step(action)
+
+    async def fork(self) -> "MonitoredEnv":
+        """Return an independent copy; give it to the branch's seat with `RolloutSlot.watched`."""
+        with self.seat.doing("fork"):
+            async with asyncio.timeout(self.seat.fork_s):
+                return await super().fork()
+
+    async def close(self) -> None:
+        """Release everything."""
+        with self.seat.doing("close"):
+            await super().close()

@@ -1,0 +1,253 @@
+"""Step 5 of the flow: pure decisions about what runs, runs again, and stops the run."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentrl.errors import AgentrlError
+from agentrl.task import Task
+from agentrl.trajectory import Failed, Leaf, Outcome, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSchedule:
+    """Size of the training steps, and the work between them."""
+
+    steps: int
+    tasks_per_step: int
+    group_size: int
+    max_failed_fraction: float
+    checkpoint_every: int
+    evaluate_every: int
+    """0 evaluates before and after the run only."""
+
+    def checkpoints_after(self, step: int) -> bool:
+        """Return whether a checkpoint follows a step; steps are counted from 1."""
+        return step % self.checkpoint_every == 0 or step == self.steps
+
+    def evaluates_after(self, step: int) -> bool:
+        """Return whether an evaluation follows a step; the last one has its own."""
+        return self.evaluate_every > 0 and step % self.evaluate_every == 0 and step < self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutKey:
+    """One try at one trajectory of a step."""
+
+    group: int
+    """Index of its task within the step."""
+    sample: int
+    """Index of the trajectory within its group."""
+    number: int = 0
+    """0 is the first try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """Progress of the trajectories of one task."""
+
+    number: int
+    """Counted over the run, in the order groups are opened."""
+    target: int
+    """Number of trajectories the group trains on."""
+    started: int = 0
+    """Trajectories ever begun or queued, forks among them; a retry is the same one."""
+    live: int = 0
+    """Of those, the ones that have not ended: queued, running or parked."""
+    valid: int = 0
+    """Ended with a reward."""
+    failed: int = 0
+    """Failed for good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupRequest:
+    """A group to open: its task, and where it differs from the run's own numbers."""
+
+    task: Task
+    trajectories: int | None = None
+    """Number of trajectories it trains on; None is the run's number."""
+    max_turns: int | None = None
+    """Most policy messages of each; None is the run's number."""
+    max_turn_tokens: int | None = None
+    """Most tokens of one of those; None is the run's number."""
+    round: int = 0
+    """Request for tasks within its step that brought it, from 1; 0 where rounds are not counted."""
+    round_size: int = 0
+    """Number of tasks that its round was asked for."""
+    tries: int = 0
+    """Times its task was tried before, as groups with too few trajectories that did not fail."""
+    retry_of: int | None = None
+    """Number of the group that it takes the place of; None for a first try."""
+
+    @classmethod
+    def of(cls, found: "Task | GroupRequest") -> "GroupRequest":
+        """Return a plain task as an order with the run's own numbers."""
+        return found if isinstance(found, GroupRequest) else cls(task=found)
+
+
+class RolloutTopology(Protocol):
+    """Rule that starts the trajectories of a group. One for all groups of a run.
+
+    Inherit from it: all but `wanted` is for topologies that remember what they hear.
+    """
+
+    def wanted(self, group: GroupState) -> int:
+        """Return the number of trajectories to start from the prompt; asked after every event."""
+        ...
+
+    def ended(self, attempt: RolloutKey, leaf: Leaf) -> None:
+        """Hear that a trajectory ended for good, failures among them; `wanted` is asked next."""
+
+    def over(self, group: int) -> None:
+        """Hear that a group is handed to the trainer or dropped."""
+
+    def figures(self) -> Mapping[str, float]:
+        """Return metrics of the time since the last call."""
+        return {}
+
+    async def close(self) -> None:
+        """Release everything; no trajectory runs any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndependentRollouts(RolloutTopology):
+    """Independent trajectories, all started at once; `redundancy` more than the group needs."""
+
+    redundancy: int = 0
+
+    def wanted(self, group: GroupState) -> int:
+        """Return the number of trajectories missing from the target and its redundancy."""
+        return max(0, group.target + self.redundancy - group.started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootedTopology(RolloutTopology):
+    """A few roots that branch as they go; what is then missing is filled up with fresh ones."""
+
+    roots: int
+
+    def wanted(self, group: GroupState) -> int:
+        """Return the roots at first, and once nothing lives any more, what is missing."""
+        if group.started == 0:
+            return min(self.roots, group.target)
+        return 0 if group.live else max(0, group.target - group.valid - group.failed)
+
+
+def _no_turn(attempt: RolloutKey, tree: Tree) -> None:
+    del attempt, tree
+
+
+def _no_leaf(attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
+    del attempt, tree, leaf
+
+
+def _no_more(group: GroupState, leaves: Sequence[Leaf]) -> int:
+    del group, leaves
+    return 0
+
+
+def _every_group(group: GroupState, leaves: Sequence[Leaf]) -> bool:
+    del group, leaves
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutHooks:
+    """Callbacks for a run's trajectories, on the event loop: durability, curation, traces.
+
+    An error raised here stops the run.
+    """
+
+    on_turn: Callable[[RolloutKey, Tree], None] = _no_turn
+    """A turn is complete and on the tree; the next request has not been made."""
+    on_finished: Callable[[RolloutKey, Tree, Leaf], None] = _no_leaf
+    """A trajectory ended for good, failures among them; it is not on the tree yet."""
+    more: Callable[[GroupState, Sequence[Leaf]], int] = _no_more
+    """A group is complete; how many trajectories it gets on top before `on_group` hears of it.
+    Asked again when those have ended."""
+    on_group: Callable[[GroupState, Sequence[Leaf]], bool] = _every_group
+    """A group is complete; False drops it, and another one takes its place."""
+
+
+def plan(tasks: int, group_size: int) -> tuple[RolloutKey, ...]:
+    """Return the first tries of a step, the groups side by side.
+
+    Sample 0 of every task comes before sample 1 of any: when concurrency is short, the first
+    samples compute the prompts that the later ones reuse.
+    """
+    return tuple(
+        RolloutKey(group=group, sample=sample)
+        for sample in range(group_size)
+        for group in range(tasks)
+    )
+
+
+def tries_again(outcome: Outcome, attempt: RolloutKey, *, retries: int) -> bool:
+    """Return whether a trajectory is started again: alone, and only after a failure."""
+    if not isinstance(outcome, Failed) or outcome.kind in ("cancelled", "stale"):
+        return False
+    return attempt.number < retries
+
+
+def is_stale(outcome: Outcome) -> bool:
+    """Return whether a trajectory became too old to train, which is no fault."""
+    return isinstance(outcome, Failed) and outcome.kind == "stale"
+
+
+class OutOfTasks(AgentrlError):
+    """A batch is waited for, nothing runs, and there is no further task."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a step wants groups, nothing runs, and there is no further task; give the environment "
+            "more train tasks, or lower rollout.tasks_per_step"
+        )
+
+
+class TooManyFailures(AgentrlError):
+    """More trajectories failed for good than the run tolerates."""
+
+
+def check_scored(outcomes: Sequence[Outcome]) -> None:
+    """Raise `TooManyFailures` where all trajectories of an evaluation failed: nothing is scored."""
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    if failed and len(failed) == len(outcomes):
+        raise TooManyFailures(
+            f"all {len(failed)} trajectories of the evaluation failed "
+            f"({failures_by_kind(failed)}), so there is nothing to score; mend the cause"
+        )
+
+
+def failures_by_kind(failed: Sequence[Failed]) -> str:
+    """Count the failures of each kind, with the most frequent text of each."""
+    kinds = Counter(failure.kind for failure in failed)
+    return "; ".join(
+        f"{count} x {kind}, mostly: "
+        + Counter(failure.error for failure in failed if failure.kind == kind).most_common(1)[0][0]
+        for kind, count in kinds.most_common()
+    )
+
+
+def check_failures(outcomes: Sequence[Outcome], *, max_failed_fraction: float) -> None:
+    """Raise `TooManyFailures` when the failed share of a step is above its bound.
+
+    The error counts the failures by kind and shows the most frequent text of each. What became too
+    old to train counts neither way. A verifier without a verdict is no failure here: the answer may
+    be to blame, and what a policy says must not stop the run.
+    """
+    outcomes = [outcome for outcome in outcomes if not is_stale(outcome)]
+    failed = [
+        outcome
+        for outcome in outcomes
+        if isinstance(outcome, Failed) and outcome.kind != "verifier"
+    ]
+    if not failed or len(failed) <= max_failed_fraction * len(outcomes):
+        return
+    raise TooManyFailures(
+        f"{len(failed)} of {len(outcomes)} trajectories of a step failed "
+        f"({failures_by_kind(failed)}), and "
+        f"rollout.max_failed_fraction allows {max_failed_fraction:.0%}; mend the cause, or raise "
+        "that bound"
+    )

@@ -1,0 +1,1 @@
+"""Composition root: builds the parts of a run from its config and runs them."""

@@ -1,0 +1,535 @@
+"""From config sections to the parts of a run."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl.authoring.env_contract import checked_tasks
+from agentrl.chat.renderer import ChatRenderer
+from agentrl.config.run import ProbeSection, RunConfig, SandboxSection
+from agentrl.config.schema import plain
+from agentrl.env import Env
+from agentrl.evaluation.budget import EvaluationBudget, TokenPrices
+from agentrl.evaluation.held_out import HeldOutEvaluation
+from agentrl.evaluation.split_guard import SplitOverlap, check_overlap, find_overlap
+from agentrl.evaluation.stopping import IntervalStopRule
+from agentrl.metrics.diagnostics import DiagnosticThresholds, RunDiagnostics
+from agentrl.metrics.spans import SpanExporter
+from agentrl.metrics.wandb_sink import WandbSink
+from agentrl.metrics.writer import MetricsSink
+from agentrl.policy import PolicyEngine, Sampling
+from agentrl.registry import make
+from agentrl.rollout.curation.group_curation import GroupCuration
+from agentrl.rollout.drafts.runner import DraftingRunner
+from agentrl.rollout.episode import EpisodeLimits
+from agentrl.rollout.length_schedule import LengthCaps, LengthSchedule, capped
+from agentrl.rollout.recorder import KeptGroup
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.failure_limits import FailureRateLimits
+from agentrl.rollout.scheduler.policy import SchedulerPolicy
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.segments import SegmentBudget
+from agentrl.rollout.scheduler.topology import GroupRequest, IndependentRollouts, StepSchedule
+from agentrl.rollout.seed_repeats import SeedRepeats
+from agentrl.rollout.task_sampler import TaskSampler, heldout_tasks
+from agentrl.run.folder import RunFolder
+from agentrl.run.preflight import check_env, check_needs
+from agentrl.runtime.machine import set_batch_invariance
+from agentrl.runtime.seeds import derive
+from agentrl.runtime.torchrun import TorchrunLaunch
+from agentrl.sandbox import Limits, Pressure, SandboxSettings
+from agentrl.store.run import RunStore
+from agentrl.store.settings import StoreSettings
+from agentrl.store.token_credit import TokenCreditLog
+from agentrl.task import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from agentrl.chat.format import ChatFormat
+    from agentrl.engine.placement import DevicePlacement
+    from agentrl.learn.checkpoint import CheckpointManager
+    from agentrl.learn.sharded.rank_link import RankLauncher
+    from agentrl.learn.trainer import PolicyTrainer
+    from agentrl.models.vision.processor import ImageProcessor
+    from agentrl.rollout.branching.branching_topology import BranchingTopology
+    from agentrl.run.build_engine import ClosableEngine
+    from agentrl.run.initial_policy import PolicyModel
+
+
+def build_env_factory(config: RunConfig, *, plays: bool = True) -> Callable[[], Env]:
+    """Return the factory of the environment; it has made one already, so a wrong id fails now.
+
+    With `plays`, for more than listing tasks, so does an environment that needs what this machine
+    lacks.
+    """
+    if plays:
+        check_env(config)
+    factory = partial(make, config.env.id, **config.env.kwargs)
+    made = factory()
+    if plays:
+        check_needs(config, getattr(made, "needs", ()))
+    return factory
+
+
+def open_env_workers(
+    config: RunConfig, make_env: Callable[[], Env]
+) -> AbstractAsyncContextManager[Callable[[], Env]]:
+    """Open a factory that makes environments where the config wants them, until its block ends."""
+    if config.cluster.kind == "local":
+        return nullcontext(make_env)
+    from agentrl.cluster.ray_env_workers import ray_envs
+
+    return ray_envs(config.cluster, make_env)
+
+
+def connect_cluster(config: RunConfig) -> AbstractContextManager[None]:
+    """Be connected to the config's cluster, if it has one, until the block ends."""
+    if config.cluster.kind == "local":
+        return nullcontext()
+    from agentrl.cluster.connection import connected
+
+    return connected(config.cluster)
+
+
+def build_task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSampler:
+    """Return the stream of train tasks, guarded against the held-out ones."""
+    return TaskSampler(
+        env,
+        seed=derive(config.run.seed, "tasks"),
+        limit=config.env.task_limit,
+        heldout=heldout,
+        allow_overlap=config.split_guard.allow,
+    )
+
+
+def build_evaluation_tasks(
+    config: RunConfig, env: Env, say: Callable[[str], None] | None = None
+) -> list[Task]:
+    """Return the held-out tasks of every evaluation of the run; `say` hears of it where they are
+    fewer than it asks for."""
+    wanted = config.evaluate.tasks
+    found = heldout_tasks(env, count=wanted, seed=derive(config.run.seed, "heldout"))
+    if say is not None and len(found) < wanted:
+        say(
+            f"evaluate.tasks is {wanted}, and {config.env.id} has {len(found)} different held-out "
+            "tasks: all of them are played"
+        )
+    return found
+
+
+def find_split_overlap(
+    config: RunConfig, env: Env, heldout: Sequence[Task], *, train_tasks: int | None = None
+) -> SplitOverlap:
+    """Return the overlap of held-out tasks with the first train tasks of the run."""
+    section = config.split_guard
+    most = [config.env.task_limit, train_tasks or section.train_tasks]
+    seed = derive(config.run.seed, "tasks")
+    limit = min(count for count in most if count is not None)
+    train = list(islice(checked_tasks(env, "train", seed=seed), limit))
+    return find_overlap(train, heldout, similarity=section.similarity)
+
+
+def check_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
+    """Raise `ConfigError` where held-out tasks train, unless the config allows it."""
+    section = config.split_guard
+    if section.allow:
+        return
+    # What a run will train on, if that is less: a short run need not wait for the others.
+    used = config.run.steps * config.rollout.tasks_per_step
+    train_tasks = max(1, min(section.train_tasks, used))
+    found = find_split_overlap(config, env, heldout, train_tasks=train_tasks)
+    check_overlap(found, max_near_fraction=section.max_near_fraction)
+
+
+def build_diagnostics(
+    config: RunConfig, say: Callable[[str], None], *, memorised: str | None = None
+) -> RunDiagnostics | None:
+    """Return the monitor for signs that the run goes wrong, or None where it is turned off.
+
+    `memorised` is the message about a warm start that learnt by heart.
+    """
+    section = config.diagnostics
+    if section.action == "none":
+        return None
+    limits = DiagnosticThresholds(**section.model_dump(exclude={"action"}))
+    return RunDiagnostics(limits, stops=section.action == "stop", say=say, memorised=memorised)
+
+
+def build_metrics_sinks(config: RunConfig, folder: Path) -> tuple[MetricsSink, ...]:
+    """Open the destinations of metrics besides the run's folder."""
+    section = config.metrics.wandb
+    if section is None:
+        return ()
+    shown = plain(config)
+    return (WandbSink(folder, name=config.run.name, config=shown, **section.model_dump()),)
+
+
+def build_span_exporter(config: RunConfig) -> SpanExporter | None:
+    """Return the spans of the run, or None where none are wanted."""
+    return SpanExporter.open(config.run.name) if config.metrics.opentelemetry else None
+
+
+def build_sandbox_settings(section: SandboxSection) -> SandboxSettings:
+    """Return the settings that tools take their sessions from."""
+    return SandboxSettings(
+        backend=section.backend,
+        allow_unisolated=section.allow_unisolated,
+        after_timeout=section.after_timeout,
+        supervisors=section.supervisors,
+        image=section.image,
+        packages=section.packages,
+        limits=Limits(**section.limits.model_dump()),
+        pressure=Pressure(**section.pressure.model_dump()),
+    )
+
+
+def build_episode_limits(config: RunConfig) -> EpisodeLimits:
+    """Return the limits that stop a trajectory."""
+    rollout = config.rollout
+    return EpisodeLimits(
+        max_turns=rollout.max_turns,
+        max_turn_tokens=config.sampling.max_turn_tokens,
+        context_tokens=config.engine.context_tokens,
+        reset_s=rollout.reset_s,
+        step_s=rollout.step_s,
+        turn_s=rollout.turn_s,
+        episode_s=rollout.episode_s,
+        images=rollout.images,
+    )
+
+
+def build_schedule(config: RunConfig) -> StepSchedule:
+    """Return the schedule of training steps."""
+    return StepSchedule(
+        steps=config.run.steps,
+        tasks_per_step=config.rollout.tasks_per_step,
+        group_size=config.rollout.group_size,
+        max_failed_fraction=config.rollout.max_failed_fraction,
+        checkpoint_every=config.run.checkpoint_every,
+        evaluate_every=config.evaluate.every,
+    )
+
+
+def build_evaluation(config: RunConfig, tasks: Sequence[Task]) -> HeldOutEvaluation:
+    """Return the evaluation of a policy on held-out tasks."""
+    section = config.evaluate
+    return HeldOutEvaluation(
+        tasks=tuple(tasks),
+        samples_per_task=section.samples_per_task,
+        k=section.k,
+        threshold=section.threshold,
+        confidence=section.confidence,
+        interval=section.interval,
+        sampling=Sampling(temperature=section.temperature),
+        seed=derive(config.run.seed, "evaluation"),
+        about={"env": config.env.id, "kwargs": dict(config.env.kwargs)},
+        each=EvaluationBudget(**section.budget.each.model_dump()),
+        total=EvaluationBudget(**section.budget.total.model_dump()),
+        prices=TokenPrices(**section.budget.prices.model_dump()),
+        until=None if section.until is None else IntervalStopRule(**section.until.model_dump()),
+    )
+
+
+def build_train_sampling(config: RunConfig) -> Sampling:
+    """Return the distribution trajectories are drawn from while training."""
+    section = config.sampling
+    return Sampling(temperature=section.temperature, top_p=section.top_p, top_k=section.top_k)
+
+
+def build_rollout_runner(
+    config: RunConfig, make_env: Callable[[], Env], engine: PolicyEngine, chat: ChatRenderer
+) -> RolloutRunner:
+    """Return the runner that turns tasks into trees."""
+    return RolloutRunner(
+        make_env=make_env,
+        engine=engine,
+        chat=chat,
+        limits=build_episode_limits(config),
+        concurrency=config.rollout.concurrency,
+        retries=config.rollout.retries,
+        fork_s=config.rollout.fork_s,
+        stall_s=config.rollout.stall_s,
+        entropies=config.curation.steps.name == "high_entropy",
+        # In this process nothing holds a world that could be lost without the run.
+        rebuilds=0 if config.cluster.kind == "local" else config.rollout.retries,
+    )
+
+
+def build_length_schedule(config: RunConfig) -> LengthSchedule | None:
+    """Return the schedule of lengths, or None where every step has the same limits."""
+    section = config.rollout.schedule
+    if section is None:
+        return None
+    most = LengthCaps(turn_tokens=config.sampling.max_turn_tokens, turns=config.rollout.max_turns)
+    least = LengthCaps(
+        turn_tokens=section.min_turn_tokens or most.turn_tokens,
+        turns=section.min_turns or most.turns,
+    )
+    return LengthSchedule(
+        wave=section.wave, period_steps=section.period_steps, least=least, most=most
+    )
+
+
+def build_scheduler_policy(config: RunConfig) -> SchedulerPolicy:
+    """Return the rules for when trajectories run, and when the trainer gets its batch."""
+    section = config.rollout
+    segment = section.segment
+    return SchedulerPolicy(
+        mode=section.mode,
+        groups_per_step=section.tasks_per_step,
+        group_size=section.group_size,
+        concurrency=section.concurrency,
+        over_provision=section.over_provision,
+        max_staleness=section.max_staleness,
+        backlog=section.backlog,
+        max_start_lag=section.max_start_lag,
+        max_age=section.max_age,
+        when_old=section.when_old,
+        retries=section.retries,
+        min_valid=section.min_valid,
+        rolling=config.engine.rolling,
+        segment=None if segment is None else SegmentBudget(**segment.model_dump()),
+    )
+
+
+def build_failure_limits(config: RunConfig) -> FailureRateLimits:
+    """Return the alarms: failures that stop the run."""
+    section = config.rollout.alarms
+    return FailureRateLimits(
+        window=section.window, min_count=section.min_count, thresholds=section.thresholds
+    )
+
+
+def build_scheduler(
+    config: RunConfig,
+    rollouts: RolloutRunner,
+    tasks: Callable[[int], Sequence[Task]],
+    *,
+    on_stuck: Callable[[str], None],
+    version: int,
+    record: RunStore | None = None,
+    trees: "BranchingTopology | None" = None,
+    drafts: DraftingRunner | None = None,
+    curation: GroupCuration | None = None,
+    saved: Mapping[str, Any] | None = None,
+    spans: SpanExporter | None = None,
+) -> RolloutScheduler:
+    """Return the scheduler that makes batches of tasks, for a trainer at `version`.
+
+    It goes on with the groups of `record`, and records events there. `trees` makes them branch;
+    `drafts` reuse what was played before. With `curation` the tasks are those that it chooses.
+    `saved` is the value of `RolloutScheduler.saved` at the checkpoint that the run goes on from.
+    """
+    per_step = config.rollout.tasks_per_step
+    run_seed, repeats = config.run.seed, SeedRepeats()
+    groups = () if record is None else _restored_groups(record, trees)
+    first_group = version * per_step if curation is None else curation.first_group(version)
+    next_group = None if record is None else record.next_group
+
+    def seed(number: int, task: Task, sample: int) -> int:
+        # Groups are counted over the whole run, so that a resumed one goes on with its seeds.
+        step = number // per_step
+        again = repeats.of(number, task.id, step=step)
+        return derive(derive(run_seed, "rollouts", step), task.id, sample, *again)
+
+    source: Callable[[int], Sequence[Task | GroupRequest]] = (
+        tasks if curation is None else curation.tasks
+    )
+    if (caps := build_length_schedule(config)) is not None:
+        source = capped(source, caps, lambda: rollouts.engine.version)
+    hooks = None if curation is None else curation.hooks
+    if record is not None and next_group is not None:
+        first = min([next_group, *(group.number for group in groups)]) // per_step * per_step
+        for number, task_id in record.store.tasks_from(first):
+            repeats.of(number, task_id, step=number // per_step)
+    made = rollouts.gate(
+        build_scheduler_policy(config),
+        source,
+        sampling=build_train_sampling(config),
+        seed=seed,
+        alarms=build_failure_limits(config),
+        topology=trees or IndependentRollouts(redundancy=config.rollout.redundancy),
+        play=drafts if trees is None else trees.play,
+        hooks=hooks if spans is None else spans.heard(hooks),
+        on_stuck=on_stuck,
+        version=version,
+        recorder=None if record is None else record.recorder,
+        first_group=first_group if next_group is None else next_group,
+    )
+    if saved is not None:
+        made.recall(saved)
+    if curation is not None:
+        curation.flying = made.unfinished
+        curation.keep(groups)
+    if drafts is not None:
+        drafts.adopt(groups)
+    made.adopt(groups, () if record is None else record.requeued)
+    return made
+
+
+def _restored_groups(record: RunStore, trees: "BranchingTopology | None") -> tuple[KeptGroup, ...]:
+    """Return the groups to go on with; one whose tree cannot be made out begins again."""
+    for group in record.groups:
+        if not (trees.keep(group) if trees else group.complete or not group.branched):
+            record.begin_again(group)
+    return record.groups
+
+
+def open_run_store(
+    config: RunConfig,
+    folder: RunFolder,
+    sampler: TaskSampler,
+    *,
+    resume: bool,
+    cut_damaged: bool,
+) -> RunStore | None:
+    """Return the durable record of a run, or None if it keeps none."""
+    if config.store is None:
+        return None
+    return RunStore.open(
+        folder.store,
+        StoreSettings(**config.store.model_dump()),
+        seed=config.run.seed,
+        position=lambda: sampler.position,
+        resume=resume,
+        damaged="cut" if cut_damaged else "refuse",
+    )
+
+
+def build_token_credit_log(config: RunConfig, folder: RunFolder) -> TokenCreditLog | None:
+    """Return the log of the token credit of steps, or None where none is kept."""
+    if config.store is None or not config.view.record:
+        return None
+    return TokenCreditLog(folder.path, limit_bytes=config.view.record_bytes)
+
+
+def build_chat_format(
+    config: RunConfig,
+    tokenizer: "PreTrainedTokenizerBase",
+    images: "ImageProcessor | None" = None,
+) -> "ChatFormat":
+    """Return the chat format of this policy; `images` is its image processor, where it sees."""
+    from agentrl.chat.format import ChatFormat
+
+    return ChatFormat(
+        tokenizer,
+        dialect=config.policy.dialect,
+        template=config.policy.template,
+        images=images,
+    )
+
+
+def build_trainer_settings(config: RunConfig, images: "ImageProcessor | None") -> dict[str, Any]:
+    """Return a trainer's arguments besides its model and its section, the same on every rank."""
+    return {
+        "seed": derive(config.run.seed, "trainer"),
+        "temperature": config.sampling.temperature,
+        "steps": config.run.steps,
+        "images": images,
+    }
+
+
+def build_trainer(config: RunConfig, policy: "PolicyModel") -> "PolicyTrainer":
+    """Return the learning half around a policy, which it changes: the engine has copied it before.
+
+    It may start processes; who asked for it closes it.
+    """
+    if config.learn.devices.count > 1 or TorchrunLaunch.of() is not None:
+        from agentrl.run.build_trainer import leading_trainer
+
+        return leading_trainer(config, policy, _build_rank_launcher(config))
+    from agentrl.learn.trainer import PolicyTrainer
+
+    return PolicyTrainer(
+        policy.model, config.learn, **build_trainer_settings(config, policy.images)
+    )
+
+
+def _build_rank_launcher(config: RunConfig) -> "RankLauncher | None":
+    if config.cluster.kind == "local":
+        return None
+    from agentrl.cluster.trainer.ranks import RayRankLauncher
+
+    return RayRankLauncher(config.cluster)
+
+
+def build_engine(config: RunConfig, policy: "PolicyModel") -> "ClosableEngine":
+    """Return the engine around a policy, which it copies before a trainer puts adapters into it,
+    or rounds it."""
+    from agentrl.run.build_engine import engine_of
+
+    return engine_of(config, policy)
+
+
+def build_device_placement(config: RunConfig, policy: "PolicyModel") -> "DevicePlacement | None":
+    """Return the GPUs of this machine that ranks and engine processes get; None without any."""
+    from agentrl.run.build_engine import placement_of
+
+    return placement_of(config, policy.model.device)
+
+
+def build_checkpoints(
+    config: RunConfig, folder: Path, policy: "PolicyModel"
+) -> "CheckpointManager":
+    """Return the checkpoints of a run; each is a model folder with its tokenizer, and its image
+    processor if it has one."""
+    from agentrl.learn.checkpoint import CheckpointManager
+
+    return CheckpointManager(
+        folder=folder,
+        keep=config.run.keep_checkpoints,
+        tokenizer=policy.tokenizer,
+        images=policy.images,
+    )
+
+
+def build_weight_source(
+    config: RunConfig, trainer: "PolicyTrainer"
+) -> Callable[[], Mapping[str, Any]]:
+    """Return a function that gives the trainer's current weights, with a proof where one is needed.
+
+    It is always needed for a server that somebody else started, and for vLLM, which loads the
+    weights that it knows by name and passes over the rest.
+    """
+    section = config.engine.probe
+    if section is None and config.engine.kind in ("endpoint", "vllm"):
+        section = ProbeSection()
+    if section is None:
+        return trainer.weights
+    from agentrl.learn.weight_check import provable
+
+    return partial(provable, trainer, section, max_gap=section.max_gap or _allowed_gap(config))
+
+
+def _allowed_gap(config: RunConfig) -> float:
+    """Return the gap of log-probs of trainer and engine that rounding alone allows, in nats."""
+    is_exact = config.policy.dtype == config.learn.precision == "float32"
+    return 0.01 if is_exact and config.engine.kind != "endpoint" else 0.5
+
+
+def set_thread_count(count: int) -> None:
+    """Let torch use so many threads in this process.
+
+    They sleep where they wait for each other. By default they spin, and beside other work the one
+    that is waited for has no core: a step with two threads then takes four times the CPU time.
+    """
+    # OpenMP reads it once, when torch is imported first; processes that we start inherit it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_batch_invariance()
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def device_of(name: str) -> str:
+    """Return the device a config names; `auto` is CUDA where there is one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name

@@ -1,0 +1,238 @@
+"""Engine from the engine section of a config."""
+
+import shutil
+import sys
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentrl.engine.placement import DevicePlacement, place_devices, visible_devices
+from agentrl.engine.spec import EngineSpec
+from agentrl.errors import ConfigError
+from agentrl.policy import PolicyEngine, Sampling
+from agentrl.runtime.torchrun import TorchrunLaunch
+
+if TYPE_CHECKING:
+    import torch
+
+    from agentrl.config.run import EngineSection, RunConfig
+    from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+    from agentrl.run.initial_policy import PolicyModel
+
+
+class ClosableEngine(PolicyEngine, Protocol):
+    """A policy engine for `async with`, which closes it."""
+
+    async def __aenter__(self) -> PolicyEngine: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineSpec:
+    """Return the recipe of a config's engine; `ConfigError` where others make it."""
+    section = config.engine
+    if section.kind == "endpoint":
+        raise ConfigError(
+            "engine.kind is endpoint, whose servers somebody else starts, and an engine is to be "
+            "made; set engine.kind: local or vllm"
+        )
+    return EngineSpec(
+        kind=section.kind,
+        folder=folder,
+        slots=section.slots,
+        context_tokens=section.context_tokens,
+        dtype=config.policy.dtype,
+        device=device,
+        threads=config.run.threads,
+        vllm=_vllm_of(config) if section.kind == "vllm" else {},
+    )
+
+
+def _vllm_of(config: "RunConfig") -> dict[str, Any]:
+    """Return the further fields of `VllmSettings`."""
+    section, lora = config.engine.vllm, config.learn.lora
+    told = section.model_dump(exclude={"adapters"})
+    if section.adapters == "native" and lora is not None:
+        told["adapter_rank"] = lora.rank
+    return told
+
+
+def engine_of(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
+    """Return the engine a config asks for, with the weights of `policy`.
+
+    Raises `ConfigError` where the package behind it is missing or refuses its options.
+    """
+    section = config.engine
+    if section.kind == "endpoint":
+        return engine_at_endpoint(config, policy)
+    if section.kind == "vllm":
+        check_file_shapes(policy)
+    recipe = recipe_of(config, str(policy.path), device=str(policy.model.device))
+    placement = placement_of(config, policy.model.device)
+    spreader = _spreader(config, str(policy.model.device), placement)
+    if section.addresses:
+        return engines_at(section, spreader)
+    if section.processes and config.cluster.kind == "ray":
+        from agentrl.cluster.engines.replicas import RayEngineReplicas
+
+        device = "cuda" if config.cluster.engine_gpus else "cpu"
+        return RayEngineReplicas(
+            replace(recipe, device=device),
+            config.cluster,
+            count=section.processes,
+            python=section.python,
+            start_s=section.start_s,
+            max_restarts=section.max_restarts,
+            spreader=spreader,
+        )
+    if section.processes:
+        from agentrl.engine.remote import EngineReplicas, ProcessEngine
+
+        devices = placement.engines if placement else (None,) * section.processes
+        engines = [
+            ProcessEngine(
+                # The only device that its process sees.
+                replace(recipe, device="cuda", cuda_devices=device) if device else recipe,
+                python=section.python or sys.executable,
+                start_s=section.start_s,
+                max_restarts=section.max_restarts,
+            )
+            for device in devices
+        ]
+        is_alone = len(engines) == 1 and spreader is None
+        return engines[0] if is_alone else EngineReplicas(engines, spreader)
+    return recipe.open(policy.model, policy.tokenizer, policy.images)
+
+
+def check_file_shapes(policy: "PolicyModel") -> None:
+    """Raise `ConfigError` for a model whose weights have another shape than in its files.
+
+    vLLM loads weights as files have them. Others, such as those of experts that are one tensor in
+    memory and many in a file, would stay as they were.
+    """
+    from agentrl.engine.weights import shapes_in
+
+    in_files = shapes_in(policy.path)
+    weights = policy.model.state_dict()
+    unknown = [name for name, weight in weights.items() if tuple(weight.shape) not in in_files]
+    if unknown:
+        raise ConfigError(
+            f"engine.kind is vllm, and {type(policy.model).__name__} trains weights that its files "
+            f"hold in another shape ({', '.join(unknown[:2])}; {len(unknown)} in all), as models "
+            "with experts do: vLLM could not be given new ones; set engine.kind: local"
+        )
+
+
+def engines_at(
+    section: "EngineSection", spreader: "WeightBroadcaster | None" = None
+) -> ClosableEngine:
+    """Return the engines that others serve. Raises `ConfigError` for a key that cannot be read."""
+    from agentrl.engine.remote import AddressEngine, EngineReplicas
+    from agentrl.engine.remote.address import read_key
+
+    key = read_key(section.key_file)
+    alone = len(section.addresses) == 1
+    engines = [
+        # With others there, whoever waits for one that is away is better off with them.
+        AddressEngine(
+            address, key=key, start_s=section.start_s, patience_s=section.start_s if alone else 0.0
+        )
+        for address in section.addresses
+    ]
+    return engines[0] if alone and spreader is None else EngineReplicas(engines, spreader)
+
+
+def engine_at_endpoint(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
+    """Return the engine that asks servers of somebody else's, whose base is `policy`.
+
+    Adapters that the run left in its own folder go.
+    Raises `ConfigError` for a policy that sees, and where httpx is missing.
+    """
+    from agentrl.engine.endpoint import CompletionsEngine, EndpointReplicas, ServerSettings
+
+    section, branching = config.engine.endpoint, config.rollout.branching
+    assert section is not None, "load_config sees to it"
+    if policy.images is not None:
+        raise ConfigError(
+            f"the policy in {policy.path} sees, and engine.kind endpoint shows no images; use "
+            "engine.kind local or vllm"
+        )
+    _ = config.engine.slots  # how many requests are decoded at once is the server's to say
+    draws = config.sampling
+    training = Sampling(temperature=draws.temperature, top_p=draws.top_p, top_k=draws.top_k)
+    own = config.run.folder / config.run.name / "adapters"
+    if section.adapters is None:
+        # What the run left when it was killed; in a run's folder there is nobody else.
+        shutil.rmtree(own, ignore_errors=True)
+    branches = branching.topology != "none"
+    engines = [
+        CompletionsEngine(
+            ServerSettings(
+                url=url,
+                model=section.model,
+                adapters=section.adapters or own,
+                vocabulary=policy.model.config.get_text_config().vocab_size,
+                context_tokens=config.engine.context_tokens,
+                samplings=(training, Sampling(temperature=config.evaluate.temperature)),
+                top_logprobs=branching.top_logprobs if branches else 1,
+                key_variable=section.key_variable,
+                silence_s=section.silence_s,
+                retries=section.retries,
+                start_s=config.engine.start_s,
+            ),
+            decode=lambda tokens: str(policy.tokenizer.decode(list(tokens))),
+        )
+        for url in section.urls
+    ]
+    return engines[0] if len(engines) == 1 else EndpointReplicas(engines)
+
+
+def placement_of(config: "RunConfig", device: "torch.device") -> "DevicePlacement | None":
+    """Return the GPUs of this machine for ranks and engine processes; `device` is the trainer's.
+
+    None on a CPU, and where Ray or torchrun place them.
+    """
+    if device.type != "cuda" or config.cluster.kind == "ray" or TorchrunLaunch.of() is not None:
+        return None
+    import torch
+
+    return place_devices(
+        visible_devices(torch.cuda.device_count()),
+        ranks=config.learn.devices.count,
+        engines=config.engine.processes,
+        first=device.index or 0,
+    )
+
+
+def _spreader(
+    config: "RunConfig", device: str, placement: "DevicePlacement | None"
+) -> "WeightBroadcaster | None":
+    """Return the sender of weights by broadcast, where a config asks for that. `device` is the
+    trainer's.
+
+    Raises `ConfigError` for NCCL between processes that share a GPU of this machine.
+    """
+    section, cluster = config.engine.broadcast, config.cluster
+    if section is None:
+        return None
+    from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+
+    backend = section.backend
+    is_apart = placement is not None and placement.has_own_devices
+    if backend == "auto":
+        is_apart |= cluster.kind == "ray" and cluster.engine_gpus >= 1
+        backend = "nccl" if is_apart and config.engine.processes and device != "cpu" else "gloo"
+    elif backend == "nccl" and config.engine.processes and cluster.kind != "ray" and not is_apart:
+        shown = placement.describe() if placement else f"the trainer is on {device}"
+        raise ConfigError(
+            "engine.broadcast.backend is nccl, which needs a GPU for every process of its own, and "
+            f"{shown}; choose gloo, lower engine.processes, or start agentrl on more GPUs"
+        )
+    return WeightBroadcaster(
+        backend=backend, bucket_bytes=section.bucket_bytes, deadline_s=section.deadline_s
+    )

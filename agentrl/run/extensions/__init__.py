@@ -1,0 +1,1 @@
+"""Optional parts of a run, each of one config section."""

@@ -1,0 +1,241 @@
+"""First policy of a run: a model folder, or a small new model, and a warm start.
+
+Either way it ends as a Hugging Face folder, `policy/` of the run, that the run starts from; a run
+that is resumed finds it there.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from agentrl.authoring.env_contract import checked_tasks
+from agentrl.chat.dialects import find_dialect
+from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
+from agentrl.env import Env
+from agentrl.errors import CancelledRollout
+from agentrl.message import Message
+from agentrl.metrics.diagnostics import memorised
+from agentrl.models.place import policy_place
+from agentrl.models.provenance import provenance
+from agentrl.rollout.demonstrations import demonstrate
+from agentrl.run import build
+from agentrl.run.summary import RunSummary
+from agentrl.runtime.atomic_files import new_folder
+from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.seeds import derive
+from agentrl.runtime.threads import in_stoppable_thread
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from agentrl.chat.format import ChatFormat
+    from agentrl.learn.demonstrate import DemonstrationTurns
+    from agentrl.models.vision.processor import ImageProcessor
+
+VOCABULARY_EPISODES = 2000
+"""Number of demonstrations a new tokenizer is trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyModel:
+    """A model, and how it speaks."""
+
+    path: Path | str
+    """Folder of its files, or their name on the hub."""
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    chat: "ChatFormat"
+    images: "ImageProcessor | None" = None
+    """Image processor, where the policy sees."""
+
+
+def load_policy(config: RunConfig, path: Path | str) -> PolicyModel:
+    """Return the policy that a path names: a folder, a GGUF file or a name."""
+    from agentrl.models.folders import load_images, load_model, load_tokenizer
+
+    path = policy_place(path)
+    device = build.device_of(config.policy.device)
+    tokenizer = load_tokenizer(path)
+    model = load_model(path, dtype=config.policy.dtype, device=device)
+    images = load_images(path, model)
+    chat = build.build_chat_format(config, tokenizer, images)
+    return PolicyModel(path, model, tokenizer, chat, images)
+
+
+def save_policy(policy: PolicyModel, folder: Path) -> None:
+    """Write the policy as a Hugging Face folder."""
+    from agentrl.learn.quiet import no_bars
+
+    with no_bars():
+        policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    if policy.images is not None:
+        policy.images.save_pretrained(folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialPolicyBuilder:
+    """Makes the policy a run starts from."""
+
+    config: RunConfig
+    folder: Path
+    make_env: Callable[[], Env]
+    summary: RunSummary
+    progress: RunProgress
+
+    async def open(self) -> PolicyModel:
+        """Return the policy in `folder`, making it first if it is not there.
+
+        The folder appears whole and on the disk, or not at all.
+        """
+        if not self.folder.exists():
+            with new_folder(self.folder) as partial:
+                policy = await self._make(partial)
+                save_policy(policy, partial)
+            # Before it is loaded again: a device that holds one model may not hold two.
+            del policy
+            gc.collect()
+        return load_policy(self.config, self.folder)
+
+    async def _make(self, scratch: Path) -> PolicyModel:
+        section, warmstart = self.config.policy, self.config.warmstart
+        shown = await self._conversations(warmstart)
+        if section.make is not None:
+            policy = self._new(section.make, shown, scratch)
+        else:
+            assert section.path is not None, "load_config sees to it"
+            policy = load_policy(self.config, section.path)
+            self.summary.put("policy", provenance(policy.path))
+        if warmstart is not None:
+            with self.summary.timed("warm start"):
+                await in_stoppable_thread(partial(self._warm, policy, warmstart, shown))
+        return policy
+
+    async def _conversations(
+        self, section: WarmstartSection | None
+    ) -> Sequence["DemonstrationTurns"]:
+        """Return the conversations to train on: recordings, or episodes of the gold player."""
+        from agentrl.learn.demonstrate import DemonstrationTurns
+        from agentrl.learn.recording import read_recordings
+
+        if section is None:
+            # A new tokenizer needs to see the environment's texts, even without a warm start.
+            section = WarmstartSection(demonstrations=VOCABULARY_EPISODES // 10)
+            if self.config.policy.make is None:
+                return ()
+        elif section.recordings is not None:
+            path = section.recordings
+            return [
+                DemonstrationTurns.of_recording(recording, f"{path}, conversation {number}")
+                for number, recording in enumerate(read_recordings(path), start=1)
+            ]
+        seed = derive(self.config.run.seed, "demonstrations")
+        tasks = list(
+            islice(checked_tasks(self.make_env(), "train", seed=seed), section.demonstrations)
+        )
+        with (
+            self.summary.timed("demonstrations"),
+            self.progress.phase("demonstrations", total=len(tasks)) as phase,
+        ):
+            episodes = await demonstrate(
+                self.make_env,
+                tasks,
+                guess_fraction=section.guess_fraction,
+                seed=seed,
+                concurrency=self.config.rollout.concurrency,
+                on_episode=lambda: phase.advance(),
+            )
+        return [DemonstrationTurns.of_gold(episode) for episode in episodes]
+
+    def _new(
+        self, section: MakePolicySection, shown: Sequence["DemonstrationTurns"], scratch: Path
+    ) -> PolicyModel:
+        from agentrl.chat.tokenizer import conversation_text, train_tokenizer
+        from agentrl.models.folders import make_images, make_model
+
+        template = self.config.policy.template or "hermes"
+        with self.summary.timed("new policy"):
+            tokenizer = train_tokenizer(
+                (
+                    conversation_text(_messages(c), c.tools, template=template)
+                    for c in shown[:VOCABULARY_EPISODES]
+                ),
+                vocab_size=section.vocab_size,
+                folder=scratch,
+                template=template,
+                sees=section.vision is not None,
+            )
+            image_tokens = find_dialect(template).image_tokens if section.vision else None
+            known = tokenizer.added_tokens_encoder
+            ids = [known[token] for token in image_tokens or ()]
+            assert isinstance(tokenizer.eos_token_id, int)
+            assert isinstance(tokenizer.pad_token_id, int)
+            model = make_model(
+                section,
+                vocab_size=len(tokenizer),
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+                context_tokens=self.config.engine.context_tokens,
+                seed=derive(self.config.run.seed, "weights"),
+                image_token_ids=(ids[0], ids[1], ids[2]) if ids else None,
+            )
+            images = None
+            if section.vision is not None:
+                images = make_images(section.vision, token_id=ids[1])
+        chat = build.build_chat_format(self.config, tokenizer, images)
+        return PolicyModel(scratch, model, tokenizer, chat, images)
+
+    def _warm(
+        self,
+        policy: PolicyModel,
+        section: WarmstartSection,
+        shown: Sequence["DemonstrationTurns"],
+        stop: Event,
+    ) -> None:
+        from agentrl.learn.demonstrate import demonstrations
+        from agentrl.learn.warmstart import warmstart
+
+        context_tokens = self.config.engine.context_tokens
+        rows = demonstrations(shown, policy.chat, context_tokens=context_tokens)
+        with self.progress.phase("warm start", total=section.steps) as phase:
+
+            def on_step(step: int, loss: float, tokens: int) -> None:
+                del step, tokens
+                if stop.is_set():
+                    raise CancelledRollout("the warm start was stopped")
+                phase.advance(1, {"loss": loss})
+
+            found = warmstart(
+                policy.model,
+                rows,
+                section,
+                seed=derive(self.config.run.seed, "warm start"),
+                micro_batch_tokens=self.config.learn.micro_batch_tokens,
+                on_step=on_step,
+                images=policy.images,
+            )
+        times = found.steps * section.batch_size / len(rows)
+        by_heart = memorised(demonstrations=len(rows), times=times, loss=found.last_loss)
+        facts: dict[str, float | bool | str] = {"steps": found.steps, "loss": found.last_loss}
+        if by_heart is not None:
+            facts["memorised"] = by_heart
+            self.progress.say(f"warm start: {by_heart}")
+        if found.reached is not None:
+            facts["reached"] = found.reached
+        self.summary.put("warm start", facts)
+        if found.reached is False:
+            self.progress.say(
+                f"the warm start ended after {found.steps} steps at a loss of "
+                f"{found.last_loss:.3f}, above warmstart.until_loss={section.until_loss}; raise "
+                "warmstart.steps, or see whether its learning_rate suits the policy"
+            )
+
+
+def _messages(conversation: "DemonstrationTurns") -> tuple[Message, ...]:
+    turns = ((action.message, *answers) for action, answers in conversation.turns)
+    return (*conversation.opening, *(message for turn in turns for message in turn))

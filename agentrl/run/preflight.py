@@ -1,0 +1,287 @@
+"""Parts of this machine that a config needs, checked before anything heavy is imported."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.engine.vllm_release import check_release
+from agentrl.errors import ConfigError
+from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
+from agentrl.models.place import gguf_fault
+from agentrl.registry import load, spec
+from agentrl.runtime.distribution import install_command
+from agentrl.runtime.machine import is_installed, version_of
+from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
+
+if TYPE_CHECKING:
+    from agentrl.config.run import RunConfig
+
+Check = Callable[["RunConfig"], Iterator[str]]
+"""Yields a sentence for every part that is missing: the key, what it needs, the way out."""
+
+Say = Callable[[str], None]
+
+DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
+"""Device files of GPU drivers: NVIDIA's, WSL's and AMD's."""
+_WAY = {
+    True: "start the server there, or name another",
+    False: "set it to the server's key, or let engine.endpoint.key_variable name another variable",
+}
+LEAST_FREE_BYTES = 2**20
+"""A disk with less room cannot even take the files a run begins with."""
+
+
+def check_machine(config: "RunConfig", say: Say | None = None) -> None:
+    """Raise `ConfigError` for parts that a config needs to play and this machine lacks.
+
+    No torch is imported and nothing is started. A run waits for servers that others start: one that
+    cannot be reached yet is told by `say`, and is a part that is missing where `say` is None.
+    """
+    _raise(_missing(config, _PLAYING, say))
+
+
+def check_training(config: "RunConfig", say: Say | None = None) -> None:
+    """Raise `ConfigError` for parts that a config needs to train and this machine lacks.
+
+    `say` as in `check_machine`.
+    """
+    _raise(_missing(config, (*_PLAYING, *_TRAINING), say))
+
+
+def check_env(config: "RunConfig") -> None:
+    """Raise `ConfigError` for parts that the registered environment needs, or if there is none."""
+    _raise(_check_env(config))
+
+
+def check_needs(config: "RunConfig", needs: Iterable[str]) -> None:
+    """Raise `ConfigError` for parts that an environment needs which is made already."""
+    known = spec(config.env.id).needs
+    _raise(missing_needs(config, [need for need in needs if need not in known]))
+
+
+def missing_needs(config: "RunConfig", needs: Iterable[str]) -> Iterator[str]:
+    """Yield what is missing of what an environment needs (see `agentrl.register`).
+
+    Environments of a Ray cluster are played on its machines, of which nobody here knows.
+    """
+    if config.cluster.kind == "ray" and _ray_address(config):
+        return
+    for need in needs:
+        yield from load(need)(config)  # pyright: ignore[reportGeneralTypeIssues, reportReturnType]
+
+
+def missing_cuda(torch_version: str | None, drivers: tuple[Path, ...] = DRIVERS) -> str:
+    """Return the reason why torch will see no GPU here, or an empty string where it may."""
+    if torch_version is not None and torch_version.endswith("+cpu"):
+        return f"torch {torch_version} is built for the CPU"
+    if not any(driver.exists() for driver in drivers):
+        return "this machine has no GPU driver"
+    return ""
+
+
+def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the reason why a model cannot be read, or an empty string where it may.
+
+    It is a folder, a GGUF file, a packaged model or a name on the hub. The hub is only asked if it
+    can be reached, and only for a model that is not in its cache.
+    """
+    folder = Path(path).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return gguf_fault(folder)
+    if folder.exists():
+        return _gguf_inside(folder)
+    if path in MODELS:
+        return "" if (models_folder(environment) / path).is_dir() else _not_made(MODELS[path])
+    is_hub_name = path.count("/") <= 1 and not path.startswith((".", "/", "~"))
+    if not is_hub_name or (folder.parent.name and folder.parent.is_dir()):
+        return f"there is no such folder{_beside(folder)}"
+    home = Path(environment.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(environment.get("HF_HUB_CACHE", home / "hub"))
+    if (cache / f"models--{path.replace('/', '--')}").is_dir():
+        return ""
+    problem = unreachable(environment.get("HF_ENDPOINT", "https://huggingface.co"), environment)
+    return problem and f"there is no such folder, and the Hugging Face hub {problem}"
+
+
+def check_folder(folder: Path, least_free_bytes: int = LEAST_FREE_BYTES) -> str:
+    """Return the reason why a folder, made or not, cannot be written into, or an empty string."""
+    folder = folder.absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    disk = os.statvfs(there)
+    if disk.f_flag & os.ST_RDONLY:
+        return f"{there} is on a read-only file system"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} may not be written to by this user"
+    free = disk.f_bavail * disk.f_frsize
+    if free < least_free_bytes:
+        return f"the disk of {there} is full: {free:,} bytes are free"
+    return ""
+
+
+def _missing(config: "RunConfig", checks: Iterable[Check], say: Say | None) -> Iterator[str]:
+    for check in checks:
+        yield from check(config)
+    for problem, may_pass in _server_faults(config):
+        if say is not None and may_pass:
+            say(f"{problem}; the run waits for it, engine.start_s: {config.engine.start_s:g} s")
+        else:
+            yield problem
+
+
+def _raise(found: Iterable[str]) -> None:
+    if problems := list(dict.fromkeys(found)):
+        raise ConfigError("; ".join(problems))
+
+
+def _beside(folder: Path) -> str:
+    """Return the folders that stand where a missing one was looked for, the most alike first."""
+    names = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
+    near = get_close_matches(folder.name, names, n=3, cutoff=0.4) or names[:5]
+    return f"; beside it are {', '.join(near)}" if near else ""
+
+
+def _gguf_inside(folder: Path) -> str:
+    """Return that a folder holds GGUF files and no model of its own, or an empty string."""
+    files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
+    if not files or (folder / "config.json").is_file():
+        return ""
+    return f"it holds GGUF files and no config.json: set policy.path to one of them, {files[0]} say"
+
+
+def _not_made(model: PackagedModel) -> str:
+    """Return the instructions for making a packaged model that is not there."""
+    way = f"agentrl model get {model.name} makes it"
+    if version_of(model.package) is None:
+        return f"{way}, once the package that holds it is there ({model.install})"
+    return way
+
+
+def _check_policy(config: "RunConfig") -> Iterator[str]:
+    path = config.policy.path
+    if path is not None and (problem := check_policy(path)):
+        yield (
+            f"policy.path is {path}, and {problem}; name a folder with config.json, "
+            "*.safetensors and a tokenizer, a GGUF file, what agentrl model list shows, or a model "
+            "of the Hugging Face hub"
+        )
+    for module in ("torch", "transformers"):
+        if not is_installed(module):
+            yield f"a policy needs {module}, which is not installed: pip install {module}"
+    vision = config.policy.make is not None and config.policy.make.vision is not None
+    yield from _missing_package(vision, "policy.make.vision", "PIL", "vision")
+
+
+def _check_device(config: "RunConfig") -> Iterator[str]:
+    device = config.policy.device
+    if device.startswith("cuda") and (reason := missing_cuda(version_of("torch"))):
+        yield (
+            f"policy.device is {device}, and {reason}: set policy.device: cpu, or auto for the "
+            "best there is (agentrl doctor shows what is missing)"
+        )
+
+
+def _check_engine(config: "RunConfig") -> Iterator[str]:
+    engine = config.engine
+    is_endpoint = engine.kind == "endpoint"
+    yield from _missing_package(is_endpoint, "engine.kind: endpoint", "httpx", "endpoint")
+    is_here = config.cluster.kind == "local"
+    if is_here and engine.python is not None and shutil.which(engine.python) is None:
+        yield (
+            f"engine.python is {engine.python}, and there is no such program: name the "
+            "interpreter of a virtual environment, such as /opt/vllm/bin/python"
+        )
+    if engine.key_file is not None and not engine.key_file.is_file():
+        yield (
+            f"engine.key_file is {engine.key_file}, and there is no such file: copy there the one "
+            "that agentrl engine serve was given"
+        )
+    if engine.kind != "vllm" or engine.python is not None or engine.addresses:
+        return  # another interpreter, or machine, has it
+    if not is_installed("vllm"):
+        yield (
+            f"engine.kind is vllm, which is not installed here: {install_command('vllm')} on a "
+            "machine with a GPU, name an interpreter that has it as engine.python, or set "
+            "engine.kind: local"
+        )
+        return
+    check_release()
+
+
+def _server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:
+    """Yield what is wrong with servers that others started, and whether it may pass."""
+    engine = config.engine
+    for address, fault in place_faults(engine.addresses).items():
+        yield (
+            f"engine.addresses names {address}, which {fault.why}: start agentrl engine serve "
+            "there, or leave the address out",
+            fault.may_pass,
+        )
+    if engine.kind == "endpoint" and (server := engine.endpoint) is not None:
+        for url, fault in endpoint_faults(server.urls, server.key_variable).items():
+            yield (
+                f"engine.endpoint.urls names {url}, which {fault.why}: {_WAY[fault.may_pass]}",
+                fault.may_pass,
+            )
+
+
+def _check_cluster(config: "RunConfig") -> Iterator[str]:
+    if config.cluster.kind != "ray":
+        return
+    yield from _missing_package(True, "cluster.kind: ray", "ray", "ray")
+    address = (_ray_address(config) or "").removeprefix("ray://")
+    for place, fault in place_faults([address] if ":" in address else []).items():
+        yield (
+            f"no Ray cluster answers at cluster.address = {place!r}, which {fault.why}: start one "
+            "with `ray start --head`, or leave the address out for one on this machine"
+        )
+
+
+def _ray_address(config: "RunConfig") -> str | None:
+    return config.cluster.address or os.environ.get("RAY_ADDRESS")
+
+
+def _check_env(config: "RunConfig") -> Iterator[str]:
+    try:
+        found = spec(config.env.id)
+    except ConfigError as error:
+        yield str(error)
+        return
+    settings = {**found.kwargs, **config.env.kwargs}
+    env = config.env.model_copy(update={"kwargs": settings})
+    yield from missing_needs(config.model_copy(update={"env": env}), found.needs)
+
+
+def _check_extras(config: "RunConfig") -> Iterator[str]:
+    yield from _missing_package(config.learn.lora is not None, "learn.lora", "peft", "lora")
+    metrics = config.metrics
+    yield from _missing_package(metrics.wandb is not None, "metrics.wandb", "wandb", "wandb")
+    otel = ("metrics.opentelemetry", "opentelemetry", "otel")
+    yield from _missing_package(metrics.opentelemetry, *otel)
+
+
+def _check_run_folder(config: "RunConfig") -> Iterator[str]:
+    if problem := check_folder(config.run.folder / config.run.name):
+        yield (
+            f"run.folder is {config.run.folder}, and {problem}: choose a run.folder that can be "
+            "written to and has room"
+        )
+
+
+def _missing_package(is_wanted: bool, key: str, module: str, extra: str) -> Iterator[str]:
+    if is_wanted and not is_installed(module):
+        yield f"{key} needs {module}, which is not installed: {install_command(extra)}"
+
+
+_PLAYING: tuple[Check, ...] = (
+    _check_env,
+    _check_policy,
+    _check_device,
+    _check_engine,
+    _check_cluster,
+)
+_TRAINING: tuple[Check, ...] = (_check_extras, _check_run_folder)

@@ -1,0 +1,518 @@
+"""START HERE. One training run, from a config to an evaluated policy; this docstring is the map.
+
+    step  what travels                          who does it
+    ----  ------------------------------------  -----------------------------------------------
+    1     tasks of a split                      sampler.py (Task: task.py)
+    2     messages and tool calls               env.py, tool.py, sandbox.py; tool_env.py is the
+                                                environment most people need
+    3     token ids out, sampled tokens back    policy.py; engine/local.py, with chat/ in between
+    4     trajectories as a tree of tokens      trajectory.py, recorded by rollout/episode.py
+    5     groups of trajectories                rollout/gate/ (when they run), rollout/runner.py;
+                                                contracts in scheduler.py
+    6     samples, laid out for the model       learn/sample.py, batch.py, layouts/
+    7     credit per token                      learn/advantage.py, and a method of advantages/
+    8     loss, gradient, weights, version+1    learn/trainer.py; contracts in loss.py, proximal.py,
+                                                correction.py, each with a package of methods
+    9     weights into the engine               Gate.load, in `_Loop._step` below
+
+cluster/ has the worlds of step 2 in workers on other machines, engine/remote/ the engines of step 3
+in processes of their own, engine/endpoint/ asks servers that somebody else started, learn/sharded/
+is the trainer of step 8 on several devices; sync/ is how weights get from one to the other.
+preflight.py looks for what a config needs before anything heavy is imported.
+gateway/ makes an agent program a world; vision/ is what images become in steps 3, 6 and 8.
+
+Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
+wiring.py, branching.py and curating.py (config sections to parts), run_folder.py, run_id.py,
+summary.py and metrics.py (what stays on disk), store/ (what survives a crash), simulate/ (the same
+scheduler in virtual time), leftovers.py (what a killed run left), grading/ (checking apart from the
+episode).
+
+Decisions are pure functions over frozen values (scheduler, advantage, loss, correction); the loops
+here and in rollout/ are thin. `rollout/` never imports torch; only `learn/` and `engine/` do.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
+from agentrl.config.section import check_all_read
+from agentrl.env import Env
+from agentrl.errors import ConfigError, LearnError
+from agentrl.evaluation.held_out import HeldOutEvaluation
+from agentrl.evaluation.reports import save_report
+from agentrl.metrics.diagnostics import RunDiagnostics
+from agentrl.metrics.latency_trace import FILE as TRACE_FILE
+from agentrl.metrics.latency_trace import append_costs, cut_trace, trace_bytes
+from agentrl.metrics.rollout_metrics import rollout_figures
+from agentrl.metrics.similarity import likeness_figures
+from agentrl.metrics.spans import SpanExporter
+from agentrl.metrics.writer import MetricsWriter
+from agentrl.rollout.curation.curated_step import CuratedBatch
+from agentrl.rollout.curation.group_curation import GroupCuration
+from agentrl.rollout.drafts.runner import DraftingRunner
+from agentrl.rollout.length_schedule import cap_figures
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.rollout.scheduler.batch import RolloutBatch
+from agentrl.rollout.scheduler.deadlines import BlockDeadline, SchedulerDeadlines
+from agentrl.rollout.scheduler.scheduler import RolloutScheduler
+from agentrl.rollout.scheduler.topology import StepSchedule, check_failures
+from agentrl.rollout.task_sampler import TaskSampler
+from agentrl.run import build
+from agentrl.run.extensions import branching
+from agentrl.run.extensions.curation import (
+    DRAFTS,
+    SUCCESSES,
+    build_curation,
+    build_drafts,
+    curation_files,
+    draft_files,
+)
+from agentrl.run.folder import RunFolder
+from agentrl.run.initial_policy import InitialPolicyBuilder, PolicyModel
+from agentrl.run.preflight import check_training
+from agentrl.run.summary import RunSummary
+from agentrl.runtime.atomic_files import first_disk_error
+from agentrl.runtime.heap import frozen_heap
+from agentrl.runtime.progress import ProgressPhase, RunProgress, SilentProgress
+from agentrl.runtime.run_id import new_run_id, using_run_id
+from agentrl.runtime.scope import run_scope
+from agentrl.runtime.threads import in_thread_to_the_end, run_to_the_end
+from agentrl.sandbox import using_sandbox
+from agentrl.store.run import RunStore
+from agentrl.store.token_credit import TokenCreditLog
+from agentrl.task import Task
+
+if TYPE_CHECKING:
+    from agentrl.learn.checkpoint import CheckpointManager
+    from agentrl.learn.trainer import PolicyTrainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingResult:
+    """Result of a run; the same is in its `summary.json`."""
+
+    folder: Path
+    steps: int
+    before: Mapping[str, Any]
+    """Held-out evaluation of the first policy: `pass@k`, `ci95`, `n` and more."""
+    after: Mapping[str, Any]
+    """The same of the trained policy."""
+    seconds: Mapping[str, float]
+    """Wall time per phase."""
+
+
+def train(
+    config: RunConfig | Path | str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    progress: RunProgress | None = None,
+    resume: bool = False,
+    cut_damaged: bool = False,
+) -> TrainingResult:
+    """Train a policy as `config` says, and evaluate it on held-out tasks before and after.
+
+    `resume` goes on from the newest checkpoint in the run's folder, with every turn that was played
+    since; `cut_damaged` then gives up what lies behind damage in the run's store. Ctrl-C finishes
+    what cannot be left half done, writes a checkpoint and raises `KeyboardInterrupt`.
+    """
+    if cut_damaged and not resume:
+        raise ConfigError(
+            "cut_damaged (--cut-damaged) mends the store of a run that is resumed; add --resume"
+        )
+    if not isinstance(config, RunConfig):
+        config = load_config(config, overrides or {})
+    progress = progress or SilentProgress()
+    check_training(config, progress.say)
+    make_env = build.build_env_factory(config)
+    build.set_thread_count(config.run.threads)
+    env = make_env()
+    heldout = build.build_evaluation_tasks(config, env, progress.say)
+    build.check_splits(config, env, heldout)
+    sampler = build.build_task_sampler(config, env, heldout)
+    place = config.run.folder / config.run.name
+    with first_disk_error(place), RunFolder.open(config, resume=resume) as folder:
+        parts = (folder, make_env, sampler, heldout, progress)
+        return run_to_the_end(_train(config, *parts, resume=resume, cut_damaged=cut_damaged))
+
+
+def warmstart(config: RunConfig, *, progress: RunProgress | None = None) -> Path:
+    """Make the first policy of `config` and no more; return its Hugging Face folder."""
+    progress = progress or SilentProgress()
+    check_training(config, progress.say)
+    build.set_thread_count(config.run.threads)
+    place = config.run.folder / config.run.name
+    with first_disk_error(place), RunFolder.open(config, resume=False) as folder:
+        summary = RunSummary(folder.summary)
+        run_to_the_end(_first_policy(config, folder, summary, progress))
+        return folder.policy
+
+
+async def _first_policy(
+    config: RunConfig, folder: RunFolder, summary: RunSummary, progress: RunProgress
+) -> PolicyModel:
+    with using_sandbox(build.build_sandbox_settings(config.sandbox)):
+        async with run_scope():
+            first = InitialPolicyBuilder(
+                config=config,
+                folder=folder.policy,
+                make_env=build.build_env_factory(config),
+                summary=summary,
+                progress=progress,
+            )
+            return await first.open()
+
+
+async def _train(
+    config: RunConfig,
+    folder: RunFolder,
+    make_env: Callable[[], Env],
+    sampler: TaskSampler,
+    heldout: Sequence[Task],
+    progress: RunProgress,
+    *,
+    resume: bool,
+    cut_damaged: bool,
+) -> TrainingResult:
+    summary = RunSummary(folder.summary)
+    settings = build.build_sandbox_settings(config.sandbox)
+    with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
+        async with run_scope(), AsyncExitStack() as stack:
+            policy = await _first_policy(config, folder, summary, progress)
+            if (placement := build.build_device_placement(config, policy)) is not None:
+                progress.say(placement.describe())
+            engine = build.build_engine(config, policy)
+            # Not where the trainer is made, in a thread: what Ray starts ends with its thread.
+            stack.enter_context(build.connect_cluster(config))
+            trainer = await in_thread_to_the_end(build.build_trainer, config, policy)
+            stack.callback(trainer.close)
+            checkpoints = build.build_checkpoints(config, folder.checkpoints, policy)
+            remembered = checkpoints.restore(trainer)
+            cut_trace(folder.path / TRACE_FILE, remembered.get("trace", {}).get("bytes", 0))
+            if resume and trainer.version == 0:
+                progress.say(f"{folder.checkpoints} holds no checkpoint: the run begins at step 0")
+            record = build.open_run_store(
+                config, folder, sampler, resume=resume, cut_damaged=cut_damaged
+            )
+            at = trainer.version
+            stack.enter_context(_recording(record, sampler, summary, remembered, step=at))
+            curation = build_curation(
+                config,
+                sampler,
+                lambda: build.build_task_sampler(config, make_env(), list(heldout)),
+                version=at,
+                saved=remembered.get("curation"),
+                stored=checkpoints.read(SUCCESSES),
+            )
+            async with engine:
+                weights = build.build_weight_source(config, trainer)
+                await engine.load(weights(), trainer.version)
+                make_world = await stack.enter_async_context(
+                    build.open_env_workers(config, make_env)
+                )
+                rollouts = build.build_rollout_runner(config, make_world, engine, policy.chat)
+                spans = build.build_span_exporter(config)
+                gate, drafts = _gate(
+                    config,
+                    folder,
+                    progress,
+                    policy=policy,
+                    rollouts=rollouts,
+                    sampler=sampler,
+                    version=trainer.version,
+                    record=record,
+                    curation=curation,
+                    stored=checkpoints.read(DRAFTS),
+                    saved=remembered.get("gate"),
+                    spans=spans,
+                )
+                loop = TrainingLoop(
+                    schedule=build.build_schedule(config),
+                    evaluation=build.build_evaluation(config, heldout),
+                    progress=progress,
+                    summary=summary,
+                    sampler=sampler,
+                    rollouts=rollouts,
+                    folder=folder.path,
+                    gate=gate,
+                    trainer=trainer,
+                    weights=weights,
+                    checkpoints=checkpoints,
+                    record=record,
+                    credit=build.build_token_credit_log(config, folder),
+                    curation=curation,
+                    drafts=drafts,
+                    watch=build.build_diagnostics(
+                        config,
+                        progress.say,
+                        memorised=(summary.get("warm start") or {}).get("memorised"),
+                    ),
+                    spans=spans,
+                    position=sampler.position,
+                )
+                with spans or nullcontext(), _metrics(config, folder, at) as writer:
+                    if not resume:  # else it was checked when it began, and less is read now
+                        check_all_read(config)
+                    stack.enter_context(frozen_heap())
+                    async with gate:
+                        return await loop.run(writer)
+
+
+@contextmanager
+def _metrics(config: RunConfig, folder: RunFolder, version: int) -> Generator[MetricsWriter]:
+    """Write numbers of the steps after `version`; what a stopped run wrote of them is cut off."""
+    sinks = build.build_metrics_sinks(config, folder.path)
+    board = config.metrics.tensorboard
+    with MetricsWriter(folder.path, tensorboard=board, sinks=sinks) as writer:
+        writer.truncate_after(version)
+        yield writer
+
+
+def _gate(
+    config: RunConfig,
+    folder: RunFolder,
+    progress: RunProgress,
+    *,
+    policy: PolicyModel,
+    rollouts: RolloutRunner,
+    sampler: TaskSampler,
+    version: int,
+    record: RunStore | None,
+    curation: GroupCuration | None,
+    stored: bytes | None,
+    saved: Mapping[str, Any] | None,
+    spans: SpanExporter | None,
+) -> tuple[RolloutScheduler, DraftingRunner | None]:
+    """Return the scheduler that makes batches, and the drafts that it reuses.
+
+    `stored` are a checkpoint's drafts, and `saved` the counts of the scheduler there.
+    """
+    vocabulary = policy.model.config.get_text_config().vocab_size
+    drafts = build_drafts(config, rollouts, vocabulary=vocabulary, stored=stored, record=record)
+    trees = branching.trees(
+        config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
+    )
+    gate = build.build_scheduler(
+        config,
+        rollouts,
+        sampler.take,
+        on_stuck=progress.say,
+        version=version,
+        record=record,
+        curation=curation,
+        trees=trees,
+        drafts=drafts,
+        saved=saved,
+        spans=spans,
+    )
+    return gate, drafts
+
+
+@contextmanager
+def _recording(
+    record: RunStore | None,
+    sampler: TaskSampler,
+    summary: RunSummary,
+    remembered: Mapping[str, Any],
+    *,
+    step: int,
+) -> Generator[None]:
+    """Hold the run's store, and let the tasks go on where the run was.
+
+    The store knows better than the checkpoint of `step`, which `remembered` this.
+    """
+    position = int(remembered.get("tasks", {}).get("position", 0))
+    with nullcontext() if record is None else record:
+        later = record and record.restore(remembered, step=step)
+        sampler.skip(position if later is None else later)
+        if record is not None:
+            record.before = summary.get("resumed") or {}
+            summary.put("resumed", record.summary)
+        yield
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingLoop:
+    """Steps 1 to 9, again and again. `_train` opens and closes its parts."""
+
+    schedule: StepSchedule
+    evaluation: HeldOutEvaluation
+    progress: RunProgress
+    summary: RunSummary
+    sampler: TaskSampler
+    rollouts: RolloutRunner
+    folder: Path
+    """Of the run."""
+    gate: RolloutScheduler
+    trainer: "PolicyTrainer"
+    weights: Callable[[], Mapping[str, Any]]
+    """The trainer's, as engines are given them."""
+    checkpoints: "CheckpointManager"
+    record: RunStore | None
+    credit: TokenCreditLog | None
+    """None keeps nothing of what steps make of tokens."""
+    curation: GroupCuration | None
+    drafts: DraftingRunner | None
+    watch: RunDiagnostics | None
+    spans: SpanExporter | None
+    position: int
+    """Number of tasks that the completed steps have used."""
+
+    async def run(self, writer: MetricsWriter) -> TrainingResult:
+        """Evaluate, train and evaluate again."""
+        if self.credit is not None:
+            self.credit.truncate_after(self.trainer.version)
+        before = self.summary.get("before") or await self._evaluate("before")
+        try:
+            with self._training() as phase:
+                while self.trainer.version < self.schedule.steps:
+                    figures = await self._step()
+                    writer.write(self.trainer.version, figures)
+                    if self.spans is not None:
+                        self.spans.step(self.trainer.version, figures)
+                    await self._look(figures)
+                    phase.advance(1, figures)
+                    if self.schedule.checkpoints_after(self.trainer.version):
+                        await self._save()
+        except asyncio.CancelledError:
+            await self._save()
+            raise
+        after = await self._evaluate("after")
+        return TrainingResult(
+            folder=self.folder,
+            steps=self.trainer.version,
+            before=before,
+            after=after,
+            seconds=self.summary.seconds,
+        )
+
+    async def _look(self, figures: Mapping[str, float]) -> None:
+        """Look for signs that the run goes wrong; one that is to stop it leaves a checkpoint."""
+        try:
+            if self.watch is not None:
+                self.watch.look(figures)
+        except LearnError:
+            await self._save()
+            raise
+
+    async def _step(self) -> dict[str, float]:
+        began = time.monotonic()
+        batch = await self.gate.batch()
+        curated = (
+            self.curation.batch(batch.trees) if self.curation else CuratedBatch(trees=batch.trees)
+        )
+        trees = curated.trees
+        check_failures(
+            [leaf.outcome for tree in trees for leaf in tree.leaves],
+            max_failed_fraction=self.schedule.max_failed_fraction,
+        )
+        self.position = self.sampler.position
+        append_costs(self.folder / TRACE_FILE, trees)
+        collected = time.monotonic()
+        figures = await self._learn(batch, curated)
+        self.trainer.forget(before=batch.oldest)
+        if self.curation is not None:
+            self.curation.version = self.trainer.version
+        weights = await in_thread_to_the_end(self.weights)
+        await self.gate.load(weights, self.trainer.version)
+        ended = time.monotonic()
+        figures |= {
+            "seconds/rollout": collected - began,
+            "seconds/learn": ended - collected,
+            "tokens_per_s": figures["tokens/trained"] / (ended - began),
+            **rollout_figures(trees),
+            **likeness_figures(trees),
+            **cap_figures(group.order for group in batch.groups),
+            **curated.figures,
+            **self.gate.figures(),
+            **(self.rollouts.rebuilt.figures() if self.rollouts.rebuilds else {}),
+            **(self.drafts.figures() if self.drafts else {}),
+            **(self.record.figures() if self.record else {}),
+        }
+        if self.schedule.evaluates_after(self.trainer.version):
+            async with self._judged():
+                report = await self.evaluation.run(self.rollouts, self.progress)
+            save_report(report, self.folder, f"step-{self.trainer.version}")
+            figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
+        return figures
+
+    async def _learn(self, batch: RolloutBatch, curated: CuratedBatch) -> dict[str, float]:
+        """Train, and record what was trained, also when the run is stopped meanwhile."""
+        before = self.trainer.version
+        self.trainer.keeps_credit = self.credit is not None
+        try:
+            return await in_thread_to_the_end(
+                self.trainer.step, curated.trees, batch.trainable, curated.weights
+            )
+        finally:
+            if self.record is not None and self.trainer.version > before:
+                numbers = [group.state.number for group in batch.groups]
+                if self.credit is not None:
+                    ids = [self.record.recorder.stored(number) for number in numbers]
+                    self.credit.write(self.trainer.version, self.trainer.credits, groups=ids)
+                self.record.recorder.trained(numbers, step=self.trainer.version)
+
+    async def _save(self) -> None:
+        """Write a checkpoint, while what is under way goes on; what no kept checkpoint needs any
+        more goes."""
+        samplers: dict[str, Any] = {
+            "tasks": {"position": self.position},
+            "gate": self.gate.saved,
+            "trace": {"bytes": trace_bytes(self.folder / TRACE_FILE)},
+        }
+        files = draft_files(self.drafts)
+        if self.curation is not None:
+            samplers["curation"] = self.curation.saved
+            files |= curation_files(self.curation)
+        if self.record is not None:
+            samplers["store"] = self.record.checkpoint(self.trainer.version)
+        await in_thread_to_the_end(
+            self.checkpoints.save, self.trainer, samplers=samplers, files=files
+        )
+        if self.record is not None:
+            self.record.prune(self.checkpoints.oldest())
+            self.summary.put("resumed", self.record.summary)
+
+    @asynccontextmanager
+    async def _judged(self) -> AsyncGenerator[None]:
+        """Let the engine serve the evaluation alone, with the averaged weights if there are any."""
+        async with self.gate.held():
+            if self.trainer.ema is None:
+                yield
+                return
+            await self._lend(self.trainer.judged_weights)
+            try:
+                yield
+            finally:
+                await self._lend(self.weights)
+
+    async def _lend(self, weights: Callable[[], Mapping[str, Any]]) -> None:
+        """Load weights of the version that there is, behind a gate that is held."""
+        version = self.trainer.version
+        taken = await in_thread_to_the_end(weights)
+        async with BlockDeadline(
+            SchedulerDeadlines().load_s, f"loading version {version} to judge it"
+        ):
+            await self.gate.engine.load(taken, version)
+
+    async def _evaluate(self, when: str) -> dict[str, Any]:
+        with self.summary.timed(f"evaluate {when}"):
+            async with self._judged():
+                report = await self.evaluation.run(self.rollouts, self.progress, f"evaluate {when}")
+        save_report(report, self.folder, when)
+        self.summary.put(when, report.summary())
+        return report.summary()
+
+    @contextmanager
+    def _training(self) -> Generator[ProgressPhase]:
+        total, done = self.schedule.steps, self.trainer.version
+        with (
+            self.summary.timed("train"),
+            self.progress.phase("train", total=total, done=done) as phase,
+        ):
+            yield phase

@@ -1,0 +1,97 @@
+"""Parts of this machine, one by one, and the commands that get those that are missing."""
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from agentrl.runtime.machine import PACKAGES, gpus, usable_cores, version_of
+
+ENTRY_POINTS = "agentrl.runtime.doctor"
+"""Group of functions that return parts: how the sandboxes and the browsers report theirs."""
+
+
+class SystemPart(Protocol):
+    """Something a machine has or lacks."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def live(self) -> bool:
+        """Return whether it can be used now."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """Return a version, or why it cannot be used."""
+        ...
+
+    @property
+    def get_it(self) -> str:
+        """Return the command that installs or enables it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedPart:
+    """A part the doctor looked for itself."""
+
+    name: str
+    live: bool
+    detail: str
+    get_it: str = ""
+
+
+def examine() -> Iterator[tuple[str, list[SystemPart]]]:
+    """Yield the parts of this machine by group, each as soon as it is known. Imports torch."""
+    yield "machine", [*_python(), *_torch()]
+    for point in sorted(entry_points(group=ENTRY_POINTS)):
+        yield point.name, _reported(point.name, point.load)
+    yield "packages", [*_packages()]
+
+
+def _reported(
+    name: str, load: Callable[[], Callable[[], Iterable[SystemPart]]]
+) -> list[SystemPart]:
+    """Return the parts a distribution reports; one that cannot be imported is a missing part."""
+    try:
+        report = load()
+    except ImportError as error:
+        return [ProbedPart(name, False, f"cannot be imported: {error}", "reinstall its package")]
+    return list(report())
+
+
+def _python() -> Iterator[SystemPart]:
+    wanted = sys.version_info >= (3, 11)
+    yield ProbedPart("python", wanted, platform.python_version(), "python 3.11 or newer")
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    yield ProbedPart("cores", True, f"{usable_cores()} usable, {gib:.1f} GiB of memory")
+
+
+def _torch() -> Iterator[SystemPart]:
+    version = version_of("torch")
+    if version is None:
+        yield ProbedPart("torch", False, "not installed", "pip install torch")
+        return
+    import torch
+
+    yield ProbedPart("torch", True, f"{version}, {torch.get_num_threads()} threads")
+    names = gpus()
+    built_for = torch.version.cuda
+    missing = f"torch is built for CUDA {built_for}" if built_for else "torch is built for the CPU"
+    detail = ", ".join(names) or f"no CUDA device ({missing}); the CPU is used"
+    yield ProbedPart("gpu", bool(names), detail, "a CUDA build of torch and an NVIDIA driver")
+
+
+def _packages() -> Iterator[SystemPart]:
+    for package in PACKAGES:
+        version = version_of(package)
+        yield ProbedPart(
+            package, version is not None, version or "not installed", f"pip install {package}"
+        )

@@ -1,0 +1,272 @@
+"""An endpoint over HTTP, asked with patience: what may pass is waited for, the rest is told."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import ConfigError, EngineError, EngineLost
+from agentrl.runtime.distribution import install_command
+from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
+from agentrl.runtime.reachability import is_url
+
+if TYPE_CHECKING:
+    import httpx
+
+KEY = "OPENAI_API_KEY"
+WRONG = {401: "the key", 403: "the key", 404: "the address or the model"}
+"""Answers that every further request would get too, and what they say is wrong."""
+PASSING = (408, 409, 425, 429)
+"""Answers besides 5xx that another try may not get."""
+LONGEST_WAIT_S = 60.0
+ANSWER_LIMITS = JsonLimits(text_bytes=2**26, values=500_000)
+"""Of an answer: log-probs of a long turn, with alternatives of each token. No more is received."""
+REFUSAL_BYTES = 2**12
+"""Of a refusal, of which the beginning is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpEndpoint:
+    """Inference server and the model it serves."""
+
+    url: str
+    """Up to and with the version, such as `http://localhost:8000/v1`."""
+    model: str
+    key_variable: str = KEY
+    """The variable of our environment that holds the key; none is sent where it is not set."""
+    timeout_s: float = 600.0
+    """Longest silence while something is to come: an answer, or the next part of one."""
+    retries: int = 6
+    """After answers 408, 409, 425, 429 and 5xx and broken connections, waiting longer each time."""
+
+    def __post_init__(self) -> None:
+        if not is_url(self.url) or not self.model:
+            raise ConfigError(
+                f"an endpoint is a URL and a model, got {self.url!r} and {self.model!r}; write "
+                "--endpoint http://HOST:PORT/v1 --model NAME, or engine.endpoint.urls and "
+                "engine.endpoint.model"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.model} at {self.url}"
+
+
+class EndpointRefusedError(ConfigError):
+    """An answer that every request would get."""
+
+    def __init__(self, text: str, *, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class EndpointUnavailableError(EngineError):
+    """Failure after which another try may get an answer."""
+
+    def __init__(self, why: str, *, asked_s: float | None = None) -> None:
+        """`asked_s` is how long the endpoint asks to be left alone."""
+        super().__init__(why)
+        self.asked_s = asked_s
+
+
+class RetryPolicy:
+    """Waits between tries, and the number of tries before giving up."""
+
+    def __init__(self, *, first_wait_s: float, retries: int) -> None:
+        """Wait twice as long each time, and no more than so often in a row."""
+        self._first_wait_s = first_wait_s
+        self._retries = retries
+        self._failed = 0
+
+    def progress(self) -> None:
+        """Begin anew: something came."""
+        self._failed = 0
+
+    async def wait(self, error: EndpointUnavailableError, *, of: HttpEndpoint) -> None:
+        """Wait until the next try. Raises `EngineLost` where there is none left."""
+        self._failed += 1
+        if self._failed > self._retries:
+            raise EngineLost(f"{of} did not answer after {self._failed} tries: {error}") from error
+        wait_s = self._first_wait_s * 2.0 ** min(self._failed - 1, 16)
+        await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, error.asked_s or 0.0)))
+
+
+class HttpEndpointClient:
+    """Connections to an endpoint; `close` ends them."""
+
+    def __init__(
+        self,
+        endpoint: HttpEndpoint,
+        *,
+        first_wait_s: float = 0.5,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        """Nothing is asked yet; `transport` is httpx's own unless given.
+
+        Raises `ConfigError` where httpx is missing.
+        """
+        try:
+            import httpx
+        except ImportError as error:
+            raise ConfigError(
+                f"an endpoint needs httpx ({error}); {install_command('endpoint')}"
+            ) from error
+        key = os.environ.get(endpoint.key_variable)
+        self._endpoint = endpoint
+        self._first_wait_s = first_wait_s
+        self._httpx = httpx
+        self._client = httpx.AsyncClient(
+            base_url=endpoint.url.rstrip("/") + "/",
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=endpoint.timeout_s,
+            limits=httpx.Limits(max_connections=None),
+            transport=transport,
+        )
+
+    def patience(self) -> RetryPolicy:
+        """Return a new measure of tries."""
+        return RetryPolicy(first_wait_s=self._first_wait_s, retries=self._endpoint.retries)
+
+    async def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        limits: JsonLimits = ANSWER_LIMITS,
+    ) -> Any:
+        """Return the JSON of an answer within limits; without a body it is a GET.
+
+        Raises `EngineLost` after the last try, `EndpointRefusedError` for what every request would
+        be refused for, `EngineError` for any other refusal.
+        """
+        answer = await self._answer(path, body, limits.text_bytes)
+        try:
+            return read_json(answer, limits)
+        except JsonLimitError as error:
+            raise EngineError(
+                f"{self._endpoint} answered {_beginning(answer)!r:.300}, which cannot be read: "
+                f"{error}"
+            ) from error
+
+    async def tell(self, path: str, body: Mapping[str, Any], *, once: bool = False) -> None:
+        """Have something done; raises as `ask` does. `once` is for what may be left undone."""
+        most = ANSWER_LIMITS.text_bytes
+        await (self._tried(path, body, most) if once else self._answer(path, body, most))
+
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        """Yield the JSON of a stream's events. Tries once, and raises as `ask` does, and
+        `EndpointUnavailableError` for a stream that is torn; closing it hangs up."""
+        try:
+            async with self._client.stream("POST", path, json=body) as response:
+                if not response.is_success:
+                    raise await self._refusal(response)
+                if "text/event-stream" not in (kind := response.headers.get("content-type", "")):
+                    raise ConfigError(
+                        f"{self._endpoint} answers {path} with {kind!r} and is asked to stream; "
+                        "use a server that does, such as vLLM's"
+                    )
+                async with aclosing(self._lines(response)) as lines:
+                    async for line in lines:
+                        found = line.startswith(b"data:")
+                        data = line.removeprefix(b"data:").strip() if found else b""
+                        if data == b"[DONE]":
+                            return
+                        if data:
+                            yield self._event(data)
+        except self._httpx.HTTPError as error:
+            raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
+        raise EndpointUnavailableError("the stream ended before its end")
+
+    async def close(self) -> None:
+        """Hang up. Idempotent."""
+        await self._client.aclose()
+
+    async def _answer(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
+        patience = self.patience()
+        while True:
+            try:
+                return await self._tried(path, body, most)
+            except EndpointUnavailableError as error:
+                await patience.wait(error, of=self._endpoint)
+
+    async def _tried(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
+        method = "GET" if body is None else "POST"
+        try:
+            async with self._client.stream(method, path, json=body) as response:
+                if not response.is_success:
+                    raise await self._refusal(response)
+                return await self._content(response, most)
+        except self._httpx.HTTPError as error:
+            raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
+
+    async def _content(self, response: "httpx.Response", most: int) -> bytes:
+        """Return the body of an answer, of which no more than `most` bytes are received."""
+        size = response.headers.get("content-length", "")
+        if size.isdecimal() and (len(size) > len(str(most)) or int(size) > most):
+            raise self._too_long(f"an answer of {size:.30} bytes", most)
+        content = bytearray()
+        async for part in response.aiter_bytes():
+            content += part
+            if len(content) > most:
+                raise self._too_long(f"an answer of more than {most} bytes", most)
+        return bytes(content)
+
+    async def _lines(self, response: "httpx.Response") -> AsyncGenerator[bytes]:
+        """Yield the lines of a stream, as its events end them: a text may hold U+2028."""
+        rest, most = bytearray(), ANSWER_LIMITS.text_bytes
+        async for part in response.aiter_bytes():
+            *lines, last = part.split(b"\n")
+            for line in lines:
+                yield bytes(rest + line)
+                rest.clear()
+            rest += last
+            if len(rest) > most:
+                raise self._too_long(f"an event of more than {most} bytes", most)
+        yield bytes(rest)
+
+    def _too_long(self, what: str, most: int) -> EngineError:
+        return EngineError(
+            f"{self._endpoint} sends {what}, and {most} are the limit; ask for fewer tokens or "
+            "log-probs"
+        )
+
+    def _event(self, data: bytes) -> Any:
+        try:
+            found = read_json(data, ANSWER_LIMITS)
+        except JsonLimitError as error:
+            raise EndpointUnavailableError(
+                f"an event of the stream is {_beginning(data)!r:.300}, which cannot be read: "
+                f"{error}"
+            ) from error
+        if isinstance(found, dict) and "error" in found:
+            raise EndpointUnavailableError(
+                f"the stream ends with an error: {_beginning(data):.300}"
+            )
+        return found  # pyright: ignore[reportUnknownVariableType]
+
+    async def _refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
+        """Return why an answer is none."""
+        said = bytearray()
+        async for part in response.aiter_bytes():
+            said += part
+            if len(said) > REFUSAL_BYTES:
+                break
+        status = response.status_code
+        text = f"{status} {_beginning(said):.300}"
+        if (what := WRONG.get(status)) is not None:
+            return EndpointRefusedError(
+                f"{self._endpoint} refuses us, so {what} is wrong: {text}; the key is that of the "
+                f"variable {self._endpoint.key_variable}",
+                status=status,
+            )
+        if status not in PASSING and status < 500:
+            return EngineError(f"{self._endpoint} refuses a request: {text}")
+        asked = response.headers.get("retry-after", "")
+        waits = asked.replace(".", "", 1).isdecimal()
+        return EndpointUnavailableError(text, asked_s=float(asked) if waits else None)
+
+
+def _beginning(said: bytes | bytearray) -> str:
+    """Return the first words of a server's answer, for an error."""
+    return said[:REFUSAL_BYTES].decode(errors="replace")

@@ -1,0 +1,117 @@
+"""Description of this machine and installation, for the record of a run and `agentrl doctor`."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from agentrl.runtime.distribution import __version__
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "gymnasium",
+    "reasoning-gym",
+    "numpy",
+    "pydantic",
+    "safetensors",
+)
+GIT_TIMEOUT_S = 5.0
+
+
+def set_batch_invariance(cpus: Path = Path("/proc/cpuinfo")) -> None:
+    """Make matrix products on Intel's CPUs batch invariant: a row's bits depend on no other row.
+
+    There MKL chooses its code by the number of rows, unless it is told not to before its first
+    product. On other CPUs its code is batch invariant without it.
+    """
+    if cpus.exists() and "GenuineIntel" in cpus.read_text(errors="replace"):
+        os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions, machine, command and commit of a run, as plain JSON."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": shlex.join(sys.argv),
+        "python": platform.python_version(),
+        "packages": versions(),
+        "machine": hardware(),
+        "git": git_state(Path.cwd()),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the version of agentrl and of every package that shapes a run, None where missing."""
+    return {"agentrl": __version__, **{name: version_of(name) for name in PACKAGES}}
+
+
+def version_of(package: str) -> str | None:
+    """Return the installed version of a distribution, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a top-level module can be found; it is not imported."""
+    return find_spec(module) is not None
+
+
+def hardware() -> dict[str, Any]:
+    """Return system, cores this process may use, memory, and GPUs where torch is already loaded."""
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "system": platform.platform(),
+        "host": platform.node(),
+        "cores": usable_cores(),
+        "memory_bytes": pages * page_bytes,
+        "gpus": gpus() if "torch" in sys.modules else [],
+    }
+
+
+def usable_cores() -> int:
+    """Return the number of cores this process may run on, which in a container is not all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def gpus() -> list[str]:
+    """Return the names of the CUDA devices. Imports torch."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Return the commit `folder` is at and whether files differ from it; None outside of git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git(folder, "status", "--porcelain")
+    return {"commit": commit, "changed": bool(changes)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=GIT_TIMEOUT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

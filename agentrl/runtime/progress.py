@@ -1,0 +1,48 @@
+"""Progress reports of a long run. The command line draws bars; tests stay silent."""
+
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+NOTHING: Mapping[str, float] = {}
+
+
+class ProgressPhase(Protocol):
+    """One stretch of work with a known length."""
+
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        """Report that `amount` more is done, and the latest figures to show beside it."""
+        ...
+
+
+class RunProgress(Protocol):
+    """Follows a run phase by phase."""
+
+    def phase(
+        self, name: str, *, total: int, done: int = 0
+    ) -> AbstractContextManager[ProgressPhase]:
+        """Enter a phase, of which `done` is done already; leaving the block ends it."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+
+class _QuietPhase:
+    def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
+        del amount, figures
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    @contextmanager
+    def phase(self, name: str, *, total: int, done: int = 0) -> Generator[ProgressPhase]:
+        """Enter a phase without showing it."""
+        del name, total, done
+        yield _QuietPhase()
+
+    def say(self, text: str) -> None:
+        """Drop the line."""
+        del text

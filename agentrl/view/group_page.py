@@ -1,0 +1,180 @@
+"""JSON of one group for the page: its tree, and the messages on every path."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.env import Action
+from agentrl.events.kinds import EnvExchange
+from agentrl.message import Content, Image, Message
+from agentrl.store.restored import RestoredGroup, RolloutState
+from agentrl.store.token_credit import TokenCredit
+from agentrl.trajectory import Failed, Leaf, outcome_name, reward_of
+from agentrl.view.redaction import SecretRedaction
+from agentrl.view.token_texts import TokenTexts
+from agentrl.view.tokens import hidden_tokens, short, shown_nodes
+
+MAX_TEXT = 20_000
+"""Letters of one message; what is beyond is said to be left out."""
+MAX_IMAGE_BYTES = 4 * 2**20
+"""Of all pictures of a group together."""
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_ALL_SHOWN = SecretRedaction({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPageBuilder:
+    """Vocabulary and redaction with which groups become JSON."""
+
+    vocabulary: TokenTexts
+    redaction: SecretRedaction = _ALL_SHOWN
+
+    def story(
+        self,
+        group: RestoredGroup,
+        *,
+        credit: Mapping[tuple[int, int], TokenCredit],
+        decisions: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Return a group as JSON; `credit` is what the step that trained it has left."""
+        tree = group.tree
+        ends = [one.at for one in group.trajectories if one.at is not None]
+        hidden = hidden_tokens(tree, ends, redaction=self.redaction, vocabulary=self.vocabulary)
+        nodes, vocabulary = shown_nodes(tree, hidden, self.vocabulary)
+        pictures = _Pictures()
+        told = [
+            self._trajectory(one, credit.get((group.id, one.sample)), pictures)
+            for one in group.trajectories
+        ]
+        return {
+            "id": group.id,
+            "task": group.task.id,
+            "prompt": self._said(group.task.messages, pictures),
+            "answer": self._text(_plain(group.task.answer)),
+            "tags": self.redaction.value(list(group.task.tags)),
+            "tools": self._tools(group),
+            "nodes": nodes,
+            "vocabulary": vocabulary,
+            "trajectories": told,
+            "decisions": self.redaction.value([*decisions]),
+            "pictures": pictures.found,
+        }
+
+    def _trajectory(
+        self, one: RolloutState, credit: TokenCredit | None, pictures: "_Pictures"
+    ) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "id": one.id,
+            "sample": one.sample,
+            "state": one.state,
+            "attempt": one.attempt,
+            "at": one.at,
+            "turnRewards": [*(one.leaf.turn_rewards if one.leaf else one.turn_rewards)],
+            "components": dict(one.leaf.components if one.leaf else one.components),
+            "seconds": round(one.leaf.seconds if one.leaf else one.seconds, 4),
+            "calls": one.tool_calls,
+            "messages": [*self._messages(one.exchanges, pictures)],
+            "outcome": outcome_of(one),
+            "reward": None if one.leaf is None else reward_of(one.leaf.outcome),
+            "error": self.redaction.text(one.reason or _error(one.leaf)),
+        }
+        if one.fork is not None:
+            told["fork"] = {
+                "parent": one.fork.parent,
+                "node": one.fork.node,
+                "strategy": one.fork.strategy,
+            }
+        if credit is not None and one.state == "ended":
+            told["credit"] = {
+                "advantages": short(credit.advantages.tolist()),
+                "logRatios": short(credit.log_ratios.tolist()),
+                "entropies": short(credit.entropies.tolist()),
+            }
+        return told
+
+    def _messages(
+        self, exchanges: Sequence[EnvExchange], pictures: "_Pictures"
+    ) -> Iterator[dict[str, Any]]:
+        turn = 0
+        for exchange in exchanges:
+            if exchange.action is not None:
+                yield self._acted(exchange.action) | {"turn": turn, "reward": exchange.reward}
+                turn += 1
+            for message in self._said(exchange.observation.messages, pictures):
+                yield message | {"turn": turn, "s": round(exchange.seconds, 4)}
+
+    def _acted(self, action: Action) -> dict[str, Any]:
+        return {
+            "role": "assistant",
+            "text": self._text(action.text),
+            "calls": [
+                {"name": call.name, "arguments": self._arguments(call.arguments)}
+                for call in action.tool_calls
+            ],
+            "malformed": [self._text(text) for text in action.malformed],
+        }
+
+    def _said(self, messages: Sequence[Message], pictures: "_Pictures") -> list[dict[str, Any]]:
+        return [
+            {"role": one.role, "text": self._text(_flat(one.content))}
+            | ({"name": one.name} if one.name else {})
+            | ({"pictures": [pictures.name(i) for i in one.images]} if one.images else {})
+            for one in messages
+        ]
+
+    def _arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        found = {str(name): _plain(value) for name, value in arguments.items()}
+        return {self.redaction.text(name): self._text(text) for name, text in found.items()}
+
+    def _tools(self, group: RestoredGroup) -> list[Any]:
+        for one in group.trajectories:
+            if one.exchanges and one.exchanges[0].observation.tools:
+                return self.redaction.value([dict(t) for t in one.exchanges[0].observation.tools])
+        return []
+
+    def _text(self, text: str) -> str:
+        text = self.redaction.text(text)
+        if len(text) <= MAX_TEXT:
+            return text
+        return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more letters are left out]"
+
+
+def outcome_of(one: RolloutState) -> str:
+    """Return the outcome of a trajectory, or its state where it has not ended, in one word."""
+    return outcome_name(one.leaf.outcome) if one.leaf is not None else one.state
+
+
+@dataclass(slots=True)
+class _Pictures:
+    """The pictures of one group, each once."""
+
+    found: dict[str, Any] = field(default_factory=dict[str, Any])
+    room_bytes: int = MAX_IMAGE_BYTES
+
+    def name(self, image: Image) -> str:
+        name = image.digest[:16]
+        if name not in self.found:
+            fits = len(image.data) <= self.room_bytes
+            if fits and image.media_type in _PICTURES:
+                self.room_bytes -= len(image.data)
+                data = b64encode(image.data).decode()
+                self.found[name] = f"data:{image.media_type};base64,{data}"
+            else:
+                why = f"{image.media_type}, {len(image.data):,} bytes"
+                self.found[name] = f"left out: {why}"
+        return name
+
+
+def _flat(content: Content) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part for part in content if isinstance(part, str))
+
+
+def _plain(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else repr(value)
+
+
+def _error(leaf: Leaf | None) -> str:
+    return leaf.outcome.error if leaf and isinstance(leaf.outcome, Failed) else ""

@@ -1,0 +1,238 @@
+"""Current state of a run, read from its folder."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate
+from agentrl.store.errors import StoreError
+from agentrl.store.reader import StoreReader
+from agentrl.view.run_reader import RunReader
+
+RECENT_STEPS = 10
+"""Steps that figures of the loop are averaged over."""
+_RECENT_GROUPS = 16
+"""Trained groups that the shares of a trajectory's time are taken from."""
+
+Phase = Literal["running", "ended", "killed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRollout:
+    """A trajectory that goes on."""
+
+    group: int
+    sample: int
+    task: str
+    turns: int
+    used_s: float
+    """Of its time budget, up to its last record."""
+    quiet_s: float | None
+    """Since this watch saw it move; None when it has only looked once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShares:
+    """Shares of the trajectories' time, by where it was spent."""
+
+    policy: float
+    world: float
+    other: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """State of a run, as one frame shows it."""
+
+    name: str
+    phase: Phase
+    step: int
+    steps: int | None
+    figures: Mapping[str, float]
+    """Of the newest step."""
+    step_s: float | None
+    """Seconds of a step, of the recent ones."""
+    rewards: Sequence[tuple[int, IntervalEstimate]]
+    """By step, over its groups, oldest first."""
+    learning: float | None
+    """Share of the recent steps' time in which the trainer worked."""
+    shares: TimeShares | None
+    failures: Mapping[str, int]
+    """By class, over the whole run."""
+    ended: int
+    """Trajectories."""
+    groups: Mapping[str, int]
+    """By state."""
+    flying: Sequence[LiveRollout]
+    """Those that move least first."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the seconds that the steps to come will take at the recent pace."""
+        if self.steps is None or self.step_s is None or self.phase != "running":
+            return None
+        return max(0, self.steps - self.step) * self.step_s
+
+
+@dataclass(slots=True)
+class RunMonitor:
+    """Looks at one run again and again. Owned by one thread."""
+
+    source: RunReader
+    _moved: dict[int, tuple[tuple[int, int | None], float]] = field(
+        default_factory=dict[int, tuple[tuple[int, int | None], float]]
+    )
+    """By trajectory: where it stood, and when it was first seen there."""
+    _looks: int = 0
+
+    def look(self, *, now_s: float) -> RunStatus:
+        """Return the state of the run; `now_s` is any clock that only goes forward."""
+        source, store = self.source, self.source.store
+        lines = source.metrics()
+        newest: dict[str, Any] = lines[-1] if lines else {}
+        recent = lines[-RECENT_STEPS - 1 :]
+        step = int(newest.get("step", 0))
+        run: Mapping[str, Any] = source.config.get("run") or {}
+        counts = {} if store is None else store.counts()
+        self._looks += 1
+        return RunStatus(
+            name=source.redaction.text(str(run.get("name") or source.folder.name)),
+            phase=phase_of(source.folder),
+            step=step,
+            steps=run.get("steps"),
+            figures={n: float(v) for n, v in newest.items() if isinstance(v, int | float)},
+            step_s=step_seconds([float(line["time"]) for line in recent]),
+            rewards=[] if store is None else reward_curve(store.group_rewards()),
+            learning=_learning(recent),
+            shares=None if store is None else _shares(store),
+            failures={} if store is None else _failures(store.outcomes()),
+            ended=counts.get("trajectories/ended", 0),
+            groups={
+                name.removeprefix("groups/"): count
+                for name, count in counts.items()
+                if name.startswith("groups/")
+            },
+            flying=[] if store is None else self._flying(store, now_s),
+        )
+
+    def _flying(self, store: StoreReader, now_s: float) -> list[LiveRollout]:
+        found: list[LiveRollout] = []
+        seen: dict[int, tuple[tuple[int, int | None], float]] = {}
+        for number in store.groups("open"):
+            try:
+                group = store.group(number)
+            except StoreError:
+                continue  # it was dropped and pruned between the two looks
+            for one in group.open:
+                place = (one.turns, one.at)
+                before = self._moved.get(one.id)
+                since = before[1] if before is not None and before[0] == place else now_s
+                seen[one.id] = (place, since)
+                found.append(
+                    LiveRollout(
+                        group=number,
+                        sample=one.sample,
+                        task=self.source.redaction.text(group.task.id),
+                        turns=one.turns,
+                        used_s=one.seconds,
+                        quiet_s=now_s - since if self._looks > 1 else None,
+                    )
+                )
+        self._moved = seen
+        return sorted(found, key=lambda one: (-(one.quiet_s or 0.0), -one.used_s))
+
+
+def phase_of(folder: Path) -> Phase:
+    """Return whether a process works in a run's folder, has left it, or was killed there.
+
+    A process of another machine is taken at its word.
+    """
+    try:
+        owner = json.loads((folder / "lock").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return "ended"
+    if owner.get("host") != platform.node():
+        return "running"
+    try:
+        os.kill(int(owner["pid"]), 0)
+    except ProcessLookupError:
+        return "killed"
+    except PermissionError:
+        return "running"
+    return "running"
+
+
+def reward_curve(groups: Sequence[tuple[int, float]]) -> list[tuple[int, IntervalEstimate]]:
+    """Return the mean reward of each step with its interval over the step's groups.
+
+    Intervals end where rewards do: at 0 and 1, or at the least and largest mean beyond them.
+    """
+    steps: dict[int, list[float]] = {}
+    for step, mean in groups:
+        steps.setdefault(step, []).append(mean)
+    least = min((mean for _, mean in groups), default=0.0)
+    largest = max((mean for _, mean in groups), default=1.0)
+    return [
+        (step, _within(mean_estimate(steps[step]), min(0.0, least), max(1.0, largest)))
+        for step in sorted(steps)
+    ]
+
+
+def _within(estimate: IntervalEstimate, least: float, largest: float) -> IntervalEstimate:
+    """Return the estimate with its interval cut; that of one group stays unbounded."""
+    if estimate.tasks < 2:
+        return estimate
+    return replace(estimate, low=max(least, estimate.low), high=min(largest, estimate.high))
+
+
+def step_seconds(times: Sequence[float]) -> float | None:
+    """Return the seconds of a step, from the moments at which steps ended; None for fewer than two.
+
+    The median: a run may have stopped for a night between two of them.
+    """
+    if len(times) < 2:
+        return None
+    return max(0.0, median(later - earlier for earlier, later in pairwise(times)))
+
+
+def _learning(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    learn = sum(float(line.get("seconds/learn") or 0) for line in lines)
+    whole = learn + sum(float(line.get("seconds/rollout") or 0) for line in lines)
+    return learn / whole if whole else None
+
+
+def _shares(store: StoreReader) -> TimeShares | None:
+    policy = world = whole = 0.0
+    for number in store.groups("trained")[-_RECENT_GROUPS:]:
+        try:
+            group = store.group(number)
+        except StoreError:
+            continue  # pruned: its tokens are gone
+        for leaf in group.tree.leaves:
+            whole += leaf.seconds
+        for node in group.tree.nodes:
+            if node.source == "sampled":
+                policy += node.seconds
+            else:
+                world += node.seconds
+    if whole <= 0:
+        return None
+    # In a tree the shared beginning is in the seconds of every leaf and among the nodes once.
+    whole = max(whole, policy + world)
+    return TimeShares(
+        policy=policy / whole, world=world / whole, other=1 - (policy + world) / whole
+    )
+
+
+def _failures(outcomes: Mapping[str, int]) -> dict[str, int]:
+    return {
+        name.removeprefix("failed_"): count
+        for name, count in sorted(outcomes.items(), key=lambda item: -item[1])
+        if name.startswith("failed_")
+    }

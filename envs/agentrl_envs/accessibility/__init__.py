@@ -1,0 +1,1 @@
+"""Accessibility trees of pages, as observations show them."""

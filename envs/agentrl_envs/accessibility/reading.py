@@ -1,0 +1,93 @@
+"""Reading an observation back: what gold players see is what the agent sees."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentrl_envs.accessibility.node import AccessibilityNode, node_of
+
+_GOAL = re.compile(r"Goal: (?P<goal>.*?)(?=\n(?:url|screen): |\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedPage:
+    """A page as it was shown, in reading order."""
+
+    url: str = ""
+    title: str = ""
+    goal: str = ""
+    """Only in the opening message."""
+    nodes: tuple[AccessibilityNode, ...] = ()
+
+    def all(
+        self, role: str | None = None, name: str | None = None, *, contains: str | None = None
+    ) -> tuple[AccessibilityNode, ...]:
+        """Return the nodes with this role, this exact name and this text within the name."""
+        return tuple(
+            node
+            for node in self.nodes
+            if (role is None or node.role == role)
+            and (name is None or node.name == name)
+            and (contains is None or contains in node.name)
+        )
+
+    def find(
+        self, role: str | None = None, name: str | None = None, *, contains: str | None = None
+    ) -> AccessibilityNode:
+        """Return the first such node that can be acted on.
+
+        Raises `LookupError` saying what is there instead.
+        """
+        for node in self.all(role, name, contains=contains):
+            if node.id is not None:
+                return node
+        there = "; ".join(node.line.strip() for node in self.nodes[:40])
+        wanted = f"role={role!r}, name={name!r}, contains={contains!r}"
+        raise LookupError(f"no element with {wanted} on {self.url or 'the page'}: {there}")
+
+    def id(
+        self, role: str | None = None, name: str | None = None, *, contains: str | None = None
+    ) -> int:
+        """Return the id of the first such node; raises as `find` does."""
+        found = self.find(role, name, contains=contains).id
+        assert found is not None
+        return found
+
+    def under(self, node: AccessibilityNode) -> tuple[AccessibilityNode, ...]:
+        """Return the nodes inside a node of this page."""
+        return tuple(self._under(node))
+
+    def _under(self, node: AccessibilityNode) -> Iterator[AccessibilityNode]:
+        start = next(at for at, one in enumerate(self.nodes) if one is node)
+        for one in self.nodes[start + 1 :]:
+            if one.depth <= node.depth:
+                return
+            yield one
+
+    @property
+    def text(self) -> str:
+        """Return all names in reading order, one a line."""
+        return "\n".join(node.name for node in self.nodes if node.name)
+
+
+def read(text: str) -> ObservedPage:
+    """Read the text of an observation with an accessibility tree.
+
+    Lines that are nothing of the kind (an error, a count of what was left out) are passed over.
+    """
+    goal = _GOAL.match(text)
+    rest = text[goal.end() :] if goal else text
+    header = dict[str, str]()
+    nodes = list[AccessibilityNode]()
+    for line in rest.split("\n"):
+        key, _, value = line.partition(": ")
+        if key in ("url", "title") and key not in header and not nodes:
+            header[key] = value
+        elif (node := node_of(line)) is not None:
+            nodes.append(node)
+    return ObservedPage(
+        url=header.get("url", ""),
+        title=header.get("title", ""),
+        goal=goal["goal"].strip() if goal else "",
+        nodes=tuple(nodes),
+    )

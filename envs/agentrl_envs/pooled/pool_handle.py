@@ -1,0 +1,106 @@
+"""Whose the pool is that an environment plays in: its own, its scope's, or the caller's."""
+
+from collections.abc import Awaitable, Hashable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+from agentrl.errors import ConfigError
+from agentrl.runtime.scope import shared
+
+
+class PoolSettings(Hashable, Protocol):
+    """Settings of a pool; a dataclass whose fields have defaults."""
+
+    @property
+    def open_s(self) -> float:
+        """For what is dear to start, and for a place to come free."""
+        ...
+
+
+S = TypeVar("S", bound=PoolSettings)
+
+
+class ResourcePool(Protocol[S]):
+    """Something dear that episodes share."""
+
+    settings: S
+
+    @classmethod
+    def open(cls, settings: S) -> Awaitable[Self]:
+        """Return a pool in which nothing dear runs yet."""
+        ...
+
+    async def close(self) -> None:
+        """End everything. Idempotent."""
+        ...
+
+
+P = TypeVar("P", bound=ResourcePool[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKind(Generic[P, S]):
+    """A kind of pool, as a config gives it."""
+
+    name: str
+    """Of the settings in a config."""
+    pool: type[P]
+    settings: type[S]
+
+    def settings_of(self, given: S | Mapping[str, Any] | None) -> S:
+        """Return settings from their fields. Raises `ConfigError` for one that there is not."""
+        if isinstance(given, self.settings):
+            return given
+        chosen = cast("Mapping[str, Any]", given or {})
+        assert is_dataclass(self.settings)
+        known = {field.name for field in fields(self.settings)}
+        if unknown := sorted(chosen.keys() - known):
+            raise ConfigError(
+                f"{self.name} has no settings {unknown}; there are {', '.join(sorted(known))}"
+            )
+        return self.settings(**chosen)
+
+
+class PoolHandle(Generic[P, S]):
+    """An environment's pool, from the first time that it is needed."""
+
+    def __init__(self, pools: PoolKind[P, S], given: P | S | Mapping[str, Any] | None) -> None:
+        """Take a pool, which stays the caller's, or settings of one. Acquire nothing."""
+        self._pools = pools
+        self._pool: P | None = given if isinstance(given, pools.pool) else None
+        self._is_given = self._pool is not None
+        self._is_own = False
+        rest = cast("S | Mapping[str, Any] | None", given)
+        self.settings: S = self._pool.settings if self._pool else pools.settings_of(rest)
+
+    @property
+    def now(self) -> P | None:
+        """Return the pool, if it was needed already."""
+        return self._pool
+
+    async def get(self) -> P:
+        """Return the pool of the current scope, of the caller, or one of its own, opened now."""
+        if self._pool is None:
+            pools, settings = self._pools, self.settings
+
+            async def opened() -> P:
+                return await pools.pool.open(settings)
+
+            found = await shared((pools.name, settings), opened)
+            self._pool, self._is_own = (await opened(), True) if found is None else (found, False)
+        return self._pool
+
+    def another(self) -> "PoolHandle[P, S]":
+        """Return that of a fork, which closes nothing of this one's."""
+        pool = None if self._is_own else self._pool
+        made = PoolHandle[P, S](self._pools, self.settings)
+        made._pool, made._is_given = pool, self._is_given
+        return made
+
+    async def close(self) -> None:
+        """Close the pool if it is the environment's own. Idempotent."""
+        if self._is_given:
+            return
+        pool, self._pool = self._pool, None
+        if pool is not None and self._is_own:
+            await pool.close()

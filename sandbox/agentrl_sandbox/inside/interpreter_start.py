@@ -1,0 +1,189 @@
+"""Start of an interpreter: the greetings between it, its keeper, and the host.
+
+    fresh   keeper forks ─► hardens itself ─► hello + listener ─► settle ─► hello to the host
+    copy    original forks ─► hello ─► own namespaces ─► its files appear ─► settle ─► hello to host
+    spare   original forks ─► hello ─► waits until it is needed ─► settle ─► hello to the host
+
+Until it is settled the newborn speaks to the keeper, and from then on only to the host.
+"""
+
+import errno
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from agentrl_sandbox.inside import kernel, session_directory
+from agentrl_sandbox.inside.frames import START_S, ChannelFrameReader, FrameError, encode
+from agentrl_sandbox.inside.interpreter_process import (
+    SCM_CREDENTIALS,
+    SO_PASSCRED,
+    HeldProcess,
+    InterpreterPipes,
+    InterpreterProcess,
+    nonce,
+)
+from agentrl_sandbox.inside.processes import view
+from agentrl_sandbox.inside.state import SessionState
+from agentrl_sandbox.inside.syscall_listener import PendingSyscall, SyscallListener
+
+Kind = Literal["fresh", "copy", "spare"]
+
+_GREETING_BYTES_MAX = 2**12
+_SPACE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4)
+APART = kernel.CLONE_NEWUSER | session_directory.OWN
+"""Namespaces that a copy unshares."""
+
+
+class InterpreterStartError(Exception):
+    """No interpreter comes of it; says why."""
+
+
+@dataclass
+class InterpreterStart:
+    """An interpreter that has not been settled yet."""
+
+    kind: Kind
+    request: int
+    """Request of the host; it is answered when the interpreter can be spoken to."""
+    session: SessionState
+    wires: InterpreterPipes
+    origin: InterpreterProcess | None = None
+    """The interpreter that is being copied."""
+    process: HeldProcess = field(default_factory=HeldProcess)
+    """None until it has greeted, when it is a copy."""
+    nonce: str = field(default_factory=nonce)
+    listener: SyscallListener | None = None
+    deadline_s: float = field(default_factory=lambda: time.monotonic() + START_S)
+    _reader: ChannelFrameReader = field(
+        default_factory=lambda: ChannelFrameReader(
+            json_bytes_max=_GREETING_BYTES_MAX, blob_bytes_max=0
+        )
+    )
+
+    @property
+    def apart(self) -> bool:
+        """Return whether it gets namespaces of its own before it is settled."""
+        return self.kind == "copy" and self.session.place.is_detached
+
+    @property
+    def ancestors(self) -> frozenset[int]:
+        """Return the lives in whose user namespaces it is counted."""
+        if self.origin is None:
+            return frozenset()
+        return self.origin.ancestors | {self.origin.number}
+
+    def heard(self) -> str:
+        """Read `hello`, `unshared`, or nothing yet. May raise `InterpreterStartError`."""
+        try:
+            data, ancillary, _, _ = self.wires.ours.recvmsg(
+                _GREETING_BYTES_MAX, _SPACE, socket.MSG_CMSG_CLOEXEC
+            )
+            frames = self._reader.feed(data)
+        except BlockingIOError:
+            return ""
+        except (OSError, FrameError) as error:
+            raise InterpreterStartError(f"its channel broke: {error}") from error
+        pid = self._unpack(ancillary)
+        if not data:
+            raise InterpreterStartError("it ended")
+        if not frames:
+            return ""
+        body = frames[0].body
+        if body.get("nonce") != self.nonce or len(frames) > 1:
+            raise InterpreterStartError("it did not greet as agreed")
+        if "error" in body:
+            raise InterpreterStartError(str(body["error"])[:1000])
+        if not self.process.pid:
+            self._take_hold(pid)
+        elif pid != self.process.pid:
+            raise InterpreterStartError("somebody else greeted")
+        return "hello" if "hello" in body else "unshared"
+
+    def _take_hold(self, pid: int) -> None:
+        try:
+            self.process = HeldProcess(pid)
+        except OSError as error:  # whoever greeted is gone, and perhaps no child of ours
+            raise InterpreterStartError(f"it ended when it had greeted: {error}") from error
+
+    def _unpack(self, ancillary: list[tuple[int, int, bytes]]) -> int:
+        """Return the sender, for whom the kernel vouches, and keep a listener that came along."""
+        sender = 0
+        for _, kind, packed in ancillary:
+            if kind == SCM_CREDENTIALS:
+                sender = int.from_bytes(packed[:4], "little", signed=True)
+            else:
+                for fd in memoryview(packed).cast("i").tolist():
+                    if self.listener is None and self.kind == "fresh":
+                        self.listener = SyscallListener(fd)
+                    else:
+                        os.close(fd)
+        return sender
+
+    def may_unshare(self, asked: PendingSyscall) -> bool:
+        """Say whether this system call is the one that this birth needs."""
+        return self.apart and asked.pid == self.process.pid and asked.args[0] == APART
+
+    def settle(self, *, processes: int, own_namespaces: Mapping[int, int]) -> str:
+        """Let it move in; return the nonce with which it will greet the host."""
+        home = self.session.place
+        if home.is_detached:
+            # What it runs came from the original, which may have planted other things in it.
+            if self.origin is not None and view(self.process.pid) in (0, self.origin.view):
+                raise InterpreterStartError("the copy has no namespaces of its own")
+            try:
+                session_directory.appear(home, self.process.pid, own_namespaces)
+            except OSError as error:
+                raise InterpreterStartError(f"its files cannot be mounted: {error}") from error
+        greeting = nonce()
+        body = {"directory": home.path, "processes": processes, "nonce": greeting}
+        try:
+            self.wires.ours.setsockopt(socket.SOL_SOCKET, SO_PASSCRED, 0)
+            self.wires.ours.sendall(encode(body))
+        except OSError as error:
+            raise InterpreterStartError(f"it does not listen: {error}") from error
+        return greeting
+
+
+def ask_copy(birth: InterpreterStart, *, keep_rng: bool) -> None:
+    """Ask an interpreter for a copy of itself; may raise `InterpreterStartError`."""
+    assert birth.origin is not None
+    ends = birth.wires.theirs
+    body = {"op": "fork", "nonce": birth.nonce, "keep_rng": keep_rng, "apart": birth.apart}
+    fds = [ends.channel, ends.out, ends.err]
+    try:
+        socket.send_fds(birth.origin.wires.ours, [encode(body)], fds)
+    except OSError as error:
+        raise InterpreterStartError(f"the interpreter does not listen: {error}") from error
+    finally:
+        birth.wires.close_theirs()
+
+
+class SyscallListeners:
+    """Decides on the system calls that interpreters may make only while they are being copied."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, births: Callable[[], list[InterpreterStart]]
+    ) -> None:
+        self._selector = selector
+        self._births = births
+
+    def add(self, listener: SyscallListener) -> None:
+        """Answer from here on, until nobody is left to ask."""
+        self._selector.register(listener, selectors.EVENT_READ, partial(self._decide, listener))
+
+    def _decide(self, listener: SyscallListener, _: int) -> None:
+        asked = listener.next()
+        if asked is None:  # who asked was killed, or everybody is gone
+            if listener.abandoned():
+                self._selector.unregister(listener)
+                listener.close()
+            return
+        if any(birth.may_unshare(asked) for birth in self._births()):
+            listener.allow(asked)
+        else:
+            listener.refuse(asked, errno.EPERM)

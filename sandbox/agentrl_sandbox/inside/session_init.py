@@ -1,0 +1,533 @@
+"""The keeper of one opened session and its forks: starts, stops, copies, files, commands.
+
+Cells do not come by here: the host and the interpreter speak directly. The keeper holds what the
+code must not: processes, namespaces, files, and the power to end them.
+
+Invariants:
+- every request of the host is answered once;
+- an interpreter that the host was told is gone is dead, with all it started;
+- whatever is below this process and belongs to no session is killed;
+- when this process ends, all of it ends.
+"""
+
+import contextlib
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+from agentrl_sandbox.inside import files, kernel, processes, session_directory
+from agentrl_sandbox.inside.channel_link import ChannelLink
+from agentrl_sandbox.inside.command import CommandNamespace, RunningCommand
+from agentrl_sandbox.inside.commands import CommandRunner
+from agentrl_sandbox.inside.cpu_time import (
+    LOOK_S,
+    REST_S,
+    ProcessSample,
+    count_started,
+    newest_pid,
+    sample_processes,
+)
+from agentrl_sandbox.inside.frames import START_S, ChannelFrame, encode
+from agentrl_sandbox.inside.interpreter import become
+from agentrl_sandbox.inside.interpreter_process import (
+    ExitStatus,
+    HeldProcess,
+    InterpreterPipes,
+    InterpreterProcess,
+)
+from agentrl_sandbox.inside.interpreter_start import (
+    InterpreterStart,
+    InterpreterStartError,
+    SyscallListeners,
+    ask_copy,
+)
+from agentrl_sandbox.inside.output import OutputCapture
+from agentrl_sandbox.inside.quota import SessionQuota
+from agentrl_sandbox.inside.session_files import SessionFiles
+from agentrl_sandbox.inside.state import SessionLimits, SessionState
+from agentrl_sandbox.inside.syscall_listener import SyscallListener
+
+FORKS_MAX = 256
+"""Live forks of one session; the kernel's hard limit on processes leaves room for as many."""
+_WATCH_S = 0.05
+_LAST_BREATH_S = 0.2
+"""A process that exits closes its channel a moment before it is gone."""
+_EVENT = -1
+"""The number of a message that answers no request."""
+
+Body = dict[str, Any]
+
+
+class SessionInit:
+    """The event loop of one keeper process."""
+
+    def __init__(self, host: socket.socket, settings: SessionLimits) -> None:
+        self._settings = settings
+        self._quota = SessionQuota(settings, FORKS_MAX)
+        # Not epoll: the kernel counts its watches per user, and all sessions are one user to it.
+        self._selector = selectors.PollSelector()
+        self._sessions: dict[int, SessionState] = {}
+        self._births: dict[int, InterpreterStart] = {}
+        """By the descriptor of their channel."""
+        self._listeners = SyscallListeners(self._selector, lambda: list(self._births.values()))
+        self._namespaces = session_directory.own_namespaces() if settings.isolated else {}
+        self._opened = 0
+        self._lives = 0
+        self._looked_s = time.monotonic()
+        self._newest_pid = 0
+        self._may_compute = False
+        """Whether there were processes that the kernel does not hold to a session's CPU time."""
+        self._host = ChannelLink(
+            self._selector, host, on_frame=self._request, on_end=lambda _: self._leave()
+        )
+        self._commands = CommandRunner(
+            settings, self._quota, self._selector, reply=self._reply, known=self._known
+        )
+        shelf = SessionFiles(settings, reply=self._reply)
+        self._handlers: dict[str, Callable[[int, SessionState, Body, bytes], None]] = {
+            "spawn": self._spawn,
+            "stop": self._stop,
+            "spare": self._spare,
+            "fork": self._fork,
+            "run": self._commands.run,
+            "cancel": self._commands.cancel,
+            "write": shelf.write,
+            "read": shelf.read,
+            "entries": shelf.entries,
+            "usage": shelf.usage,
+            "close": self._close,
+        }
+
+    def run(self) -> NoReturn:
+        """Open the first session and serve until the host lets go."""
+        first = self._new_session()
+        self._sessions[first.id] = first
+        self._spawn(0, first, {}, b"")
+        while True:
+            ready = self._selector.select(self._wait_s())
+            # Listeners last: a copy greets first, and may ask for something only after that.
+            for key, events in sorted(
+                ready, key=lambda r: isinstance(r[0].fileobj, SyscallListener)
+            ):
+                # What came before may have closed it, and a new one may have its number by now.
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data(events)
+            self._expire()
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def _running(self) -> list[tuple[SessionState, RunningCommand]]:
+        return [(s, c) for s in self._sessions.values() for c in s.commands.values()]
+
+    def _wait_s(self) -> float | None:
+        deadlines = [b.deadline_s for b in self._births.values() if b.deadline_s]
+        deadlines += [c.deadline_s for _, c in self._running()]
+        if self._lives:
+            deadlines.append(self._looked_s + (LOOK_S if self._may_compute else REST_S))
+        wait_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        if self._settings.isolated:
+            return wait_s
+        return _WATCH_S if wait_s is None else min(wait_s, _WATCH_S)
+
+    def _expire(self) -> None:
+        now_s = time.monotonic()
+        for birth in list(self._births.values()):
+            if birth.deadline_s and birth.deadline_s <= now_s:
+                self._stillborn(birth, f"it did not start within {START_S:g} s")
+        for session, command in self._running():
+            if command.deadline_s <= now_s:
+                self._commands.over(session, command, "timeout")
+        if now_s >= self._looked_s + (LOOK_S if self._may_compute else REST_S):
+            self._look(now_s)
+        if not self._settings.isolated:
+            for session in self._sessions.values():
+                self._watch(session)
+
+    def _look(self, now_s: float) -> None:
+        """Add up the CPU time of each session's processes; end a session that has used its up."""
+        elapsed_s, self._looked_s = now_s - self._looked_s, now_s
+        self._commands.drain()
+        before, self._newest_pid = self._newest_pid, newest_pid()
+        if before == self._newest_pid and not self._may_compute:
+            return  # nothing has started since
+        samples = sample_processes()
+        known = self._known()
+        self._may_compute = any(sample.key[0] not in known for sample in samples)
+        seen = {key for session in self._sessions.values() for key in session.meter.seen}
+        new = sum(sample.key not in seen for sample in samples)
+        others_passed = count_started(before, self._newest_pid) > new
+        for session in [*self._sessions.values()]:
+            own = self._own(session, samples)
+            session.meter.add(own, elapsed_s=elapsed_s, others_passed=others_passed)
+            if session.meter.used_s > self._settings.cpu_s:
+                self._end_computing(session)
+
+    def _own(self, session: SessionState, samples: list[ProcessSample]) -> list[ProcessSample]:
+        """Return those of a session's processes; a dead one is where its parent is."""
+        if self._settings.isolated:
+            worlds = session.worlds
+            return [
+                sample
+                for sample in samples
+                if (processes.world(sample.key[0]) or processes.world(sample.parent)) in worlds
+            ]
+        tops = {session.life.pid} if session.life else set[int]()
+        tops |= {command.process.pid for command in session.commands.values()}
+        table = {sample.key[0]: sample.parent for sample in samples}
+        pids = tops.union(*(processes.below(top, table) for top in tops))
+        return [sample for sample in samples if sample.key[0] in pids]
+
+    def _end_computing(self, session: SessionState) -> None:
+        """End all that runs in a session that has used its CPU time up."""
+        self._drop_spare(session)
+        self._drop_births(session, self._quota.cpu_text)
+        for command in [*session.commands.values()]:
+            self._commands.over(session, command, "limit")
+        if session.life is not None:
+            self._lost(session, session.life, "limit", self._quota.cpu_text)
+        self._end_strays(session)
+
+    def _watch(self, session: SessionState) -> None:
+        """Hold the limit on processes where the kernel would count the whole user."""
+        limit = self._settings.processes
+        if session.life and len(processes.descendants(session.life.pid)) >= limit:
+            self._lost(session, session.life, "limit", f"more than {limit} processes")
+
+    # -- the host -----------------------------------------------------------------------------
+
+    def _request(self, frame: ChannelFrame) -> None:
+        body = frame.body
+        session = self._sessions.get(body["session"])
+        if session is None:
+            self._reply(body["id"], {"gone": "the session is closed"})
+            return
+        self._handlers[body["op"]](body["id"], session, body, frame.blob)
+
+    def _reply(self, request: int, body: Body, blob: bytes = b"", fd: int | None = None) -> None:
+        self._host.send(encode({"id": request, "fds": int(fd is not None), **body}, blob), fd)
+
+    # -- births -------------------------------------------------------------------------------
+
+    def _spawn(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
+        """Start a fresh interpreter: a fork of this process, which never ran the code."""
+        if session.used_cpu_s >= self._settings.cpu_s:
+            self._unborn(request, session, "limit", self._quota.cpu_text)
+            return
+        self._drop_births(session, "another interpreter was asked for")
+        if session.life is not None:  # whoever had asked for it was cancelled and never took it
+            self._bury(session)
+        wires = InterpreterPipes()
+        birth = InterpreterStart("fresh", request, session, wires)
+        confinement = self._quota.confinement(session.used_cpu_s)
+        try:
+            pid = kernel.fork()
+        except OSError as error:
+            wires.close()
+            self._unborn(request, session, "refused", f"no process for an interpreter: {error}")
+            return
+        if pid == 0:
+            home = session.place
+            for kind, fd in home.namespaces.items():
+                kernel.join(fd, kind)
+            become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
+        birth.process = HeldProcess(pid)
+        wires.close_theirs()
+        self._expect(birth)
+
+    def _drop_births(self, session: SessionState, why: str) -> None:
+        for birth in [b for b in self._births.values() if b.session is session]:
+            self._stillborn(birth, why)
+
+    def _copy(self, birth: InterpreterStart, *, keep_rng: bool) -> None:
+        """Have the live interpreter of a session copied."""
+        assert birth.origin is not None
+        self._allow(birth.origin, self._quota.processes_max)
+        self._expect(birth)
+        try:
+            ask_copy(birth, keep_rng=keep_rng)
+        except InterpreterStartError as error:
+            self._stillborn(birth, str(error))
+
+    def _expect(self, birth: InterpreterStart) -> None:
+        channel = birth.wires.ours
+        self._births[channel.fileno()] = birth
+        self._selector.register(channel, selectors.EVENT_READ, partial(self._heard, birth))
+
+    def _heard(self, birth: InterpreterStart, _: int) -> None:
+        if self._births.get(birth.wires.ours.fileno()) is not birth:
+            return  # over, by what came before in the same round
+        try:
+            said = birth.heard()
+            if said == "hello" and birth.origin and birth.process.pid in self._known(birth):
+                raise InterpreterStartError("the copy is no process of its own")
+            if birth.kind == "spare" and said:
+                birth.deadline_s = 0.0
+                birth.session.spare = birth
+                self._share_processes()
+                self._reply(birth.request, {})
+            elif said == "unshared" or (said == "hello" and not birth.apart):
+                self._settle(birth)
+        except InterpreterStartError as error:
+            self._stillborn(birth, str(error))
+
+    def _settle(self, birth: InterpreterStart) -> None:
+        """Bring a newborn to its session, and tell the host how to speak to it."""
+        self._reply(birth.request, self._move_in(birth), fd=birth.wires.ours.fileno())
+
+    def _move_in(self, birth: InterpreterStart) -> Body:
+        session = birth.session
+        self._lives += 1
+        count = self._quota.processes(0)
+        greeting = birth.settle(processes=count, own_namespaces=self._namespaces)
+        life = InterpreterProcess(
+            self._lives,
+            birth.process,
+            birth.wires,
+            self._settings.output_bytes,
+            birth.ancestors,
+        )
+        self._forget(birth)
+        if birth.listener is not None:
+            self._listeners.add(birth.listener)
+        session.life = life
+        session.worlds.add(life.world)
+        self._sessions[session.id] = session
+        self._selector.register(
+            life.process.pidfd, selectors.EVENT_READ, partial(self._died, session, life)
+        )
+        self._share_processes()
+        return {"session": session.id, "life": life.number, "nonce": greeting}
+
+    def _forget(self, birth: InterpreterStart) -> None:
+        self._selector.unregister(birth.wires.ours)
+        del self._births[birth.wires.ours.fileno()]
+
+    def _stillborn(self, birth: InterpreterStart, why: str) -> None:
+        self._forget(birth)
+        death = birth.process.end()
+        if birth.kind == "fresh":
+            said, _ = OutputCapture(birth.wires.err, self._settings.output_bytes).take()
+            kind, why = "refused", f"the interpreter {death.text} ({why}): {said}"
+        else:
+            kind = "unsupported"
+        birth.wires.close()
+        self._end_strays(birth.session)
+        if birth.session.spare is birth:
+            birth.session.spare = None
+        else:
+            self._unborn(birth.request, birth.session, kind, why)
+        self._share_processes()
+
+    def _unborn(self, request: int, session: SessionState, kind: str, why: str) -> None:
+        """Tell the host that there is no interpreter; without one there is no copy either."""
+        if session.id in self._sessions:
+            self._reply(request, {kind: why})
+            return
+        self._remove(session)
+        self._reply(request, {"unsupported": why})
+
+    def _known(self, newborn: InterpreterStart | None = None) -> set[int]:
+        """Return the processes that may be below this one."""
+        known = {s.life.pid for s in self._sessions.values() if s.life}
+        known |= {b.process.pid for b in self._births.values() if b is not newborn}
+        return known | {c.process.pid for _, c in self._running()}
+
+    def _share_processes(self) -> None:
+        """Leave each interpreter its share of processes, whatever its copies hold."""
+        lives = [s.life for s in self._sessions.values() if s.life]
+        for life in lives:
+            below = sum(life.number in other.ancestors for other in lives)
+            self._allow(life, self._quota.processes(below))
+
+    def _allow(self, life: InterpreterProcess, count: int) -> None:
+        if self._settings.isolated:
+            limits = (count, self._quota.processes_max)
+            # Gone, or it has lowered its own hard limit, above which nobody lifts it again.
+            with contextlib.suppress(OSError, ValueError):
+                resource.prlimit(life.pid, resource.RLIMIT_NPROC, limits)
+
+    # -- copies -------------------------------------------------------------------------------
+
+    def _spare(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
+        """Copy the interpreter as it is before a cell."""
+        self._drop_spare(session)
+        self._drop_births(session, "another copy was asked for")
+        if refusal := self._why_not_copy(session):
+            self._reply(request, {"unsupported": refusal})
+            return
+        self._copy(
+            InterpreterStart("spare", request, session, InterpreterPipes(), origin=session.life),
+            keep_rng=True,
+        )
+
+    def _drop_spare(self, session: SessionState) -> None:
+        spare, session.spare = session.spare, None
+        if spare is not None:
+            self._forget(spare)
+            spare.process.end()
+            spare.wires.close()
+
+    def _fork(self, request: int, session: SessionState, body: Body, _: bytes) -> None:
+        if refusal := self._why_not_copy(session):
+            self._reply(request, {"unsupported": refusal})
+            return
+        try:
+            copy = self._new_session()
+        except OSError as error:
+            self._reply(request, {"unsupported": f"no directory for the copy: {error}"})
+            return
+        try:
+            session_directory.copy(session.place, copy.place)
+            if session.life is None and self._settings.isolated:
+                session_directory.appear_alone(copy.place)
+        except OSError as error:
+            self._remove(copy)
+            self._reply(request, {"unsupported": f"the directory cannot be copied: {error}"})
+            return
+        copy.cpu_s = session.used_cpu_s
+        if session.life is None:
+            self._spawn(request, copy, {}, b"")  # what runs there needs namespaces to run in
+            return
+        birth = InterpreterStart("copy", request, copy, InterpreterPipes(), origin=session.life)
+        self._copy(birth, keep_rng=bool(body.get("keep_rng")))
+
+    def _why_not_copy(self, session: SessionState) -> str | None:
+        if len(self._sessions) >= FORKS_MAX:
+            return (
+                f"this session has {len(self._sessions)} live copies, and {FORKS_MAX} is the most"
+            )
+        if session.life is not None and (count := processes.threads(session.life.pid)) > 1:
+            return (
+                f"the interpreter runs {count} threads, and a copy would have only one of them; "
+                "let them end first"
+            )
+        return None
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def _stop(self, request: int, session: SessionState, body: Body, __: bytes) -> None:
+        """End an interpreter, with all it started; its spare takes its place."""
+        life = session.life
+        if life is None or life.number != body["life"]:
+            self._reply(request, {"late": True})
+            return
+        if body.get("hung_up") and processes.ended(life.process.pidfd, within_s=_LAST_BREATH_S):
+            output = self._obituary(session)
+        else:
+            _, output = self._bury(session)
+        self._answer_end(request, session, output)
+
+    def _died(self, session: SessionState, life: InterpreterProcess, _: int) -> None:
+        """Tell the host of an end that nobody asked for."""
+        if session.life is life:
+            about = {"died": life.number, "of": session.id}
+            self._answer_end(_EVENT, session, {**self._obituary(session), **about})
+
+    def _obituary(self, session: SessionState) -> Body:
+        """Bury an interpreter that died by itself, and say why it did."""
+        death, output = self._bury(session)
+        status, error = "crash", f"the interpreter {death.text}"
+        killed = death.signal == signal.SIGKILL and self._quota.used_up(session.cpu_s)
+        if death.signal == signal.SIGXCPU or killed:
+            session.cpu_s = max(session.cpu_s, self._settings.cpu_s)
+            status, error = "limit", self._quota.cpu_text
+        return {**output, "status": status, "error": error, "signal": death.signal}
+
+    def _lost(
+        self, session: SessionState, life: InterpreterProcess, status: str, error: str
+    ) -> None:
+        """End an interpreter that broke a limit, and tell the host."""
+        _, output = self._bury(session)
+        about = {"died": life.number, "of": session.id, "status": status, "error": error}
+        self._answer_end(_EVENT, session, {**output, **about})
+
+    def _answer_end(self, request: int, session: SessionState, body: Body) -> None:
+        spare, session.spare = session.spare, None
+        if spare is None:
+            self._reply(request, body)
+            return
+        try:
+            moved = self._move_in(spare)
+        except InterpreterStartError:
+            session.spare = spare
+            self._stillborn(spare, "")
+            self._reply(request, body)
+            return
+        self._reply(request, {**body, **moved}, fd=spare.wires.ours.fileno())
+
+    def _bury(self, session: SessionState) -> tuple[ExitStatus, Body]:
+        """End the session's interpreter; how it ended, and what it had written."""
+        life, session.life = session.life, None
+        assert life is not None
+        self._selector.unregister(life.process.pidfd)
+        death = life.end()
+        for birth in [b for b in self._births.values() if b.origin is life and b.kind == "copy"]:
+            self._stillborn(birth, f"the original {death.text}")
+        session.cpu_s += death.cpu_s
+        self._end_strays(session, keep=session.world)
+        out, err, truncated = life.output()
+        life.close()
+        session.worlds.discard(life.world)
+        self._share_processes()
+        return death, {"stdout": out, "stderr": err, "truncated": truncated}
+
+    def _end_strays(self, session: SessionState, keep: CommandNamespace | None = None) -> None:
+        """End what the session's processes left behind, except what lives in `keep`."""
+        worlds = session.worlds - {keep.id if keep else 0}
+        processes.end_strays(self._known(), worlds if self._settings.isolated else None)
+
+    def _close(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
+        self._drop_spare(session)
+        self._drop_births(session, "the session was closed")
+        del self._sessions[session.id]
+        for command in list(session.commands.values()):
+            self._reply(command.request, {"gone": "the session was closed meanwhile"})
+        if self._settings.isolated and not self._sessions and not self._births:
+            self._go_with(request)
+        for command in list(session.commands.values()):
+            command.end()
+            command.abandon()
+        if session.life is not None:
+            self._bury(session)
+        self._end_strays(session)
+        self._remove(session)
+        self._reply(request, {})
+
+    def _remove(self, session: SessionState) -> None:
+        if session.world is not None:
+            session.world.close()
+        session.place.close()
+        if not self._settings.isolated and os.path.lexists(session.place.path):
+            files.remove_tree(session.place.path)
+
+    def _go_with(self, request: int) -> NoReturn:
+        """End with the last session: our namespaces, its directory in them, end with us."""
+        processes.kill(processes.EVERYBODY)
+        self._reply(request, {})
+        os._exit(0)
+
+    def _leave(self) -> NoReturn:
+        for session in self._sessions.values():
+            if session.life is not None:
+                session.life.end()
+        processes.end_strays(())
+        if not self._settings.isolated:
+            files.remove_tree(self._settings.root)
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _new_session(self) -> SessionState:
+        number = self._opened
+        self._opened += 1
+        limits = self._settings
+        if not limits.isolated:
+            return SessionState(number, session_directory.bare(limits.root, number))
+        make = session_directory.mounted if number == 0 else session_directory.detached
+        return SessionState(number, make(limits.root, limits.disk_bytes, limits.files))
