@@ -42,7 +42,7 @@ learn: {{optimizer: {{learning_rate: 1.0e-3}}}}
 evaluate: {{tasks: 6}}
 metrics: {{tensorboard: false}}
 """
-IMPORTS = ("cli.app", "engine.local", "learn.checkpoint", "learn.trainer", "training")
+IMPORTS = ("cli.app", "engine.local", "learn.checkpoint", "learn.trainer", "run.train")
 DISK_BYTES = 64 * 2**20
 LIMIT_S = 300.0
 
