@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any, cast
 
 from agentrl.authoring.env_id import EnvId
 from agentrl.authoring.tool_env import Reward, Tasks, ToolEnv
 from agentrl.env import Action, Env
-from agentrl.errors import AgentrlError, ConfigError
+from agentrl.errors import ConfigError
 from agentrl.message import Message
+from agentrl.runtime.imports import import_callable, import_named
 from agentrl.task import Task
 from agentrl.tool import LateTools, ToolSource
 
@@ -120,7 +120,7 @@ def make(id: str, /, **kwargs: Any) -> Env:
     known ones, for settings the environment does not have, and for what is no environment.
     """
     env_spec, entry_point = _resolve(id)
-    maker = load(entry_point) if isinstance(entry_point, str) else entry_point
+    maker = import_callable(entry_point) if isinstance(entry_point, str) else entry_point
     settings = {**env_spec.kwargs, **kwargs}
     try:
         inspect.signature(maker).bind(**settings)
@@ -170,9 +170,7 @@ class _Registry(Mapping[str, EnvSpec]):
         self._specs[env_spec.id] = env_spec
         self._entry_points[env_spec.id] = entry_point
         if known is None:
-            from agentrl.gym.synchronous import show_to_gymnasium
-
-            show_to_gymnasium(env_spec.id)
+            import_callable("agentrl.gym.synchronous:show_to_gymnasium")(env_spec.id)
 
     def find(self, text: str) -> tuple[EnvSpec, str | Maker]:
         """Return the spec and entry point of an id, with or without its version."""
@@ -252,48 +250,6 @@ def _resolve(id: str) -> tuple[EnvSpec, str | Maker]:
         import_named(module, id)
         return _registry.find(rest)
     return EnvSpec(id=id, entry_point=id), id
-
-
-def load(entry_point: str) -> Maker:
-    """Import the callable that `module:name` names. Raises `ConfigError`."""
-    found = import_object(entry_point)
-    if not callable(found):
-        raise ConfigError(f"{entry_point} is a {type(found).__name__}; name a class or a function")
-    return cast("Maker", found)
-
-
-def import_object(entry_point: str) -> Any:
-    """Import the object that `module:name` names. Raises `ConfigError`."""
-    module_name, _, name = entry_point.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")
-    found: Any = import_named(module_name, entry_point)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "check the spelling"
-            raise ConfigError(f"{entry_point}: {module_name} has no {part!r}; {hint}")
-        found = getattr(found, part)
-    return found
-
-
-def import_named(module_name: str, named_by: str) -> Any:
-    """Return the module that `named_by`, an id or an entry point, names. Raises `ConfigError`."""
-    try:
-        return import_module(module_name)
-    except AgentrlError:
-        raise
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
-            raise ConfigError(
-                f"{named_by}: there is no module {missing!r} on the import path; install it, or "
-                "run from the folder that holds it with that folder on PYTHONPATH"
-            ) from error
-        raise ConfigError(
-            f"{named_by}: the module {module_name} cannot be imported: {type(error).__name__}: "
-            f"{error}"
-        ) from error
 
 
 def _label(function: Any) -> str:

@@ -22,7 +22,7 @@ import torch
 from agentrl.config.run import RunConfig
 from agentrl.engine.remote.shared_weights import shared
 from agentrl.run.build_trainer import leading_trainer
-from agentrl.run.initial_policy import PolicyModel
+from agentrl.run.policy_model import PolicyModel
 from benchmarks.adapters import policy
 from benchmarks.harness import Benchmark
 

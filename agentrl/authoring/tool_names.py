@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from agentrl.errors import ConfigError
+from agentrl.runtime.imports import import_callable
 from agentrl.tool import LateTools, ToolSource
 
 _SOURCE = "source"
@@ -16,10 +17,8 @@ def named_tool(given: ToolSource | LateTools | str | Mapping[str, Any]) -> ToolS
     `{"source": "module:name", ...}` is what `name` returns for the other keys, which it is called
     with. Raises `ConfigError` for what cannot be imported and for arguments that do not fit.
     """
-    from agentrl.registry import load
-
     if isinstance(given, str):
-        return load(given)
+        return import_callable(given)
     if not isinstance(given, Mapping):
         return given
     settings = dict(cast("Mapping[str, Any]", given))
@@ -29,7 +28,7 @@ def named_tool(given: ToolSource | LateTools | str | Mapping[str, Any]) -> ToolS
             f"a tool is given as {dict(given)}, without what it is; add "
             '`source: "module:name"`, such as `source: agentrl_tools.mcp:mcp_tools`'
         )
-    make = cast("Callable[..., ToolSource | LateTools]", load(source))
+    make = cast("Callable[..., ToolSource | LateTools]", import_callable(source))
     try:
         return make(**settings)
     except TypeError as error:

@@ -7,6 +7,7 @@ import typer
 
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import out
+from agentrl.runtime.machine import device_of
 
 app = typer.Typer(help="Engines that runs on other machines use.", no_args_is_help=True)
 
@@ -44,7 +45,6 @@ def serve(
     from agentrl.engine.remote.serving import listening_place, serve_until_told
     from agentrl.errors import ConfigError
     from agentrl.models.place import policy_place
-    from agentrl.run import build
     from agentrl.run.build_engine import recipe_of
 
     config = load_config(config_file, overrides or ())
@@ -56,7 +56,7 @@ def serve(
         )
     host, port = listening_place(listen)
     key = read_key(config.engine.key_file)
-    recipe = recipe_of(config, policy_place(folder), device=build.device_of(config.policy.device))
+    recipe = recipe_of(config, policy_place(folder), device=device_of(config.policy.device))
     asyncio.run(
         serve_until_told(
             recipe,

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from agentrl.config.caps import schedule_conflicts
 from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import ConfigProblem
 from agentrl.config.drafting import draft_conflicts
-from agentrl.config.endpoint import endpoint_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import UNTIL_STEPS, RunConfig
 from agentrl.config.section import peeking
@@ -305,6 +303,72 @@ def _context_trains(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _schedule(config: RunConfig) -> Iterator[str]:
+    """Yield what the schedule of lengths and the rest of a config cannot do together."""
+    schedule, branching = config.rollout.schedule, config.rollout.branching
+    if schedule is None:
+        return
+    least = {
+        "min_turn_tokens": (schedule.min_turn_tokens, "sampling.max_turn_tokens"),
+        "min_turns": (schedule.min_turns, "rollout.max_turns"),
+    }
+    limits = {
+        "min_turn_tokens": config.sampling.max_turn_tokens,
+        "min_turns": config.rollout.max_turns,
+    }
+    if all(value is None for value, _ in least.values()):
+        yield (
+            "rollout.schedule has neither min_turn_tokens nor min_turns, and nothing would change; "
+            "set one of them, or leave the section out"
+        )
+    for key, (value, limit) in least.items():
+        if value is not None and value >= limits[key]:
+            yield (
+                f"rollout.schedule.{key} is {value} and {limit} is {limits[key]}, which is the "
+                "most: nothing would change; lower the first, or leave it out"
+            )
+    tokens = schedule.min_turn_tokens
+    if tokens is not None and branching.topology != "none" and branching.probe_tokens >= tokens:
+        yield (
+            f"rollout.branching.probe_tokens is {branching.probe_tokens} and "
+            f"rollout.schedule.min_turn_tokens is {tokens}: a turn must go on after its probe; "
+            "lower the first"
+        )
+
+
+def _endpoint(config: RunConfig) -> Iterator[str]:
+    """Yield what a server of somebody else's and the rest of a config cannot do together."""
+    engine = config.engine
+    if engine.kind != "endpoint":
+        if engine.endpoint is not None:
+            yield (
+                f"engine.endpoint is set and engine.kind is {engine.kind}, which asks no server; "
+                "set engine.kind: endpoint, or leave it out"
+            )
+        return
+    if engine.endpoint is None:
+        yield (
+            "engine.kind is endpoint and engine.endpoint does not say which; set "
+            "engine.endpoint.urls and engine.endpoint.model"
+        )
+    if config.learn.lora is None:
+        yield (
+            "engine.kind is endpoint and learn.lora is not set: an endpoint takes adapters, and no "
+            "other weights; set learn.lora"
+        )
+    for key in ("processes", "addresses", "python", "broadcast"):
+        if value := getattr(engine, key):
+            yield (
+                f"engine.{key} is {value} and engine.kind is endpoint, whose servers somebody else "
+                "starts; leave it out"
+            )
+    if config.policy.make is not None and config.policy.make.vision is not None:
+        yield (
+            "policy.make.vision is set and engine.kind is endpoint, which is shown no images; use "
+            "engine.kind local or vllm"
+        )
+
+
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _one_policy,
     _heads,
@@ -313,11 +377,11 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _turn_fits,
     _mode,
     _engines,
-    endpoint_conflicts,
+    _endpoint,
     _branching,
     draft_conflicts,
     curation_conflicts,
-    schedule_conflicts,
+    _schedule,
     _isolated,
     _warmed_up,
     _batch_splits,

@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from agentrl.engine.image_encoder import ImageEncoder, PromptImages
 from agentrl.engine.weights import Weights
-from agentrl.models.vision.model import sees
-from agentrl.models.vision.processor import ImageProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +64,3 @@ class DecoderCapacity:
     context_tokens: int
     prefill_tokens: int
     """Prompt tokens of one call, beside one token per slot."""
-
-
-def open_decoder(
-    model: PreTrainedModel,
-    capacity: DecoderCapacity,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    images: ImageProcessor | None = None,
-) -> ModelDecoder:
-    """Return the fast decoder for architectures it knows, or one that calls the model itself.
-
-    Only the fast one takes images, of a model that sees and with a processor.
-    """
-    from agentrl.engine.fallback import FallbackDecoder
-    from agentrl.engine.llama import LlamaDecoder
-    from agentrl.engine.llama_shape import shape_of
-
-    shape = shape_of(model)
-    if shape is None:
-        return FallbackDecoder(model, capacity, device=device, dtype=dtype)
-    eyes = None
-    if images is not None and sees(model):
-        eyes = ImageEncoder(model, images, device=device, dtype=dtype)
-    return LlamaDecoder(model, shape, capacity, device=device, dtype=dtype, eyes=eyes)

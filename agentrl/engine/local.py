@@ -18,7 +18,8 @@ import torch
 from transformers import PreTrainedModel
 
 from agentrl.engine.cache_slots import CacheSlot, place
-from agentrl.engine.decoder import DecoderCapacity, DecodeSegment, open_decoder
+from agentrl.engine.decoder import DecoderCapacity, DecodeSegment
+from agentrl.engine.decoder_choice import open_decoder
 from agentrl.engine.image_encoder import PromptImages
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest

@@ -3,13 +3,28 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from agentrl.policy import PolicyEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from agentrl.models.vision.processor import ImageProcessor
-    from agentrl.run.build_engine import ClosableEngine
+
+
+class ClosableEngine(PolicyEngine, Protocol):
+    """A policy engine for `async with`, which closes it."""
+
+    async def __aenter__(self) -> PolicyEngine: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +60,7 @@ class EngineSpec:
         model: "PreTrainedModel | None" = None,
         tokenizer: "PreTrainedTokenizerBase | None" = None,
         images: "ImageProcessor | None" = None,
-    ) -> "ClosableEngine":
+    ) -> ClosableEngine:
         """Return the engine, made in this process; what is not given is loaded from the folder.
 
         Raises `ConfigError` for what the engine refuses.

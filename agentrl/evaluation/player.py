@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 from agentrl.authoring.gold import Act, gold_action, play
 from agentrl.config.run import RolloutSection, RunConfig
@@ -14,11 +14,11 @@ from agentrl.env import Action, Env, GoldPlayer, Observation, ToolSchema, call, 
 from agentrl.errors import ConfigError, EnvError, RolloutError, blame, first_error
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.message import Message
-from agentrl.registry import load
 from agentrl.rollout.env_replay import close_world
 from agentrl.rollout.scheduler.topology import check_scored
 from agentrl.run import build
 from agentrl.runtime.heap import frozen_heap
+from agentrl.runtime.imports import import_callable
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.scope import run_scope
 from agentrl.runtime.seeds import derive
@@ -49,7 +49,7 @@ def find_player(name: str, *, seed: int) -> Player:
         return _RandomPlayer(seed)
     if ":" not in name:
         raise ConfigError(f"--player is {name!r}, wanted gold, random or module:function")
-    return _ScriptedPlayer(name, cast("Callable[..., Any]", load(name)))
+    return _ScriptedPlayer(name, import_callable(name))
 
 
 async def evaluate_player(config: RunConfig, name: str, progress: RunProgress) -> EvaluationReport:

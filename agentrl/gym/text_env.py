@@ -22,8 +22,8 @@ from agentrl.errors import ConfigError, ForkUnsupported
 from agentrl.gym.space_words import action_words, check_words, read_action, state_words
 from agentrl.gym.toy_text import WORDINGS, ToyTextWording
 from agentrl.message import Message
-from agentrl.registry import import_named, load
 from agentrl.rewards import answers
+from agentrl.runtime.imports import import_callable, import_named
 from agentrl.runtime.threads import CallThread
 from agentrl.task import Split, Task
 
@@ -212,7 +212,7 @@ def _maker(id: str) -> Callable[..., GymEnv]:
     if colon:
         import_named(module, f"gymnasium:{id}")
         if name.isidentifier() and name not in gymnasium.registry:
-            return cast(Callable[..., GymEnv], load(id))
+            return cast(Callable[..., GymEnv], import_callable(id))
     try:
         gymnasium.spec(name)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:

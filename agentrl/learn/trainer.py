@@ -1,14 +1,16 @@
 """Step 8 of the flow: a batch of trees becomes new weights, and the version goes up by one."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -20,31 +22,33 @@ from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watching
+from agentrl.learn.dtensor import alike, local
 from agentrl.learn.ema import WeightEma
 from agentrl.learn.identity import identity_of
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.lora import adapters_of, base_of, is_adapted
+from agentrl.learn.lora import adapters_of, base_of, is_adapted, load_adapter, save_adapter
 from agentrl.learn.method import needed
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.proximal_weights import ELSEWHERE
 from agentrl.learn.proximals.other_weights import anchor_of
+from agentrl.learn.quiet import no_bars
+from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
 from agentrl.learn.sample import Trainable, TrainingGroup, TrainingSample, TurnWeights, sampled
 from agentrl.learn.selection import SelectionContext
 from agentrl.learn.shaping import shaped
-from agentrl.learn.state import read_state, write_state
 from agentrl.learn.swap import swapped
 from agentrl.learn.token_credit import TokenCreditCollector
 from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.metrics.accumulator import MetricAccumulator
-from agentrl.models.folders import prepare
+from agentrl.models.folders import load_model, prepare
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.runtime.seeds import derive
 from agentrl.store.token_credit import TokenCredit
@@ -55,6 +59,11 @@ STEP_WAY_OUT = (
     "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
     "or learn.lora, or give the engine less (engine.slots, engine.vllm.memory_fraction)."
 )
+
+if TYPE_CHECKING:
+    from agentrl.config.run import RunConfig
+
+TrainerT = TypeVar("TrainerT", bound="PolicyTrainer")
 
 
 class PolicyTrainer:
@@ -147,6 +156,26 @@ class PolicyTrainer:
             temperature=temperature,
             head_at_positions=head_at_positions,
             ranks=self.ranks,
+        )
+
+    @classmethod
+    def from_config(
+        cls: type[TrainerT],
+        model: PreTrainedModel,
+        config: "RunConfig",
+        *,
+        images: ImageProcessor | None = None,
+        **options: Any,
+    ) -> TrainerT:
+        """Return the trainer of a run's config, the same on every rank."""
+        return cls(
+            model,
+            config.learn,
+            seed=derive(config.run.seed, "trainer"),
+            temperature=config.sampling.temperature,
+            steps=config.run.steps,
+            images=images,
+            **options,
         )
 
     def _check_anchor(self, config: LearnSection) -> None:
@@ -254,11 +283,11 @@ class PolicyTrainer:
 
     def write_state(self, folder: Path) -> None:
         """Write what a checkpoint holds besides the policy and counters. A collective."""
-        write_state(self, folder)
+        _write_state(self, folder)
 
     def read_state(self, checkpoint: Path) -> None:
         """Take over a checkpoint; see `checkpoint.load`, which checks it. A collective."""
-        read_state(self, checkpoint)
+        _read_state(self, checkpoint)
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -434,3 +463,99 @@ def _digest(rows: Sequence[CreditedSample]) -> str:
         for array in (row.token_ids, row.mask, np.asarray(row.advantages, dtype=np.float64)):
             digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+def _write_state(trainer: PolicyTrainer, folder: Path) -> None:
+    """Write everything but the policy and the counters. A collective; all ranks see `folder`."""
+    ranks = trainer.ranks
+    if ranks.rank:
+        # Before the collectives: after the last of them the first rank renames the folder.
+        (folder / _random_file(ranks)).write_text(json.dumps(random_state()), encoding="utf-8")
+    if is_adapted(trainer.model):
+        save_adapter(trainer.model, folder / "adapter" if ranks.rank == 0 else None)
+    if trainer.ema is not None:
+        ranks.write(folder, "ema", trainer.ema.state())
+    ranks.write(folder, "optimizer", trainer.optimizer.state(masters=trainer.rounds))
+    if ranks.rank:
+        return
+    if trainer.critic is not None:
+        save_file(_contiguous(trainer.critic.state()), folder / "critic.safetensors")
+    if anchor := trainer.anchor.state():
+        save_file(_contiguous(anchor), folder / f"{trainer.anchor.name}.safetensors")
+
+
+def _read_state(trainer: PolicyTrainer, checkpoint: Path) -> None:
+    """Take over a checkpoint whose files and model were found to be right. A collective.
+
+    Everything is read before anything is changed. Raises `ConfigError` for what the config asks for
+    and the checkpoint has not.
+    """
+    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+    weights = trainer.optimizer.weights()
+    kept = checkpoint / f"{trainer.anchor.name}.safetensors"
+    anchor = load_file(kept) if kept.is_file() else {}
+    moments = trainer.ranks.read(
+        checkpoint, "optimizer", {n: weights[n.partition(".")[2]] for n in _kinds(weights)}
+    )
+    critic = dict[str, Tensor]()
+    if trainer.critic is not None:
+        _check_there(checkpoint, "critic", "learn.critic")
+        critic = load_file(checkpoint / "critic.safetensors")
+        trainer.critic.check_state(critic)
+    average = dict[str, Tensor]()
+    if trainer.ema is not None:
+        _check_there(checkpoint, "ema", "learn.ema")
+        average = trainer.ranks.read(checkpoint, "ema", weights)
+    if is_adapted(trainer.model):
+        load_adapter(trainer.model, checkpoint / "adapter")
+    else:
+        _load_weights(trainer, checkpoint)
+    if trainer.ema is not None:
+        trainer.ema.load_state(average)
+    trainer.optimizer.load_state(moments, updates=state["updates"])
+    if trainer.critic is not None:
+        trainer.critic.load_state(critic)
+    trainer.anchor.load_state(anchor)
+    trainer.version = state["version"]
+    own = checkpoint / _random_file(trainer.ranks)
+    if trainer.ranks.rank == 0:
+        set_random_state(state["random"])
+    elif own.is_file():
+        set_random_state(json.loads(own.read_text(encoding="utf-8")))
+    else:  # it was written by fewer ranks
+        torch.manual_seed(derive(trainer.version, "rank", trainer.ranks.rank))
+
+
+def _load_weights(trainer: PolicyTrainer, checkpoint: Path) -> None:
+    model = trainer.model
+    if trainer.ranks.size == 1:
+        with no_bars():
+            loaded = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+        model.load_state_dict(loaded.state_dict())
+        return
+    found = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            local(value).copy_(local(alike(found[name].to(value.dtype), value)))
+
+
+def _kinds(weights: Mapping[str, Tensor]) -> list[str]:
+    kinds = ("exp_avg", "exp_avg_sq", "master")
+    return [f"{kind}.{name}" for name in weights for kind in kinds]
+
+
+def _check_there(checkpoint: Path, name: str, key: str) -> None:
+    """Raise `ConfigError` where a part is missing that is only there if the config asked for it."""
+    if not any((checkpoint / f"{name}{end}").exists() for end in (".safetensors", ".shards")):
+        raise ConfigError(
+            f"{checkpoint} was written without {name}, and the config has {key}; resume with "
+            "the config the run was started with, or start a new run"
+        )
+
+
+def _random_file(ranks: TrainerRanks) -> str:
+    return f"random-{ranks.rank:05d}.json"
+
+
+def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.contiguous() for name, value in state.items()}

@@ -1,6 +1,5 @@
 """From config sections to the parts of a run."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
@@ -38,7 +37,6 @@ from agentrl.rollout.seed_repeats import SeedRepeats
 from agentrl.rollout.task_sampler import TaskSampler, heldout_tasks
 from agentrl.run.folder import RunFolder
 from agentrl.run.preflight import check_env, check_needs
-from agentrl.runtime.machine import set_batch_invariance
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
@@ -48,17 +46,13 @@ from agentrl.store.token_credit import TokenCreditLog
 from agentrl.task import Task
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from agentrl.chat.format import ChatFormat
     from agentrl.engine.placement import DevicePlacement
+    from agentrl.engine.spec import ClosableEngine
     from agentrl.learn.checkpoint import CheckpointManager
     from agentrl.learn.sharded.rank_link import RankLauncher
     from agentrl.learn.trainer import PolicyTrainer
-    from agentrl.models.vision.processor import ImageProcessor
     from agentrl.rollout.branching.branching_topology import BranchingTopology
-    from agentrl.run.build_engine import ClosableEngine
-    from agentrl.run.initial_policy import PolicyModel
+    from agentrl.run.policy_model import PolicyModel
 
 
 def build_env_factory(config: RunConfig, *, plays: bool = True) -> Callable[[], Env]:
@@ -408,32 +402,6 @@ def build_token_credit_log(config: RunConfig, folder: RunFolder) -> TokenCreditL
     return TokenCreditLog(folder.path, limit_bytes=config.view.record_bytes)
 
 
-def build_chat_format(
-    config: RunConfig,
-    tokenizer: "PreTrainedTokenizerBase",
-    images: "ImageProcessor | None" = None,
-) -> "ChatFormat":
-    """Return the chat format of this policy; `images` is its image processor, where it sees."""
-    from agentrl.chat.format import ChatFormat
-
-    return ChatFormat(
-        tokenizer,
-        dialect=config.policy.dialect,
-        template=config.policy.template,
-        images=images,
-    )
-
-
-def build_trainer_settings(config: RunConfig, images: "ImageProcessor | None") -> dict[str, Any]:
-    """Return a trainer's arguments besides its model and its section, the same on every rank."""
-    return {
-        "seed": derive(config.run.seed, "trainer"),
-        "temperature": config.sampling.temperature,
-        "steps": config.run.steps,
-        "images": images,
-    }
-
-
 def build_trainer(config: RunConfig, policy: "PolicyModel") -> "PolicyTrainer":
     """Return the learning half around a policy, which it changes: the engine has copied it before.
 
@@ -445,9 +413,7 @@ def build_trainer(config: RunConfig, policy: "PolicyModel") -> "PolicyTrainer":
         return leading_trainer(config, policy, _build_rank_launcher(config))
     from agentrl.learn.trainer import PolicyTrainer
 
-    return PolicyTrainer(
-        policy.model, config.learn, **build_trainer_settings(config, policy.images)
-    )
+    return PolicyTrainer.from_config(policy.model, config, images=policy.images)
 
 
 def _build_rank_launcher(config: RunConfig) -> "RankLauncher | None":
@@ -510,26 +476,3 @@ def _allowed_gap(config: RunConfig) -> float:
     """Return the gap of log-probs of trainer and engine that rounding alone allows, in nats."""
     is_exact = config.policy.dtype == config.learn.precision == "float32"
     return 0.01 if is_exact and config.engine.kind != "endpoint" else 0.5
-
-
-def set_thread_count(count: int) -> None:
-    """Let torch use so many threads in this process.
-
-    They sleep where they wait for each other. By default they spin, and beside other work the one
-    that is waited for has no core: a step with two threads then takes four times the CPU time.
-    """
-    # OpenMP reads it once, when torch is imported first; processes that we start inherit it.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    set_batch_invariance()
-    import torch
-
-    torch.set_num_threads(count)
-
-
-def device_of(name: str) -> str:
-    """Return the device a config names; `auto` is CUDA where there is one."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name

@@ -3,13 +3,12 @@
 import shutil
 import sys
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentrl.engine.placement import DevicePlacement, place_devices, visible_devices
-from agentrl.engine.spec import EngineSpec
+from agentrl.engine.spec import ClosableEngine, EngineSpec
 from agentrl.errors import ConfigError
-from agentrl.policy import PolicyEngine, Sampling
+from agentrl.policy import Sampling
 from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:
@@ -17,20 +16,7 @@ if TYPE_CHECKING:
 
     from agentrl.config.run import EngineSection, RunConfig
     from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
-    from agentrl.run.initial_policy import PolicyModel
-
-
-class ClosableEngine(PolicyEngine, Protocol):
-    """A policy engine for `async with`, which closes it."""
-
-    async def __aenter__(self) -> PolicyEngine: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    from agentrl.run.policy_model import PolicyModel
 
 
 def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineSpec:

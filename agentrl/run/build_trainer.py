@@ -14,13 +14,12 @@ from agentrl.learn.sharded.rank_link import RankLauncher, RankLink, blaming
 from agentrl.learn.sharded.rank_spec import RankSpec, device_of, join, plain_config
 from agentrl.learn.sharded.rank_zero import RankZeroTrainer
 from agentrl.learn.sharded.torchrun import TorchrunRankLink, announce, meeting_point
-from agentrl.run import build
 from agentrl.run.build_engine import placement_of
 from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.weight_sync.transfer_group import store_at
 
 if TYPE_CHECKING:
-    from agentrl.run.initial_policy import PolicyModel
+    from agentrl.run.policy_model import PolicyModel
 
 
 class LocalRankLauncher:
@@ -102,5 +101,6 @@ def _setup(config: RunConfig, policy: "PolicyModel", *, size: int) -> RankSpec:
 def _trainer(
     config: RunConfig, policy: "PolicyModel", ranks: MeshRanks, link: RankLink
 ) -> RankZeroTrainer:
-    settings = build.build_trainer_settings(config, policy.images)
-    return RankZeroTrainer(policy.model, config.learn, **settings, ranks=ranks, link=link)
+    return RankZeroTrainer.from_config(
+        policy.model, config, images=policy.images, ranks=ranks, link=link
+    )

@@ -18,10 +18,11 @@ from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.models.place import is_gguf, policy_place
 from agentrl.run import build
 from agentrl.run.evaluation_folder import open_record
-from agentrl.run.initial_policy import load_policy
+from agentrl.run.policy_model import load_policy
 from agentrl.run.preflight import check_machine
 from agentrl.runtime.atomic_files import write_json
 from agentrl.runtime.heap import frozen_heap
+from agentrl.runtime.machine import set_thread_count
 from agentrl.runtime.progress import RunProgress, SilentProgress
 from agentrl.runtime.reachability import endpoint_faults
 from agentrl.runtime.scope import run_scope
@@ -92,7 +93,7 @@ def evaluate(
             f"engine.kind is vllm, which is given folders, and {path} is a GGUF file; set "
             "engine.kind to local, or evaluate policy/ of a run that starts from it"
         )
-    build.set_thread_count(config.run.threads)
+    set_thread_count(config.run.threads)
     if out is None:
         return run_to_the_end(_evaluate(config, path, progress, None))
     with open_record(out, config, path, resume=resume) as record:

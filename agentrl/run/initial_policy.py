@@ -20,10 +20,9 @@ from agentrl.env import Env
 from agentrl.errors import CancelledRollout
 from agentrl.message import Message
 from agentrl.metrics.diagnostics import memorised
-from agentrl.models.place import policy_place
 from agentrl.models.provenance import provenance
 from agentrl.rollout.demonstrations import demonstrate
-from agentrl.run import build
+from agentrl.run.policy_model import PolicyModel, build_chat_format, load_policy, save_policy
 from agentrl.run.summary import RunSummary
 from agentrl.runtime.atomic_files import new_folder
 from agentrl.runtime.progress import RunProgress
@@ -31,51 +30,10 @@ from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import in_stoppable_thread
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from agentrl.chat.format import ChatFormat
     from agentrl.learn.demonstrate import DemonstrationTurns
-    from agentrl.models.vision.processor import ImageProcessor
 
 VOCABULARY_EPISODES = 2000
 """Number of demonstrations a new tokenizer is trained on."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyModel:
-    """A model, and how it speaks."""
-
-    path: Path | str
-    """Folder of its files, or their name on the hub."""
-    model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
-    chat: "ChatFormat"
-    images: "ImageProcessor | None" = None
-    """Image processor, where the policy sees."""
-
-
-def load_policy(config: RunConfig, path: Path | str) -> PolicyModel:
-    """Return the policy that a path names: a folder, a GGUF file or a name."""
-    from agentrl.models.folders import load_images, load_model, load_tokenizer
-
-    path = policy_place(path)
-    device = build.device_of(config.policy.device)
-    tokenizer = load_tokenizer(path)
-    model = load_model(path, dtype=config.policy.dtype, device=device)
-    images = load_images(path, model)
-    chat = build.build_chat_format(config, tokenizer, images)
-    return PolicyModel(path, model, tokenizer, chat, images)
-
-
-def save_policy(policy: PolicyModel, folder: Path) -> None:
-    """Write the policy as a Hugging Face folder."""
-    from agentrl.learn.quiet import no_bars
-
-    with no_bars():
-        policy.model.save_pretrained(folder)
-    policy.tokenizer.save_pretrained(folder)
-    if policy.images is not None:
-        policy.images.save_pretrained(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +145,7 @@ class InitialPolicyBuilder:
             images = None
             if section.vision is not None:
                 images = make_images(section.vision, token_id=ids[1])
-        chat = build.build_chat_format(self.config, tokenizer, images)
+        chat = build_chat_format(self.config, tokenizer, images)
         return PolicyModel(scratch, model, tokenizer, chat, images)
 
     def _warm(

@@ -11,8 +11,9 @@ from agentrl.engine.vllm_release import check_release
 from agentrl.errors import ConfigError
 from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
 from agentrl.models.place import gguf_fault
-from agentrl.registry import load, spec
+from agentrl.registry import spec
 from agentrl.runtime.distribution import install_command
+from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed, version_of
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
 
@@ -70,7 +71,7 @@ def missing_needs(config: "RunConfig", needs: Iterable[str]) -> Iterator[str]:
     if config.cluster.kind == "ray" and _ray_address(config):
         return
     for need in needs:
-        yield from load(need)(config)  # pyright: ignore[reportGeneralTypeIssues, reportReturnType]
+        yield from import_callable(need)(config)  # pyright: ignore[reportGeneralTypeIssues, reportReturnType]
 
 
 def missing_cuda(torch_version: str | None, drivers: tuple[Path, ...] = DRIVERS) -> str:

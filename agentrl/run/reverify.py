@@ -22,6 +22,7 @@ from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scores import ScoringRules
 from agentrl.run import build
 from agentrl.run.evaluation_folder import CONFIG, POLICY, STORE
+from agentrl.runtime.machine import set_thread_count
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.scope import run_scope
 from agentrl.runtime.threads import run_to_the_end
@@ -114,7 +115,7 @@ def reverify(
             f"{folder} is a run, and today's train tasks cannot be looked up by their ids; leave "
             "--tasks today out, or name the folder of agentrl eval --out"
         )
-    build.set_thread_count(config.run.threads)
+    set_thread_count(config.run.threads)
     try:
         with StoreReader(folder / STORE) as store:
             facts = store.facts()[-limit if limit else 0 :]

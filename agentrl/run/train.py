@@ -2,30 +2,30 @@
 
     step  what travels                          who does it
     ----  ------------------------------------  -----------------------------------------------
-    1     tasks of a split                      sampler.py (Task: task.py)
-    2     messages and tool calls               env.py, tool.py, sandbox.py; tool_env.py is the
-                                                environment most people need
+    1     tasks of a split                      rollout/task_sampler.py (`Task`: task.py)
+    2     messages and tool calls               env.py, tool.py, sandbox.py; authoring/tool_env.py
+                                                is the environment most people need
     3     token ids out, sampled tokens back    policy.py; engine/local.py, with chat/ in between
     4     trajectories as a tree of tokens      trajectory.py, recorded by rollout/episode.py
-    5     groups of trajectories                rollout/gate/ (when they run), rollout/runner.py;
-                                                contracts in scheduler.py
-    6     samples, laid out for the model       learn/sample.py, batch.py, layouts/
+    5     groups of trajectories                rollout/scheduler/ (when they run),
+                                                rollout/runner.py (how one is played)
+    6     samples, laid out for the model       learn/sample.py, micro_batch.py, layouts/
     7     credit per token                      learn/advantage.py, and a method of advantages/
     8     loss, gradient, weights, version+1    learn/trainer.py; contracts in loss.py, proximal.py,
                                                 correction.py, each with a package of methods
-    9     weights into the engine               Gate.load, in `_Loop._step` below
+    9     weights into the engine               `TrainingLoop._step` below, with weight_sync/
 
-cluster/ has the worlds of step 2 in workers on other machines, engine/remote/ the engines of step 3
-in processes of their own, engine/endpoint/ asks servers that somebody else started, learn/sharded/
-is the trainer of step 8 on several devices; sync/ is how weights get from one to the other.
-preflight.py looks for what a config needs before anything heavy is imported.
-gateway/ makes an agent program a world; vision/ is what images become in steps 3, 6 and 8.
+cluster/ has the environments of step 2 in workers on other machines, engine/remote/ the engines of
+step 3 in processes of their own, engine/endpoint/ asks servers that somebody else started,
+learn/sharded/ is the trainer of step 8 on several devices. gateway/ makes an agent program an
+environment; models/vision/ is what images become in steps 3, 6 and 8.
 
-Beside the flow: first_policy.py (where the weights come from), evaluation/ (how good they are),
-wiring.py, branching.py and curating.py (config sections to parts), run_folder.py, run_id.py,
-summary.py and metrics.py (what stays on disk), store/ (what survives a crash), simulate/ (the same
-scheduler in virtual time), leftovers.py (what a killed run left), grading/ (checking apart from the
-episode).
+Beside the flow, in this folder: preflight.py (what a config needs, before anything heavy is
+imported), initial_policy.py (where the weights come from), build.py and extensions/ (config
+sections to parts), evaluate.py and reverify.py (other commands made of the same parts), folder.py
+and summary.py (what stays on disk). Outside: evaluation/ (how good a policy is), events/ and store/
+(what survives a crash), metrics/, simulate/ (the same scheduler in virtual time), grading/
+(checking apart from the episode), runtime/ (processes, files, threads and this machine).
 
 Decisions are pure functions over frozen values (scheduler, advantage, loss, correction); the loops
 here and in rollout/ are thin. `rollout/` never imports torch; only `learn/` and `engine/` do.
@@ -74,11 +74,13 @@ from agentrl.run.extensions.curation import (
     draft_files,
 )
 from agentrl.run.folder import RunFolder
-from agentrl.run.initial_policy import InitialPolicyBuilder, PolicyModel
+from agentrl.run.initial_policy import InitialPolicyBuilder
+from agentrl.run.policy_model import PolicyModel
 from agentrl.run.preflight import check_training
 from agentrl.run.summary import RunSummary
 from agentrl.runtime.atomic_files import first_disk_error
 from agentrl.runtime.heap import frozen_heap
+from agentrl.runtime.machine import set_thread_count
 from agentrl.runtime.progress import ProgressPhase, RunProgress, SilentProgress
 from agentrl.runtime.run_id import new_run_id, using_run_id
 from agentrl.runtime.scope import run_scope
@@ -130,7 +132,7 @@ def train(
     progress = progress or SilentProgress()
     check_training(config, progress.say)
     make_env = build.build_env_factory(config)
-    build.set_thread_count(config.run.threads)
+    set_thread_count(config.run.threads)
     env = make_env()
     heldout = build.build_evaluation_tasks(config, env, progress.say)
     build.check_splits(config, env, heldout)
@@ -145,7 +147,7 @@ def warmstart(config: RunConfig, *, progress: RunProgress | None = None) -> Path
     """Make the first policy of `config` and no more; return its Hugging Face folder."""
     progress = progress or SilentProgress()
     check_training(config, progress.say)
-    build.set_thread_count(config.run.threads)
+    set_thread_count(config.run.threads)
     place = config.run.folder / config.run.name
     with first_disk_error(place), RunFolder.open(config, resume=False) as folder:
         summary = RunSummary(folder.summary)

@@ -115,3 +115,26 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def set_thread_count(count: int) -> None:
+    """Let torch use so many threads in this process.
+
+    They sleep where they wait for each other. By default they spin, and beside other work the one
+    that is waited for has no core: a step with two threads then takes four times the CPU time.
+    """
+    # OpenMP reads it once, when torch is imported first; processes that we start inherit it.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_batch_invariance()
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def device_of(name: str) -> str:
+    """Return the device a config names; `auto` is CUDA where there is one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name

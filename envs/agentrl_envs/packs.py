@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from agentrl.errors import ConfigError
-from agentrl.registry import load
+from agentrl.runtime.imports import import_callable
 
 P = TypeVar("P")
 
@@ -19,7 +19,7 @@ def made_pack(pack: str | P, kwargs: Mapping[str, Any]) -> P:
         if kwargs:
             raise ConfigError(f"settings {sorted(kwargs)} are for a pack given as module:name")
         return pack
-    maker = load(pack)
+    maker = import_callable(pack)
     try:
         inspect.signature(maker).bind(**kwargs)
     except TypeError as error:

@@ -23,7 +23,7 @@ from agentrl.learn.sharded.torchrun import SETUP, announce, awaited_setup
 from agentrl.metrics.writer import read_metrics
 from agentrl.run import train
 from agentrl.run.build_trainer import leading_trainer
-from agentrl.run.initial_policy import PolicyModel
+from agentrl.run.policy_model import PolicyModel
 from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.weight_sync.transfer_group import store_at
 from tests.support.learning import model_of, trees_of

@@ -282,8 +282,8 @@ def test_threads_that_wait_do_not_spin(root: Path) -> None:
         "import sys, os\n"
         "import agentrl.run.train\n"
         "assert 'torch' not in sys.modules, 'too late for the variable'\n"
-        "from agentrl import wiring\n"
-        "wiring.use_threads(2)\n"
+        "from agentrl.runtime.machine import set_thread_count\n"
+        "set_thread_count(2)\n"
         "print(os.environ['OMP_WAIT_POLICY'])\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}

@@ -10,7 +10,7 @@ from agentrl.config.load import load_config
 from agentrl.learn.sharded.processes import LocalRankLink
 from agentrl.learn.sharded.rank_zero import RankZeroTrainer
 from agentrl.run.build_trainer import leading_trainer
-from agentrl.run.initial_policy import PolicyModel
+from agentrl.run.policy_model import PolicyModel
 from tests.support.learning import model_of
 from tests.support.processes import runs
 

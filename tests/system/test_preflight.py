@@ -26,7 +26,7 @@ from agentrl.env import say
 from agentrl.errors import ConfigError, LearnError
 from agentrl.evaluation.endpoint import HttpEndpoint
 from agentrl.learn.trainer import PolicyTrainer
-from agentrl.registry import load, registry, spec
+from agentrl.registry import registry, spec
 from agentrl.run import build
 from agentrl.run.evaluate import evaluate
 from agentrl.run.preflight import (
@@ -36,6 +36,7 @@ from agentrl.run.preflight import (
     check_training,
     missing_cuda,
 )
+from agentrl.runtime.imports import import_callable
 from agentrl.runtime.reachability import CONNECT_S, endpoint_faults, place_faults, unreachable
 from agentrl_envs.gui.desktop.launch import PYTHON
 from agentrl_envs.gui.tasks.catalogue import TEMPLATES
@@ -206,7 +207,7 @@ def test_what_is_registered_as_needed_is_what_the_tools_need(env: str) -> None:
 def test_every_need_that_is_registered_is_a_function() -> None:
     every = {need for one in registry.values() for need in one.needs}
     assert len(every) >= 8
-    assert all(map(load, every))
+    assert all(map(import_callable, every))
 
 
 def wanted_by(template: DesktopTemplate, seed: int) -> Wanted | None:

@@ -33,7 +33,7 @@ from agentrl.learn.trainer import PolicyTrainer
 from agentrl.metrics.writer import read_metrics
 from agentrl.run import train
 from agentrl.run.build_trainer import leading_trainer
-from agentrl.run.initial_policy import PolicyModel
+from agentrl.run.policy_model import PolicyModel
 from tests.support.learning import model_of, trees_of
 from tests.support.sharded_runs import assert_gone, config_file
 

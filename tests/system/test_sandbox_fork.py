@@ -231,7 +231,7 @@ import os, socket
 from agentrl_sandbox.inside import interpreter
 from agentrl_sandbox.inside.frames import encode
 def fork(self, request):
-    ends, self._fds = interpreter.Endpoints(*self._fds), []
+    ends, self._fds = interpreter.InterpreterDescriptors(*self._fds), []
     pid = os.fork()
     if pid == 0:
         hello = encode({"nonce": request["nonce"], "hello": True})
@@ -239,7 +239,7 @@ def fork(self, request):
         os._exit(0)
     os.waitpid(pid, 0)
     globals()["held"] = ends
-interpreter.Interpreter._fork = fork
+interpreter.CellInterpreter._fork = fork
 """
 """Planted in a session: for its copy greets a process that is gone when the keeper hears of it."""
 LOWER_THE_LIMIT = """
@@ -278,7 +278,7 @@ import os, socket, time
 from agentrl_sandbox.inside import interpreter
 from agentrl_sandbox.inside.frames import encode
 def fork(self, request):
-    ends, self._fds = interpreter.Endpoints(*self._fds), []
+    ends, self._fds = interpreter.InterpreterDescriptors(*self._fds), []
     if os.fork() == 0:
         with socket.socket(fileno=ends.channel) as channel:
             channel.sendall(encode({"nonce": request["nonce"], "hello": True}))
@@ -287,7 +287,7 @@ def fork(self, request):
             time.sleep(0.3)
         os._exit(0)
     globals()["held"] = ends
-interpreter.Interpreter._fork = fork
+interpreter.CellInterpreter._fork = fork
 """
 """Planted in a session: its copy greets, and what it says next is no greeting."""
 

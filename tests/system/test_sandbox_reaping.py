@@ -558,7 +558,7 @@ def test_leases_are_refused_where_others_could_write_them(place: Path) -> None:
     done = collect(place)
     assert done.returncode == 2
     assert "mode 0700" in done.stderr
-    script = "from agentrl_sandbox.lease import ResourceLease\nLease.take('process', 'x')"
+    script = "from agentrl_sandbox.lease import ResourceLease\nResourceLease.take('process', 'x')"
     ran = subprocess.run(
         [sys.executable, "-c", script],
         env=environment(place),
@@ -850,7 +850,7 @@ def test_containers_go_also_when_the_engine_was_killed_with_the_trainer(place: P
         engine.import_image()
         script = (
             "import sys\nfrom agentrl_sandbox.lease import ResourceLease, new_mark\n"
-            f"path = new_mark()\nLease.take('container', f'{LABEL_POOL}={{path}}', "
+            f"path = new_mark()\nResourceLease.take('container', f'{LABEL_POOL}={{path}}', "
             f"engine={engine.socket!r})\n"
         )
         with running(place, script + WAIT) as owner, running(place, script + WAIT) as other:

@@ -283,7 +283,7 @@ def test_the_numbers_are_those_of_the_kernel(machine: str) -> None:
 
 ASKED = """
 import ctypes, errno, os, socket
-from agentrl_sandbox.inside import kernel, notify, seccomp
+from agentrl_sandbox.inside import kernel, syscall_listener, seccomp
 
 NEW = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS
 UNSHARE = {"x86_64": 272, "aarch64": 97}[os.uname().machine]
@@ -323,13 +323,13 @@ if asking == 0:
     os._exit(0)
 theirs.close()
 _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
-listener = notify.Listener(fd)
+listener = syscall_listener.SyscallListener(fd)
 assert ours.recv(100) == b"EBUSY"
 allowed = 0
 while True:
-    ready = notify.select.poll()
-    ready.register(listener, notify.select.POLLIN)
-    ready.register(ours, notify.select.POLLIN)
+    ready = syscall_listener.select.poll()
+    ready.register(listener, syscall_listener.select.POLLIN)
+    ready.register(ours, syscall_listener.select.POLLIN)
     assert ready.poll(10_000)
     asked = listener.next()
     if asked is None:
@@ -351,7 +351,7 @@ assert os.waitpid(asking, 0)[1] == 0
 
 KILLED = """
 import os, signal, socket, time
-from agentrl_sandbox.inside import kernel, notify, seccomp
+from agentrl_sandbox.inside import kernel, syscall_listener, seccomp
 
 ours, theirs = socket.socketpair()
 other_lives, let_it_end = os.pipe()
@@ -371,11 +371,11 @@ if asking == 0:
     os._exit(1)
 theirs.close()
 _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
-listener = notify.Listener(fd)
+listener = syscall_listener.SyscallListener(fd)
 assert listener.next() is None  # and does not block
 ours.send(b"!")
-poll = notify.select.poll()
-poll.register(listener, notify.select.POLLIN)
+poll = syscall_listener.select.poll()
+poll.register(listener, syscall_listener.select.POLLIN)
 assert poll.poll(10_000)
 asked = listener.next() if RECEIVED else None
 os.kill(asking, signal.SIGKILL)

@@ -13,7 +13,7 @@ from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
 from agentrl.run.build_engine import engine_of, recipe_of
 from agentrl.run.evaluate import evaluate
-from agentrl.run.initial_policy import PolicyModel, load_policy
+from agentrl.run.policy_model import PolicyModel, load_policy
 from agentrl.weight_sync.check import CheckedWeights
 from tests.support.engine_models import recipe_in, tiny
 

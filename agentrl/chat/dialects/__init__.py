@@ -10,7 +10,7 @@ from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.dialects.llama3 import LLAMA3
 from agentrl.errors import ConfigError
-from agentrl.registry import import_object
+from agentrl.runtime.imports import import_object
 
 DIALECTS: dict[str, ToolCallDialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
 """Those of agentrl, by name."""

@@ -4,7 +4,7 @@ weights   each version is an adapter of a name of its own, which a request names
           is of the version that it carries, whatever the server does meanwhile
 requests  streams: what has come when one is ended, torn or under old weights stays, and the
           rest is asked for
-answers   read by `answer.Reading`, which takes nothing on trust
+answers   read by `completion_reader.CompletionReader`, which takes nothing on trust
 """
 
 import asyncio

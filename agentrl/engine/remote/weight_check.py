@@ -17,7 +17,7 @@ _numbers = count(1)
 
 @runtime_checkable
 class WeightLoader(Protocol):
-    """The part of what serves an engine that takes weights; see `replaced.Served`."""
+    """The part of what serves an engine that takes weights; see `replicas.EngineBackend`."""
 
     @property
     def name(self) -> str: ...

@@ -13,7 +13,7 @@ from agentrl.evaluation.scaling.methods import (
     TournamentSettings,
 )
 from agentrl.evaluation.scaling.selection import usual_answer
-from agentrl.registry import load
+from agentrl.runtime.imports import import_callable
 
 
 def method_of(section: ScalingSection) -> ScalingMethod:
@@ -43,4 +43,4 @@ def method_of(section: ScalingSection) -> ScalingMethod:
 
 
 def _function(name: str | None) -> Any:
-    return None if name is None else cast("Any", load(name))
+    return None if name is None else cast("Any", import_callable(name))

@@ -19,7 +19,8 @@ from agentrl.errors import ConfigError
 from agentrl.learn.sharded.mesh import MeshRanks
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import load_images, load_model
-from agentrl.run import build
+from agentrl.runtime.machine import device_of as named_device
+from agentrl.runtime.machine import set_thread_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ def plain_config(config: RunConfig) -> Any:
 
 def device_of(config: RunConfig, local_rank: int) -> str:
     """Return the device of a rank; `ConfigError` where its machine has not so many."""
-    kind = build.device_of(config.policy.device).partition(":")[0]
+    kind = named_device(config.policy.device).partition(":")[0]
     if kind != "cuda":
         return kind
     if local_rank >= torch.cuda.device_count():
@@ -111,7 +112,7 @@ def loaded(setup: RankSpec) -> Callable[[Store | None], PolicyTrainer]:
     """Load the model of a rank that follows; return what joins the others, by their store or that
     of `setup`, and returns its trainer."""
     config = setup.run
-    build.set_thread_count(config.run.threads)
+    set_thread_count(config.run.threads)
     device = device_of(config, setup.local_rank)
     model = load_model(setup.policy, dtype=config.policy.dtype, device=device)
     images = load_images(setup.policy, model)
@@ -119,9 +120,7 @@ def loaded(setup: RankSpec) -> Callable[[Store | None], PolicyTrainer]:
     def joins(store: Store | None) -> PolicyTrainer:
         met = store or setup.store()
         ranks = join(config, met, rank=setup.rank, size=setup.size, device=device)
-        return PolicyTrainer(
-            model, config.learn, **build.build_trainer_settings(config, images), ranks=ranks
-        )
+        return PolicyTrainer.from_config(model, config, images=images, ranks=ranks)
 
     return joins
 

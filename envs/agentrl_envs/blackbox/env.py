@@ -11,7 +11,7 @@ from agentrl.env import Action, BaseEnv, Info, Observation, Step, conversation_f
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gateway.server import GatewayAddress, GatewayServer
 from agentrl.gateway.session import GatewayRequest
-from agentrl.registry import load
+from agentrl.runtime.imports import import_callable
 from agentrl.runtime.scope import shared
 from agentrl.task import Split, Task
 from agentrl_envs.blackbox.endpoint import ProgramEndpoint
@@ -194,4 +194,4 @@ def _observation(question: GatewayRequest) -> Observation:
 
 
 def _found(named: Any) -> Any:
-    return load(named) if isinstance(named, str) else named
+    return import_callable(named) if isinstance(named, str) else named

@@ -83,7 +83,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         Args:
             pack: The tasks: a `DesktopPack`, or `module:name` of what makes one of `pack_kwargs`.
             observation: A kind of observation, or several in order; see `observation.Kind`.
-            observation_kwargs: Caps and options; the other fields of `observation.Wants`.
+            observation_kwargs: Caps and options; see `observation.DesktopObservationOptions`.
             coordinates: How the agent names points; see `agentrl_tools.computer.Coordinates`.
             max_turns: Messages of the agent before the episode is truncated; None sets no end.
             system: A system message, if any.

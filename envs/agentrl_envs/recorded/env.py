@@ -12,7 +12,7 @@ from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Patch, Step
 from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.registry import load
+from agentrl.runtime.imports import import_callable
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.recorded.experts import ExpertTrajectory, ExpertTurn, experts_of
 from agentrl_envs.recorded.matching import ActionMatcher, Matches, same_kind
@@ -198,7 +198,7 @@ def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matche
                 "matching and matches are both given; a function of yours has no use "
                 "for matching, so leave one out"
             )
-        own = cast("Callable[[Action, Action], bool]", load(function))
+        own = cast("Callable[[Action, Action], bool]", import_callable(function))
         return lambda said, expert, places: own(said, expert)
     given = dict(matching or {})
     if "ignore" in given:

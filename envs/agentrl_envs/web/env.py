@@ -76,7 +76,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         Args:
             pack: The tasks: a `WebTaskPack`, or `module:name` of what makes one of `pack_kwargs`.
             observation: A kind of observation, or several in order; see `observation.Kind`.
-            observation_kwargs: Caps and options; the other fields of `observation.Wants`.
+            observation_kwargs: Caps and options; the other fields of `view.PageObservationOptions`.
             actions: Names of the tools to offer; all of them when left out.
             screen: Width and height in pixels.
             clock: `real` lets a page's timers, frames and date go on by themselves; under `steps`

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agentrl.env import Action
 from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.registry import load
+from agentrl.runtime.imports import import_callable
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.web.browser.policy import is_within, origin_of
 from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES
@@ -71,11 +71,11 @@ class CustomSitePack:
         if bad := [origin for origin in origins if origin_of(origin) is None]:
             raise ConfigError(f"origins are of the form scheme://host[:port], got {bad}")
         if isinstance(tasks, str):
-            tasks = cast("Callable[[Split, int], Iterable[Task]]", load(tasks))
+            tasks = cast("Callable[[Split, int], Iterable[Task]]", import_callable(tasks))
         self._start_url = start_url
         self._origins = tuple(dict.fromkeys([own, *map(str, map(origin_of, origins))]))
         self._tasks = tasks
-        self._checker = load(checker) if isinstance(checker, str) else checker
+        self._checker = import_callable(checker) if isinstance(checker, str) else checker
         self._app = _app(app) if isinstance(app, str) else app
         self._headers = dict(headers or {})
 
@@ -213,4 +213,4 @@ async def _body(reply: "httpx.Response") -> bytes:
 
 
 def _app(name: str) -> Callable[..., Any]:
-    return cast("Callable[..., Any]", load(name))
+    return import_callable(name)

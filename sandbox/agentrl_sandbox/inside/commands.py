@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 from agentrl_sandbox.inside import kernel, processes
 from agentrl_sandbox.inside.command import CommandNamespace, CommandRequest, RunningCommand
+from agentrl_sandbox.inside.interpreter_start import SessionState
 from agentrl_sandbox.inside.quota import SessionQuota
-from agentrl_sandbox.inside.state import SessionLimits, SessionState
+from agentrl_sandbox.inside.session_limits import SessionLimits
 
 Body = dict[str, Any]
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from agentrl_sandbox.inside import files, interpreter, kernel, network, processes
 from agentrl_sandbox.inside.frames import ChannelFrameReader, encode
 from agentrl_sandbox.inside.session_init import SessionInit
-from agentrl_sandbox.inside.state import SessionLimits
+from agentrl_sandbox.inside.session_limits import SessionLimits
 from agentrl_sandbox.inside.users import SessionUsers
 
 # What model-written code is likely to import: loaded once here, shared by every session.

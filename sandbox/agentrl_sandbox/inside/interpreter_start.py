@@ -18,6 +18,8 @@ from functools import partial
 from typing import Literal
 
 from agentrl_sandbox.inside import kernel, session_directory
+from agentrl_sandbox.inside.command import CommandNamespace, RunningCommand
+from agentrl_sandbox.inside.cpu_time import CpuMeter
 from agentrl_sandbox.inside.frames import START_S, ChannelFrameReader, FrameError, encode
 from agentrl_sandbox.inside.interpreter_process import (
     SCM_CREDENTIALS,
@@ -28,7 +30,7 @@ from agentrl_sandbox.inside.interpreter_process import (
     nonce,
 )
 from agentrl_sandbox.inside.processes import view
-from agentrl_sandbox.inside.state import SessionState
+from agentrl_sandbox.inside.session_directory import SessionDirectory
 from agentrl_sandbox.inside.syscall_listener import PendingSyscall, SyscallListener
 
 Kind = Literal["fresh", "copy", "spare"]
@@ -37,6 +39,32 @@ _GREETING_BYTES_MAX = 2**12
 _SPACE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4)
 APART = kernel.CLONE_NEWUSER | session_directory.OWN
 """Namespaces that a copy unshares."""
+
+
+@dataclass
+class SessionState:
+    """One session: a place for its files, and an interpreter when there is one."""
+
+    id: int
+    place: SessionDirectory
+    life: InterpreterProcess | None = None
+    spare: "InterpreterStart | None" = None
+    """The interpreter as it was before the cell that runs now, waiting to take its place."""
+    commands: dict[int, RunningCommand] = field(default_factory=dict)
+    """Commands by request, while somebody waits for them."""
+    world: CommandNamespace | None = None
+    """User namespace of its commands; made for the first one."""
+    worlds: set[int] = field(default_factory=set[int])
+    """User namespaces of its processes: what a process left behind belongs to."""
+    cpu_s: float = 0.0
+    """Used by processes that are dead and were waited for."""
+    meter: CpuMeter = field(default_factory=CpuMeter)
+    """CPU time that all of its processes were seen to use."""
+
+    @property
+    def used_cpu_s(self) -> float:
+        """CPU time it has used, as far as is known."""
+        return max(self.cpu_s, self.meter.used_s)
 
 
 class InterpreterStartError(Exception):

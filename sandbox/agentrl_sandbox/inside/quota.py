@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agentrl_sandbox.inside.confine import ProcessLimits
-from agentrl_sandbox.inside.state import SessionLimits
+from agentrl_sandbox.inside.session_limits import SessionLimits
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from typing import Any
 
 from agentrl_sandbox.inside import files
 from agentrl_sandbox.inside.commands import Body, CommandReply
-from agentrl_sandbox.inside.state import SessionLimits, SessionState
+from agentrl_sandbox.inside.interpreter_start import SessionState
+from agentrl_sandbox.inside.session_limits import SessionLimits
 
 
 class SessionFiles:

@@ -45,13 +45,14 @@ from agentrl_sandbox.inside.interpreter_process import (
 from agentrl_sandbox.inside.interpreter_start import (
     InterpreterStart,
     InterpreterStartError,
+    SessionState,
     SyscallListeners,
     ask_copy,
 )
 from agentrl_sandbox.inside.output import OutputCapture
 from agentrl_sandbox.inside.quota import SessionQuota
 from agentrl_sandbox.inside.session_files import SessionFiles
-from agentrl_sandbox.inside.state import SessionLimits, SessionState
+from agentrl_sandbox.inside.session_limits import SessionLimits
 from agentrl_sandbox.inside.syscall_listener import SyscallListener
 
 FORKS_MAX = 256

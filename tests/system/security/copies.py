@@ -248,7 +248,7 @@ from agentrl_sandbox.inside import interpreter
 from agentrl_sandbox.inside.frames import encode
 import socket
 def fork(self, request):
-    ends, self._fds = interpreter.Endpoints(*self._fds), []
+    ends, self._fds = interpreter.InterpreterDescriptors(*self._fds), []
     pid = os.fork()
     if pid == 0:
         with socket.socket(fileno=ends.channel) as channel:
@@ -257,7 +257,7 @@ def fork(self, request):
         os._exit(0)
     os.waitpid(pid, 0)
     globals()["held"] = ends
-interpreter.Interpreter._fork = fork
+interpreter.CellInterpreter._fork = fork
 through
 """,
     ),

@@ -2,20 +2,18 @@
 
 import asyncio
 import importlib
-import os
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from agentrl.errors import AgentrlError, ConfigError, ToolFailure
+from agentrl.errors import AgentrlError, ToolFailure
 from agentrl.runtime.threads import in_thread
 from agentrl_sandbox.host_process import HostProcess
+from agentrl_tools.mcp.server import McpServer
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult, Tool
-
-    from agentrl_tools.mcp.source import McpTools
 
 T = TypeVar("T")
 PAGES = 100
@@ -29,7 +27,7 @@ _EXIT_S = 0.5
 class McpConnection:
     """A client of one server. Made by `open`."""
 
-    def __init__(self, source: "McpTools") -> None:
+    def __init__(self, source: McpServer) -> None:
         self._source = source
         self._process: HostProcess | None = None
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
@@ -38,7 +36,7 @@ class McpConnection:
         self._life = asyncio.create_task(self._live(), name=f"agentrl-mcp {source.label}")
 
     @classmethod
-    async def open(cls, source: "McpTools") -> Self:
+    async def open(cls, source: McpServer) -> Self:
         """Connect within `source.connect_timeout_s`; `ToolFailure` when that fails.
 
         Raises `ConfigError` for a command that cannot be started.
@@ -175,13 +173,6 @@ class McpConnection:
             yield transport_of(self._process, self._break)
         finally:
             await self._process.close()
-
-
-def variable(name: str) -> str:
-    """Return a variable of our own environment; `ConfigError` when there is none."""
-    if name not in os.environ:
-        raise ConfigError(f"the variable {name} is to be handed to an MCP server and is not set")
-    return os.environ[name]
 
 
 def _words(error: BaseException) -> str:

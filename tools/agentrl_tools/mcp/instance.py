@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from agentrl.errors import ForkUnsupported, ToolError, ToolFailure
 from agentrl.message import Content
@@ -13,9 +13,7 @@ from agentrl.runtime.scope import shared
 from agentrl.tool import ToolContext, given_tool
 from agentrl_tools.mcp.connection import McpConnection
 from agentrl_tools.mcp.result import content_of
-
-if TYPE_CHECKING:
-    from agentrl_tools.mcp.source import McpTools
+from agentrl_tools.mcp.server import McpServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class _Call:
 class McpInstance:
     """The state behind a server's tools; one subclass per server has those tools as methods."""
 
-    source: ClassVar["McpTools"]
+    source: ClassVar[McpServer]
 
     def __init__(self) -> None:
         self._own: McpConnection | None = None
@@ -124,13 +122,13 @@ class McpInstance:
 class SharedServer:
     """One connection for everybody in a run, made anew when the server has gone."""
 
-    def __init__(self, source: "McpTools", connection: McpConnection) -> None:
+    def __init__(self, source: McpServer, connection: McpConnection) -> None:
         self._source = source
         self._connection = connection
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def open(cls, source: "McpTools") -> Self:
+    async def open(cls, source: McpServer) -> Self:
         """Connect."""
         return cls(source, await McpConnection.open(source))
 

@@ -1,18 +1,19 @@
-"""The settings of one MCP server, and its tools as a tool environment wants them."""
+"""Tools of an MCP server, as a tool environment takes them."""
 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from agentrl.errors import ConfigError
 from agentrl.runtime.scope import shared
 from agentrl.tool import LateTools, ToolSource
-from agentrl_tools.mcp.connection import McpConnection, variable
+from agentrl_tools.mcp.connection import McpConnection
 from agentrl_tools.mcp.instance import McpInstance, method
+from agentrl_tools.mcp.server import McpServer
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -21,43 +22,10 @@ NAME_CHARS = 64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class McpTools(LateTools):
+class McpTools(McpServer, LateTools):
     """A server's tools, which are listed when an episode first needs them. See `mcp_tools`."""
 
-    command: tuple[str, ...]
-    url: str | None
-    allow: tuple[str, ...]
-    name: str
-    scope: Literal["trajectory", "process"]
-    fork: Literal["none", "replay"]
-    timeout_s: float
-    connect_timeout_s: float
-    env: Mapping[str, str] = field(repr=False)
-    pass_env: tuple[str, ...]
-    headers: Mapping[str, str] = field(repr=False)
-    headers_from: Mapping[str, str]
-    schema_bytes: int
-    result_chars: int
-    message_bytes: int
     _asked: "list[_Asked]" = field(default_factory=list["_Asked"], repr=False)
-
-    @property
-    def key(self) -> str:
-        """Return all settings as text: equal ones share what a run shares."""
-        return json.dumps({k: v for k, v in vars(self).items() if k != "_asked"}, sort_keys=True)
-
-    @property
-    def label(self) -> str:
-        """Return the server in a word, for errors and before names that clash."""
-        return self.name
-
-    def all_env(self) -> dict[str, str]:
-        """Return the variables of a server's process."""
-        return {name: variable(name) for name in self.pass_env} | dict(self.env)
-
-    def all_headers(self) -> dict[str, str]:
-        """Return the headers of every request."""
-        return {name: variable(of) for name, of in self.headers_from.items()} | dict(self.headers)
 
     async def known(self, taken: Collection[str]) -> ToolSource:
         """Return a class whose instances hold the server's tools; asks the server once."""

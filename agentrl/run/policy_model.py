@@ -1,0 +1,68 @@
+"""The policy as a run holds it: model, tokenizer, chat format and image processor."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentrl.config.run import RunConfig
+from agentrl.models.place import policy_place
+from agentrl.runtime.machine import device_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from agentrl.chat.format import ChatFormat
+    from agentrl.models.vision.processor import ImageProcessor
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyModel:
+    """A model with its tokenizer and chat format."""
+
+    path: Path | str
+    """Folder of its files, or their name on the hub."""
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    chat: "ChatFormat"
+    images: "ImageProcessor | None" = None
+    """Image processor, where the policy sees."""
+
+
+def load_policy(config: RunConfig, path: Path | str) -> PolicyModel:
+    """Return the policy that a path names: a folder, a GGUF file or a name."""
+    from agentrl.models.folders import load_images, load_model, load_tokenizer
+
+    path = policy_place(path)
+    device = device_of(config.policy.device)
+    tokenizer = load_tokenizer(path)
+    model = load_model(path, dtype=config.policy.dtype, device=device)
+    images = load_images(path, model)
+    chat = build_chat_format(config, tokenizer, images)
+    return PolicyModel(path, model, tokenizer, chat, images)
+
+
+def save_policy(policy: PolicyModel, folder: Path) -> None:
+    """Write the policy as a Hugging Face folder."""
+    from agentrl.learn.quiet import no_bars
+
+    with no_bars():
+        policy.model.save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
+    if policy.images is not None:
+        policy.images.save_pretrained(folder)
+
+
+def build_chat_format(
+    config: RunConfig,
+    tokenizer: "PreTrainedTokenizerBase",
+    images: "ImageProcessor | None" = None,
+) -> "ChatFormat":
+    """Return the chat format of this policy; `images` is its image processor, where it sees."""
+    from agentrl.chat.format import ChatFormat
+
+    return ChatFormat(
+        tokenizer,
+        dialect=config.policy.dialect,
+        template=config.policy.template,
+        images=images,
+    )

@@ -1,0 +1,50 @@
+"""Import of what configs and ids name: `module:name`, with errors that say what is missing."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from agentrl.errors import AgentrlError, ConfigError
+
+
+def import_callable(entry_point: str) -> Callable[..., Any]:
+    """Import the callable that `module:name` names. Raises `ConfigError`."""
+    found = import_object(entry_point)
+    if not callable(found):
+        raise ConfigError(f"{entry_point} is a {type(found).__name__}; name a class or a function")
+    return found
+
+
+def import_object(entry_point: str) -> Any:
+    """Import the object that `module:name` names. Raises `ConfigError`."""
+    module_name, _, name = entry_point.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")
+    found: Any = import_named(module_name, entry_point)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, dir(found), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "check the spelling"
+            raise ConfigError(f"{entry_point}: {module_name} has no {part!r}; {hint}")
+        found = getattr(found, part)
+    return found
+
+
+def import_named(module_name: str, named_by: str) -> Any:
+    """Return the module that `named_by`, an id or an entry point, names. Raises `ConfigError`."""
+    try:
+        return import_module(module_name)
+    except AgentrlError:
+        raise
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"{named_by}: there is no module {missing!r} on the import path; install it, or "
+                "run from the folder that holds it with that folder on PYTHONPATH"
+            ) from error
+        raise ConfigError(
+            f"{named_by}: the module {module_name} cannot be imported: {type(error).__name__}: "
+            f"{error}"
+        ) from error
