@@ -4,6 +4,7 @@ Nothing an agent leaves in its session can make collecting fail: a link, a pipe 
 too large is noted as refused, and whoever grades goes on without it. Only a broken sandbox raises.
 """
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -126,6 +127,10 @@ async def collect(
     return ArtefactSet(files=tuple(ArtefactFile(*file) for file in files), refused=taking.refused)
 
 
+_ENTRIES_AT_ONCE = 1000
+"""Entries matched before other tasks of the loop get their turn."""
+
+
 @dataclass(slots=True)
 class _Taking:
     """One collection in the making."""
@@ -151,6 +156,8 @@ class _Taking:
             await self.walk(directory, rest)
         for entry in entries:
             self.entries += 1
+            if self.entries % _ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             path = f"{directory}/{entry.name}" if directory else entry.name
             if self.entries > self.limits.entries:
                 self._refuse(path, f"more than {self.limits.entries} entries to look at")
