@@ -125,8 +125,8 @@ def make(id: str, /, **kwargs: Any) -> Env:
     try:
         inspect.signature(maker).bind(**settings)
     except TypeError as error:
-        known = ", ".join(inspect.signature(maker).parameters) or "none"
-        raise ConfigError(f"{id}: {error}; the settings of this environment are: {known}") from None
+        names = ", ".join(inspect.signature(maker).parameters) or "none"
+        raise ConfigError(f"{id}: {error}; the settings of this environment are: {names}") from None
     try:
         env = maker(**settings)
     except SystemExit as error:  # else it would end the run, and well
@@ -160,28 +160,28 @@ class _Registry(Mapping[str, EnvSpec]):
         self._asked = False
 
     def add(self, env_spec: EnvSpec, entry_point: str | Maker) -> None:
-        known = self._specs.get(env_spec.id)
-        if known and replace(known, description="") != replace(env_spec, description=""):
+        entry = self._specs.get(env_spec.id)
+        if entry and replace(entry, description="") != replace(env_spec, description=""):
             raise ConfigError(
-                f"{env_spec.id} is registered twice: as {known.entry_point} {dict(known.kwargs)} "
+                f"{env_spec.id} is registered twice: as {entry.entry_point} {dict(entry.kwargs)} "
                 f"and as {env_spec.entry_point} {dict(env_spec.kwargs)}; give one of them another "
                 f"name or the next version, such as {EnvId.parse(env_spec.id).name}-v9"
             )
         self._specs[env_spec.id] = env_spec
         self._entry_points[env_spec.id] = entry_point
-        if known is None:
+        if entry is None:
             import_callable("agentrl.gym.synchronous:show_to_gymnasium")(env_spec.id)
 
     def find(self, text: str) -> tuple[EnvSpec, str | Maker]:
         """Return the spec and entry point of an id, with or without its version."""
-        wanted = EnvId.parse(text)
-        found = self._newest(wanted.name) if wanted.version is None else str(wanted)
-        if found not in self._specs:
+        env_id = EnvId.parse(text)
+        key = self._newest(env_id.name) if env_id.version is None else str(env_id)
+        if key not in self._specs:
             self.ask_distributions()
-            found = self._newest(wanted.name) if wanted.version is None else str(wanted)
-        if found is None or found not in self._specs:
-            raise ConfigError(f"unknown environment {text!r}; {self._hint(wanted)}")
-        return self._specs[found], self._entry_points[found]
+            key = self._newest(env_id.name) if env_id.version is None else str(env_id)
+        if key is None or key not in self._specs:
+            raise ConfigError(f"unknown environment {text!r}; {self._hint(env_id)}")
+        return self._specs[key], self._entry_points[key]
 
     def ask_distributions(self) -> None:
         """Let every installed distribution register its environments, once."""

@@ -17,15 +17,15 @@ def exact_answer(task: Task, messages: Sequence[Message]) -> float:
     The final answer is the last assistant message, or what it marks as the answer: the last
     `<answer>...</answer>`, the last `\\boxed{...}`, or what follows the last `Answer:`.
     """
-    wanted = str(task.answer).strip()
-    return float(any(wanted == answer for answer in answers(messages)))
+    ground_truth = str(task.answer).strip()
+    return float(any(ground_truth == answer for answer in answers(messages)))
 
 
 def contains_answer(task: Task, messages: Sequence[Message]) -> float:
     """Return 1.0 if the last assistant message has `task.answer` in it as a whole word."""
-    wanted = re.escape(str(task.answer).strip())
-    found = re.search(rf"(?<!\w){wanted}(?!\w)", last_text(messages))
-    return float(bool(wanted) and found is not None)
+    pattern = re.escape(str(task.answer).strip())
+    match = re.search(rf"(?<!\w){pattern}(?!\w)", last_text(messages))
+    return float(bool(pattern) and match is not None)
 
 
 def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]], float]:
@@ -35,10 +35,10 @@ def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]
     """
 
     def reward(task: Task, messages: Sequence[Message]) -> float:
-        wanted = float(str(task.answer).replace(",", ""))
+        ground_truth = float(str(task.answer).replace(",", ""))
         for answer in answers(messages)[::-1]:
             if numbers := _NUMBER.findall(answer):
-                return float(abs(float(numbers[-1].replace(",", "")) - wanted) <= tolerance)
+                return float(abs(float(numbers[-1].replace(",", "")) - ground_truth) <= tolerance)
         return 0.0
 
     return reward

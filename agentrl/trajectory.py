@@ -59,12 +59,12 @@ class Node:
             )
         if self.image_spans:
             self._check_spans()
-        given = (len(self.logprobs), len(self.versions))
+        counts = (len(self.logprobs), len(self.versions))
         want = (len(self.token_ids),) * 2 if self.source == "sampled" else (0, 0)
-        if given != want:
+        if counts != want:
             raise ValueError(
-                f"a {self.source} node of {len(self.token_ids)} tokens has {given[0]} log-probs, "
-                f"{given[1]} versions, wanted {want[0]} of each; pass what the engine returned"
+                f"a {self.source} node of {len(self.token_ids)} tokens has {counts[0]} log-probs, "
+                f"{counts[1]} versions, wanted {want[0]} of each; pass what the engine returned"
             )
         if self.entropies and len(self.entropies) != len(self.token_ids):
             raise ValueError(
@@ -237,18 +237,21 @@ class Tree:
             self._check_withdraws(node)
         self._ends.append(self._context_end(node))
         self._nodes.append(node)
-        known = len(self._nodes) - 1
+        node_id = len(self._nodes) - 1
         if node.source == "prompt":
-            self._prompts.setdefault(_prompt_key(node), known)
-        return known
+            self._prompts.setdefault(_prompt_key(node), node_id)
+        return node_id
 
     def share(self, node: Node) -> int:
         """Return the id of an equal prompt below the same parent, or append `node`.
 
         The trajectories of a group open with the same prompt: it is stored once.
         """
-        if node.source == "prompt" and (known := self._prompts.get(_prompt_key(node))) is not None:
-            return known
+        if (
+            node.source == "prompt"
+            and (node_id := self._prompts.get(_prompt_key(node))) is not None
+        ):
+            return node_id
         return self.add(node)
 
     def end(self, leaf: Leaf) -> None:
@@ -320,13 +323,13 @@ class Tree:
             turns=tuple(part.turn for part in path for _ in part.token_ids),
             logprobs=tuple(
                 x
-                for part, own in zip(path, sampled, strict=True)
-                for x in (part.logprobs if own else (0.0,) * len(part.token_ids))
+                for part, is_sampled in zip(path, sampled, strict=True)
+                for x in (part.logprobs if is_sampled else (0.0,) * len(part.token_ids))
             ),
             versions=tuple(
                 x
-                for part, own in zip(path, sampled, strict=True)
-                for x in (part.versions if own else (-1,) * len(part.token_ids))
+                for part, is_sampled in zip(path, sampled, strict=True)
+                for x in (part.versions if is_sampled else (-1,) * len(part.token_ids))
             ),
             nodes=tuple(i for i, part in zip(ids, path, strict=True) for _ in part.token_ids),
             turn_rewards=leaf.turn_rewards,

@@ -39,10 +39,10 @@ _STEP = {
 def checked_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
     """Yield the tasks of a split; `ContractError` for what is none, `EnvError` for what raises."""
     with blame(EnvError, f"tasks({split!r}, seed={seed})"):
-        given: Any = env.tasks(split, seed=seed)
-        if not isinstance(given, Iterable):
-            raise _broken(env, "tasks", TASKS_ARE_TASKS, f"it returned {_shown(given)}")
-        for task in cast("Iterable[Any]", given):
+        tasks: Any = env.tasks(split, seed=seed)
+        if not isinstance(tasks, Iterable):
+            raise _broken(env, "tasks", TASKS_ARE_TASKS, f"it returned {_shown(tasks)}")
+        for task in cast("Iterable[Any]", tasks):
             if not isinstance(task, Task):
                 what = f"it yielded {_shown(task)}; yield agentrl.Task(prompt=..., answer=...)"
                 raise _broken(env, "tasks", TASKS_ARE_TASKS, what)
@@ -100,12 +100,12 @@ def reward_fault(reward: float) -> str | None:
     if abs(reward) <= REWARD_MAX:
         return None
     if isinstance(reward, int):
-        shown = f"an integer of {reward.bit_length()} bits"
+        text = f"an integer of {reward.bit_length()} bits"
     elif math.isfinite(reward):
-        shown = f"{reward:g}"
+        text = f"{reward:g}"
     else:
         return f"{reward}, and a reward must be a finite number"
-    return f"{shown}, and a reward may be {REWARD_MAX:g} at most, either way"
+    return f"{text}, and a reward may be {REWARD_MAX:g} at most, either way"
 
 
 def missing_tasks(env: Env, split: Split) -> str:

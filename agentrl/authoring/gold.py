@@ -91,14 +91,14 @@ async def play(
     deadlines of the environment; a player may take its time.
     """
     opening = await reset_env(env, task, seed=task.seed, options={}, reset_s=reset_s)
-    seen, new = list(opening.messages), opening
+    messages, new = list(opening.messages), opening
     actions: list[Action] = []
     replies: list[Observation] = []
     places: list[Mapping[int, Box]] = []
     total, is_over = 0.0, False
     while max_turns is None or len(actions) < max_turns:
         places.append(await env.places() if wants_places and isinstance(env, Placing) else {})
-        action = await act(new, tuple(seen))
+        action = await act(new, tuple(messages))
         if not isinstance(action, Action):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EnvError(
                 f"the player of task {task.id!r} returned {action!r:.80}; return agentrl.say(text) "
@@ -107,7 +107,7 @@ async def play(
         new, reward, terminated, truncated, _ = await step_env(env, task, action, step_s=step_s)
         actions.append(action)
         replies.append(new)
-        seen += (action.message, *new.messages)
+        messages += (action.message, *new.messages)
         total += reward
         if is_over := terminated or truncated:
             break

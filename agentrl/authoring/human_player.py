@@ -130,7 +130,8 @@ def typed_action(line: str, tools: Sequence[str]) -> Action:
         if name not in tools:
             raise ValueError(f"there is no tool {name!r}; there are {', '.join(tools)}")
     return Action(
-        "", tuple(ToolCall(f"call_{i}", name, given) for i, (name, given) in enumerate(calls))
+        "",
+        tuple(ToolCall(f"call_{i}", name, arguments) for i, (name, arguments) in enumerate(calls)),
     )
 
 
@@ -152,8 +153,8 @@ def _name(tool: ToolSchema) -> str:
 
 def _of_json(line: str) -> tuple[str, dict[str, Any]]:
     try:
-        said = read_json(line)
-        return str(said["name"]), dict(said.get("arguments", {}))
+        call = read_json(line)
+        return str(call["name"]), dict(call.get("arguments", {}))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"this is no call in JSON: {error!r}") from error
 
@@ -163,16 +164,16 @@ def _of_python(line: str) -> list[tuple[str, dict[str, Any]]]:
         body = ast.parse(line).body
     except SyntaxError as error:
         raise ValueError(f"this cannot be read as a call: {error.msg}") from error
-    found: list[tuple[str, dict[str, Any]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
     for statement in body:
-        said = statement.value if isinstance(statement, ast.Expr) else None
-        if not isinstance(said, ast.Call) or not isinstance(said.func, ast.Name) or said.args:
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise ValueError("a call names its arguments: tool(argument=value)")
-        given: dict[str, Any] = {}
-        for keyword in said.keywords:
+        arguments: dict[str, Any] = {}
+        for keyword in call.keywords:
             try:
-                given[str(keyword.arg)] = ast.literal_eval(keyword.value)
+                arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{keyword.arg} is no plain value: {error}") from error
-        found.append((said.func.id, given))
-    return found
+        calls.append((call.func.id, arguments))
+    return calls

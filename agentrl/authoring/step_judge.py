@@ -40,8 +40,8 @@ def judged(
     """
 
     async def scored(task: Task, messages: Sequence[Message]) -> ScoredAnswer:
-        found = await call_either(reward, task, messages)
-        whole = found if isinstance(found, ScoredAnswer) else ScoredAnswer(reward=found)
+        result = await call_either(reward, task, messages)
+        whole = result if isinstance(result, ScoredAnswer) else ScoredAnswer(reward=result)
         parts = whole.reward if isinstance(whole.reward, Mapping) else None
         total = sum(parts.values()) if parts is not None else float(cast("float", whole.reward))
         components = dict(whole.info.get("reward_components", {}) if parts is None else parts)

@@ -138,8 +138,8 @@ class ToolEnv:
     @property
     def needs(self) -> tuple[str, ...]:
         """Return the needs of its tools; see `agentrl.register`."""
-        found = (need for tool in self._tools for need in getattr(tool, "needs", ()))
-        return tuple(dict.fromkeys(found))
+        tool_needs = (need for tool in self._tools for need in getattr(tool, "needs", ()))
+        return tuple(dict.fromkeys(tool_needs))
 
     @property
     def rescore_by(self) -> RescoreBy:
@@ -187,8 +187,8 @@ class ToolEnv:
         return Observation(answers), 0.0, False, False, {"tool_results": tuple(results)}
 
     async def _score(self, task: Task, toolbox: ToolSet) -> tuple[float, Info]:
-        seen = (toolbox,) if self._reward_sees_tools else ()
-        return await judged(self._reward, task, self._messages, *seen)
+        extra_args = (toolbox,) if self._reward_sees_tools else ()
+        return await judged(self._reward, task, self._messages, *extra_args)
 
 
 async def judged(

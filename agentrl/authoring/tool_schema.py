@@ -77,8 +77,8 @@ def signature_of(function: Callable[..., Any]) -> ToolSignature:
 
     Raises `ConfigError` when a type cannot be resolved.
     """
-    if (given := given_schema(function)) is not None:
-        return ToolSignature(function=function, parameters=(), context_names=(), given=given)
+    if (schema := given_schema(function)) is not None:
+        return ToolSignature(function=function, parameters=(), context_names=(), given=schema)
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -128,8 +128,8 @@ def _stand_in(signature: ToolSignature) -> Callable[..., Any]:
     stand_in.__annotations__ = {p.name: p.annotation for p in signature.parameters}
     if returns is not inspect.Signature.empty:
         stand_in.__annotations__["return"] = returns
-    made = inspect.Signature(list(signature.parameters), return_annotation=returns)
-    stand_in.__signature__ = made  # pyright: ignore[reportFunctionMemberAccess]
+    call_signature = inspect.Signature(list(signature.parameters), return_annotation=returns)
+    stand_in.__signature__ = call_signature  # pyright: ignore[reportFunctionMemberAccess]
     return stand_in
 
 
@@ -171,5 +171,5 @@ def _adapter(signature: ToolSignature) -> "TypeAdapter[dict[str, Any]]":
         p.name: p.annotation if p.default is p.empty else NotRequired[p.annotation]
         for p in signature.parameters
     }
-    made: Any = cast("Any", TypedDict)("Arguments", fields)
-    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(made))
+    typed_dict: Any = cast("Any", TypedDict)("Arguments", fields)
+    return TypeAdapter(with_config(ConfigDict(extra="forbid"))(typed_dict))

@@ -26,17 +26,17 @@ async def known_tools(
     sources: Sequence[ToolSource | LateTools], *, timeout_s: float
 ) -> tuple[ToolSource, ...]:
     """Return the sources, the late ones asked for their tools, within `timeout_s` each."""
-    known = list(sources)
-    taken = {*signatures_of([s for s in sources if not isinstance(s, LateTools)])}
+    tool_sources = list(sources)
+    tool_names = {*signatures_of([s for s in sources if not isinstance(s, LateTools)])}
     for at, source in enumerate(sources):
         if isinstance(source, LateTools):
             what = f"asking {source!r} for its tools (tool_timeout_s={timeout_s:g})"
             limit = asyncio.timeout(timeout_s)
             with blame(ToolFailure, what, limit=limit):
                 async with limit:
-                    known[at] = found = await source.known(taken)
-            taken |= signatures_of([found]).keys()
-    return tuple(cast("list[ToolSource]", known))
+                    tool_sources[at] = tool_source = await source.known(tool_names)
+            tool_names |= signatures_of([tool_source]).keys()
+    return tuple(cast("list[ToolSource]", tool_sources))
 
 
 def schemas_of(sources: Sequence[ToolSource]) -> tuple[ToolSchema, ...]:
@@ -49,16 +49,16 @@ def schemas_of(sources: Sequence[ToolSource]) -> tuple[ToolSchema, ...]:
 
 def signatures_of(sources: Sequence[ToolSource]) -> dict[str, ToolSignature]:
     """Return the signature of every tool by name; raises as `schemas_of` does."""
-    found: dict[str, ToolSignature] = {}
+    signatures: dict[str, ToolSignature] = {}
     for source in sources:
         for name, function in _functions(source).items():
-            if name in found:
+            if name in signatures:
                 raise ConfigError(
                     f"two tools are called {name!r}, the second in {_label(source)}, and the model "
                     "calls tools by name; rename one of them or leave one out"
                 )
-            found[name] = signature_of(function)
-    return found
+            signatures[name] = signature_of(function)
+    return signatures
 
 
 class ToolSet:
@@ -257,9 +257,9 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 async def _invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    found = await in_thread(function, **arguments)
+    result = await in_thread(function, **arguments)
     # What a decorator has made of an asynchronous function need not look like one.
-    return await found if inspect.isawaitable(found) else found
+    return await result if inspect.isawaitable(result) else result
 
 
 def _content(value: object) -> Content:

@@ -69,9 +69,9 @@ def begin_call(tool: str, *, arguments_key: str) -> str:
 
 def skip_space(text: str, at: int) -> int:
     """Return the index of the first character from `at` on that is no whitespace."""
-    found = _SPACE.match(text, at)
-    assert found is not None
-    return found.end()
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
 
 
 def call_of(value: Any, *, arguments_key: str, call_id: str) -> tuple[ToolCall | None, str]:

@@ -107,15 +107,15 @@ class ChatFormat:
         after = self.turns.after(messages)
         check_images(self.template, after, images_of(messages))
         prompt = self.turns.generation_prompt
-        asked = bool(prompt) and after.endswith(prompt)
-        shown = after[: -len(prompt)] if asked else after
-        glued = shown.startswith(self.turns.glue)
+        has_prompt = bool(prompt) and after.endswith(prompt)
+        body = after[: -len(prompt)] if has_prompt else after
+        glued = body.startswith(self.turns.glue)
         closing = (() if ended else self._closing) + (self._glue if glued else ())
-        said = shown.removeprefix(self.turns.glue)
+        text = body.removeprefix(self.turns.glue)
         segments = (
             TokenSegment("template", closing),
-            self._segment("tool", said, messages),
-            TokenSegment("template", self._prompt if asked else ()),
+            self._segment("tool", text, messages),
+            TokenSegment("template", self._prompt if has_prompt else ()),
         )
         return tuple(segment for segment in segments if segment.token_ids)
 
@@ -138,8 +138,8 @@ class ChatFormat:
     def image_note(self) -> ImageNote:
         """Note in the place of an image that is in a context no more."""
         picture = Image(b"")
-        shown = self.template.render((Message("user", (SPOKEN, picture, SPOKEN_NEXT)),))
-        between = self.encode(shown.partition(SPOKEN)[2].partition(SPOKEN_NEXT)[0])
+        text = self.template.render((Message("user", (SPOKEN, picture, SPOKEN_NEXT)),))
+        between = self.encode(text.partition(SPOKEN)[2].partition(SPOKEN_NEXT)[0])
         if self._images is None or between.count(self._images.token_id) != 1:
             raise ConfigError(
                 f"{self.template.name} shows an image as {between}, without one token that stands "
@@ -163,13 +163,15 @@ class ChatFormat:
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of a turn without the token that ends it, for any token ids."""
-        said = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids
+        turn_tokens = (
+            token_ids[:-1] if token_ids and token_ids[-1] in self.stop_token_ids else token_ids
+        )
         # A padded vocabulary has ids that stand for nothing; they decode to nothing.
-        known = [token for token in said if 0 <= token < _MAX_TOKEN_ID]
+        vocab_ids = [token for token in turn_tokens if 0 <= token < _MAX_TOKEN_ID]
         return cast(
             "str",
             self._tokenizer.decode(
-                known, skip_special_tokens=False, clean_up_tokenization_spaces=False
+                vocab_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
             ),
         )
 
@@ -207,8 +209,8 @@ class ChatFormat:
         added = cast("dict[str, int]", self._tokenizer.added_tokens_encoder)
         stops = {self._closing[-1]}
         stops.update(added[token] for token in self.dialect.also_stops if token in added)
-        own: Any = self._tokenizer.eos_token_id
-        return frozenset(stops if own is None else stops | {own})
+        eos_id: Any = self._tokenizer.eos_token_id
+        return frozenset(stops if eos_id is None else stops | {eos_id})
 
 
 def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect:
@@ -227,8 +229,8 @@ def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect
             f"{template.name} has a syntax for tool calls and cannot render one, so its dialect is "
             f"not known ({error}); {_NAME_ONE}"
         ) from error
-    for known in (DIALECTS, installed_dialects()):
-        for dialect in known.values():
+    for dialects in (DIALECTS, installed_dialects()):
+        for dialect in dialects.values():
             try:
                 read = dialect.parse(turn, 0).tool_calls
             except Exception as error:

@@ -49,12 +49,12 @@ def _writes_as_rendered(chat: ChatFormat) -> str:
 
 
 def _suffix_tokens(chat: ChatFormat) -> str:
-    said = Action("I look.", (CALL,)).message
+    turn = Action("I look.", (CALL,)).message
     follows = [(ASK_AGAIN,)]
     if not chat.turns.tool_fault:
         follows += [(ANSWER,), (ANSWER, ASK_AGAIN)]
     for follow in follows:
-        whole = _tokens(chat.opening((ASK, said, *follow)))
+        whole = _tokens(chat.opening((ASK, turn, *follow)))
         alone = _tokens(chat.reply(follow, ended=True))
         roles = " and ".join(message.role for message in follow)
         expect(

@@ -73,19 +73,19 @@ def expanded(
             "and cannot see them; set policy.path to a Qwen-VL model folder, or let the "
             "environment speak in text only"
         )
-    found = [at for at, token in enumerate(token_ids) if token == reader.token_id]
-    if len(found) != len(images) or any(b - a == 1 for a, b in pairwise(found)):
+    spots = [at for at, token in enumerate(token_ids) if token == reader.token_id]
+    if len(spots) != len(images) or any(b - a == 1 for a, b in pairwise(spots)):
         raise ConfigError(
-            f"{template} writes token {reader.token_id}, which stands for an image, at {found} for "
+            f"{template} writes token {reader.token_id}, which stands for an image, at {spots} for "
             f"{len(images)} images; there must be one for each, and text between two of them; "
             f"{WAY_OUT}"
         )
     whole: list[int] = []
     spans: list[tuple[int, int]] = []
-    done = 0
-    for at, image in zip(found, images, strict=True):
-        whole += token_ids[done:at]
+    start = 0
+    for at, image in zip(spots, images, strict=True):
+        whole += token_ids[start:at]
         spans.append((len(whole), len(whole) + reader.tokens(image)))
         whole += [reader.token_id] * reader.tokens(image)
-        done = at + 1
-    return (*whole, *token_ids[done:]), tuple(spans)
+        start = at + 1
+    return (*whole, *token_ids[start:]), tuple(spans)

@@ -41,10 +41,10 @@ def forced_tokens(chat: "ChatRenderer", patch: Patch, thought: Sequence[int]) ->
             f"the environment patches a turn, and {type(chat).__name__} cannot write one; give it "
             "a method write(action) -> token ids, or turn the patches off"
         )
-    said = chat.parse(thought).text.strip() if thought else ""
-    if not said:
+    thought_text = chat.parse(thought).text.strip() if thought else ""
+    if not thought_text:
         return chat.write(patch.action)
-    text = f"{said}\n{patch.action.text}" if patch.action.text else said
+    text = f"{thought_text}\n{patch.action.text}" if patch.action.text else thought_text
     return chat.write(replace(patch.action, text=text))
 
 

@@ -64,16 +64,16 @@ def as_dict(message: Message, control: ControlTokens) -> dict[str, Any]:
     def neutral(value: Any) -> Any:
         return control.neutral_in(value, trusted=trusted)
 
-    made: dict[str, Any] = {"role": message.role, "content": neutral(message.text)}
+    message_dict: dict[str, Any] = {"role": message.role, "content": neutral(message.text)}
     if message.images:
-        made["content"] = [
+        message_dict["content"] = [
             {"type": "image"}
             if isinstance(part, Image)
             else {"type": "text", "text": neutral(part)}
             for part in message.content
         ]
     if message.tool_calls:
-        made["tool_calls"] = [
+        message_dict["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -82,10 +82,10 @@ def as_dict(message: Message, control: ControlTokens) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     if message.tool_call_id:
-        made["tool_call_id"] = message.tool_call_id
+        message_dict["tool_call_id"] = message.tool_call_id
     if message.name:
-        made["name"] = neutral(message.name)
-    return made
+        message_dict["name"] = neutral(message.name)
+    return message_dict
 
 
 def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[str, str]:
@@ -101,11 +101,11 @@ def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[s
             )
         dialect = find_dialect(template, key="policy.template")
         return f"the template of the dialect {dialect.name!r}", dialect.template
-    own: Any = tokenizer.chat_template
-    if isinstance(own, dict):
-        named = cast("dict[str, str]", own)
-        own = named.get("tool_use", named.get("default"))
+    chat_template: Any = tokenizer.chat_template
+    if isinstance(chat_template, dict):
+        templates = cast("dict[str, str]", chat_template)
+        chat_template = templates.get("tool_use", templates.get("default"))
     name = tokenizer.name_or_path or "the policy"
-    if not isinstance(own, str) or not own:
+    if not isinstance(chat_template, str) or not chat_template:
         raise ConfigError(f"the tokenizer of {name} has no chat template; {WAY_OUT}")
-    return f"the chat template of {name}", own
+    return f"the chat template of {name}", chat_template

@@ -31,10 +31,10 @@ def expect(holds: bool, otherwise: str) -> None:
 
 def _shows_tools(template: ChatTemplate) -> str:
     text = template.render((ASK,), (TOOL,), generation_prompt=True)
-    for wanted in (TOOL_NAME, "Where."):
-        if wanted not in text:
+    for phrase in (TOOL_NAME, "Where."):
+        if phrase not in text:
             way = tools_way_out(template)
-            raise TemplateCheckError(f"a tool's {wanted!r} is nowhere in the prompt; {way}")
+            raise TemplateCheckError(f"a tool's {phrase!r} is nowhere in the prompt; {way}")
     return "names and descriptions are in the prompt"
 
 
@@ -80,8 +80,8 @@ def _ends_turns(template: ChatTemplate) -> str:
 
 
 def _keeps_after_tool(template: ChatTemplate) -> str:
-    said = Message("assistant", "I look.", tool_calls=(CALL,))
-    return _keeps(template, said, (ANSWER, Message("assistant", "So.")))
+    turn = Message("assistant", "I look.", tool_calls=(CALL,))
+    return _keeps(template, turn, (ANSWER, Message("assistant", "So.")))
 
 
 def _keeps_after_plain(template: ChatTemplate) -> str:
@@ -89,8 +89,8 @@ def _keeps_after_plain(template: ChatTemplate) -> str:
 
 
 def _keeps_thinking(template: ChatTemplate) -> str:
-    said = Message("assistant", f"{THOUGHT}Well.")
-    return _keeps(template, said, (ASK_AGAIN, Message("assistant", f"{THOUGHT}So.")))
+    turn = Message("assistant", f"{THOUGHT}Well.")
+    return _keeps(template, turn, (ASK_AGAIN, Message("assistant", f"{THOUGHT}So.")))
 
 
 def _keeps(template: ChatTemplate, said: Message, then: tuple[Message, ...]) -> str:

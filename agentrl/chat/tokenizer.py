@@ -105,8 +105,8 @@ def _stretches(texts: Iterable[str], dialect: ToolCallDialect) -> Iterator[str]:
     No token can span these boundaries when a conversation is tokenised, so none is learnt there.
     """
     ask = [{"role": "user", "content": ""}]
-    asked = _render(dialect, ask, [], generation_prompt=True)
-    prompt = re.escape(asked.removeprefix(_render(dialect, ask, [])))
+    rendering = _render(dialect, ask, [], generation_prompt=True)
+    prompt = re.escape(rendering.removeprefix(_render(dialect, ask, [])))
     turns = re.compile(f"({prompt})")
     parts = re.compile("|".join(map(re.escape, (*dialect.special_tokens, BREAK))))
     for text in texts:
@@ -133,8 +133,8 @@ def _render(
 
 
 def _further(dialect: ToolCallDialect) -> list[str]:
-    named = {dialect.pad, dialect.end_of_turn, dialect.begin_of_text}
-    return [token for token in dialect.special_tokens if token not in named]
+    role_tokens = {dialect.pad, dialect.end_of_turn, dialect.begin_of_text}
+    return [token for token in dialect.special_tokens if token not in role_tokens]
 
 
 def _shipped(template: str) -> ToolCallDialect:

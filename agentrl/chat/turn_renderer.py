@@ -65,8 +65,8 @@ class TurnRenderer:
 
         The work is that of rendering a few short messages, however long the conversation is.
         """
-        said, tail = self._turn_before(messages)
-        text = self._template.render((ASK, said, *messages), generation_prompt=True)
+        turn, tail = self._turn_before(messages)
+        text = self._template.render((ASK, turn, *messages), generation_prompt=True)
         end = text.find(SPOKEN) + len(SPOKEN)
         if not text.startswith(tail, end):
             raise ConfigError(
@@ -135,11 +135,11 @@ class TurnRenderer:
             called = self.after((ANSWER,))
         except ConfigError:
             tail = called = None
-        shown = called if called is not None else plain
-        if shown is None:
+        text = called if called is not None else plain
+        if text is None:
             return None, fault
         name = self._template.name
-        if ANSWER.text not in shown:
+        if ANSWER.text not in text:
             return None, f"{name} does not show what a tool answered; {WAY_OUT}"
         if TOOL_NAME not in self._template.render((ASK,), (TOOL,)):
             return None, f"{name} does not show the tools; {tools_way_out(self._template)}"
@@ -149,9 +149,9 @@ class TurnRenderer:
         """Raise `ConfigError` if `follow`, late in a conversation, is not rendered as `after`
         renders it, or changes what stands at the beginning."""
         name, what = self._template.name, f"a {follow.role} message"
-        said, tail = self._turn_before((follow,))
+        turn, tail = self._turn_before((follow,))
         past = (ASK, Message("assistant", "past"), ASK_AGAIN)
-        text = self._template.render((*past, said, follow, _SAID_NEXT), (TOOL,))
+        text = self._template.render((*past, turn, follow, _SAID_NEXT), (TOOL,))
         if not text.startswith(self._template.render((ASK,), (TOOL,))):
             raise ConfigError(
                 f"{name} renders the opening of a conversation differently once {what} follows, "

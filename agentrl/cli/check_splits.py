@@ -29,17 +29,17 @@ def check_splits(
     loaded = load_config(config, overrides or ())
     env = build.build_env_factory(loaded, plays=False)()
     heldout = build.build_evaluation_tasks(loaded, env)
-    found = build.find_split_overlap(loaded, env, heldout, train_tasks=train_tasks)
-    looked = f"{found.heldout} held-out and {found.train} train tasks"
-    out.print(f"{looked}: {len(found.exact)} the same, {len(found.near)} nearly the same")
-    pairs = [*found.exact, *found.near][: max(show, 0)]
+    overlap = build.find_split_overlap(loaded, env, heldout, train_tasks=train_tasks)
+    looked = f"{overlap.heldout} held-out and {overlap.train} train tasks"
+    out.print(f"{looked}: {len(overlap.exact)} the same, {len(overlap.near)} nearly the same")
+    pairs = [*overlap.exact, *overlap.near][: max(show, 0)]
     if pairs:
         rows = [
             (f"{pair.similarity:.0%}", _excerpt(pair.heldout.prompt), _excerpt(pair.train.prompt))
             for pair in pairs
         ]
         show_table(("alike", "held out", "train"), rows)
-    check_overlap(found, max_near_fraction=loaded.split_guard.max_near_fraction)
+    check_overlap(overlap, max_near_fraction=loaded.split_guard.max_near_fraction)
 
 
 def _excerpt(prompt: object) -> str:

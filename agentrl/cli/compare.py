@@ -52,7 +52,7 @@ def compare(
     from agentrl.evaluation.reports import compare_reports, read_report
     from agentrl.runtime.atomic_files import write_json
 
-    found = compare_reports(
+    comparison = compare_reports(
         read_report(a, which_a or which),
         read_report(b, which),
         common=common,
@@ -60,8 +60,8 @@ def compare(
         confidence=confidence,
         interval=interval.value,
     )
-    show_table(HEADINGS, found.rows())
-    for title, flips in (("gained", found.gained), ("lost", found.lost)):
+    show_table(HEADINGS, comparison.rows())
+    for title, flips in (("gained", comparison.gained), ("lost", comparison.lost)):
         if flips and show > 0:
             out.print()
             rows = [
@@ -69,8 +69,8 @@ def compare(
                 for flip in islice(flips, show)
             ]
             show_table((title, "task", "A", "B"), rows)
-    if show > 0 and (found.gained or found.lost):
+    if show > 0 and (comparison.gained or comparison.lost):
         for folder in filter(Path.is_dir, (a, b)):
             out.print(f"agentrl view {folder} shows its trajectories", markup=False)
     if json is not None:
-        write_json(json, found.to_json())
+        write_json(json, comparison.to_json())

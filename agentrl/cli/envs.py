@@ -13,11 +13,11 @@ def envs(
     """List the registered environments."""
     from agentrl.registry import registry
 
-    wanted = search.lower()
+    query = search.lower()
     specs = [
         spec
         for spec in registry.values()
-        if wanted in f"{spec.id} {spec.description} {spec.entry_point}".lower()
+        if query in f"{spec.id} {spec.description} {spec.entry_point}".lower()
     ]
     if not specs:
         out.print(f"none of {len(registry)} environments mentions {search!r}", markup=False)

@@ -56,9 +56,9 @@ def evaluate(
     from agentrl.runtime.atomic_files import write_json
 
     writable(json, "--json")
-    asked = None if endpoint is None and model is None else endpoint_of(endpoint, model)
+    http_endpoint = None if endpoint is None and model is None else endpoint_of(endpoint, model)
     if target.is_dir():
-        if asked is None and player is None:
+        if http_endpoint is None and player is None:
             checkpoint = checkpoint_of(target, checkpoint)
         target = target / "config.yaml"
     elif not target.exists() and target.suffix not in {".yaml", ".yml"}:
@@ -75,7 +75,7 @@ def evaluate(
             progress=progress,
             out=out,
             resume=resume,
-            endpoint=asked,
+            endpoint=http_endpoint,
             player=player,
         )
     show_table(HEADINGS, report.rows())
@@ -109,10 +109,10 @@ def checkpoint_of(run: Path, named: Path | None) -> Path:
         return named
     if inside.is_dir():
         return inside
-    known = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    names = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     raise ConfigError(
         f"--checkpoint is {named}, and there is no such folder; {run} has "
-        f"{', '.join(known) or 'no checkpoints'}"
+        f"{', '.join(names) or 'no checkpoints'}"
     )
 
 
@@ -128,9 +128,9 @@ def newest_checkpoint(run: Path) -> Path:
     """Return the newest checkpoint in a run's folder."""
     from agentrl.learn.checkpoint import latest
 
-    found = latest(run / "checkpoints")
-    if found is None:
+    checkpoint = latest(run / "checkpoints")
+    if checkpoint is None:
         raise ConfigError(
             f"{run} has no checkpoint to evaluate; train it, or name one with --checkpoint"
         )
-    return found
+    return checkpoint

@@ -33,13 +33,13 @@ def export(
     from agentrl.export import export as write
 
     folder = output or Path(f"{run.resolve().name}.{to}")
-    done = write(run, folder, to=to, split=split, filters=filters or (), tokens=tokens)
-    out.print(f"{done.written} trajectories are in {folder}", markup=False)
-    if done.left_out:
-        err.print(f"{done.left_out} were left out", markup=False)
-    if done.pruned_groups:
+    result = write(run, folder, to=to, split=split, filters=filters or (), tokens=tokens)
+    out.print(f"{result.written} trajectories are in {folder}", markup=False)
+    if result.left_out:
+        err.print(f"{result.left_out} were left out", markup=False)
+    if result.pruned_groups:
         err.print(
-            f"{done.pruned_groups} groups are gone: the run removed their tokens after training; "
+            f"{result.pruned_groups} groups are gone: the run removed their tokens after training; "
             "a run with store.keep=all keeps them",
             markup=False,
         )

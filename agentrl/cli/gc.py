@@ -22,16 +22,16 @@ def gc(
     """
     from agentrl.runtime.leftovers import collect
 
-    found = list(collect(dry_run=dry_run, unknown_too=everything))
-    if not found:
+    leftovers = list(collect(dry_run=dry_run, unknown_too=everything))
+    if not leftovers:
         out.print("nothing is left behind")
         return
     show_table(
         ("kind", "name", "made by", "", ""),
-        [(f.kind, f.name, f.owner, _WORDS[f.outcome], f.detail) for f in found],
+        [(f.kind, f.name, f.owner, _WORDS[f.outcome], f.detail) for f in leftovers],
     )
-    if any(f.outcome == "kept" for f in found):
+    if any(f.outcome == "kept" for f in leftovers):
         err.print("--all removes what is kept, too; first make sure that nobody uses it")
-    if failed := sum(f.outcome == "failed" for f in found):
+    if failed := sum(f.outcome == "failed" for f in leftovers):
         err.print(f"{failed} could not be removed or looked at; mend that and run agentrl gc again")
         raise typer.Exit(1)

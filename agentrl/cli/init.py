@@ -63,8 +63,8 @@ def _free(name: str) -> str:
 
 def _is_package(module: str) -> bool:
     """Return whether Python finds a module of this name; a folder that only lies here is none."""
-    found = find_spec(module)
-    return found is not None and found.origin is not None
+    spec = find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def make_project(name: str, folder: Path) -> Path:

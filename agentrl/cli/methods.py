@@ -20,11 +20,11 @@ def methods(
     """List the methods of the learning half: what each is, its knobs, its needs, its source."""
     from agentrl.learn import catalogue
 
-    chosen = catalogue.slots(slot)
+    slots = catalogue.slots(slot)
     if markdown:
         out.print(catalogue.markdown(), markup=False, highlight=False)
         return
-    for each in chosen:
+    for each in slots:
         out.print(Text(f"learn.{each.key}", style="bold"))
         for row in catalogue.rows(each):
             _show(row)

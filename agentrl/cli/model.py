@@ -38,11 +38,11 @@ def get(
     from agentrl.models.catalogue import MODELS
     from agentrl.models.making import make_folder
 
-    if (found := MODELS.get(name)) is None:
+    if (model := MODELS.get(name)) is None:
         near = get_close_matches(name, MODELS, n=1)
         meant = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(MODELS)}"
         raise ConfigError(f"there is no model {name!r}; {meant}")
-    folder = make_folder(found, to, say=lambda text: err.print(text, markup=False, highlight=False))
+    folder = make_folder(model, to, say=lambda text: err.print(text, markup=False, highlight=False))
     path = name if to is None else folder
     out.print(f"{name} is in {folder}; policy.path={path}", markup=False, highlight=False)
 
@@ -52,7 +52,7 @@ def show() -> None:
     """List the models, and where they are."""
     from agentrl.models.catalogue import MODELS
 
-    rows = [(found.name, found.license, _standing(found)) for found in MODELS.values()]
+    rows = [(model.name, model.license, _standing(model)) for model in MODELS.values()]
     show_table(("name", "license", "where it is, or how to get it"), rows)
 
 

@@ -186,8 +186,8 @@ class _Lines:
 
 def shown(figures: Mapping[str, float]) -> str:
     """Return the figures worth a glance, in the order of `SHOWN`."""
-    named = {label: figures[name] for name, label in SHOWN.items() if name in figures}
-    return ", ".join(f"{label} {_number(value)}" for label, value in named.items())
+    label_values = {label: figures[name] for name, label in SHOWN.items() if name in figures}
+    return ", ".join(f"{label} {_number(value)}" for label, value in label_values.items())
 
 
 def _number(value: float) -> str:

@@ -43,11 +43,13 @@ def record(
     from agentrl.registry import make
 
     make_env = partial(make, id, **env_kwargs(kwargs))
-    chosen = list(islice(checked_tasks(make_env(), "train", seed=seed), tasks))
+    train_tasks = list(islice(checked_tasks(make_env(), "train", seed=seed), tasks))
     if player == "human":
-        count = asyncio.run(_by_hand(make_env(), chosen, file, at=at, terminal=terminal))
+        count = asyncio.run(_by_hand(make_env(), train_tasks, file, at=at, terminal=terminal))
     else:
-        count = asyncio.run(_by_gold(make_env, chosen, file, seed=seed, concurrency=concurrency))
+        count = asyncio.run(
+            _by_gold(make_env, train_tasks, file, seed=seed, concurrency=concurrency)
+        )
     out.print(f"{count} recordings are in {file}", markup=False)
 
 

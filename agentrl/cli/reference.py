@@ -31,14 +31,16 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _chapter(path: str, command: Any) -> Iterator[str]:
-    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
-    arguments = [each for each in shown if each.param_type_name == "argument"]
-    options = [each for each in shown if each.param_type_name == "option"]
+    parameters = [
+        parameter for parameter in command.params if not getattr(parameter, "hidden", False)
+    ]
+    arguments = [each for each in parameters if each.param_type_name == "argument"]
+    options = [each for each in parameters if each.param_type_name == "option"]
     pieces = [*(_argument(each) for each in arguments), *(["[OPTIONS]"] if options else [])]
     yield f"## {path}\n"
     yield f"```text\n{' '.join([path, *pieces])}\n```\n"
     yield f"{cleandoc(command.help or '')}\n"
-    if shown:
+    if parameters:
         yield from HEADINGS
         yield from (_row(_argument(each), each) for each in arguments)
         yield from (_row(_option(each), each) for each in options)

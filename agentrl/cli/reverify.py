@@ -58,7 +58,7 @@ def reverify(
     from agentrl.runtime.atomic_files import write_json
 
     with watch(err) as progress:
-        found = score_again(
+        report = score_again(
             folder,
             overrides or (),
             how=how.value,
@@ -66,22 +66,22 @@ def reverify(
             limit=limit,
             progress=progress,
         )
-    comparison = found.comparison()
+    comparison = report.comparison()
     if comparison is not None:
         show_table(HEADINGS, comparison.rows())
         out.print()
-    every = len(found.found)
-    rows = [(name, str(count), f"{count / every:.1%}") for name, count in found.verdicts.items()]
-    rows += [("groups pruned", str(found.pruned), "")] if found.pruned else []
-    rows += [("not among today's tasks", str(found.other_tasks), "")] if found.other_tasks else []
+    every = len(report.found)
+    rows = [(name, str(count), f"{count / every:.1%}") for name, count in report.verdicts.items()]
+    rows += [("groups pruned", str(report.pruned), "")] if report.pruned else []
+    rows += [("not among today's tasks", str(report.other_tasks), "")] if report.other_tasks else []
     show_table(("trajectories", "count", "share"), rows)
-    for title, kind in (("changed", found.changed), ("no score today", found.unknown)):
+    for title, kind in (("changed", report.changed), ("no score today", report.unknown)):
         if kind and show:
             out.print()
             listed = islice(kind, show)
             show_table((title, "sample", "was", "is", "why"), map(_row, listed))
     if json is not None:
-        write_json(json, found.to_json())
+        write_json(json, report.to_json())
 
 
 def _row(one: "RescoreResult") -> tuple[str, ...]:

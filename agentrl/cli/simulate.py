@@ -154,13 +154,13 @@ def _recommend(setting: "StudySetting") -> None:
     for mode in ("partial", "async"):
         best = recommend.recommend(results, mode)
         policy = best.setting.policy
-        own = (
+        knob = (
             f"over_provision: {policy.over_provision:g}"
             if mode == "partial"
             else f"max_staleness: {policy.max_staleness}"
         )
         rows.append(
-            (mode, str(policy.concurrency), own, f"{best.per_s:.3f}", f"{best.engine_busy:.1%}")
+            (mode, str(policy.concurrency), knob, f"{best.per_s:.3f}", f"{best.engine_busy:.1%}")
         )
     out.print()
     show_table(

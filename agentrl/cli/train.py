@@ -89,7 +89,7 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
 
 def show(result: "TrainingResult") -> None:
     """Print what a run found, its curve of rewards, and the command that shows the rest."""
-    rows = [(when, *_cells(found)) for when, found in _evaluations(result)]
+    rows = [(when, *_cells(evaluation)) for when, evaluation in _evaluations(result)]
     headings = ("", "pass@1", "interval", "tasks")
     show_table(headings, rows, title=f"held-out tasks, {result.steps} steps")
     out.print(", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items()), markup=False)

@@ -46,5 +46,7 @@ def there() -> str:
     import ray
 
     has, free = ray.cluster_resources(), ray.available_resources()
-    shown = [f"{has.get(name, 0):g} {name}s, {free.get(name, 0):g} of them free" for name in SHOWN]
-    return f"the cluster has {' and '.join(shown)}"
+    resources = [
+        f"{has.get(name, 0):g} {name}s, {free.get(name, 0):g} of them free" for name in SHOWN
+    ]
+    return f"the cluster has {' and '.join(resources)}"

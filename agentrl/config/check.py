@@ -133,8 +133,8 @@ def _own_gpus(config: RunConfig) -> Iterator[str]:
 
 def _engines(config: RunConfig) -> Iterator[str]:
     engine = config.engine
-    asked = engine.endpoint.urls if engine.endpoint is not None else ()
-    count = len(asked) or len(engine.addresses) or engine.processes
+    urls = engine.endpoint.urls if engine.endpoint is not None else ()
+    count = len(urls) or len(engine.addresses) or engine.processes
     if engine.addresses and engine.processes:
         yield (
             f"engine.processes is {engine.processes} and engine.addresses names "

@@ -36,8 +36,8 @@ class ConfigDocument:
         while path:
             if path in self.origins:
                 return self.origins[path]
-            for known, origin in self.origins.items():
-                if known[: len(path)] == path:
+            for key_path, origin in self.origins.items():
+                if key_path[: len(path)] == path:
                     return origin
             path = path[:-1]
         return ""
@@ -298,14 +298,14 @@ def _near(path: Path) -> str:
     folder = path.parent
     while not folder.is_dir():
         folder = folder.parent
-    found = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"} and f != path)
-    if not found and folder != Path("configs") and Path("configs").is_dir():
+    files = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"} and f != path)
+    if not files and folder != Path("configs") and Path("configs").is_dir():
         folder = Path("configs")
-        found = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"})
-    if not found:
+        files = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"})
+    if not files:
         return f"there is no YAML file in {folder.resolve()}; `agentrl init NAME` makes one"
-    similar = difflib.get_close_matches(path.name, [f.name for f in found], n=3, cutoff=0.5)
-    names = [*similar, *(f.name for f in found if f.name not in similar)]
+    similar = difflib.get_close_matches(path.name, [f.name for f in files], n=3, cutoff=0.5)
+    names = [*similar, *(f.name for f in files if f.name not in similar)]
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return f"YAML files in {folder}: {', '.join(names[:8])}{more}"
 

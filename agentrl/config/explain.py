@@ -16,12 +16,12 @@ def explain(key: str = "") -> str:
     """
     if not key:
         return "\n".join([_whole_doc(RunConfig), "", *_table(own_keys(RunConfig))])
-    found = lookup(RunConfig, key)
-    if not found:
+    matches = lookup(RunConfig, key)
+    if not matches:
         raise ConfigError(_unknown(key))
     # Several methods can share a key that means the same in all of them.
     methods: dict[str, list[str]] = {}
-    for one in found:
+    for one in matches:
         methods.setdefault("\n".join(_explained(one)), []).append(one.method or "")
     return "\n\n".join(
         key + (f" (of {', '.join(names)})" if any(names) else "") + f"\n{text}"
@@ -95,11 +95,11 @@ def _unknown(path: str) -> str:
     parts = path.split(".")
     sections: tuple[type[ConfigSection], ...] = (RunConfig,)
     for depth in range(1, len(parts) + 1):
-        found = lookup(RunConfig, ".".join(parts[:depth]))
-        if not found:
+        matches = lookup(RunConfig, ".".join(parts[:depth]))
+        if not matches:
             if not sections:
                 above = ".".join(parts[: depth - 1])
                 return f"{path} is not a key: {above} holds a value, not a section"
             return unknown_key(".".join(parts[:depth]), sections, RunConfig)
-        sections = tuple(section for key in found for section in key.sections)
+        sections = tuple(section for key in matches for section in key.sections)
     return unknown_key(path, sections, RunConfig)

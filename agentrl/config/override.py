@@ -41,7 +41,7 @@ def apply(
         if path[-1] == "name" and section.get("name") != value and _is_choice(path[:-1], root):
             section.clear()
         section[path[-1]] = value
-        origins = {known: o for known, o in origins.items() if known[: len(path)] != path}
+        origins = {key_path: o for key_path, o in origins.items() if key_path[: len(path)] != path}
         origins[path] = origin
     return ConfigDocument(values, origins, tuple(problems))
 

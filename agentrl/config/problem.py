@@ -38,23 +38,23 @@ def unknown_key(
 ) -> str:
     """Say that `path` is no key, what it may have meant, and what its section knows."""
     above, _, name = path.rpartition(".")
-    known = sorted({key.name for section in sections for key in own_keys(section)})
+    names = sorted({key.name for section in sections for key in own_keys(section)})
     near = [FIELD_NAMES[name]] if name in FIELD_NAMES else []
     near = near or _elsewhere(name, root, cutoff=1.0)
-    near = near or [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, known, n=1)]
+    near = near or [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, names, n=1)]
     near = near or _elsewhere(name, root, cutoff=0.75)
     hint = f"did you mean {near[0]}? " if near else ""
     where = f"Keys of {above}" if above else "Keys of a config"
     if len(sections) == 1 and (method := method_of(sections[0])):
         where += f" (name: {method})"
-    return f"{path} is not a key; {hint}{where}: {', '.join(known)}"
+    return f"{path} is not a key; {hint}{where}: {', '.join(names)}"
 
 
 def problems_of(
     error: ValidationError, document: ConfigDocument, root: type[ConfigSection]
 ) -> list[ConfigProblem]:
     """Return every problem pydantic found, each key once, in the order of the keys."""
-    found: dict[tuple[str, ...], ConfigProblem] = {}
+    problems: dict[tuple[str, ...], ConfigProblem] = {}
     for details in error.errors(include_url=False):
         loc = details["loc"]
         place = _place(loc, root)
@@ -65,8 +65,8 @@ def problems_of(
         else:
             text = _text(details, place, root)
         tag = ("name",) if details["type"].startswith("union_tag") else ()
-        found.setdefault(place.path, ConfigProblem(document.origin((*place.path, *tag)), text))
-    return list(found.values())
+        problems.setdefault(place.path, ConfigProblem(document.origin((*place.path, *tag)), text))
+    return list(problems.values())
 
 
 class _Place:
@@ -96,9 +96,9 @@ def _place(loc: Sequence[int | str], root: type[ConfigSection]) -> _Place:
     """Follow pydantic's location down the schema, leaving out the names of union members."""
     place = _Place(root)
     for part in loc:
-        chosen = [s for s in place.sections if len(place.sections) > 1 and method_of(s) == part]
-        if chosen:
-            place.sections = (chosen[0],)
+        members = [s for s in place.sections if len(place.sections) > 1 and method_of(s) == part]
+        if members:
+            place.sections = (members[0],)
         elif place.sections:
             every = [key for section in place.sections for key in own_keys(section)]
             place.parents, place.path = place.sections, (*place.path, str(part))
@@ -140,10 +140,10 @@ def _missing(place: _Place) -> str:
 
 
 def _unknown_method(place: _Place, name: object) -> str:
-    known = [method_of(section) for section in place.sections]
-    near = difflib.get_close_matches(str(name), known, n=1)
+    methods = [method_of(section) for section in place.sections]
+    near = difflib.get_close_matches(str(name), methods, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{place.dotted}.name is {shown(name)}, wanted one of {', '.join(known)}{hint}"
+    return f"{place.dotted}.name is {shown(name)}, wanted one of {', '.join(methods)}{hint}"
 
 
 def _wrong_value(place: _Place, value: object) -> str:

@@ -98,15 +98,15 @@ def own_keys(section: type[ConfigSection], prefix: str = "") -> Iterator[ConfigK
 
 def lookup(root: type[ConfigSection], path: str) -> tuple[ConfigKey, ...]:
     """Return the keys that `path` can mean: several when two methods share a key, or none."""
-    found: tuple[ConfigKey, ...] = ()
+    matches: tuple[ConfigKey, ...] = ()
     sections: tuple[type[ConfigSection], ...] = (root,)
     prefix = ""
     for part in path.split("."):
         every = [key for section in sections for key in own_keys(section, prefix)]
-        found = tuple(key for key in every if key.name == part)
-        sections = tuple(section for key in found for section in key.sections)
+        matches = tuple(key for key in every if key.name == part)
+        sections = tuple(section for key in matches for section in key.sections)
         prefix += f"{part}."
-    return found
+    return matches
 
 
 def sections_of(annotation: object) -> tuple[type[ConfigSection], ...]:

@@ -23,9 +23,9 @@ class ViewSection(ConfigSection):
     def _are_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
             try:
-                found = re.compile(pattern).match("")
+                match = re.compile(pattern).match("")
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-            if found is not None:
+            if match is not None:
                 raise ValueError(f"{pattern!r} matches nothing at all, so everywhere; narrow it")
         return patterns

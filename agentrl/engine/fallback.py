@@ -40,8 +40,8 @@ class FallbackDecoder:
                 "language models (AutoModelForCausalLM)"
             )
         self.vocabulary: int = config.get_text_config().vocab_size
-        own: Any = copy.deepcopy(model)
-        self._model: Any = own.to(device, dtype).eval()
+        model_copy: Any = copy.deepcopy(model)
+        self._model: Any = model_copy.to(device, dtype).eval()
         self._config: Any = config
         self._device = device
         self._caches = [self._empty() for _ in range(capacity.slots)]
@@ -50,10 +50,10 @@ class FallbackDecoder:
     def forward(self, segments: Sequence[DecodeSegment]) -> Tensor:
         """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         rows = [self._advance(segment) for segment in segments]
-        wanted = [row for row, s in zip(rows, segments, strict=True) if s.wanted]
-        if not wanted:
+        logits = [row for row, s in zip(rows, segments, strict=True) if s.wanted]
+        if not logits:
             return torch.empty(0, self.vocabulary, device=self._device)
-        return torch.cat(wanted)
+        return torch.cat(logits)
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
         """Let `target` hold the first `tokens` of `source`, or nothing where it cannot be cut.
@@ -79,16 +79,16 @@ class FallbackDecoder:
     def load(self, weights: Weights) -> None:
         """Copy new weights and forget all keys; raises before anything has changed."""
         state = read_weights(weights, device=self._device)
-        own: dict[str, Tensor] = self._model.state_dict()
+        tensors: dict[str, Tensor] = self._model.state_dict()
         # The same tensor under two names: a saved folder holds one of them.
-        first = {tensor.data_ptr(): name for name, tensor in reversed(own.items())}
-        named = {
+        first = {tensor.data_ptr(): name for name, tensor in reversed(tensors.items())}
+        source_names = {
             name: name if name in state else first[tensor.data_ptr()]
-            for name, tensor in own.items()
+            for name, tensor in tensors.items()
         }
-        new = {name: take(state, named[name], tuple(t.shape)) for name, t in own.items()}
+        new = {name: take(state, source_names[name], tuple(t.shape)) for name, t in tensors.items()}
         with torch.no_grad():
-            for name, tensor in own.items():
+            for name, tensor in tensors.items():
                 tensor.copy_(new[name])
         self._caches = [self._empty() for _ in self._caches]
 

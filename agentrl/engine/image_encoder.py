@@ -28,12 +28,12 @@ class PromptImages:
 
     def at(self, start: int, count: int) -> Tensor:
         """Return the positions (3, count) of tokens from `start` on."""
-        known = self.positions.shape[1]
+        length = self.positions.shape[1]
         inside = self.positions[:, start : start + count]
-        begin = max(start, known)
+        begin = max(start, length)
         if begin >= start + count:
             return inside
-        behind = torch.arange(begin - known + 1, start + count - known + 1)
+        behind = torch.arange(begin - length + 1, start + count - length + 1)
         return torch.cat((inside, self.positions[:, -1:] + behind), dim=1)
 
 
@@ -65,12 +65,12 @@ class ImageEncoder:
         """Return the images of a prompt. Raises `ValueError` for images that are not where they are
         said to be."""
         self._processor.check_spans(prompt, spans)
-        named = list(prompt)
+        tokens = list(prompt)
         for span in spans:
-            named[span.start : span.stop] = [self._names.of(span.image)] * (span.stop - span.start)
+            tokens[span.start : span.stop] = [self._names.of(span.image)] * (span.stop - span.start)
         grids = [(span, self._processor.patches(span.image).grid) for span in spans]
         positions = rope_positions(self._eye, spans[-1].stop + 1, grids)
-        return PromptImages(tuple(named), tuple(spans), positions)
+        return PromptImages(tuple(tokens), tuple(spans), positions)
 
     def features(self, image: Image) -> ImageFeatures:
         """Return the tower's features of an image; computed alone, so the same in any batch."""
@@ -78,19 +78,19 @@ class ImageEncoder:
 
     def taken(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the tower's weights among those of a model; `ValueError` if they do not fit."""
-        own: Mapping[str, Tensor] = self._eye.visual.state_dict()
+        tensors: Mapping[str, Tensor] = self._eye.visual.state_dict()
         # Saved folders of Qwen2-VL and Qwen2.5-VL keep the names of their first release.
         root = "visual." if any(name.startswith("visual.") for name in state) else "model.visual."
-        return {n: take(state, f"{root}{n}", tuple(t.shape)) for n, t in own.items()}
+        return {n: take(state, f"{root}{n}", tuple(t.shape)) for n, t in tensors.items()}
 
     def load(self, taken: Mapping[str, Tensor]) -> None:
         """Take over what `taken` returned. Features stay where nothing has changed."""
-        own: Mapping[str, Tensor] = self._eye.visual.state_dict()
+        tensors: Mapping[str, Tensor] = self._eye.visual.state_dict()
         with torch.no_grad():
-            new = {n: taken[n].to(t.device, t.dtype) for n, t in own.items()}
-            if all(t.equal(new[n]) for n, t in own.items()):
+            new = {n: taken[n].to(t.device, t.dtype) for n, t in tensors.items()}
+            if all(t.equal(new[n]) for n, t in tensors.items()):
                 return
-            for name, tensor in own.items():
+            for name, tensor in tensors.items():
                 tensor.copy_(new[name])
         self._features.clear()
 

@@ -111,12 +111,12 @@ class LlamaDecoder:
         """Copy new weights and forget all keys; raises before anything has changed."""
         with torch.inference_mode():
             state = read_weights(weights, device=self._device)
-            seen = None if self.eyes is None else self.eyes.taken(state)
+            vision_weights = None if self.eyes is None else self.eyes.taken(state)
             self._weights = arrange(state, self._shape, device=self._device, dtype=self._dtype)
             # Padding is multiplied by zero, which removes only what is finite.
             self._cache.zero_()
-            if self.eyes is not None and seen is not None:
-                self.eyes.load(seen)
+            if self.eyes is not None and vision_weights is not None:
+                self.eyes.load(vision_weights)
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
         """Let `target` hold the keys of the first `tokens` of `source`; all of them."""
@@ -132,13 +132,13 @@ class LlamaDecoder:
         ordered = sorted(segments, key=lambda s: (len(s.tokens) > 1, s.slot))
         step = self._plan(ordered)
         x = self._weights.embedding.index_select(0, step.tokens)
-        for shown in step.shown:
-            x[shown.rows] = shown.features.embeddings[shown.tokens]
+        for image in step.shown:
+            x[image.rows] = image.features.embeddings[image.tokens]
         for index, layer in enumerate(self._weights.layers):
             x = self._block(layer, x, self._cache[index], step)
-            for shown in step.shown:
-                if index < len(shown.features.deep):
-                    x[shown.rows] += shown.features.deep[index][shown.tokens]
+            for image in step.shown:
+                if index < len(image.features.deep):
+                    x[image.rows] += image.features.deep[index][image.tokens]
         if not len(step.wanted):
             return x.new_empty((0, self.vocabulary), dtype=torch.float32)
         x = x.index_select(0, step.wanted)
@@ -187,7 +187,7 @@ class LlamaDecoder:
         """Return (rows, group * heads * head), zeros in the padding."""
         shape = self._shape
         parts: list[Tensor] = []
-        done = 0
+        row_count = 0
         for call in step.calls:
             span = call.span
             of_slots = cache[:, span.slot : span.slot + span.slots, :, : span.keys]
@@ -199,9 +199,9 @@ class LlamaDecoder:
             else:
                 out = out[:, : shape.group]
             parts.append(out)
-            done += span.rows
-        if done < rows:
-            size = (rows - done, shape.group, shape.heads, shape.head)
+            row_count += span.rows
+        if row_count < rows:
+            size = (rows - row_count, shape.group, shape.heads, shape.head)
             parts.append(self._heads.new_zeros(size))
         joined = torch.cat(parts) if len(parts) > 1 else parts[0]
         return joined.reshape(rows, -1)
@@ -274,8 +274,8 @@ class LlamaDecoder:
                 deep[:, row : row + count] = segment.sight.at(segment.start, count)
             row += count
         # In order in memory, as the rows of text alone are: products differ in the last bit if not.
-        own = deep[self._axes].t().contiguous()
-        return self._rope[own, torch.arange(own.shape[1], device=own.device)]
+        indices = deep[self._axes].t().contiguous()
+        return self._rope[indices, torch.arange(indices.shape[1], device=indices.device)]
 
     def _calls(self, segments: Sequence[DecodeSegment], key_bytes: int) -> tuple[_Call, ...]:
         singles = [s for s in segments if len(s.tokens) == 1]

@@ -148,5 +148,5 @@ def _paired(weight: Tensor, shape: LlamaShape) -> Tensor:
 
 
 def _joined(*biases: Tensor | None) -> Tensor | None:
-    given = [bias for bias in biases if bias is not None]
-    return torch.cat(given) if given else None
+    tensors = [bias for bias in biases if bias is not None]
+    return torch.cat(tensors) if tensors else None

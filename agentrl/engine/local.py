@@ -312,12 +312,12 @@ class LocalEngine(ClosingResource):
                 continue
             self._waiting.remove(flight)
             slot, source = placement.slot, placement.source
-            kept = self._decoder.reuse(source.index, slot.index, placement.tokens)
-            slot.held = source.held[:kept]
+            prefix_length = self._decoder.reuse(source.index, slot.index, placement.tokens)
+            slot.held = source.held[:prefix_length]
             slot.flight = flight
-            self._cached += kept
+            self._cached += prefix_length
             if flight.cached_tokens is None:
-                flight.cached_tokens = kept
+                flight.cached_tokens = prefix_length
 
     def _segments(self) -> list[DecodeSegment]:
         """Return the segments to compute now: a token per request in a slot, pieces of prompts."""
@@ -328,9 +328,9 @@ class LocalEngine(ClosingResource):
                 continue
             if len(flight.context) - len(slot.held) == 1:
                 start = len(slot.held)
-                wanted = flight.wanted(start, 1)
+                logit_count = flight.wanted(start, 1)
                 segments.append(
-                    DecodeSegment(slot.index, start, flight.context[-1:], wanted, flight.sight)
+                    DecodeSegment(slot.index, start, flight.context[-1:], logit_count, flight.sight)
                 )
             else:
                 behind.append((slot, flight))
@@ -338,8 +338,8 @@ class LocalEngine(ClosingResource):
             start = len(slot.held)
             tokens = flight.context[start : start + count]
             self._computed += count
-            wanted = flight.wanted(start, count)
-            segments.append(DecodeSegment(slot.index, start, tokens, wanted, flight.sight))
+            logit_count = flight.wanted(start, count)
+            segments.append(DecodeSegment(slot.index, start, tokens, logit_count, flight.sight))
         return segments
 
     def _shares(

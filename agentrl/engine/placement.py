@@ -47,10 +47,10 @@ def place_devices(
             f"learn.devices.count asks for {first + ranks} GPUs on this machine, which shows "
             f"{len(devices)} ({', '.join(devices) or 'none'}); lower it, or set policy.device: cpu"
         )
-    taken = tuple(devices[first : first + ranks])
-    free = [name for name in devices if name not in taken] or list(reversed(taken))
+    rank_devices = tuple(devices[first : first + ranks])
+    free = [name for name in devices if name not in rank_devices] or list(reversed(rank_devices))
     return DevicePlacement(
-        ranks=taken, engines=tuple(free[number % len(free)] for number in range(engines))
+        ranks=rank_devices, engines=tuple(free[number % len(free)] for number in range(engines))
     )
 
 

@@ -186,11 +186,11 @@ class EngineRouter:
         The others sample meanwhile, so versions are mixed: new trajectories go to the freshest,
         others stay where their cache is until its engine's turn comes.
         """
-        left = set(range(len(self._engines)))
+        indices = set(range(len(self._engines)))
         try:
-            while left:
-                self._loading = min(left, key=lambda index: (self._loads[index], index))
-                left.discard(self._loading)
+            while indices:
+                self._loading = min(indices, key=lambda index: (self._loads[index], index))
+                indices.discard(self._loading)
                 await self._engines[self._loading].load(prepared, version)
         finally:
             self._loading = None

@@ -47,12 +47,15 @@ def sample(
     """
     logprobs = distribution(logits, samplings)
     drawn = draw(logprobs, torch.from_numpy(uniforms).to(logits.device))
-    chosen = logprobs.gather(-1, drawn.unsqueeze(-1)).squeeze(-1).tolist()
-    check_logprobs(chosen)
+    token_logprobs = logprobs.gather(-1, drawn.unsqueeze(-1)).squeeze(-1).tolist()
+    check_logprobs(token_logprobs)
     tokens: list[int] = drawn.tolist()
     tops = most_likely(logprobs, top)
-    found = entropy(logprobs).tolist() if entropies else [0.0] * len(tokens)
-    return [SampledToken(*row) for row in zip(tokens, chosen, tops, found, strict=True)]
+    token_entropies = entropy(logprobs).tolist() if entropies else [0.0] * len(tokens)
+    return [
+        SampledToken(*row)
+        for row in zip(tokens, token_logprobs, tops, token_entropies, strict=True)
+    ]
 
 
 def check_logprobs(logprobs: Sequence[float]) -> None:

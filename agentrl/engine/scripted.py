@@ -183,8 +183,8 @@ class ScriptedEngine:
         return tuple(self._replies[request.prompt])
 
     def _remember(self, turn: _Turn) -> None:
-        said, unsaid = turn.script[: turn.spoken], turn.script[turn.spoken :]
-        self._unsaid[turn.request.prompt + said, turn.request.seed] = unsaid
+        output, unsaid = turn.script[: turn.spoken], turn.script[turn.spoken :]
+        self._unsaid[turn.request.prompt + output, turn.request.seed] = unsaid
 
     def _abort_all(self) -> None:
         for turn in self._turns.values():

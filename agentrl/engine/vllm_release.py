@@ -35,8 +35,8 @@ def check_release(version: str | None = None) -> None:
     minor = (int(numbers[1]), int(numbers[2]))
     if minor == (0, 0) or OLDEST <= minor <= NEWEST:
         return
-    wanted = f"vllm>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
+    requirement = f"vllm>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
     raise ConfigError(
-        f"vLLM {version} is installed, and engine.kind vllm is written for {wanted}: "
-        f"pip install '{wanted}', or set engine.kind: local"
+        f"vLLM {version} is installed, and engine.kind vllm is written for {requirement}: "
+        f"pip install '{requirement}', or set engine.kind: local"
     )

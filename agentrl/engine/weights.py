@@ -61,15 +61,15 @@ def _files_in(folder: Path) -> list[Path]:
 def take(state: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     """Return one weight, or raise `ValueError` naming what is missing or of another shape."""
     if name not in state:
-        known = ", ".join(list(state)[:3])
+        names = ", ".join(list(state)[:3])
         raise ValueError(
-            f"the weights have no {name!r} (they have {known}, ...); give the state dict of the "
+            f"the weights have no {name!r} (they have {names}, ...); give the state dict of the "
             "model the engine was made with, under its Hugging Face names"
         )
-    found = tuple(state[name].shape)
-    if found != shape:
+    size = tuple(state[name].shape)
+    if size != shape:
         raise ValueError(
-            f"{name!r} has shape {found}, the engine's model has {shape}; these are weights of "
+            f"{name!r} has shape {size}, the engine's model has {shape}; these are weights of "
             "another model"
         )
     return state[name]

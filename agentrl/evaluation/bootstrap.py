@@ -33,9 +33,9 @@ def bootstrap_estimate(
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return IntervalEstimate(mean=mean, low=-math.inf, high=math.inf, tasks=1)
-    found = np.sort(resampled_means(values, resamples=resamples, seed=seed))
+    means = np.sort(resampled_means(values, resamples=resamples, seed=seed))
     low, high = (
-        float(np.quantile(found, share)) for share in _corrected(values, mean, found, confidence)
+        float(np.quantile(means, share)) for share in _corrected(values, mean, means, confidence)
     )
     return IntervalEstimate(mean=mean, low=min(low, mean), high=max(high, mean), tasks=len(values))
 

@@ -17,15 +17,15 @@ async def together(
 
     The first error cancels the others and is raised as itself.
     """
-    found: dict[int, R] = {}
+    results: dict[int, R] = {}
     waiting = iter(enumerate(arguments))
 
     async def work() -> None:
         for place, argument in waiting:
-            found[place] = await function(argument)
+            results[place] = await function(argument)
 
     with first_error():
         async with asyncio.TaskGroup() as running:
             for _ in range(min(limit or len(arguments), len(arguments))):
                 running.create_task(work())
-    return [found[place] for place in range(len(arguments))]
+    return [results[place] for place in range(len(arguments))]

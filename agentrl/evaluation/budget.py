@@ -105,8 +105,8 @@ class BudgetMeter:
 
     def keep(self, tree: Tree, leaf: Leaf) -> None:
         """Count a trajectory that was played before, as far as its record tells."""
-        kept = self._until(tree, leaf.node, leaf.tool_calls)
-        for name, value in asdict(kept).items():
+        usage = self._until(tree, leaf.node, leaf.tool_calls)
+        for name, value in asdict(usage).items():
             self.add(name, value)
 
     def add(self, name: str, amount: float) -> None:
@@ -165,8 +165,8 @@ class MeteredSampler:
         meter, most = self.meter, self.meter.meter.each.tokens
         meter.check()
         if most is not None:
-            left = min(request.max_new_tokens, most - meter.spent.tokens)
-            request = replace(request, max_new_tokens=left)
+            max_new_tokens = min(request.max_new_tokens, most - meter.spent.tokens)
+            request = replace(request, max_new_tokens=max_new_tokens)
         completion = await self.inner.generate(request)
         sampled = len(completion.token_ids)
         meter.add("tokens", sampled)

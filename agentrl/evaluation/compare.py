@@ -70,7 +70,7 @@ class PolicyComparison:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return a table for people: figure, value, interval, tasks; every cell is text."""
-        named = {
+        estimates = {
             "A": self.a,
             "B": self.b,
             "B - A": self.difference,
@@ -79,7 +79,7 @@ class PolicyComparison:
         }
         rows = [
             (name, *_cells(estimate, "+" if "-" in name else ""))
-            for name, estimate in named.items()
+            for name, estimate in estimates.items()
         ]
         rows.append((f"p ({self.test})", f"{self.p:.2g}", "", ""))
         rows.append(("tasks gained", str(len(self.gained)), "", ""))
@@ -132,19 +132,19 @@ def _compared(
     pairs: int,
 ) -> PolicyComparison:
     passed = {
-        task: [(x >= rules.threshold, y >= rules.threshold) for x, y in own]
-        for task, own in groups.items()
+        task: [(x >= rules.threshold, y >= rules.threshold) for x, y in task_pairs]
+        for task, task_pairs in groups.items()
     }
     shares = [
         TaskFlip(
             task=names[task][0],
-            a=fmean(x for x, _ in own),
-            b=fmean(y for _, y in own),
+            a=fmean(x for x, _ in task_pairs),
+            b=fmean(y for _, y in task_pairs),
             prompt=names[task][1],
         )
-        for task, own in passed.items()
+        for task, task_pairs in passed.items()
     ]
-    trials = [len(own) for own in passed.values()]
+    trials = [len(task_pairs) for task_pairs in passed.values()]
     of_a = rate_estimate([f.a for f in shares], trials=trials, confidence=rules.confidence)
     of_b = rate_estimate([f.b for f in shares], trials=trials, confidence=rules.confidence)
     away = [f.b - f.a for f in shares]
@@ -156,7 +156,11 @@ def _compared(
         difference=_difference(away, rules, trials=fmean(trials)),
         unpaired=unpaired_difference(of_a, of_b),
         reward=_difference(
-            [fmean(y for _, y in own) - fmean(x for x, _ in own) for own in groups.values()], rules
+            [
+                fmean(y for _, y in task_pairs) - fmean(x for x, _ in task_pairs)
+                for task_pairs in groups.values()
+            ],
+            rules,
         ),
         p=mcnemar(away.count(1), away.count(-1)) if once else bootstrap_p(away),
         test="McNemar" if once else "bootstrap",
@@ -219,8 +223,8 @@ def bootstrap_p(away: Sequence[float], *, seed: int = 0) -> float:
     mean = fmean(away)
     if len({*away}) == 1:
         return 1.0 if mean == 0 else 1 / (P_RESAMPLES + 1)
-    found = resampled_means([value - mean for value in away], resamples=P_RESAMPLES, seed=seed)
-    extreme = int((np.abs(found) >= abs(mean) - 1e-12).sum())
+    means = resampled_means([value - mean for value in away], resamples=P_RESAMPLES, seed=seed)
+    extreme = int((np.abs(means) >= abs(mean) - 1e-12).sum())
     return (extreme + 1) / (P_RESAMPLES + 1)
 
 
@@ -238,13 +242,13 @@ def _difference(
 def _by_key(
     samples: Sequence[EvaluationSample], whose: str
 ) -> dict[tuple[str, int], EvaluationSample]:
-    found = {(one.fingerprint, one.sample): one for one in samples}
-    if len(found) < len(samples):
+    index = {(one.fingerprint, one.sample): one for one in samples}
+    if len(index) < len(samples):
         raise ConfigError(
-            f"{whose} has {len(samples)} trajectories of {len(found)} different tasks and samples; "
+            f"{whose} has {len(samples)} trajectories of {len(index)} different tasks and samples; "
             "which belong together cannot be told: evaluate it again"
         )
-    return found
+    return index
 
 
 def _unpaired(

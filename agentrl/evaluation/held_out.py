@@ -214,8 +214,8 @@ class _Play:
         world = await self.rollouts.brought_back(seat)
         stand = seat.stand
         calls = stand.tool_calls if stand else 0
-        own = self.meter.begin(seat.tree, stand.node if stand else None, tool_calls=calls)
-        seat.sampler = MeteredSampler(seat.sampler or seat.doorkeeper.engine, own)
+        meter = self.meter.begin(seat.tree, stand.node if stand else None, tool_calls=calls)
+        seat.sampler = MeteredSampler(seat.sampler or seat.doorkeeper.engine, meter)
         episode = self.rollouts.episode(seat, self.evaluation.sampling, world=world)
-        episode.env = MeteredEnv(episode.env, own)
+        episode.env = MeteredEnv(episode.env, meter)
         return await episode.run()

@@ -98,9 +98,9 @@ class EvaluationReport:
 
     def figures(self) -> dict[str, float]:
         """Return the known values as plain numbers by name, for a metrics file."""
-        known = {name: estimate.mean for name, estimate in self.overall.estimates.items()}
-        known |= {name: cost for name, cost in self.overall.costs.items() if cost is not None}
-        return known | {"failed_fraction": self.overall.failed / self.overall.trajectories}
+        values = {name: estimate.mean for name, estimate in self.overall.estimates.items()}
+        values |= {name: cost for name, cost in self.overall.costs.items() if cost is not None}
+        return values | {"failed_fraction": self.overall.failed / self.overall.trajectories}
 
     @property
     def _spent(self) -> list[tuple[str, float]]:
@@ -127,8 +127,8 @@ class EvaluationReport:
         rows = [*_estimate_rows(self.overall.estimates, "")]
         if self.scaled is not None:
             estimates = {"one attempt: pass@1": self.scaled.plain, "gain": self.scaled.gain}
-            known = {name: one for name, one in estimates.items() if one is not None}
-            rows += _estimate_rows(known, "")
+            scaled_estimates = {name: one for name, one in estimates.items() if one is not None}
+            rows += _estimate_rows(scaled_estimates, "")
             rows += [(name, f"{cost:.4g}", "", "") for name, cost in self.scaled.costs.items()]
         rows += [
             (name, f"{cost:.4g}", "", "")
@@ -162,6 +162,6 @@ def _estimate_rows(
     estimates: Mapping[str, IntervalEstimate], prefix: str
 ) -> Iterable[tuple[str, str, str, str]]:
     for name, e in estimates.items():
-        known = math.isfinite(e.low) and math.isfinite(e.high)
-        interval = f"{e.low:.3f} .. {e.high:.3f}" if known else "needs two tasks"
+        is_finite = math.isfinite(e.low) and math.isfinite(e.high)
+        interval = f"{e.low:.3f} .. {e.high:.3f}" if is_finite else "needs two tasks"
         yield f"{prefix}{name}", f"{e.mean:.3f}", interval, str(e.tasks)

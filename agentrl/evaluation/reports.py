@@ -46,13 +46,13 @@ def read_report(path: Path, which: Which = "after") -> StoredReport:
     """
     file = _file(path, which)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        report = json.loads(file.read_text(encoding="utf-8"))
         return StoredReport(
             path=file,
-            about=dict(found["about"]),
-            threshold=float(found["threshold"]),
-            confidence=float(found["confidence"]),
-            samples=tuple(map(EvaluationSample.of_json, found["samples"])),
+            about=dict(report["about"]),
+            threshold=float(report["threshold"]),
+            confidence=float(report["confidence"]),
+            samples=tuple(map(EvaluationSample.of_json, report["samples"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
@@ -102,8 +102,8 @@ def _file(path: Path, which: Which) -> Path:
     for file in (path / FOLDER / f"{which}.json", path / REPORT):
         if file.is_file():
             return file
-    kept = sorted(file.stem for file in (path / FOLDER).glob("*.json"))
-    there = f"its evaluations are {', '.join(kept)}" if kept else "it holds no evaluation"
+    names = sorted(file.stem for file in (path / FOLDER).glob("*.json"))
+    there = f"its evaluations are {', '.join(names)}" if names else "it holds no evaluation"
     raise ConfigError(
         f"{path} has no report of the evaluation {which!r}: {there}; name a report, a run that has "
         "ended, or the folder of agentrl eval --out"

@@ -104,17 +104,17 @@ class TrajectoryRescorer:
         if not recording.exchanges:
             why = "neither its reset nor a turn is recorded"
             return RescoreResult(recording=recording, verdict="no_record", why=why)
-        left = self.retries
+        retries = self.retries
         while True:
             try:
                 return await self._once(recording, task or recording.task)
             except RolloutError as error:
-                if left == 0:
+                if retries == 0:
                     outcome = Failed(error.kind, str(error))
                     return RescoreResult(
                         recording=recording, verdict="broke", outcome=outcome, why=str(error)
                     )
-                left -= 1
+                retries -= 1
 
     async def _once(self, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         env = self.make_env()

@@ -97,7 +97,7 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: ScoringRules) -> Evalua
     """Return the figures of `groups`, which hold the trajectories of one task each."""
     every = [trajectory for group in groups for trajectory in group]
     scored = [trajectory for trajectory in every if reward_of(trajectory.outcome) is not None]
-    rewards = [own for own in map(_rewards, groups) if own]
+    rewards = [task_rewards for task_rewards in map(_rewards, groups) if task_rewards]
     pass_at = {k: passes(rewards, rules, k=k) for k in rules.k}
     all_pass = {k: passes(rewards, rules, k=k, figure=all_pass_k) for k in rules.k if k > 1}
     return EvaluationScores(
@@ -123,13 +123,13 @@ def turn_count(trajectory: Trajectory) -> int:
 
 def _rewards(group: Sequence[Trajectory]) -> list[float]:
     rewards = [reward_of(trajectory.outcome) for trajectory in group]
-    found = [reward for reward in rewards if reward is not None]
-    if not all(map(math.isfinite, found)):
+    values = [reward for reward in rewards if reward is not None]
+    if not all(map(math.isfinite, values)):
         raise ValueError(
-            f"task {group[0].task.id} has rewards {found}, and a reward is a finite number; mend "
+            f"task {group[0].task.id} has rewards {values}, and a reward is a finite number; mend "
             "the reward function"
         )
-    return found
+    return values
 
 
 class _OfPasses(Protocol):
@@ -145,14 +145,17 @@ def passes(
 ) -> IntervalEstimate | None:
     """Return pass@k, or another figure of passes, from the rewards of each task; None where no task
     has k of them."""
-    enough = [own for own in rewards if len(own) >= k]
+    enough = [task_rewards for task_rewards in rewards if len(task_rewards) >= k]
     if not enough:
         return None
-    passed = [sum(reward >= rules.threshold for reward in own) for own in enough]
+    passed = [sum(reward >= rules.threshold for reward in task_rewards) for task_rewards in enough]
     return _rate(
-        [figure(c, samples=len(own), k=k) for c, own in zip(passed, enough, strict=True)],
+        [
+            figure(c, samples=len(task_rewards), k=k)
+            for c, task_rewards in zip(passed, enough, strict=True)
+        ],
         # A task's pass@k is worth at least one yes-or-no trial per k samples.
-        [len(own) / k for own in enough],
+        [len(task_rewards) / k for task_rewards in enough],
         rules,
     )
 
@@ -167,11 +170,11 @@ def _rate(
 
 
 def _mean_reward(rewards: Sequence[Sequence[float]], rules: ScoringRules) -> IntervalEstimate:
-    values = [statistics.fmean(own) for own in rewards]
-    seen = {reward for own in rewards for reward in own}
-    if seen <= {0, 1}:
-        return _rate(values, [len(own) for own in rewards], rules)
-    if min(seen) >= 0 and max(seen) <= 1:
+    values = [statistics.fmean(task_rewards) for task_rewards in rewards]
+    unique_rewards = {reward for task_rewards in rewards for reward in task_rewards}
+    if unique_rewards <= {0, 1}:
+        return _rate(values, [len(task_rewards) for task_rewards in rewards], rules)
+    if min(unique_rewards) >= 0 and max(unique_rewards) <= 1:
         return _rate(values, None, rules)
     if rules.interval == "bootstrap":
         return bootstrap_estimate(values, confidence=rules.confidence)

@@ -80,11 +80,11 @@ def find_overlap(
     case, space and punctuation, or their own words are as similar as that, and none gives another
     answer.
     """
-    known = {task.fingerprint: task for task in train}
+    train_tasks = {task.fingerprint: task for task in train}
     exact = [
-        TaskPair(heldout=task, train=known[task.fingerprint], similarity=1.0)
+        TaskPair(heldout=task, train=train_tasks[task.fingerprint], similarity=1.0)
         for task in heldout
-        if task.fingerprint in known
+        if task.fingerprint in train_tasks
     ]
     same = {pair.heldout.fingerprint for pair in exact}
     rest = [task for task in heldout if task.fingerprint not in same]
@@ -117,21 +117,21 @@ def _near(train: Sequence[Task], heldout: Sequence[Task], similarity: float) -> 
     whole: dict[str, list[Task]] = defaultdict(list)
     for task in train:
         whole[_plain(words[id(task)])].append(task)
-    own = _own({key: _shingles(said) for key, said in words.items()})
-    alike = _alike([own[id(t)] for t in heldout], [own[id(t)] for t in train], similarity)
+    shingles = _own({key: _shingles(task_words) for key, task_words in words.items()})
+    alike = _alike([shingles[id(t)] for t in heldout], [shingles[id(t)] for t in train], similarity)
     for at, task in enumerate(heldout):
         pairs = [(1.0, other) for other in whole[_plain(words[id(task)])]]
-        pairs += [(found, train[other]) for other, found in alike.get(at, ())]
+        pairs += [(ratio, train[other]) for other, ratio in alike.get(at, ())]
         fit = [pair for pair in pairs if _agree(answers[id(task)], answers[id(pair[1])])]
         if fit:
-            found, other = max(fit, key=lambda pair: pair[0])
-            yield TaskPair(heldout=task, train=other, similarity=found)
+            ratio, other = max(fit, key=lambda pair: pair[0])
+            yield TaskPair(heldout=task, train=other, similarity=ratio)
 
 
 def _words(task: Task) -> list[str]:
     """Return the words of a task, without those of the system message, which all share."""
-    said = [message.text for message in task.messages if message.role != "system"]
-    return _WORD.findall(" ".join(said).lower())
+    texts = [message.text for message in task.messages if message.role != "system"]
+    return _WORD.findall(" ".join(texts).lower())
 
 
 def _plain(words: Iterable[str]) -> str:
@@ -155,13 +155,13 @@ def _shingles(words: Sequence[str]) -> Shingles:
 
 def _own(shingles: Mapping[int, Shingles]) -> dict[int, Shingles]:
     """Return the shingles of each task that are not wording it shares with many."""
-    counts = Counter(one for found in shingles.values() for one in found)
+    counts = Counter(one for task_shingles in shingles.values() for one in task_shingles)
     most = max(COMMON_AT_LEAST, COMMON_FRACTION * len(shingles))
     common = {one for one, count in counts.items() if count > most}
-    own = {key: found - common for key, found in shingles.items()}
+    rare_shingles = {key: task_shingles - common for key, task_shingles in shingles.items()}
     return {
-        key: found if len(found) >= LEAST_SHINGLES else frozenset[str]()
-        for key, found in own.items()
+        key: task_shingles if len(task_shingles) >= LEAST_SHINGLES else frozenset[str]()
+        for key, task_shingles in rare_shingles.items()
     }
 
 
@@ -171,13 +171,13 @@ def _alike(
     """Return for each held-out task the train tasks that are as similar, with how much."""
     small = sum(map(len, heldout)) * len(train) <= EXACT_PAIRS
     pairs = _sharing(heldout, train) if small else _hashed(heldout, train, similarity)
-    found: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    matches: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for at, other in pairs:
         one, two = heldout[at], train[other]
         jaccard = len(one & two) / len(one | two)
         if jaccard >= similarity:
-            found[at].append((other, jaccard))
-    return found
+            matches[at].append((other, jaccard))
+    return matches
 
 
 def _sharing(heldout: Sequence[Shingles], train: Sequence[Shingles]) -> Iterable[tuple[int, int]]:
@@ -202,9 +202,9 @@ def _hashed(
     from datasketch import MinHash, MinHashLSH
 
     def hashed(shingles: Shingles) -> MinHash:
-        made = MinHash(num_perm=PERMUTATIONS)
-        made.update_batch([one.encode() for one in shingles])
-        return made
+        minhash = MinHash(num_perm=PERMUTATIONS)
+        minhash.update_batch([one.encode() for one in shingles])
+        return minhash
 
     index = MinHashLSH(threshold=0.8 * similarity, num_perm=PERMUTATIONS)
     for at, shingles in enumerate(heldout):
@@ -217,11 +217,11 @@ def _hashed(
 
 
 def _shown(pairs: Sequence[TaskPair]) -> str:
-    shown = [
+    parts = [
         f"{pair.heldout.id} is {pair.train.id}"
         if pair.similarity == 1
         else f"{pair.heldout.id} is {pair.similarity:.0%} of {pair.train.id}"
         for pair in pairs[:LISTED]
     ]
-    more = len(pairs) - len(shown)
-    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
+    more = len(pairs) - len(parts)
+    return ", ".join([*parts, *([f"and {more} more"] if more else [])])

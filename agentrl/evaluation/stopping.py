@@ -25,8 +25,8 @@ class IntervalStopRule:
         tasks = len(rewards)
         if tasks < self.min_tasks or (tasks - self.min_tasks) % self.every:
             return False
-        found = passes([own for own in rewards if own], rules)
-        return found is not None and (found.high - found.low) / 2 <= self.half_width
+        estimate = passes([task_rewards for task_rewards in rewards if task_rewards], rules)
+        return estimate is not None and (estimate.high - estimate.low) / 2 <= self.half_width
 
 
 @dataclass(slots=True, eq=False)

@@ -54,22 +54,22 @@ def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "")
 def _turn_steps(
     number: int, turn: ExportedTurn, tokens: TrajectoryTokens | None, images: ImageFiles
 ) -> list[dict[str, Any]]:
-    said: Row = {"source": "agent", "message": _content(turn.said.content, images)}
-    said["llm_call_count"] = 1
+    step: Row = {"source": "agent", "message": _content(turn.said.content, images)}
+    step["llm_call_count"] = 1
     if turn.said.tool_calls:
-        said["tool_calls"] = [
+        step["tool_calls"] = [
             {"tool_call_id": c.id, "function_name": c.name, "arguments": dict(c.arguments)}
             for c in turn.said.tool_calls
         ]
-    known = {call.id for call in turn.said.tool_calls}
-    results = [_result(m, known, images) for m in turn.answers if m.role == "tool"]
+    call_ids = {call.id for call in turn.said.tool_calls}
+    results = [_result(m, call_ids, images) for m in turn.answers if m.role == "tool"]
     if results:
-        said["observation"] = {"results": results}
+        step["observation"] = {"results": results}
     if tokens is not None:
-        said["metrics"] = _metrics(number, tokens)
+        step["metrics"] = _metrics(number, tokens)
     malformed: Row = {"malformed": list(turn.malformed)} if turn.malformed else {}
-    said["extra"] = {"reward": turn.reward, **malformed}
-    return [said, *(_told(m, images) for m in turn.answers if m.role != "tool")]
+    step["extra"] = {"reward": turn.reward, **malformed}
+    return [step, *(_told(m, images) for m in turn.answers if m.role != "tool")]
 
 
 def _told(message: Message, images: ImageFiles) -> Row:
@@ -106,19 +106,19 @@ def _part(part: str | Image, images: ImageFiles) -> Row:
 
 def _metrics(turn: int, tokens: TrajectoryTokens) -> Row:
     """Return the sampling of one turn, from the tokens of the whole trajectory."""
-    own = [
+    indices = [
         i
         for i, (at, source) in enumerate(zip(tokens.turns, tokens.sources, strict=True))
         if at == turn and source == "sampled"
     ]
-    if not own:
+    if not indices:
         return {"completion_tokens": 0}
-    runs = context_runs(tokens.jumps, own[0])
+    runs = context_runs(tokens.jumps, indices[0])
     return {
         "prompt_tokens": sum(stop - start for start, stop in runs) - 1,
-        "completion_tokens": len(own),
-        "completion_token_ids": [tokens.ids[i] for i in own],
-        "logprobs": [tokens.logprobs[i] for i in own],
+        "completion_tokens": len(indices),
+        "completion_token_ids": [tokens.ids[i] for i in indices],
+        "logprobs": [tokens.logprobs[i] for i in indices],
     }
 
 

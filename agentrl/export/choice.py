@@ -61,9 +61,9 @@ class ExportCondition:
             except ValueError:
                 raise ConfigError(f"--filter {text!r}: {name} is compared with a number") from None
         if name not in _TEXTS:
-            known = sorted([*_NUMBERS, *_TEXTS])
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            names = sorted([*_NUMBERS, *_TEXTS])
+            near = get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             raise ConfigError(f"--filter {text!r}: there is no {name!r}; {hint}")
         if comparison not in ("=", "!="):
             raise ConfigError(f"--filter {text!r}: {name} is a text; compare it by = or !=")

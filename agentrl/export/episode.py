@@ -116,9 +116,9 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | Pru
     ledger = StoreIndex(folder / LEDGER, readonly=True)
     try:
         with StoreReader(folder) as reader:
-            gone = ledger.pruned().keys()
+            pruned_segments = ledger.pruned().keys()
             for group in reader.groups():
-                if any(place.segment in gone for _, place in ledger.places(group)):
+                if any(place.segment in pruned_segments for _, place in ledger.places(group)):
                     yield PrunedGroup(group)
                     continue
                 restored, state = reader.group(group), reader.state(group)
@@ -180,11 +180,11 @@ def _as_answered(said: Message, answers: Sequence[Message]) -> Message:
     A program behind the gateway is handed the calls under ids that are unique in its conversation,
     and answers those, in order.
     """
-    named = [m.tool_call_id for m in answers if m.role == "tool" and m.tool_call_id]
-    known = {call.id for call in said.tool_calls}
-    others = iter(id for id in dict.fromkeys(named) if id not in known)
+    answer_ids = [m.tool_call_id for m in answers if m.role == "tool" and m.tool_call_id]
+    call_ids = {call.id for call in said.tool_calls}
+    others = iter(id for id in dict.fromkeys(answer_ids) if id not in call_ids)
     calls = [
-        call if call.id in named else replace(call, id=next(others, call.id))
+        call if call.id in answer_ids else replace(call, id=next(others, call.id))
         for call in said.tool_calls
     ]
     return replace(said, tool_calls=tuple(calls))

@@ -68,9 +68,9 @@ class ParquetFiles:
 def flat(row: Mapping[str, Any]) -> Row:
     """Return a row of JSON lines with one type per column: what varies is JSON text."""
     task = row["task"]
-    kept = {k: v for k, v in row.items() if k not in ("task", "tools", "messages", "components")}
+    columns = {k: v for k, v in row.items() if k not in ("task", "tools", "messages", "components")}
     return {
-        **kept,
+        **columns,
         "task_id": task["id"],
         "split": task["split"],
         "tags": task["tags"],

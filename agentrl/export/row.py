@@ -89,15 +89,15 @@ def message_rows(episode: ExportedTrajectory, images: ImageFiles) -> list[Row]:
     """Return the whole conversation as messages."""
     rows = [_message_row(message, images) for message in episode.opening]
     for number, turn in enumerate(episode.turns):
-        said = _message_row(turn.said, images) | {"turn": number}
+        turn_row = _message_row(turn.said, images) | {"turn": number}
         if turn.malformed:
-            said["malformed"] = list(turn.malformed)
+            turn_row["malformed"] = list(turn.malformed)
         answers = [_message_row(message, images) for message in turn.answers]
         if answers and turn.anew:
             answers[0]["anew"] = True
         if answers and turn.after is not None:
             answers[0]["after"] = turn.after
-        rows += [said, *answers]
+        rows += [turn_row, *answers]
     return rows
 
 
@@ -181,10 +181,10 @@ def _task_row(task: Task, images: ImageFiles) -> Row:
 
 
 def _task(row: Mapping[str, Any], images: ImageFiles) -> Task:
-    given: str | Sequence[Mapping[str, Any]] = row["prompt"]
-    prompt = given if isinstance(given, str) else tuple(_message(m, images) for m in given)
-    kept = {key: row[key] for key in ("id", "split", "seed", "answer", "data")}
-    return Task(prompt=prompt, tags=tuple(row["tags"]), **kept)
+    content: str | Sequence[Mapping[str, Any]] = row["prompt"]
+    prompt = content if isinstance(content, str) else tuple(_message(m, images) for m in content)
+    fields = {key: row[key] for key in ("id", "split", "seed", "answer", "data")}
+    return Task(prompt=prompt, tags=tuple(row["tags"]), **fields)
 
 
 def _token_row(tokens: TrajectoryTokens) -> Row:
@@ -194,8 +194,12 @@ def _token_row(tokens: TrajectoryTokens) -> Row:
         "mask": mask,
         "sources": list(tokens.sources),
         "turns": list(tokens.turns),
-        "logprobs": [x if own else None for x, own in zip(tokens.logprobs, mask, strict=True)],
-        "versions": [x if own else None for x, own in zip(tokens.versions, mask, strict=True)],
+        "logprobs": [
+            x if is_sampled else None for x, is_sampled in zip(tokens.logprobs, mask, strict=True)
+        ],
+        "versions": [
+            x if is_sampled else None for x, is_sampled in zip(tokens.versions, mask, strict=True)
+        ],
         "jumps": [list(jump) for jump in tokens.jumps],
     }
 

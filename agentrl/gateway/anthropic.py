@@ -58,14 +58,14 @@ class AnthropicDialect:
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
         """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
-        told = items(field(body, "messages", list, of="the request"), of="'messages'")
-        if not told:
+        raw_messages = items(field(body, "messages", list, of="the request"), of="'messages'")
+        if not raw_messages:
             raise BadRequest("'messages' is empty; ask something")
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         system = _text(body.get("system"))
         first = (Message("system", system),) if system else ()
         return ChatRequest(
-            messages=first + tuple(message for one in told for message in _messages(one)),
+            messages=first + tuple(message for one in raw_messages for message in _messages(one)),
             tools=tools,
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
@@ -96,8 +96,8 @@ class AnthropicDialect:
                 delta = {"type": "text_delta", "text": block["text"]}
             else:
                 empty = {"input": {}}
-                said = json.dumps(block["input"], ensure_ascii=False)
-                delta = {"type": "input_json_delta", "partial_json": said}
+                partial_json = json.dumps(block["input"], ensure_ascii=False)
+                delta = {"type": "input_json_delta", "partial_json": partial_json}
             yield event("content_block_start", index=index, content_block={**block, **empty})
             yield event("content_block_delta", index=index, delta=delta)
             yield event("content_block_stop", index=index)
@@ -111,9 +111,9 @@ class AnthropicDialect:
 
 
 def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
-    said: Body = told if isinstance(told, Mapping) else {}
-    kind = "" if said.get("disable_parallel_tool_use") else str(said.get("type"))
-    name = said.get("name") if kind == "tool" else None
+    choice: Body = told if isinstance(told, Mapping) else {}
+    kind = "" if choice.get("disable_parallel_tool_use") else str(choice.get("type"))
+    name = choice.get("name") if kind == "tool" else None
     return tool_choice(told, rule=_RULES.get(kind), name=name, tools=tools)
 
 
@@ -141,12 +141,12 @@ def _ending(answer: GatewayAnswer) -> dict[str, str | None]:
 
 
 def _blocks(answer: GatewayAnswer) -> list[dict[str, Any]]:
-    said = [{"type": "text", "text": answer.text}] if answer.text else []
+    text_blocks = [{"type": "text", "text": answer.text}] if answer.text else []
     calls = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
         for call in answer.tool_calls
     ]
-    return [*said, *calls]
+    return [*text_blocks, *calls]
 
 
 def _messages(told: Body) -> Iterator[Message]:

@@ -148,10 +148,10 @@ def _usage(answer: GatewayAnswer) -> dict[str, Any]:
 
 
 def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
-    said: Body = told if isinstance(told, Mapping) else {}
-    is_named = said.get("type") == "function"
-    named: Body = field(said, "function", dict, of="'tool_choice'") if is_named else {}
-    return tool_choice(told, rule=RULES.get(str(told)), name=named.get("name"), tools=tools)
+    choice: Body = told if isinstance(told, Mapping) else {}
+    is_named = choice.get("type") == "function"
+    function: Body = field(choice, "function", dict, of="'tool_choice'") if is_named else {}
+    return tool_choice(told, rule=RULES.get(str(told)), name=function.get("name"), tools=tools)
 
 
 def _message(told: Body, ignored: Container[str]) -> Message:

@@ -55,12 +55,12 @@ class ConversationNode:
         self, stop: "ConversationNode | None" = None
     ) -> tuple[tuple[MessageKeys, Message], ...]:
         """Return the conversation up to here with its keys, from behind `stop` on."""
-        found: list[tuple[MessageKeys, Message]] = []
+        pairs: list[tuple[MessageKeys, Message]] = []
         node: ConversationNode | None = self
         while node is not None and node is not stop and node.message is not None:
-            found.append((node.keys, node.message))
+            pairs.append((node.keys, node.message))
             node = node.parent
-        return tuple(reversed(found))
+        return tuple(reversed(pairs))
 
 
 class ConversationTree:
@@ -76,10 +76,10 @@ class ConversationTree:
         """Return the end of a conversation, with the messages that are new in it added."""
         node = self._roots.setdefault(_digest([*tools]), ConversationNode(None))
         for keys, message in messages:
-            exact, shown = keys
+            exact, visible_key = keys
             child = node.children.get(exact)
             if child is None and message.role == "assistant":
-                child = node.children.get(shown)
+                child = node.children.get(visible_key)
                 child = None if child is None or child.turn is None else child
             if child is None:
                 child = ConversationNode(self._interned(message), keys, node)
@@ -89,12 +89,12 @@ class ConversationTree:
 
     def add_answer(self, node: ConversationNode, message: Message, turn: int) -> ConversationNode:
         """Return the end of a conversation with what the policy said in it."""
-        exact, shown = keys = message_keys(message)
+        exact, visible_key = keys = message_keys(message)
         child = node.children.get(exact)
         if child is None:
             child = node.children[exact] = ConversationNode(message, keys, node)
         child.turn = turn
-        node.children[shown] = child
+        node.children[visible_key] = child
         return child
 
     def _interned(self, message: Message) -> Message:
@@ -119,16 +119,16 @@ def message_keys(message: Message) -> MessageKeys:
     """
     is_policy = message.role == "assistant"
     text = message.text.strip() if is_policy else message.text
-    said = [
+    parts = [
         message.role,
         [image.digest for image in message.images],
         [[call.id, call.name, call.arguments] for call in message.tool_calls],
         message.tool_call_id,
     ]
-    exact = _digest(said, text)
+    exact = _digest(parts, text)
     if not is_policy or _THOUGHT not in text:
         return exact, exact
-    return exact, _digest(said, text.rpartition(_THOUGHT)[2].strip())
+    return exact, _digest(parts, text.rpartition(_THOUGHT)[2].strip())
 
 
 def _digest(value: Any, text: str = "") -> bytes:

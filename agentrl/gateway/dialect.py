@@ -150,14 +150,14 @@ def check_function(tool: Body) -> None:
 def arguments_of(text: Any, *, of: str) -> Mapping[str, Any]:
     """Return a call's arguments, which travel as JSON text."""
     try:
-        found = read_json(text, BODY_LIMITS) if isinstance(text, str) else text
+        arguments = read_json(text, BODY_LIMITS) if isinstance(text, str) else text
     except JsonLimitError as error:
         raise BadRequest(f"the arguments of {of} cannot be read: {error}") from error
-    if not isinstance(found, Mapping):
+    if not isinstance(arguments, Mapping):
         raise BadRequest(
             f"the arguments of {of} must be a JSON object in a string, got {shortened(text)}"
         )
-    return found  # pyright: ignore[reportUnknownVariableType]
+    return arguments  # pyright: ignore[reportUnknownVariableType]
 
 
 def tool_call(id: Any, name: Any, arguments: Any) -> ToolCall:
@@ -272,14 +272,14 @@ def tool_choice(
     """
     if told is None:
         return AS_IT_LIKES
-    asked = f"'tool_choice' of the request is {shortened(told)}"
+    subject = f"'tool_choice' of the request is {shortened(told)}"
     offered = [tool["function"]["name"] for tool in tools]
     if isinstance(name, str) and name:
         rule, offered = "required", [one for one in offered if one == name]
     if rule is None:
-        raise BadRequest(f"{asked}, and not answered; {_WAY_OUT}")
+        raise BadRequest(f"{subject}, and not answered; {_WAY_OUT}")
     if rule == "required" and not offered:
-        raise BadRequest(f"{asked}, and the request does not offer such a tool; offer it")
+        raise BadRequest(f"{subject}, and the request does not offer such a tool; offer it")
     return rule, name or ""
 
 

@@ -63,16 +63,18 @@ class ResponsesDialect:
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
         """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
-        told = body.get("input")
-        asked = [Message("user", told)] if isinstance(told, str) else _messages(told)
-        if not asked:
+        raw_input = body.get("input")
+        messages = (
+            [Message("user", raw_input)] if isinstance(raw_input, str) else _messages(raw_input)
+        )
+        if not messages:
             raise BadRequest("'input' is empty; ask something")
         instructions = body.get("instructions") or ""
         if not isinstance(instructions, str):
             raise BadRequest("'instructions' must be a text")
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         return ChatRequest(
-            messages=tuple(asked),
+            messages=tuple(messages),
             instructions=instructions,
             tools=tools,
             model=str(body.get("model", "")),
@@ -114,13 +116,13 @@ class ResponsesDialect:
                 yield event("response.output_text.done", **inside, text=part["text"], logprobs=[])
                 yield event("response.content_part.done", **inside, part=part)
             else:
-                said = item["arguments"]
-                yield event("response.function_call_arguments.delta", **at, delta=said)
+                arguments = item["arguments"]
+                yield event("response.function_call_arguments.delta", **at, delta=arguments)
                 yield event(
                     "response.function_call_arguments.done",
                     **at,
                     name=item["name"],
-                    arguments=said,
+                    arguments=arguments,
                 )
             yield event("response.output_item.done", output_index=index, item=item)
         status = _status(answer)
@@ -162,8 +164,8 @@ def _response(
 
 
 def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
-    said: Body = told if isinstance(told, Mapping) else {}
-    name = said.get("name") if said.get("type") == "function" else None
+    choice: Body = told if isinstance(told, Mapping) else {}
+    name = choice.get("name") if choice.get("type") == "function" else None
     return tool_choice(told, rule=RULES.get(str(told)), name=name, tools=tools)
 
 
@@ -186,8 +188,8 @@ def _output(answer: GatewayAnswer) -> list[dict[str, Any]]:
     output: list[dict[str, Any]] = []
     if answer.text or not answer.tool_calls:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
-        said = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant"}
-        output.append({**said, "status": _status(answer), "content": [part]})
+        message = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant"}
+        output.append({**message, "status": _status(answer), "content": [part]})
     for index, call in enumerate(answer.tool_calls):
         arguments = json.dumps(call.arguments, ensure_ascii=False)
         head = {"id": f"fc_{answer.id}_{index}", "type": "function_call", "status": "completed"}
@@ -197,18 +199,21 @@ def _output(answer: GatewayAnswer) -> list[dict[str, Any]]:
 
 def _messages(told: Any) -> list[Message]:
     """Return the messages of a list of items; the parts of one turn are items of their own."""
-    found: list[Message] = []
+    messages: list[Message] = []
     for item in items(told, of="'input'"):
         match item.get("type", "message"):
             case "message":
-                found.append(Message(role_of(item, *_ROLES), _content(item.get("content"))))
+                messages.append(Message(role_of(item, *_ROLES), _content(item.get("content"))))
             case "function_call":
                 _add_call(
-                    found, tool_call(item.get("call_id"), item.get("name"), item.get("arguments"))
+                    messages,
+                    tool_call(item.get("call_id"), item.get("name"), item.get("arguments")),
                 )
             case "function_call_output":
                 answered = field(item, "call_id", str, of="a function's output")
-                found.append(Message("tool", _content(item.get("output")), tool_call_id=answered))
+                messages.append(
+                    Message("tool", _content(item.get("output")), tool_call_id=answered)
+                )
             case "reasoning":
                 continue  # the policy's thoughts are in its tokens
             case other:
@@ -216,7 +221,7 @@ def _messages(told: Any) -> list[Message]:
                     f"an item of 'input' is of type {shortened(other)}; there are message, "
                     "function_call, function_call_output"
                 )
-    return found
+    return messages
 
 
 def _add_call(found: list[Message], call: ToolCall) -> None:

@@ -64,23 +64,23 @@ class GatewayServer:
         listening = socket.socket()
         listening.bind((HOST, 0))
         try:
-            server, run = _server(lambda key: made._desks.get(key), listening)
+            server, run = _server(lambda key: gateway._desks.get(key), listening)
         except BaseException:
             listening.close()
             raise
-        made = cls(
+        gateway = cls(
             server, asyncio.create_task(run()), f"http://{HOST}:{listening.getsockname()[1]}"
         )
         try:
             async with asyncio.timeout(START_S):
                 while not server.started:
-                    if made._serving.done():
-                        made._serving.result()
+                    if gateway._serving.done():
+                        gateway._serving.result()
                     await asyncio.sleep(0.005)
         except BaseException:
-            await made.close()
+            await gateway.close()
             raise
-        return made
+        return gateway
 
     def place(self, ignored: Iterable[str] = ()) -> GatewayAddress:
         """Return a place for a new episode; `free` ends it.
@@ -189,19 +189,19 @@ def _handler(
         ignored = desk.ignored
 
         def read(body: Body) -> tuple[ChatRequest, Sequence[MessageKeys]]:
-            asked = protocol.read(body, ignored)
-            check_texts(asked)
-            return asked, [*map(message_keys, asked.messages)]
+            chat_request = protocol.read(body, ignored)
+            check_texts(chat_request)
+            return chat_request, [*map(message_keys, chat_request.messages)]
 
         try:
             length = request.headers.get("content-length")
-            asked, keys = await bodies.read(request.stream(), length=length, read=read)
-            asked = replace(
-                asked,
+            chat_request, keys = await bodies.read(request.stream(), length=length, read=read)
+            chat_request = replace(
+                chat_request,
                 is_retry=request.headers.get("x-stainless-retry-count", "0") != "0",
                 key=request.headers.get("idempotency-key", ""),
             )
-            answer = await _unless_gone(request, desk.ask(asked, keys))
+            answer = await _unless_gone(request, desk.ask(chat_request, keys))
         except BadRequest as error:
             return refused(400, str(error))
         except GatewaySessionClosed as error:
@@ -210,7 +210,7 @@ def _handler(
             return refused(499, "the client has gone")
         if answer is None:
             return refused(499, "the client has gone")
-        return _answer(protocol, asked, answer)
+        return _answer(protocol, chat_request, answer)
 
     return handle
 
@@ -240,19 +240,19 @@ async def _unless_gone(
 ) -> GatewayAnswer | None:
     """Return the answer; None when the client went away before there was one."""
     answer = asyncio.ensure_future(asking)
-    gone = asyncio.ensure_future(_disconnected(request))
+    disconnect = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             return None
-        question, said = await answer
-        if gone.done():
+        question, reply = await answer
+        if disconnect.done():
             question.is_delivered = False
-        return said
+        return reply
     finally:
-        for task in (answer, gone):
+        for task in (answer, disconnect):
             task.cancel()
-        await asyncio.gather(answer, gone, return_exceptions=True)
+        await asyncio.gather(answer, disconnect, return_exceptions=True)
 
 
 async def _disconnected(request: "Request") -> None:

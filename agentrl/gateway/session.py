@@ -154,17 +154,21 @@ class GatewaySession:
 
     def _question(self, asked: ChatRequest, keys: Sequence[MessageKeys]) -> GatewayRequest:
         """Return the question that a request repeats, or a new one."""
-        told: Iterable[tuple[MessageKeys, Message]] = zip(keys, asked.messages, strict=True)
+        messages: Iterable[tuple[MessageKeys, Message]] = zip(keys, asked.messages, strict=True)
         if asked.after:
-            told = chain(self._before(asked.after), told)
+            messages = chain(self._before(asked.after), messages)
         if asked.instructions:
             system = Message("system", asked.instructions)
-            told = chain([(message_keys(system), system)], told)
-        node = self._conversations.find(asked.tools, told)
+            messages = chain([(message_keys(system), system)], messages)
+        node = self._conversations.find(asked.tools, messages)
         asked = replace(asked, messages=())
-        known = self._latest.get(node)
-        if known is not None and known.request == asked.request and _is_retry(known, asked):
-            return known
+        last_question = self._latest.get(node)
+        if (
+            last_question is not None
+            and last_question.request == asked.request
+            and _is_retry(last_question, asked)
+        ):
+            return last_question
         question = self._latest[node] = GatewayRequest(asked, node, self)
         self._open.add(question)
         self._waiting.append(question)

@@ -51,12 +51,12 @@ async def judge_with(
         if not ran.ok:
             raise EnvError(f"the checker's program broke ({ran.status}): {ran.error}")
         try:
-            found = read_json(await session.read(VERDICT), limit_bytes=_VERDICT_BYTES)
+            raw_verdict = read_json(await session.read(VERDICT), limit_bytes=_VERDICT_BYTES)
         except (OSError, ValueError) as error:
             raise EnvError(f"the checker's program left no {VERDICT}: {error}") from error
     finally:
         await session.close()
-    verdict = _checked(found, checker.tests)
+    verdict = _checked(raw_verdict, checker.tests)
     results = tuple(
         TestResult(id=name, status="wrong" if verdict[name] else "ok", error=verdict[name])
         for name in checker.tests

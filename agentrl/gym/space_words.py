@@ -56,8 +56,8 @@ def read_action(space: Space[Any], names: Sequence[str], text: str) -> Any | Non
         shape = space.nvec.shape
         if len(numbers) != int(np.prod(shape)):
             return None
-        taken: Any = np.asarray(numbers, dtype=np.int64).reshape(shape).astype(space.dtype)
-        return taken if space.contains(taken) else None
+        action: Any = np.asarray(numbers, dtype=np.int64).reshape(shape).astype(space.dtype)
+        return action if space.contains(action) else None
     if not isinstance(space, spaces.Discrete):
         return None
     lowered = [name.lower() for name in names]

@@ -52,9 +52,9 @@ class SynchronousEnv(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Answer one action."""
-        done = action_of(action)
+        env_action = action_of(action)
         self._seen.append(f"[assistant] {action}")
-        observation, reward, terminated, truncated, info = self._run(self.env.step(done))
+        observation, reward, terminated, truncated, info = self._run(self.env.step(env_action))
         return self._shown(observation), float(reward), terminated, truncated, _timeless(info)
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -95,16 +95,16 @@ def show_to_gymnasium(env_id: str) -> None:
 
     Raises `ConfigError` if the id is another environment there.
     """
-    known = gymnasium.registry.get(env_id)
-    if known is None:
+    spec = gymnasium.registry.get(env_id)
+    if spec is None:
         gymnasium.register(env_id, entry_point=_ENTRY_POINT, kwargs={"env_id": env_id})
-    elif known.entry_point != _ENTRY_POINT:
+    elif spec.entry_point != _ENTRY_POINT:
         raise ConfigError(
-            f"{env_id} is already Gymnasium's name for {known.entry_point}; choose another id"
+            f"{env_id} is already Gymnasium's name for {spec.entry_point}; choose another id"
         )
 
 
 def _timeless(info: Mapping[str, Any]) -> Info:
     results = info.get("tool_results", ())
-    told = [{"name": r.name, "status": r.status, "call_id": r.call_id} for r in results]
-    return {**info, "tool_results": told} if "tool_results" in info else dict(info)
+    tool_results = [{"name": r.name, "status": r.status, "call_id": r.call_id} for r in results]
+    return {**info, "tool_results": tool_results} if "tool_results" in info else dict(info)

@@ -84,10 +84,10 @@ class GymnasiumTextEnv:
         self._resets += 1
         task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
         live = self._live = _LiveEnv(self._name)
-        told, info = await live.thread.call(self._begin, live, task.seed)
+        state_text, info = await live.thread.call(self._begin, live, task.seed)
         self._task = task
         *before, last = task.messages
-        opening = Message(last.role, f"{last.text}\n\n{told}")
+        opening = Message(last.role, f"{last.text}\n\n{state_text}")
         return Observation((*before, opening), tools=()), info
 
     async def step(self, action: Action) -> Step:
@@ -133,13 +133,13 @@ class GymnasiumTextEnv:
     def _answer(self, env: GymEnv, task: Task, action: Action) -> Step:
         if action.tool_calls or action.malformed:
             return self._refused(env, action, "There are no tools here.")
-        taken = self._read(env, action)
-        if taken is None:
+        env_action = self._read(env, action)
+        if env_action is None:
             return self._refused(env, action, f"{action.text[:80]!r} is no action.")
-        state, paid, terminated, truncated, info = env.step(taken)
-        told = Observation((Message("user", self._told(env, state)),))
+        state, paid, terminated, truncated, info = env.step(env_action)
+        observation = Observation((Message("user", self._told(env, state)),))
         reward = checked_reward(task, float(paid))
-        return told, reward, bool(terminated), bool(truncated), dict(info)
+        return observation, reward, bool(terminated), bool(truncated), dict(info)
 
     def _made(self) -> GymEnv:
         return self._maker(**self._kwargs)
@@ -178,18 +178,18 @@ class GymnasiumTextEnv:
     def _read(self, env: GymEnv, action: Action) -> Any | None:
         # A marked answer goes before the whole text.
         for text in answers([action.message])[::-1]:
-            taken = read_action(env.action_space, self._names(env), text)
-            if taken is not None:
-                return taken
+            env_action = read_action(env.action_space, self._names(env), text)
+            if env_action is not None:
+                return env_action
         return None
 
     def _refused(self, env: GymEnv, action: Action, why: str) -> Step:
         how = action_words(env.action_space, self._names(env))
-        told = " ".join(filter(None, (why, how)))
+        text = " ".join(filter(None, (why, how)))
         messages = [
-            Message("tool", told, tool_call_id=c.id, name=c.name) for c in action.tool_calls
+            Message("tool", text, tool_call_id=c.id, name=c.name) for c in action.tool_calls
         ]
-        return Observation(tuple(messages) or (Message("user", told),)), 0.0, False, False, {}
+        return Observation(tuple(messages) or (Message("user", text),)), 0.0, False, False, {}
 
 
 class _LiveEnv:

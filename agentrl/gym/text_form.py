@@ -64,10 +64,10 @@ def action_of(text: str) -> Action:
         )
     if not isinstance(parts, dict) or "tool_calls" not in parts:
         return Action(text)
-    given = cast("dict[str, Any]", parts)
+    fields = cast("dict[str, Any]", parts)
     calls: list[ToolCall] = []
     malformed: list[str] = []
-    entries: Any = given["tool_calls"]
+    entries: Any = fields["tool_calls"]
     several = cast("list[Any]", entries if isinstance(entries, list) else [entries])
     if len(several) > CALLS_MAX:
         malformed.append(TOO_MANY)
@@ -77,7 +77,7 @@ def action_of(text: str) -> Action:
             malformed.append(f'{wrong}: {entry!r:.200}; write {{"name": ..., "arguments": {{}}}}')
         else:
             calls.append(call)
-    return Action(str(given.get("text", "")), tuple(calls), tuple(malformed))
+    return Action(str(fields.get("text", "")), tuple(calls), tuple(malformed))
 
 
 class TextSpace(Space[str]):
@@ -93,8 +93,8 @@ class TextSpace(Space[str]):
         """Return a few random words; there is nothing to mask."""
         _unmasked(mask, probability)
         letters = "abcdefghij 0123456789.,-+=äß€漢字🙂\n"
-        chosen = self.np_random.integers(len(letters), size=int(self.np_random.integers(33)))
-        return "".join(letters[i] for i in chosen)
+        indices = self.np_random.integers(len(letters), size=int(self.np_random.integers(33)))
+        return "".join(letters[i] for i in indices)
 
     @property
     def is_np_flattenable(self) -> bool:
@@ -159,16 +159,16 @@ def _unmasked(mask: Any | None, probability: Any | None) -> None:
 
 
 def _message_json(message: Message) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": message.role, "content": _content_json(message.content)}
+    message_dict: dict[str, Any] = {"role": message.role, "content": _content_json(message.content)}
     if message.tool_calls:
-        made["tool_calls"] = [
+        message_dict["tool_calls"] = [
             {"id": c.id, "name": c.name, "arguments": dict(c.arguments)} for c in message.tool_calls
         ]
     if message.tool_call_id is not None:
-        made["tool_call_id"] = message.tool_call_id
+        message_dict["tool_call_id"] = message.tool_call_id
     if message.name is not None:
-        made["name"] = message.name
-    return made
+        message_dict["name"] = message.name
+    return message_dict
 
 
 def _content_json(content: Content) -> str | list[Any]:

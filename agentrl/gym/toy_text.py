@@ -47,9 +47,9 @@ def _taxi(env: Any, state: Any) -> str:
 
 
 def _blackjack(env: Any, state: Any) -> str:
-    own, dealer, ace = (int(part) for part in state)
+    player_sum, dealer, ace = (int(part) for part in state)
     return (
-        f"Your cards add up to {own}, with {'a' if ace else 'no'} usable ace. "
+        f"Your cards add up to {player_sum}, with {'a' if ace else 'no'} usable ace. "
         f"The dealer shows {'an ace' if dealer == 1 else dealer}."
     )
 

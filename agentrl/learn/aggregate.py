@@ -24,8 +24,8 @@ class LossDenominators:
     @classmethod
     def of(cls, sampled_tokens: Iterable[int]) -> "LossDenominators":
         """Return the counts of sequences with so many sampled tokens each."""
-        kept = [n for n in sampled_tokens if n]
-        return cls(sum(kept), len(kept))
+        token_counts = [n for n in sampled_tokens if n]
+        return cls(sum(token_counts), len(token_counts))
 
 
 def aggregate(

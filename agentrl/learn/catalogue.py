@@ -55,10 +55,10 @@ def slots(key: str = "") -> tuple[MethodSlot, ...]:
     """Return the slot of that name, or all of them. Raises `ConfigError` for another name."""
     if not key:
         return SLOTS
-    found = tuple(slot for slot in SLOTS if slot.key == key)
-    if not found:
+    matches = tuple(slot for slot in SLOTS if slot.key == key)
+    if not matches:
         raise ConfigError(f"{key!r} is not a slot; the slots are {', '.join(s.key for s in SLOTS)}")
-    return found
+    return matches
 
 
 def rows(slot: MethodSlot, *, mark: str = "") -> list[tuple[str, ...]]:

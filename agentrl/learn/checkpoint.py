@@ -97,8 +97,8 @@ class CheckpointManager:
 
     def oldest(self) -> Mapping[str, Any]:
         """Return the sampler states of the oldest checkpoint that is kept."""
-        found = _checkpoints(self.folder)
-        return _read_json(found[0] / "state.json")["samplers"] if found else {}
+        checkpoints = _checkpoints(self.folder)
+        return _read_json(checkpoints[0] / "state.json")["samplers"] if checkpoints else {}
 
 
 def save(
@@ -148,8 +148,8 @@ def save(
 def latest(folder: Path) -> Path | None:
     """Return the checkpoint with the highest step in `folder`, or None."""
     _recover(folder)
-    found = _checkpoints(folder)
-    return found[-1] if found else None
+    checkpoints = _checkpoints(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def load(checkpoint: Path, trainer: PolicyTrainer) -> CheckpointState:
@@ -255,24 +255,24 @@ def _check_files(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
             f"{checkpoint} has format {manifest.get('format')!r}, and this version reads {FORMAT}; "
             "use the version of agentrl that wrote it"
         )
-    for name, wanted in manifest["files"].items():
+    for name, entry in manifest["files"].items():
         path = checkpoint / name
-        found = _fingerprint(path) if path.is_file() else None
-        if found != wanted:
+        fingerprint = _fingerprint(path) if path.is_file() else None
+        if fingerprint != entry:
             raise LearnError(
-                f"{path} is damaged: {found} where the manifest has {wanted}; remove "
+                f"{path} is damaged: {fingerprint} where the manifest has {entry}; remove "
                 f"{checkpoint.name} to resume from the checkpoint before it"
             )
 
 
 def _check_model(checkpoint: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    for part, own in ours.items():
+    for part, spec in ours.items():
         other = theirs.get(part, {})
-        for key in sorted(other.keys() | own.keys()):
-            if other.get(key) != own.get(key):
+        for key in sorted(other.keys() | spec.keys()):
+            if other.get(key) != spec.get(key):
                 raise ConfigError(
                     f"{checkpoint} is of another model: {part} {key!r} is {other.get(key)!r} there "
-                    f"and {own.get(key)!r} here; resume with the config the run was started with, "
+                    f"and {spec.get(key)!r} here; resume with the config the run was started with, "
                     "or start a new run"
                 )
 

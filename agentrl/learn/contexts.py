@@ -39,17 +39,17 @@ def contexts(sample: TrainingSample) -> tuple[SampleContext, ...]:
         return (SampleContext(sample, np.arange(count)),)
     followed = {before for _, before in sample.jumps}
     ends = [count - 1, *(start - 1 for start, _ in reversed(sample.jumps))]
-    found: list[SampleContext] = []
+    sample_contexts: list[SampleContext] = []
     is_free = np.ones(count, dtype=bool)
     for end in ends:
         if end in followed:
             continue
         runs = context_runs(sample.jumps, end)
         places = np.concatenate([np.arange(start, stop) for start, stop in runs])
-        whole = sample if not found else replace(sample, truncated=False)
-        found.append(_context(whole, places, is_free[places]))
+        whole = sample if not sample_contexts else replace(sample, truncated=False)
+        sample_contexts.append(_context(whole, places, is_free[places]))
         is_free[places] = False
-    first, *others = found
+    first, *others = sample_contexts
     return tuple(one for one in (first, *reversed(others)) if one.sample.mask.any()) or (first,)
 
 
@@ -66,10 +66,10 @@ def by_context(
 ) -> list[TrainingSample]:
     """Return the samples with what `score` finds when it is given their contexts instead."""
     parts = [contexts(sample) for sample in samples]
-    scored = iter(score([one.sample for own in parts for one in own]))
+    scored = iter(score([one.sample for sample_contexts in parts for one in sample_contexts]))
     return [
-        _joined(sample, [replace(one, sample=next(scored)) for one in own])
-        for sample, own in zip(samples, parts, strict=True)
+        _joined(sample, [replace(one, sample=next(scored)) for one in sample_contexts])
+        for sample, sample_contexts in zip(samples, parts, strict=True)
     ]
 
 
@@ -127,6 +127,6 @@ def _placed(
     whole = np.zeros(len(sample.token_ids))
     for context, values in parts:
         if values is not None:
-            own = context.sample.mask
-            whole[context.places[own]] = values[own]
+            mask = context.sample.mask
+            whole[context.places[mask]] = values[mask]
     return whole

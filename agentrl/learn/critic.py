@@ -39,15 +39,15 @@ def critic_of(
     Raises `ConfigError` if the advantage is made of values and there is none, or the reverse.
     """
     name = config.advantage.name
-    wanted = "values" in needed(advantages.METHODS, config.advantage)
+    needs_values = "values" in needed(advantages.METHODS, config.advantage)
     if config.critic is None:
-        if wanted:
+        if needs_values:
             raise ConfigError(
                 f"learn.advantage {name} is made of a critic's values, and learn.critic is null; "
                 "set it, {} for its defaults, or choose an advantage without values"
             )
         return None
-    if not wanted:
+    if not needs_values:
         raise ConfigError(
             f"learn.critic is set, and learn.advantage {name} reads no values; take learn.critic "
             "out, or choose gae"
@@ -87,8 +87,8 @@ class ValueHead:
         """Return the value of the context before every token of the mask, 0 off it."""
         if self._coefficient is None:
             hidden = hidden.detach()
-        chosen = hidden.flatten(0, 1)[tokens.predictions].float()
-        values = self._head(chosen)[:, 0][tokens.entries]
+        states = hidden.flatten(0, 1)[tokens.predictions].float()
+        values = self._head(states)[:, 0][tokens.entries]
         block = torch.zeros(tokens.mask.shape, device=values.device)
         return block.masked_scatter(tokens.mask, values)
 
@@ -123,29 +123,29 @@ class ValueHead:
         worth what its first so many tokens are.
         """
         samples = [sample for group in groups for sample in group.samples]
-        found = by_context(
+        results = by_context(
             samples, lambda each: self._of_contexts(each, layout, limit_tokens=limit_tokens)
         )
-        valued = _regrouped(groups, found)
+        valued = _regrouped(groups, results)
         pairs = zip((s for g in valued for s in g.samples), self._returns(valued), strict=True)
         return _regrouped(groups, [replace(s, returns=returns) for s, returns in pairs])
 
     def _of_contexts(
         self, samples: Sequence[TrainingSample], layout: SequenceLayout, *, limit_tokens: int
     ) -> list[TrainingSample]:
-        found = list(samples)
+        results = list(samples)
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
-        asked = [_Asked.of(samples[i], limit_tokens) for i in live]
-        seen: dict[int, Tensor] = {}
-        for chosen, tokens in self._ranks.passes(layout, asked, device=self.model.device):
+        sequences = [_Asked.of(samples[i], limit_tokens) for i in live]
+        value_rows: dict[int, Tensor] = {}
+        for indices, tokens in self._ranks.passes(layout, sequences, device=self.model.device):
             with torch.no_grad():
                 values = self.values(hidden_states(self.model, tokens), tokens)
-            seen |= dict(zip(chosen, values, strict=True))
-        for j, row in self._ranks.together(seen).items():
+            value_rows |= dict(zip(indices, values, strict=True))
+        for j, row in self._ranks.together(value_rows).items():
             sample = samples[live[j]]
-            final = float(row[asked[j].end]) if sample.truncated else 0.0
-            found[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
-        return found
+            final = float(row[sequences[j].end]) if sample.truncated else 0.0
+            results[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
+        return results
 
     def update(self) -> None:
         """Move the head by the gradients of all ranks. A collective."""
@@ -160,10 +160,10 @@ class ValueHead:
 
     def check_state(self, state: Mapping[str, Tensor]) -> None:
         """Raise `ConfigError` for the state of a head of another shape."""
-        own, other = _shapes(self._head.state_dict()), _shapes(_head_of(state))
-        if own != other:
+        shapes, other = _shapes(self._head.state_dict()), _shapes(_head_of(state))
+        if shapes != other:
             raise ConfigError(
-                f"the critic's head has {own}, and the saved one has {other}; resume with the "
+                f"the critic's head has {shapes}, and the saved one has {other}; resume with the "
                 "learn.critic.hidden_size the run was started with"
             )
 
@@ -179,14 +179,14 @@ def watching(critic: ValueHead | None) -> Generator[list[Tensor]]:
     if critic is None:
         yield []
         return
-    seen: list[Tensor] = []
+    states: list[Tensor] = []
 
     def note(module: nn.Module, arguments: Any, output: Any) -> None:
-        seen.append(output.last_hidden_state)
+        states.append(output.last_hidden_state)
 
     handle = decoder(critic.model).register_forward_hook(note)
     try:
-        yield seen
+        yield states
     finally:
         handle.remove()
 

@@ -52,9 +52,9 @@ class DemonstrationTurns:
         """Return a recorded conversation; what comes before the first action is the opening."""
         opening: list[Message] = []
         turns: list[tuple[Action, tuple[Message, ...]]] = []
-        for said in recording.messages:
-            message = said.message
-            if isinstance(said, RecordedAction):
+        for entry in recording.messages:
+            message = entry.message
+            if isinstance(entry, RecordedAction):
                 turns.append((Action(message.text, message.tool_calls), ()))
             elif turns:
                 action, answers = turns[-1]

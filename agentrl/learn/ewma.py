@@ -69,8 +69,8 @@ class _Averaged(ProximalWeights):
     def state(self) -> dict[str, Tensor]:
         """Return the average's weights and their total."""
         total = torch.tensor(self.average.total, dtype=torch.float64)
-        named = {f"weights.{name}": value for name, value in self.average.weights.items()}
-        return named | {"total": total}
+        weights = {f"weights.{name}": value for name, value in self.average.weights.items()}
+        return weights | {"total": total}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over an average; begin one with the model's weights where there is none."""

@@ -53,8 +53,8 @@ def predict(
     if len(hidden) <= max(chunk_tokens, PLAIN_LOGITS // size):
         return plain(head(hidden), targets, temperature=temperature)
     if type(head) is nn.Linear:
-        found = _Chunked.apply(hidden, head.weight, head.bias, targets, temperature, chunk_tokens)
-        return TokenPredictions(*found)
+        outputs = _Chunked.apply(hidden, head.weight, head.bias, targets, temperature, chunk_tokens)
+        return TokenPredictions(*outputs)
     pairs = zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
     parts = [_recomputed(head, *pair, temperature) for pair in pairs]
     logprobs, entropies = zip(*parts, strict=True)
@@ -92,8 +92,8 @@ def _recomputed(
     """Return the results of `plain` for a head that is no bare matrix, such as an adapted one."""
 
     def whole() -> tuple[Tensor, Tensor]:
-        found = plain(head(hidden), targets, temperature=temperature)
-        return found.logprobs, found.entropies
+        predictions = plain(head(hidden), targets, temperature=temperature)
+        return predictions.logprobs, predictions.entropies
 
     return checkpoint(whole, use_reentrant=False)  # pyright: ignore[reportReturnType]
 
@@ -173,11 +173,11 @@ def _of_logits(
     if of_logprobs is None:
         of_logprobs = torch.zeros_like(entropies)
     if of_entropies is None:
-        found = probabilities.mul_(-of_logprobs[:, None])
+        gradient = probabilities.mul_(-of_logprobs[:, None])
     else:
         logs.clamp_(min=FLOOR).add_(entropies[:, None]).mul_(of_entropies[:, None])
-        found = logs.add_(of_logprobs[:, None]).mul_(probabilities).neg_()
-    return found.scatter_add_(1, targets[:, None], of_logprobs[:, None])
+        gradient = logs.add_(of_logprobs[:, None]).mul_(probabilities).neg_()
+    return gradient.scatter_add_(1, targets[:, None], of_logprobs[:, None])
 
 
 def _logs(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:

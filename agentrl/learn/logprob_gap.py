@@ -67,10 +67,10 @@ def gap_metrics(tally: MetricAccumulator) -> dict[str, float]:
     (mean r)^2 / mean r^2, and `correction/ess` that of the weights that were applied;
     `engine_gap/chi2` is the chi-squared divergence, mean r^2 - 1.
     """
-    seen = dict(tally.results())
-    mean, squared = seen.pop("ratio"), seen.pop("ratio_squared")
-    weight, weight_squared = seen["correction/mean"], seen.pop("weight_squared")
-    return seen | {
+    metrics = dict(tally.results())
+    mean, squared = metrics.pop("ratio"), metrics.pop("ratio_squared")
+    weight, weight_squared = metrics["correction/mean"], metrics.pop("weight_squared")
+    return metrics | {
         "engine_gap/ess": mean**2 / squared,
         "engine_gap/chi2": squared - 1,
         "correction/ess": weight**2 / weight_squared if weight_squared else 0.0,
@@ -104,13 +104,13 @@ def complaint(seen: Mapping[str, float], *, limit: float) -> str | None:
     A batch without such tokens, or whose engine gave no log-probs, says nothing about it. A gap
     that is no number is beyond any limit.
     """
-    found = seen.get("engine_gap/age0_mean_abs")
-    if found is None or found <= limit:
+    gap = seen.get("engine_gap/age0_mean_abs")
+    if gap is None or gap <= limit:
         return None
     return (
         f"engine and trainer disagree: on the tokens that the same weights sampled "
         f"({seen['engine_gap/age0_fraction']:.0%} of those seen) their log-probs differ by "
-        f"{found:.3g} nats in the mean and {seen['engine_gap/age0_max']:.3g} at most, and "
+        f"{gap:.3g} nats in the mean and {seen['engine_gap/age0_max']:.3g} at most, and "
         f"learn.gap_alarm.mean_abs allows {limit:g}. What makes that: sampling.top_p or top_k, "
         "another temperature, weights that did not arrive, tokens that were not the ones sampled. "
         "If it is only numerics, raise learn.gap_alarm.mean_abs"

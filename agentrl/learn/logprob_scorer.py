@@ -93,10 +93,10 @@ class LogprobScorer:
         known: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
     ) -> list[TrainingSample]:
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
-        found = list(samples)
-        asked = [samples[i] for i in live]
-        seen: dict[int, tuple[Tensor, Tensor]] = {}
-        for chosen, tokens in self.ranks.passes(self.layout, asked, device=self.model.device):
+        results = list(samples)
+        sequences = [samples[i] for i in live]
+        outputs: dict[int, tuple[Tensor, Tensor]] = {}
+        for indices, tokens in self.ranks.passes(self.layout, sequences, device=self.model.device):
             with torch.no_grad():
                 scores = score(
                     self.model,
@@ -105,8 +105,8 @@ class LogprobScorer:
                     head_at_positions=self.head_at_positions,
                     head_chunk_tokens=self.head_chunk_tokens,
                 )
-            for row, index in enumerate(chosen):
-                seen[live[index]] = (scores.logprobs[row], scores.entropies[row])
-        for index, (logprobs, entropies) in self.ranks.together(seen).items():
-            found[index] = known(samples[index], logprobs, entropies)
-        return found
+            for row, index in enumerate(indices):
+                outputs[live[index]] = (scores.logprobs[row], scores.entropies[row])
+        for index, (logprobs, entropies) in self.ranks.together(outputs).items():
+            results[index] = known(samples[index], logprobs, entropies)
+        return results

@@ -178,13 +178,13 @@ def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:
         # Experts of a layer are one module whose weights are stacked, three-dimensional parameters.
         if weight is None:
             weights = base.named_parameters()
-            shown = ", ".join(f"{name} of shape {tuple(w.shape)}" for name, w in weights)
+            shapes = ", ".join(f"{name} of shape {tuple(w.shape)}" for name, w in weights)
         elif weight.ndim != 2:
-            shown = f"a weight of shape {tuple(weight.shape)}"
+            shapes = f"a weight of shape {tuple(weight.shape)}"
         else:
             continue
         raise ConfigError(
-            f"learn.lora.targets={section.targets!r} adapts {name}, a {kind} with {shown}; "
+            f"learn.lora.targets={section.targets!r} adapts {name}, a {kind} with {shapes}; "
             "adapters are for linear layers and embeddings, so name those of the attention, such "
             "as [q_proj, k_proj, v_proj, o_proj]"
         )

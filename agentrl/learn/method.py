@@ -58,8 +58,8 @@ class LearnMethod(Generic[F_co]):
 
 def always(*needs: Need) -> Callable[[Any], frozenset[Need]]:
     """Return a needs function for a method whose needs no knob changes."""
-    found = frozenset(needs)
-    return lambda section: found
+    need_set = frozenset(needs)
+    return lambda section: need_set
 
 
 def needs(*names: Need) -> Callable[[F], F]:
@@ -93,8 +93,8 @@ def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMet
     for method in methods:
         if method.section is type(section):
             return method
-    known = sorted(method.section.__name__ for method in methods)
-    raise ValueError(f"{type(section).__name__} is no method of this slot; known: {known}")
+    names = sorted(method.section.__name__ for method in methods)
+    raise ValueError(f"{type(section).__name__} is no method of this slot; known: {names}")
 
 
 def imported(section: CustomMethod) -> Callable[..., Any]:

@@ -107,8 +107,8 @@ def micro_batches(
     rows: Sequence[CreditedSample], *, layout: SequenceLayout, device: torch.device
 ) -> list[MicroBatch]:
     """Return the rows as the micro-batches of a layout."""
-    chosen = layout.plan([row.sample for row in rows])
-    return [micro_batch([rows[i] for i in c], layout=layout, device=device) for c in chosen]
+    plan = layout.plan([row.sample for row in rows])
+    return [micro_batch([rows[i] for i in c], layout=layout, device=device) for c in plan]
 
 
 def unshifted(values: Float[Tensor, " width"], sample: TrainingSample) -> Float[ndarray, " tokens"]:

@@ -30,8 +30,8 @@ class AdamW:
                 f"learn.optimizer.decay={section.decay} needs to know how many steps there will be;"
                 " give the trainer the steps of the run, or keep the rate constant"
             )
-        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._masters = {name: MasterWeight.of(parameter) for name, parameter in named.items()}
+        parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._masters = {name: MasterWeight.of(parameter) for name, parameter in parameters.items()}
         self._learning_rate = section.learning_rate
         self._warmup_steps = section.warmup_steps
         self._decay: Shape = section.decay
@@ -108,9 +108,9 @@ class AdamW:
                 for kind, value in moments.items()
                 if value is not None
             }
-            if (kept := state.get(f"master.{name}")) is not None:
+            if (weight := state.get(f"master.{name}")) is not None:
                 with torch.no_grad():
-                    master.weight.copy_(alike(kept, master.weight))
+                    master.weight.copy_(alike(weight, master.weight))
         self.updates = updates
 
     @property

@@ -43,8 +43,8 @@ class TrainerRanks:
     ) -> Iterator[tuple[list[int], ModelInputs]]:
         """Yield this rank's passes: which sequences, and these as one block."""
         for indices in self.plan(layout, sequences):
-            chosen = [sequences[i] for i in indices]
-            yield indices, layout.tokens(chosen, device=device) if chosen else no_tokens(device)
+            batch = [sequences[i] for i in indices]
+            yield indices, layout.tokens(batch, device=device) if batch else no_tokens(device)
 
     def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
         """Keep a part of every weight only, in place. A model that trains with adapters keeps the
@@ -77,8 +77,8 @@ class TrainerRanks:
 
         Those in `types` are rounded to these; `tied` are further names of some.
         """
-        found = {n: v.to((types or {}).get(n, v.dtype)) for n, v in weights.items()}
-        return found | {name: found[first] for name, first in (tied or {}).items()}
+        tensors = {n: v.to((types or {}).get(n, v.dtype)) for n, v in weights.items()}
+        return tensors | {name: tensors[first] for name, first in (tied or {}).items()}
 
     def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
         """Write a state into a folder of a checkpoint. A collective."""

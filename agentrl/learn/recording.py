@@ -94,18 +94,18 @@ class RecordedImage(_Closed):
             return Image(self.image, self.media_type)
         assert self.file is not None
         try:
-            found = Image(self.file.read_bytes(), self.media_type)
+            image = Image(self.file.read_bytes(), self.media_type)
         except OSError as error:
             raise ConfigError(
                 f"{self.file} is part of a recording and cannot be read ({error.strerror}); keep "
                 "the pictures where they lay beside the JSON lines"
             ) from error
-        if self.sha256 not in ("", found.digest):
+        if self.sha256 not in ("", image.digest):
             raise ConfigError(
-                f"{self.file} is not the picture that was recorded: its SHA-256 is {found.digest}, "
+                f"{self.file} is not the picture that was recorded: its SHA-256 is {image.digest}, "
                 f"not {self.sha256}"
             )
-        return found
+        return image
 
     @property
     def name(self) -> str:
@@ -159,8 +159,8 @@ class RecordedAction(_Closed):
     def message(self) -> Message:
         """Return it as a message, which begins with the thought."""
         calls = tuple(ToolCall(c.id, c.name, c.arguments) for c in self.tool_calls)
-        said = "\n".join(part for part in (self.thought, self.content) if part)
-        return Message("assistant", said, tool_calls=calls)
+        text = "\n".join(part for part in (self.thought, self.content) if part)
+        return Message("assistant", text, tool_calls=calls)
 
 
 class RecordedAnswer(_Closed):
@@ -229,10 +229,10 @@ def read_recordings(
     """
     if not path.is_file():
         raise ConfigError(f"{path} is no file; give a JSONL file of recorded conversations")
-    found = tuple(_parsed(path))
+    recordings = tuple(_parsed(path))
     if minimum_reward is None:
-        return found
-    return tuple(r for r in found if r.reward is not None and r.reward >= minimum_reward)
+        return recordings
+    return tuple(r for r in recordings if r.reward is not None and r.reward >= minimum_reward)
 
 
 def write_recordings(
@@ -265,23 +265,23 @@ def line_of(path: Path, recording: ConversationRecording, *, picture_files: bool
         recording = recording.model_copy(
             update={"messages": tuple(_changed(m, keep) for m in recording.messages)}
         )
-    told = recording.model_copy(update={"version": VERSION})
-    text = told.model_dump_json(exclude_defaults=True, context={_FOLDER: path.parent})
+    record = recording.model_copy(update={"version": VERSION})
+    text = record.model_dump_json(exclude_defaults=True, context={_FOLDER: path.parent})
     return f'{{"version":{VERSION},{text[1:]}\n'
 
 
 def recording_of(episode: GoldEpisode, *, player: str = "gold") -> ConversationRecording:
     """Return the recording of a gold episode, without what followed its last action."""
     places = iter(episode.places)
-    said: list[RecordedMessage] = [
+    messages: list[RecordedMessage] = [
         recorded(message, next(places, {}) if message.role == "assistant" else {})
         for message in episode.messages
     ]
-    while said and said[-1].role != "assistant":
-        said.pop()
+    while messages and messages[-1].role != "assistant":
+        messages.pop()
     tools = tuple(dict(tool) for tool in episode.opening.tools or ())
     return ConversationRecording(
-        messages=tuple(said),
+        messages=tuple(messages),
         tools=tools,
         reward=episode.reward,
         task=episode.task.id,
@@ -365,6 +365,6 @@ def _parsed(path: Path) -> Iterator[ConversationRecording]:
             except ValidationError as error:
                 # That pictures are no text is told before what is wrong with them.
                 every = error.errors()
-                told = next((one for one in every if one["type"] != "string_type"), every[0])
-                where = ".".join(str(part) for part in told["loc"])
-                raise ConfigError(f"{path}, line {number}: {where}: {told['msg']}") from error
+                detail = next((one for one in every if one["type"] != "string_type"), every[0])
+                where = ".".join(str(part) for part in detail["loc"])
+                raise ConfigError(f"{path}, line {number}: {where}: {detail['msg']}") from error

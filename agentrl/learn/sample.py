@@ -101,13 +101,13 @@ def groups_of(
     Failed trajectories are left out here, once: what follows never sees them, so they are in no
     baseline, no normaliser and no loss. Raises `LearnError` for a reward that is not finite.
     """
-    given = [None] * len(trees) if weights is None else weights
+    tree_weights = [None] * len(trees) if weights is None else weights
     groups = (
         TrainingGroup(
             tree.task.id,
             tuple(s for t in tree.trajectories() if (s := sample_of(t, trainable, turns))),
         )
-        for tree, turns in zip(trees, given, strict=True)
+        for tree, turns in zip(trees, tree_weights, strict=True)
     )
     return tuple(group for group in groups if group.samples)
 
@@ -129,8 +129,8 @@ def sample_of(
             "mend the environment's reward, or raise an error there to fail the trajectory"
         )
     mask = np.asarray(trajectory.mask, dtype=bool)
-    chosen = np.asarray(trainable(trajectory), dtype=bool)
-    if (chosen & ~mask).any():
+    loss_mask = np.asarray(trainable(trajectory), dtype=bool)
+    if (loss_mask & ~mask).any():
         raise LearnError(f"{name}: a token that the policy did not sample was chosen to train")
     if mask[:1].any():
         raise LearnError(
@@ -142,7 +142,7 @@ def sample_of(
         sample=trajectory.sample,
         reward=float(reward),
         token_ids=np.asarray(trajectory.token_ids, dtype=np.int64),
-        mask=chosen,
+        mask=loss_mask,
         behaviour=np.asarray(trajectory.logprobs, dtype=np.float64),
         versions=np.asarray(trajectory.versions, dtype=np.int64),
         turns=np.asarray(trajectory.turns, dtype=np.int64),

@@ -19,11 +19,11 @@ def between(first: float, last: float, *, shape: Shape, step: int, steps: int) -
     It would be `last` at `steps`, where no step is taken any more, and stays there. A schedule of
     no steps is at its end.
     """
-    done = min(1.0, step / steps) if steps > 0 else 1.0
+    progress = min(1.0, step / steps) if steps > 0 else 1.0
     match shape:
         case "constant":
             return first
         case "linear":
-            return first + (last - first) * done
+            return first + (last - first) * progress
         case "cosine":
-            return last + (first - last) * (1 + math.cos(math.pi * done)) / 2
+            return last + (first - last) * (1 + math.cos(math.pi * progress)) / 2

@@ -40,26 +40,29 @@ class WeightSnapshots(ProximalWeights):
         kept as `version`, for tokens that come later.
         """
         samples = [row.sample for row in rows]
-        wanted = sorted({int(v) for s in samples for v in s.versions[s.mask]})
-        source = {v: self._closest(v, version) for v in wanted}
+        versions = sorted({int(v) for s in samples for v in s.versions[s.mask]})
+        source = {v: self._closest(v, version) for v in versions}
         self._tokens = sum(sample.sampled_tokens for sample in samples)
         self._replaced = sum(
-            int((s.versions[s.mask] == v).sum()) for v in wanted if source[v] != v for s in samples
+            int((s.versions[s.mask] == v).sum())
+            for v in versions
+            if source[v] != v
+            for s in samples
         )
-        found = [np.zeros(len(sample.token_ids)) for sample in samples]
-        for kept in sorted(set(source.values())):
-            ours = [v for v in wanted if source[v] == kept]
-            weights = {} if kept == version else self._kept[kept]
+        proximals = [np.zeros(len(sample.token_ids)) for sample in samples]
+        for source_version in sorted(set(source.values())):
+            ours = [v for v in versions if source[v] == source_version]
+            weights = {} if source_version == version else self._kept[source_version]
             parts = [_of_versions(sample, ours) for sample in samples]
             with swapped(self._evidence.model, weights):
                 scored = self._evidence.as_proximal(parts)
-            for place, part in zip(found, scored, strict=True):
+            for place, part in zip(proximals, scored, strict=True):
                 if part.proximal is not None:
                     place[part.mask] = part.proximal[part.mask]
         self._keep(version)
         return [
             replace(row, sample=replace(row.sample, proximal=logprobs))
-            for row, logprobs in zip(rows, found, strict=True)
+            for row, logprobs in zip(rows, proximals, strict=True)
         ]
 
     def stepped(self, *, active_fraction: float) -> Mapping[str, float]:

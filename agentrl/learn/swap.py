@@ -22,14 +22,17 @@ def swapped(model: Module, weights: Mapping[str, Tensor]) -> Generator[None]:
     Nothing may be differentiated inside, and nobody else may use the model meanwhile.
     """
     parameters = {name: p for name, p in model.named_parameters() if name in weights}
-    own = {name: _taken(parameter) for name, parameter in parameters.items()}
+    originals = {name: _taken(parameter) for name, parameter in parameters.items()}
     try:
         for name, parameter in parameters.items():
-            _put(parameter, weights[name].to(device=own[name].device, dtype=own[name].dtype))
+            _put(
+                parameter,
+                weights[name].to(device=originals[name].device, dtype=originals[name].dtype),
+            )
         yield
     finally:
         for name, parameter in parameters.items():
-            _put(parameter, own[name])
+            _put(parameter, originals[name])
 
 
 def _taken(parameter: Parameter) -> Tensor:

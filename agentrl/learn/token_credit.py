@@ -47,9 +47,9 @@ class TokenCreditCollector:
         """Return one record per trajectory that has a reward. A collective."""
         ratios = [_nothing(row) for row in self._credited]
         entropies = [_nothing(row) for row in self._credited]
-        seen = ranks.together(dict(self._seen()))
-        for at, update in sorted(seen):
-            mask, ratio, entropy = seen[at, update]
+        observations = ranks.together(dict(self._seen()))
+        for at, update in sorted(observations):
+            mask, ratio, entropy = observations[at, update]
             ratios[at][mask], entropies[at][mask] = ratio[mask], entropy[mask]
         return [
             TokenCredit(

@@ -62,7 +62,7 @@ def score(
     def compute() -> tuple[Tensor, Tensor]:
         if head_at_positions:
             hidden = _hidden(model, tokens).flatten(0, 1)[tokens.predictions]
-            found = predict(
+            predictions = predict(
                 _head(model),
                 hidden,
                 tokens.targets,
@@ -71,8 +71,8 @@ def score(
             )
         else:
             logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
-            found = plain(logits, tokens.targets, temperature=temperature)
-        return found.logprobs, found.entropies
+            predictions = plain(logits, tokens.targets, temperature=temperature)
+        return predictions.logprobs, predictions.entropies
 
     logprobs, entropies = within(model, compute)
     entropies = entropies if entropy_gradient else entropies.detach()

@@ -313,17 +313,17 @@ class PolicyTrainer:
 
     def _adapters(self) -> dict[str, LoraAdapter]:
         """Return the adapters, whole, on the first rank; on others none."""
-        own = adapters_of(self.model)
+        adapters = adapters_of(self.model)
         if self.ranks.size == 1:
-            return own
-        halves = {f"{n}.A": one.a for n, one in own.items()}
-        halves |= {f"{n}.B": one.b for n, one in own.items()}
-        found = self.ranks.gathered(halves)
+            return adapters
+        halves = {f"{n}.A": one.a for n, one in adapters.items()}
+        halves |= {f"{n}.B": one.b for n, one in adapters.items()}
+        tensors = self.ranks.gathered(halves)
         return {
             # In memory of their own: how far products are alike may depend on alignment.
-            name: replace(one, a=found[f"{name}.A"].clone(), b=found[f"{name}.B"].clone())
-            for name, one in own.items()
-            if f"{name}.A" in found
+            name: replace(one, a=tensors[f"{name}.A"].clone(), b=tensors[f"{name}.B"].clone())
+            for name, one in adapters.items()
+            if f"{name}.A" in tensors
         }
 
     def _credited(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
@@ -388,14 +388,14 @@ class PolicyTrainer:
         step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
             tally.mean(name, value)
-        own = MetricAccumulator()
-        task = _Update(number, step, counts, own, taught)
+        local_metrics = MetricAccumulator()
+        task = _Update(number, step, counts, local_metrics, taught)
         total = torch.zeros((), device=self.model.device)
         self.optimizer.zero_grad()
-        for chosen in (live, idle):
-            for indices in self.ranks.plan(self._layout, chosen):
-                total += self._pass([chosen[i] for i in indices], task, trains=chosen is live)
-        tally.take(self.ranks.tallied(own))
+        for subset in (live, idle):
+            for indices in self.ranks.plan(self._layout, subset):
+                total += self._pass([subset[i] for i in indices], task, trains=subset is live)
+        tally.take(self.ranks.tallied(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)
         tally.mean("loss", self.ranks.total(total))
@@ -422,7 +422,7 @@ class PolicyTrainer:
         look = None
         if task.taught is not None:
             look = partial(task.taught.look, task.number, rows)
-        with torch.set_grad_enabled(trains), watching(self.critic) as seen:
+        with torch.set_grad_enabled(trains), watching(self.critic) as states:
             loss = self._gradient.loss(
                 batch,
                 task.methods,
@@ -435,7 +435,9 @@ class PolicyTrainer:
         if trains:
             value_loss = 0.0
             if self.critic is not None:
-                value_loss = self.critic.loss(seen[0], batch, counts=task.counts, tally=task.tally)
+                value_loss = self.critic.loss(
+                    states[0], batch, counts=task.counts, tally=task.tally
+                )
             (loss + value_loss).backward()
         return loss.detach()
 
@@ -492,8 +494,8 @@ def _read_state(trainer: PolicyTrainer, checkpoint: Path) -> None:
     """
     state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
     weights = trainer.optimizer.weights()
-    kept = checkpoint / f"{trainer.anchor.name}.safetensors"
-    anchor = load_file(kept) if kept.is_file() else {}
+    anchor_file = checkpoint / f"{trainer.anchor.name}.safetensors"
+    anchor = load_file(anchor_file) if anchor_file.is_file() else {}
     moments = trainer.ranks.read(
         checkpoint, "optimizer", {n: weights[n.partition(".")[2]] for n in _kinds(weights)}
     )
@@ -517,11 +519,11 @@ def _read_state(trainer: PolicyTrainer, checkpoint: Path) -> None:
         trainer.critic.load_state(critic)
     trainer.anchor.load_state(anchor)
     trainer.version = state["version"]
-    own = checkpoint / _random_file(trainer.ranks)
+    random_file = checkpoint / _random_file(trainer.ranks)
     if trainer.ranks.rank == 0:
         set_random_state(state["random"])
-    elif own.is_file():
-        set_random_state(json.loads(own.read_text(encoding="utf-8")))
+    elif random_file.is_file():
+        set_random_state(json.loads(random_file.read_text(encoding="utf-8")))
     else:  # it was written by fewer ranks
         torch.manual_seed(derive(trainer.version, "rank", trainer.ranks.rank))
 
@@ -533,10 +535,10 @@ def _load_weights(trainer: PolicyTrainer, checkpoint: Path) -> None:
             loaded = type(model).from_pretrained(checkpoint, dtype=model.dtype)
         model.load_state_dict(loaded.state_dict())
         return
-    found = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
+    weights = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
     with torch.no_grad():
         for name, value in model.state_dict().items():
-            local(value).copy_(local(alike(found[name].to(value.dtype), value)))
+            local(value).copy_(local(alike(weights[name].to(value.dtype), value)))
 
 
 def _kinds(weights: Mapping[str, Tensor]) -> list[str]:

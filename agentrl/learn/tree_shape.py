@@ -47,11 +47,11 @@ class SharedPrefixes:
         holders = _holders(group.samples)
         paths = [_path(sample, holders, len(group.samples)) for sample in group.samples]
         # Along a path the holders only get fewer, so more of them come first.
-        known = sorted({key for path in paths for key in path}, key=lambda key: (-len(key), key))
-        index = {key: i for i, key in enumerate(known)}
+        keys = sorted({key for path in paths for key in path}, key=lambda key: (-len(key), key))
+        index = {key: i for i, key in enumerate(keys)}
         parents = {key: path[i - 1] for path in paths for i, key in enumerate(path) if i}
         segments: list[SharedSegment] = []
-        for key in known:
+        for key in keys:
             parent = index[parents[key]] if key in parents else None
             depth = 0 if parent is None else segments[parent].depth + 1
             segments.append(SharedSegment(key, parent, depth))
@@ -63,8 +63,8 @@ class SharedPrefixes:
 
     def means(self, values: Sequence[float]) -> Float[ndarray, " segments"]:
         """Return per segment the mean of the samples that hold it; `values` are per sample."""
-        given = np.asarray(values, dtype=np.float64)
-        return np.array([given[list(segment.samples)].mean() for segment in self.segments])
+        sample_values = np.asarray(values, dtype=np.float64)
+        return np.array([sample_values[list(segment.samples)].mean() for segment in self.segments])
 
     def spread(self, values: Float[ndarray, " segments"]) -> TokenAdvantages:
         """Spread a value per segment to every token of every sample."""
@@ -76,19 +76,19 @@ class SharedPrefixes:
 
     def members(self) -> list[list[int]]:
         """Return the samples of each tree."""
-        found: list[list[int]] = [[] for _ in range(max(self.trees, default=-1) + 1)]
+        tree_samples: list[list[int]] = [[] for _ in range(max(self.trees, default=-1) + 1)]
         for sample, tree in enumerate(self.trees):
-            found[tree].append(sample)
-        return found
+            tree_samples[tree].append(sample)
+        return tree_samples
 
 
 def _holders(samples: Sequence[TrainingSample]) -> dict[int, tuple[int, ...]]:
     """Return by node the samples that hold its tokens."""
-    held: dict[int, list[int]] = {}
+    holders: dict[int, list[int]] = {}
     for index, sample in enumerate(samples):
         for node in np.unique(sample.nodes).tolist():
-            held.setdefault(node, []).append(index)
-    return {node: tuple(found) for node, found in held.items()}
+            holders.setdefault(node, []).append(index)
+    return {node: tuple(indices) for node, indices in holders.items()}
 
 
 def _path(

@@ -87,17 +87,17 @@ class PolicyGradient:
         if not isinstance(loss, PlannedLoss) and not isinstance(correction, PlannedCorrection):
             return StepMethods(loss, correction)
         whole = micro_batch(rows, layout=PaddedLayout(limit_tokens=0), device=self._model.device)
-        seen = self._seen(rows, whole, version=version)
+        policies = self._seen(rows, whole, version=version)
         if isinstance(correction, PlannedCorrection):
-            correction = correction.plan(seen.mismatch)
+            correction = correction.plan(policies.mismatch)
         if not isinstance(loss, PlannedLoss):
             return StepMethods(loss, correction)
-        weights = correction(seen.mismatch).applied
+        weights = correction(policies.mismatch).applied
         for rejection in self._methods.rejections:
-            weights = torch.where(rejection(seen.mismatch), weights, 0.0)
+            weights = torch.where(rejection(policies.mismatch), weights, 0.0)
         if whole.weights is not None:
             weights = weights * whole.weights
-        settled = loss.plan(seen.tokens, weights)
+        settled = loss.plan(policies.tokens, weights)
         return StepMethods(settled.loss, correction, settled.figures)
 
     def loss(
@@ -126,23 +126,23 @@ class PolicyGradient:
             head_chunk_tokens=self._head_chunk_tokens,
             entropy_gradient=self._regularisers.entropy_bonus > 0,
         )
-        seen = self._compared(batch, scores.logprobs, version=version)
+        policies = self._compared(batch, scores.logprobs, version=version)
         if look is not None:
             current = scores.logprobs.detach()
-            look(log_ratio(current, seen.tokens.behaviour, batch.mask), scores.entropies)
-        weights = step.correction(seen.mismatch)
-        tokens = step.loss(seen.tokens)
+            look(log_ratio(current, policies.tokens.behaviour, batch.mask), scores.entropies)
+        weights = step.correction(policies.mismatch)
+        tokens = step.loss(policies.tokens)
         losses = weights.applied * tokens.losses
         active = ~tokens.clipped & (weights.applied > 0)
-        for kept in (rejection(seen.mismatch) for rejection in self._methods.rejections):
-            losses = torch.where(kept, losses, 0.0)
-            active = active & kept
-            tally.mean("rejection/fraction", (~kept[batch.mask]).float())
+        for keep_mask in (rejection(policies.mismatch) for rejection in self._methods.rejections):
+            losses = torch.where(keep_mask, losses, 0.0)
+            active = active & keep_mask
+            tally.mean("rejection/fraction", (~keep_mask[batch.mask]).float())
         if batch.weights is not None:
             losses = losses * batch.weights
         # Added last: neither weights nor rejections are about what regularises.
         losses = self._regularisers.added(
-            losses, seen.tokens, batch.reference, scores.entropies, tally
+            losses, policies.tokens, batch.reference, scores.entropies, tally
         )
         loss = aggregate(
             losses,
@@ -157,12 +157,12 @@ class PolicyGradient:
         observe_weights(tally, weights, batch.mask)
         is_elsewhere = bool(self._methods.needs & ELSEWHERE)
         if measure_gap or (batch.proximal is not None and not is_elsewhere):
-            start = scores.logprobs if is_elsewhere else seen.start
+            start = scores.logprobs if is_elsewhere else policies.start
             observe_gap(
                 tally,
                 gaps=log_ratio(start, batch.behaviour, batch.mask),
                 behaviour=batch.behaviour,
-                ages=seen.mismatch.ages,
+                ages=policies.mismatch.ages,
                 mask=batch.mask,
             )
         return loss
@@ -218,14 +218,14 @@ class PolicyGradient:
         scored: dict[int, Tensor] = {}
         for indices, tokens in self._ranks.passes(self._layout, samples, device=device):
             with torch.no_grad():
-                found = score(
+                scores = score(
                     self._model,
                     tokens,
                     temperature=self._temperature,
                     head_at_positions=self._head_at_positions,
                     head_chunk_tokens=self._head_chunk_tokens,
                 )
-            scored |= dict(zip(indices, found.logprobs, strict=True))
+            scored |= dict(zip(indices, scores.logprobs, strict=True))
         scored = self._ranks.together(scored)
         block = pad_sequence(
             [scored[i][: row.forward_tokens] for i, row in enumerate(rows)], batch_first=True

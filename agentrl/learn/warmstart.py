@@ -96,21 +96,21 @@ def warmstart(
     supervised = _Supervised(model, section, layout)
     losses: list[float] = []
     trained = 0
-    for step, chosen in enumerate(_choices(len(rows), section, seed=seed), start=1):
-        loss, tokens = supervised.step(step, [rows[i] for i in chosen])
+    for step, indices in enumerate(_choices(len(rows), section, seed=seed), start=1):
+        loss, tokens = supervised.step(step, [rows[i] for i in indices])
         losses.append(loss)
         trained += tokens
         on_step(step, loss, tokens)
         if _learnt(losses, section.until_loss):
             break
-    asked = section.until_loss is not None
-    last = losses[-(UNTIL_STEPS if asked else math.ceil(len(losses) / 10)) :]
+    has_target = section.until_loss is not None
+    last = losses[-(UNTIL_STEPS if has_target else math.ceil(len(losses) / 10)) :]
     return WarmstartSummary(
         steps=len(losses),
         trained_tokens=trained,
         first_loss=losses[0],
         last_loss=sum(last) / len(last),
-        reached=_learnt(losses, section.until_loss) if asked else None,
+        reached=_learnt(losses, section.until_loss) if has_target else None,
     )
 
 
@@ -128,9 +128,9 @@ def learning_rate(step: int, section: WarmstartSection) -> float:
     if step <= section.warmup_steps:
         return rate * step / section.warmup_steps
     decay_steps = section.steps * DECAY_FRACTION
-    left = (section.steps - step) / decay_steps
+    fraction = (section.steps - step) / decay_steps
     final = section.final_learning_rate_fraction
-    return rate * (final + (1 - final) * min(1.0, left))
+    return rate * (final + (1 - final) * min(1.0, fraction))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,8 +18,8 @@ SEED = 20_231
 def probe_tokens(count: int, *, vocabulary: int) -> tuple[int, ...]:
     """Return so many token ids, spread over the vocabulary: no text, so that all of the weights
     have a say, and none is sure of itself."""
-    chosen = random.Random(SEED)
-    return tuple(chosen.randrange(vocabulary) for _ in range(count))
+    rng = random.Random(SEED)
+    return tuple(rng.randrange(vocabulary) for _ in range(count))
 
 
 def provable(

@@ -167,9 +167,9 @@ def diagnose(
 ) -> list[DiagnosticAlarm]:
     """Return every sign there is now, after these steps."""
     limits = limits or DiagnosticThresholds()
-    found = {name: rule(lines, limits) for name, rule in RULES.items()}
+    texts = {name: rule(lines, limits) for name, rule in RULES.items()}
     return [
-        DiagnosticAlarm(name=name, text=text) for name, text in found.items() if text is not None
+        DiagnosticAlarm(name=name, text=text) for name, text in texts.items() if text is not None
     ]
 
 
@@ -205,8 +205,8 @@ def _is_part(name: str) -> bool:
 
 
 def _mean(lines: Sequence[Line], name: str, least: int) -> float | None:
-    found = [line[name] for line in lines if line.get(name) is not None]
-    return fmean(found) if len(found) >= least else None
+    values = [line[name] for line in lines if line.get(name) is not None]
+    return fmean(values) if len(values) >= least else None
 
 
 def _ends(lines: Sequence[Line], name: str, window: int) -> tuple[float | None, float | None]:

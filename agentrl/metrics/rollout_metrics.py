@@ -19,10 +19,10 @@ def rollout_figures(trees: Sequence[Tree]) -> dict[str, float]:
         return {}
     ends = Counter(outcome_name(leaf.outcome) for leaf in leaves)
     shares = {f"outcome/{name}": count / len(leaves) for name, count in sorted(ends.items())}
-    told = component_means(
+    means = component_means(
         leaf.components for leaf in leaves if reward_of(leaf.outcome) is not None
     )
-    shares |= {f"component/{name}": mean for name, mean in told.items()}
+    shares |= {f"component/{name}": mean for name, mean in means.items()}
     return shares | {
         "rollout/sampled_tokens": sum(map(_sampled_tokens, trees)),
         "rollout/tool_calls": sum(map(_tool_calls, trees)),
@@ -57,8 +57,8 @@ def _goes_on(tree: Tree, node: Node) -> bool:
 
 def component_means(told: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of every component by name, over those that have it."""
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for components in told:
         for name, value in components.items():
-            found.setdefault(name, []).append(value)
-    return {name: fmean(values) for name, values in sorted(found.items())}
+            values_by_name.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in sorted(values_by_name.items())}

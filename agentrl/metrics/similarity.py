@@ -31,20 +31,20 @@ def likeness_figures(trees: Sequence[Tree]) -> dict[str, float]:
         if task != next_task and there
         for place, one in enumerate(here)
     ]
-    found = {"likeness/same_task": same, "likeness/other_task": other}
-    return {name: _mean(pairs) for name, pairs in found.items() if pairs}
+    pairs_by_name = {"likeness/same_task": same, "likeness/other_task": other}
+    return {name: _mean(pairs) for name, pairs in pairs_by_name.items() if pairs}
 
 
 def _runs(tree: Tree) -> list[_Runs]:
     """Return the runs of each trajectory that has any, in sample order."""
-    found: list[_Runs] = []
+    run_sets: list[_Runs] = []
     for leaf in sorted(tree.leaves, key=lambda leaf: leaf.sample):
         path = () if leaf.node is None else tree.path(leaf.node)
         tokens = [token for n in path if n.source == "sampled" for token in n.token_ids]
         if len(tokens) >= RUN:
             runs = (tuple(tokens[at : at + RUN]) for at in range(len(tokens) - RUN + 1))
-            found.append(frozenset(runs))
-    return found
+            run_sets.append(frozenset(runs))
+    return run_sets
 
 
 def _mean(pairs: Iterable[tuple[_Runs, _Runs]]) -> float:

@@ -44,8 +44,8 @@ class SpanExporter:
                 f"metrics.opentelemetry needs {error.name}: {install_command('otel')}, or set it "
                 "to false"
             ) from error
-        made = provider or owned or trace.get_tracer_provider()
-        tracer = made.get_tracer("agentrl")
+        tracer_provider = provider or owned or trace.get_tracer_provider()
+        tracer = tracer_provider.get_tracer("agentrl")
         run = tracer.start_span("agentrl.run", attributes={"agentrl.run": name})
         return cls(tracer, run, owned, trace.set_span_in_context(run))
 
@@ -136,6 +136,6 @@ def _provider() -> "TracerProvider":
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    made = TracerProvider(resource=Resource.create({SERVICE_NAME: "agentrl"}))
-    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return made
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: "agentrl"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider

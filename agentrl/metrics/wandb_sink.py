@@ -44,11 +44,11 @@ class WandbSink:
             raise ConfigError(
                 f"metrics.wandb needs wandb: {install_command('wandb')}, or set it to null"
             ) from error
-        known = _known_as(folder)
+        run_id = _known_as(folder)
         try:
             self._run: Run | None = wandb.init(
                 dir=folder,
-                id=known,
+                id=run_id,
                 resume="allow",
                 name=name,
                 project=project,
@@ -64,7 +64,7 @@ class WandbSink:
                 f"W&B did not take the run {name!r} of project {project!r}: {error}; log in with "
                 "`wandb login`, set metrics.wandb.mode: offline, or metrics.wandb: null"
             ) from error
-        if known is None:
+        if run_id is None:
             write_json(folder / KNOWN_AS, {"id": self._run.id})
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")

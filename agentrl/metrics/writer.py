@@ -72,8 +72,8 @@ class MetricsWriter:
         self._purge_step = step + 1
         if not self._path.exists():
             return
-        kept = [line for line in read_metrics(self._path.parent) if line["step"] <= step]
-        write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in read_metrics(self._path.parent) if line["step"] <= step]
+        write_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def close(self) -> None:
         """Close every sink. Idempotent."""

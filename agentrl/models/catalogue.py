@@ -39,11 +39,11 @@ class PackagedModel:
     def installed_file(self) -> Path:
         """Return the model's file. Raises `ConfigError` where the package is not installed."""
         try:
-            found = importlib.metadata.distribution(self.package)
+            distribution = importlib.metadata.distribution(self.package)
         except importlib.metadata.PackageNotFoundError:
             file = None
         else:
-            file = Path(str(found.locate_file(self.file)))
+            file = Path(str(distribution.locate_file(self.file)))
         if file is None or not file.is_file():
             raise ConfigError(
                 f"{self.name} is in the package {self.package}, which is not installed: "
@@ -53,9 +53,9 @@ class PackagedModel:
 
     def check(self, file: Path) -> None:
         """Raise `ConfigError` for a file that is damaged or of another release."""
-        if (found := sha256_of(file)) != self.sha256:
+        if (digest := sha256_of(file)) != self.sha256:
             raise ConfigError(
-                f"{file} has the SHA-256 digest {found}, and that of {self.package} "
+                f"{file} has the SHA-256 digest {digest}, and that of {self.package} "
                 f"{self.version} is {self.sha256}: it is damaged or of another release; "
                 f"pip install --no-deps --force-reinstall {self.package}=={self.version}"
             )

@@ -25,9 +25,9 @@ def policy_place(path: Path | str, environment: Mapping[str, str] = os.environ) 
         return str(place)
     if (model := MODELS.get(text)) is None:
         return text
-    made = models_folder(environment) / model.name
-    if made.is_dir():
-        return str(made)
+    folder = models_folder(environment) / model.name
+    if folder.is_dir():
+        return str(folder)
     raise ConfigError(f"{model.name} is made by agentrl model get {model.name}: run that first")
 
 

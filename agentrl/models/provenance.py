@@ -45,14 +45,14 @@ def read_record(folder: Path) -> Mapping[str, Any]:
     if not record.is_file():
         return {}
     try:
-        found = read_json(record.read_bytes())
+        content = read_json(record.read_bytes())
     except JsonLimitError as error:
         raise ConfigError(
             f"{record} is damaged: {error}; remove {folder}, and make it again"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"{record} holds no object; remove {folder}, and make it again")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", content)
 
 
 def _weights(files: list[Path]) -> dict[str, Any]:

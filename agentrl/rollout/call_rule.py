@@ -37,9 +37,9 @@ def call_opening(chat: "ChatRenderer", request: TurnRequest | None) -> tuple["To
             raise ConfigError(f"{type(chat).__name__} cannot keep a rule on calls")
         return (chat.call_opening(request.tool),) if request.calls == "required" else ()
     except ConfigError as error:
-        asked = repr(request.tool or request.calls)[:80]
+        rule = repr(request.tool or request.calls)[:80]
         raise EnvError(
-            f"'tool_choice' of the request asks for {asked}, and {error}; leave it out, or name it "
+            f"'tool_choice' of the request asks for {rule}, and {error}; leave it out, or name it "
             "in the environment's ignore_fields"
         ) from error
 
@@ -60,6 +60,6 @@ def read_turn(
     if not tools or (request.calls == "required" and not request.tool):
         return action
     assert isinstance(chat, CallOpener)
-    wanted = f"only {request.tool!r} may be called" if request.tool else "no tool may be called"
-    wrong = tuple(f"The request says that {wanted}, got {tool!r}." for tool in sorted(tools))
+    rule = f"only {request.tool!r} may be called" if request.tool else "no tool may be called"
+    wrong = tuple(f"The request says that {rule}, got {tool!r}." for tool in sorted(tools))
     return replace(action, malformed=wrong, malformed_text=chat.text(whole))

@@ -379,14 +379,14 @@ class EpisodeRunner:
         if most is None or at is None or self.tree.image_count(at) <= most:
             return
         spans = self.tree.images(at)
-        tokens, kept = without_images(self.chat, self._context, spans, count=len(spans) - most)
+        tokens, new_spans = without_images(self.chat, self._context, spans, count=len(spans) - most)
         self._at = self.tree.add(
             Node(
                 parent=at,
                 source="prompt",
                 token_ids=tokens,
-                images=tuple(span.image for span in kept),
-                image_spans=tuple((span.start, span.stop) for span in kept),
+                images=tuple(span.image for span in new_spans),
+                image_spans=tuple((span.start, span.stop) for span in new_spans),
                 turn=turn,
                 withdraws=self.tree.context_nodes(at),
             )
@@ -486,8 +486,8 @@ class EpisodeRunner:
     @property
     def _most_tokens(self) -> int:
         """Most tokens of the turn."""
-        asked = None if self._asked is None else self._asked.max_tokens
-        return min(self.limits.max_turn_tokens, asked or self.limits.max_turn_tokens)
+        max_tokens = None if self._asked is None else self._asked.max_tokens
+        return min(self.limits.max_turn_tokens, max_tokens or self.limits.max_turn_tokens)
 
     async def _probe(
         self, boundaries: BranchObserver, turn: int, tokens: list[int], started: float
@@ -617,8 +617,8 @@ class EpisodeRunner:
             )
         thought: list[int] = []
         if patch.hint:
-            asked = asking(self.chat, patch, ended=ended)
-            thought = await self._think((*self._context, *asked), turn)
+            prompt = asking(self.chat, patch, ended=ended)
+            thought = await self._think((*self._context, *prompt), turn)
         node = Node(
             parent=self._at,
             source="forced",

@@ -46,10 +46,10 @@ def without_images(
         )
     note = chat.image_note
     tokens: list[int] = []
-    done = 0
+    offset = 0
     for span in spans[:count]:
-        tokens += token_ids[done : span.start - note.before]
+        tokens += token_ids[offset : span.start - note.before]
         tokens += note.token_ids
-        done = span.stop + note.after
-    moved = len(tokens) - done
-    return (*tokens, *token_ids[done:]), tuple(span.moved(moved) for span in spans[count:])
+        offset = span.stop + note.after
+    moved = len(tokens) - offset
+    return (*tokens, *token_ids[offset:]), tuple(span.moved(moved) for span in spans[count:])

@@ -87,17 +87,19 @@ def capped(
 
     def orders(count: int) -> list[GroupRequest]:
         caps = schedule.at(step())
-        return [caps.on(GroupRequest.of(found)) for found in tasks(count)]
+        return [caps.on(GroupRequest.of(task)) for task in tasks(count)]
 
     return orders
 
 
 def cap_figures(orders: Iterable[GroupRequest | None]) -> dict[str, float]:
     """Return the mean caps of the groups of a step; nothing where lengths are not scheduled."""
-    held = [order for order in orders if order is not None and order.max_turn_tokens is not None]
-    if not held:
+    requests = [
+        order for order in orders if order is not None and order.max_turn_tokens is not None
+    ]
+    if not requests:
         return {}
     return {
-        "caps/turn_tokens": fmean(order.max_turn_tokens or 0 for order in held),
-        "caps/turns": fmean(order.max_turns or 0 for order in held),
+        "caps/turn_tokens": fmean(order.max_turn_tokens or 0 for order in requests),
+        "caps/turns": fmean(order.max_turns or 0 for order in requests),
     }

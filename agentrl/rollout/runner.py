@@ -70,14 +70,14 @@ class RolloutRunner:
             concurrency=self.concurrency,
             retries=self.retries,
         )
-        left, repeats = list(tasks), SeedRepeats()
+        queue, repeats = list(tasks), SeedRepeats()
 
         def seeds(number: int, task: Task, sample: int) -> int:
             return derive(seed, task.id, sample, *repeats.of(number, task.id))
 
         def take(count: int) -> list[Task]:
-            taken, left[:] = left[:count], left[count:]
-            return taken
+            batch, queue[:] = queue[:count], queue[count:]
+            return batch
 
         async with self.gate(policy, take, sampling=sampling, seed=seeds) as gate:
             return list((await gate.batch()).trees)
@@ -157,7 +157,7 @@ class RolloutRunner:
         """
         if seat.stand is None:
             return None
-        left = self.retries
+        retries = self.retries
         while True:
             try:
                 return await replay(
@@ -168,10 +168,10 @@ class RolloutRunner:
                 )
             except (RolloutError, ForkUnsupported) as error:
                 # A sandbox that broke says nothing about the world; an answer that differs does.
-                if isinstance(error, ForkUnsupported) or left == 0:
+                if isinstance(error, ForkUnsupported) or retries == 0:
                     seat.begins_again(str(error), differs=isinstance(error, ReplayMismatch))
                     return None
-                left -= 1
+                retries -= 1
 
     def _rebuilding(self, seat: RolloutSlot) -> EnvRecovery:
         return EnvRecovery(

@@ -17,7 +17,9 @@ class SeedRepeats:
         other, however often and in whatever order it is asked again.
         """
         if step not in self._groups:
-            self._groups = {s: held for s, held in self._groups.items() if s > step - KEPT_STEPS}
+            self._groups = {
+                s: groups for s, groups in self._groups.items() if s > step - KEPT_STEPS
+            }
             self._groups[step] = {}
         numbers = self._groups[step].setdefault(task_id, [])
         if number not in numbers:

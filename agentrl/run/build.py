@@ -64,9 +64,9 @@ def build_env_factory(config: RunConfig, *, plays: bool = True) -> Callable[[], 
     if plays:
         check_env(config)
     factory = partial(make, config.env.id, **config.env.kwargs)
-    made = factory()
+    env = factory()
     if plays:
-        check_needs(config, getattr(made, "needs", ()))
+        check_needs(config, getattr(env, "needs", ()))
     return factory
 
 
@@ -106,14 +106,14 @@ def build_evaluation_tasks(
 ) -> list[Task]:
     """Return the held-out tasks of every evaluation of the run; `say` hears of it where they are
     fewer than it asks for."""
-    wanted = config.evaluate.tasks
-    found = heldout_tasks(env, count=wanted, seed=derive(config.run.seed, "heldout"))
-    if say is not None and len(found) < wanted:
+    count = config.evaluate.tasks
+    tasks = heldout_tasks(env, count=count, seed=derive(config.run.seed, "heldout"))
+    if say is not None and len(tasks) < count:
         say(
-            f"evaluate.tasks is {wanted}, and {config.env.id} has {len(found)} different held-out "
+            f"evaluate.tasks is {count}, and {config.env.id} has {len(tasks)} different held-out "
             "tasks: all of them are played"
         )
-    return found
+    return tasks
 
 
 def find_split_overlap(
@@ -136,8 +136,8 @@ def check_splits(config: RunConfig, env: Env, heldout: Sequence[Task]) -> None:
     # What a run will train on, if that is less: a short run need not wait for the others.
     used = config.run.steps * config.rollout.tasks_per_step
     train_tasks = max(1, min(section.train_tasks, used))
-    found = find_split_overlap(config, env, heldout, train_tasks=train_tasks)
-    check_overlap(found, max_near_fraction=section.max_near_fraction)
+    overlap = find_split_overlap(config, env, heldout, train_tasks=train_tasks)
+    check_overlap(overlap, max_near_fraction=section.max_near_fraction)
 
 
 def build_diagnostics(
@@ -159,8 +159,8 @@ def build_metrics_sinks(config: RunConfig, folder: Path) -> tuple[MetricsSink, .
     section = config.metrics.wandb
     if section is None:
         return ()
-    shown = plain(config)
-    return (WandbSink(folder, name=config.run.name, config=shown, **section.model_dump()),)
+    run_config = plain(config)
+    return (WandbSink(folder, name=config.run.name, config=run_config, **section.model_dump()),)
 
 
 def build_span_exporter(config: RunConfig) -> SpanExporter | None:
@@ -341,7 +341,7 @@ def build_scheduler(
         first = min([next_group, *(group.number for group in groups)]) // per_step * per_step
         for number, task_id in record.store.tasks_from(first):
             repeats.of(number, task_id, step=number // per_step)
-    made = rollouts.gate(
+    scheduler = rollouts.gate(
         build_scheduler_policy(config),
         source,
         sampling=build_train_sampling(config),
@@ -356,14 +356,14 @@ def build_scheduler(
         first_group=first_group if next_group is None else next_group,
     )
     if saved is not None:
-        made.recall(saved)
+        scheduler.recall(saved)
     if curation is not None:
-        curation.flying = made.unfinished
+        curation.flying = scheduler.unfinished
         curation.keep(groups)
     if drafts is not None:
         drafts.adopt(groups)
-    made.adopt(groups, () if record is None else record.requeued)
-    return made
+    scheduler.adopt(groups, () if record is None else record.requeued)
+    return scheduler
 
 
 def _restored_groups(record: RunStore, trees: "BranchingTopology | None") -> tuple[KeptGroup, ...]:

@@ -42,10 +42,10 @@ def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineSpec:
 def _vllm_of(config: "RunConfig") -> dict[str, Any]:
     """Return the further fields of `VllmSettings`."""
     section, lora = config.engine.vllm, config.learn.lora
-    told = section.model_dump(exclude={"adapters"})
+    fields = section.model_dump(exclude={"adapters"})
     if section.adapters == "native" and lora is not None:
-        told["adapter_rank"] = lora.rank
-    return told
+        fields["adapter_rank"] = lora.rank
+    return fields
 
 
 def engine_of(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
@@ -151,17 +151,17 @@ def engine_at_endpoint(config: "RunConfig", policy: "PolicyModel") -> ClosableEn
     _ = config.engine.slots  # how many requests are decoded at once is the server's to say
     draws = config.sampling
     training = Sampling(temperature=draws.temperature, top_p=draws.top_p, top_k=draws.top_k)
-    own = config.run.folder / config.run.name / "adapters"
+    adapter_folder = config.run.folder / config.run.name / "adapters"
     if section.adapters is None:
         # What the run left when it was killed; in a run's folder there is nobody else.
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(adapter_folder, ignore_errors=True)
     branches = branching.topology != "none"
     engines = [
         CompletionsEngine(
             ServerSettings(
                 url=url,
                 model=section.model,
-                adapters=section.adapters or own,
+                adapters=section.adapters or adapter_folder,
                 vocabulary=policy.model.config.get_text_config().vocab_size,
                 context_tokens=config.engine.context_tokens,
                 samplings=(training, Sampling(temperature=config.evaluate.temperature)),
@@ -214,10 +214,10 @@ def _spreader(
         is_apart |= cluster.kind == "ray" and cluster.engine_gpus >= 1
         backend = "nccl" if is_apart and config.engine.processes and device != "cpu" else "gloo"
     elif backend == "nccl" and config.engine.processes and cluster.kind != "ray" and not is_apart:
-        shown = placement.describe() if placement else f"the trainer is on {device}"
+        description = placement.describe() if placement else f"the trainer is on {device}"
         raise ConfigError(
             "engine.broadcast.backend is nccl, which needs a GPU for every process of its own, and "
-            f"{shown}; choose gloo, lower engine.processes, or start agentrl on more GPUs"
+            f"{description}; choose gloo, lower engine.processes, or start agentrl on more GPUs"
         )
     return WeightBroadcaster(
         backend=backend, bucket_bytes=section.bucket_bytes, deadline_s=section.deadline_s

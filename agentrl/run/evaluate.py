@@ -114,11 +114,11 @@ def _check_scaling(config: RunConfig, out: Path | None) -> None:
         "evaluate.budget.total": EvaluationBudget(**section.budget.total.model_dump()).bounds,
         "evaluate.samples_per_task": section.samples_per_task > 1,
     }
-    given = [name for name, there in others.items() if there]
-    if given:
+    conflicts = [name for name, there in others.items() if there]
+    if conflicts:
         raise ConfigError(
             f"evaluate.scaling submits one attempt for each task and cannot be combined with "
-            f"{', '.join(given)}; leave that out, or set evaluate.scaling to null"
+            f"{', '.join(conflicts)}; leave that out, or set evaluate.scaling to null"
         )
     method_of(section.scaling)
 

@@ -52,14 +52,14 @@ def open_record(
         )
     if resume and not there:
         raise ConfigError(f"{folder} holds no evaluation to resume; start one without --resume")
-    found = {"policy": str(policy), "digest": policy_digest(policy)}
+    identity = {"policy": str(policy), "digest": policy_digest(policy)}
     if there:
-        _check_same(folder, config, found)
+        _check_same(folder, config, identity)
     else:
         folder.mkdir(parents=True, exist_ok=True)
         save_resolved(config, folder / CONFIG)
         # Last, because it is what makes the folder an evaluation.
-        write_json(folder / POLICY, found)
+        write_json(folder / POLICY, identity)
     # A process that was killed between the two has left no store: then nothing was played yet.
     begun = any((folder / STORE).glob("segments/*"))
     settings = StoreSettings(keep="all")

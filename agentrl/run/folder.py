@@ -103,17 +103,17 @@ class RunFolder:
         `kill -9`.
         """
         path = config.run.folder / config.run.name
-        made = [folder for folder in (path, *path.parents) if not folder.exists()]
+        new_folders = [folder for folder in (path, *path.parents) if not folder.exists()]
         was_there = (path / "lock").exists()
         try:
-            folder = cls(path, _lock(path), made=made)
+            folder = cls(path, _lock(path), made=new_folders)
             try:
                 folder._begin(config, resume=resume)
             except BaseException:
                 folder._release(keep_file=was_there)
                 raise
         except BaseException as error:
-            _remove_empty(made)
+            _remove_empty(new_folders)
             if isinstance(error, OSError):
                 raise ConfigError(
                     f"{error.filename or path}: {error.strerror}; a run is kept in "

@@ -62,16 +62,16 @@ class InitialPolicyBuilder:
 
     async def _make(self, scratch: Path) -> PolicyModel:
         section, warmstart = self.config.policy, self.config.warmstart
-        shown = await self._conversations(warmstart)
+        conversations = await self._conversations(warmstart)
         if section.make is not None:
-            policy = self._new(section.make, shown, scratch)
+            policy = self._new(section.make, conversations, scratch)
         else:
             assert section.path is not None, "load_config sees to it"
             policy = load_policy(self.config, section.path)
             self.summary.put("policy", provenance(policy.path))
         if warmstart is not None:
             with self.summary.timed("warm start"):
-                await in_stoppable_thread(partial(self._warm, policy, warmstart, shown))
+                await in_stoppable_thread(partial(self._warm, policy, warmstart, conversations))
         return policy
 
     async def _conversations(
@@ -129,8 +129,8 @@ class InitialPolicyBuilder:
                 sees=section.vision is not None,
             )
             image_tokens = find_dialect(template).image_tokens if section.vision else None
-            known = tokenizer.added_tokens_encoder
-            ids = [known[token] for token in image_tokens or ()]
+            token_ids = tokenizer.added_tokens_encoder
+            ids = [token_ids[token] for token in image_tokens or ()]
             assert isinstance(tokenizer.eos_token_id, int)
             assert isinstance(tokenizer.pad_token_id, int)
             model = make_model(
@@ -168,7 +168,7 @@ class InitialPolicyBuilder:
                     raise CancelledRollout("the warm start was stopped")
                 phase.advance(1, {"loss": loss})
 
-            found = warmstart(
+            result = warmstart(
                 policy.model,
                 rows,
                 section,
@@ -177,19 +177,19 @@ class InitialPolicyBuilder:
                 on_step=on_step,
                 images=policy.images,
             )
-        times = found.steps * section.batch_size / len(rows)
-        by_heart = memorised(demonstrations=len(rows), times=times, loss=found.last_loss)
-        facts: dict[str, float | bool | str] = {"steps": found.steps, "loss": found.last_loss}
+        times = result.steps * section.batch_size / len(rows)
+        by_heart = memorised(demonstrations=len(rows), times=times, loss=result.last_loss)
+        facts: dict[str, float | bool | str] = {"steps": result.steps, "loss": result.last_loss}
         if by_heart is not None:
             facts["memorised"] = by_heart
             self.progress.say(f"warm start: {by_heart}")
-        if found.reached is not None:
-            facts["reached"] = found.reached
+        if result.reached is not None:
+            facts["reached"] = result.reached
         self.summary.put("warm start", facts)
-        if found.reached is False:
+        if result.reached is False:
             self.progress.say(
-                f"the warm start ended after {found.steps} steps at a loss of "
-                f"{found.last_loss:.3f}, above warmstart.until_loss={section.until_loss}; raise "
+                f"the warm start ended after {result.steps} steps at a loss of "
+                f"{result.last_loss:.3f}, above warmstart.until_loss={section.until_loss}; raise "
                 "warmstart.steps, or see whether its learning_rate suits the policy"
             )
 

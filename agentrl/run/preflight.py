@@ -59,8 +59,8 @@ def check_env(config: "RunConfig") -> None:
 
 def check_needs(config: "RunConfig", needs: Iterable[str]) -> None:
     """Raise `ConfigError` for parts that an environment needs which is made already."""
-    known = spec(config.env.id).needs
-    _raise(missing_needs(config, [need for need in needs if need not in known]))
+    spec_needs = spec(config.env.id).needs
+    _raise(missing_needs(config, [need for need in needs if need not in spec_needs]))
 
 
 def missing_needs(config: "RunConfig", needs: Iterable[str]) -> Iterator[str]:
@@ -248,13 +248,13 @@ def _ray_address(config: "RunConfig") -> str | None:
 
 def _check_env(config: "RunConfig") -> Iterator[str]:
     try:
-        found = spec(config.env.id)
+        env_spec = spec(config.env.id)
     except ConfigError as error:
         yield str(error)
         return
-    settings = {**found.kwargs, **config.env.kwargs}
+    settings = {**env_spec.kwargs, **config.env.kwargs}
     env = config.env.model_copy(update={"kwargs": settings})
-    yield from missing_needs(config.model_copy(update={"env": env}), found.needs)
+    yield from missing_needs(config.model_copy(update={"env": env}), env_spec.needs)
 
 
 def _check_extras(config: "RunConfig") -> Iterator[str]:

@@ -64,8 +64,8 @@ class ReverifyReport:
     @property
     def unknown(self) -> tuple[RescoreResult, ...]:
         """Trajectories that had a score and have none today."""
-        known = (*SCORED, "broke_then")
-        return tuple(one for one in self.found if one.verdict not in known)
+        verdicts = (*SCORED, "broke_then")
+        return tuple(one for one in self.found if one.verdict not in verdicts)
 
     def comparison(self) -> PolicyComparison | None:
         """Return today's scores (B) against the recorded ones (A); None without a pair."""
@@ -76,7 +76,7 @@ class ReverifyReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON: a report that `agentrl compare` takes, and more."""
-        found = self.comparison()
+        comparison = self.comparison()
         samples = [*_samples(self.found)]
         return {
             "about": dict(self.about),
@@ -85,7 +85,7 @@ class ReverifyReport:
             "verdicts": self.verdicts,
             "pruned": self.pruned,
             "other_tasks": self.other_tasks,
-            "comparison": None if found is None else found.to_json(),
+            "comparison": None if comparison is None else comparison.to_json(),
             "samples": [
                 now.to_json()
                 | {"verdict": one.verdict, "before": one.before, "why": one.why}
@@ -157,7 +157,7 @@ async def _reverify(
     today = _by_id(build.build_evaluation_tasks(config, env)) if tasks == "today" else None
     with using_sandbox(build.build_sandbox_settings(config.sandbox)):
         async with run_scope():
-            found = await rescore_all(
+            results = await rescore_all(
                 rescorer, recordings, today, concurrency=config.rollout.concurrency,
                 progress=progress,
             )  # fmt: skip
@@ -171,7 +171,7 @@ async def _reverify(
     return ReverifyReport(
         about=_about(folder, config),
         rules=rules,
-        found=tuple(found),
+        found=tuple(results),
         pruned=pruned,
         other_tasks=sum(_todays(one.task, today) is None for one in recordings) if today else 0,
     )
@@ -191,10 +191,10 @@ async def rescore_all(
     async def one(recording: RecordedTrajectory) -> RescoreResult:
         nonlocal changed
         task = None if today is None else _todays(recording.task, today)
-        found = await rescorer.rescore(recording, task=task)
-        changed += found.verdict == "changed"
+        result = await rescorer.rescore(recording, task=task)
+        changed += result.verdict == "changed"
         bar.advance(1, {"changed": changed})
-        return found
+        return result
 
     with progress.phase("reverify", total=len(recordings)) as bar:
         return await together(one, recordings, limit=concurrency)
@@ -248,8 +248,8 @@ def _by_id(tasks: Iterable[Task]) -> dict[str, Task]:
 
 def _todays(task: Task, today: Mapping[str, Task]) -> Task | None:
     """Return today's task of the same id, if it asks the same."""
-    found = today.get(task.id)
-    return found if found is not None and found.messages == task.messages else None
+    candidate = today.get(task.id)
+    return candidate if candidate is not None and candidate.messages == task.messages else None
 
 
 def _config(folder: Path, overrides: Sequence[str]) -> RunConfig:

@@ -496,11 +496,11 @@ class TrainingLoop:
     async def _lend(self, weights: Callable[[], Mapping[str, Any]]) -> None:
         """Load weights of the version that there is, behind a gate that is held."""
         version = self.trainer.version
-        taken = await in_thread_to_the_end(weights)
+        state_dict = await in_thread_to_the_end(weights)
         async with BlockDeadline(
             SchedulerDeadlines().load_s, f"loading version {version} to judge it"
         ):
-            await self.gate.engine.load(taken, version)
+            await self.gate.engine.load(state_dict, version)
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):
@@ -512,9 +512,9 @@ class TrainingLoop:
 
     @contextmanager
     def _training(self) -> Generator[ProgressPhase]:
-        total, done = self.schedule.steps, self.trainer.version
+        total, version = self.schedule.steps, self.trainer.version
         with (
             self.summary.timed("train"),
-            self.progress.phase("train", total=total, done=done) as phase,
+            self.progress.phase("train", total=total, done=version) as phase,
         ):
             yield phase

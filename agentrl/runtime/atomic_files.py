@@ -133,24 +133,24 @@ def first_disk_error(folder: Path) -> Generator[None]:
         yield
     except Exception as error:
         chain = [error, *_errors_before(error)]
-        found = [place for place, one in enumerate(chain) if _is_of_disk(one)]
-        if not found:
+        indices = [place for place, one in enumerate(chain) if _is_of_disk(one)]
+        if not indices:
             raise
-        first = found[-1]
-        told = chain[first]
+        first = indices[-1]
+        disk_error = chain[first]
         while first > 0 and chain[first - 1].__cause__ is chain[first]:
             first -= 1
-            told = chain[first] if isinstance(chain[first], AgentrlError) else told
-        if told is error and isinstance(error, AgentrlError):
+            disk_error = chain[first] if isinstance(chain[first], AgentrlError) else disk_error
+        if disk_error is error and isinstance(error, AgentrlError):
             raise
-        if isinstance(told, AgentrlError):
-            raise told from told.__cause__
-        place = getattr(told, "filename", None) or folder
-        text = getattr(told, "strerror", None) or str(told)
+        if isinstance(disk_error, AgentrlError):
+            raise disk_error from disk_error.__cause__
+        place = getattr(disk_error, "filename", None) or folder
+        text = getattr(disk_error, "strerror", None) or str(disk_error)
         raise DiskError(
             f"{place} could not be written: {text}; what the run has recorded is not lost. "
-            f"{disk_advice(told)}, and resume the run (--resume)"
-        ) from told
+            f"{disk_advice(disk_error)}, and resume the run (--resume)"
+        ) from disk_error
 
 
 def _errors_before(error: BaseException) -> Generator[BaseException]:

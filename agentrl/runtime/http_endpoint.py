@@ -168,8 +168,8 @@ class HttpEndpointClient:
                     )
                 async with aclosing(self._lines(response)) as lines:
                     async for line in lines:
-                        found = line.startswith(b"data:")
-                        data = line.removeprefix(b"data:").strip() if found else b""
+                        is_data = line.startswith(b"data:")
+                        data = line.removeprefix(b"data:").strip() if is_data else b""
                         if data == b"[DONE]":
                             return
                         if data:
@@ -233,27 +233,27 @@ class HttpEndpointClient:
 
     def _event(self, data: bytes) -> Any:
         try:
-            found = read_json(data, ANSWER_LIMITS)
+            event = read_json(data, ANSWER_LIMITS)
         except JsonLimitError as error:
             raise EndpointUnavailableError(
                 f"an event of the stream is {_beginning(data)!r:.300}, which cannot be read: "
                 f"{error}"
             ) from error
-        if isinstance(found, dict) and "error" in found:
+        if isinstance(event, dict) and "error" in event:
             raise EndpointUnavailableError(
                 f"the stream ends with an error: {_beginning(data):.300}"
             )
-        return found  # pyright: ignore[reportUnknownVariableType]
+        return event  # pyright: ignore[reportUnknownVariableType]
 
     async def _refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
         """Return why an answer is none."""
-        said = bytearray()
+        body = bytearray()
         async for part in response.aiter_bytes():
-            said += part
-            if len(said) > REFUSAL_BYTES:
+            body += part
+            if len(body) > REFUSAL_BYTES:
                 break
         status = response.status_code
-        text = f"{status} {_beginning(said):.300}"
+        text = f"{status} {_beginning(body):.300}"
         if (what := WRONG.get(status)) is not None:
             return EndpointRefusedError(
                 f"{self._endpoint} refuses us, so {what} is wrong: {text}; the key is that of the "
@@ -262,9 +262,9 @@ class HttpEndpointClient:
             )
         if status not in PASSING and status < 500:
             return EngineError(f"{self._endpoint} refuses a request: {text}")
-        asked = response.headers.get("retry-after", "")
-        waits = asked.replace(".", "", 1).isdecimal()
-        return EndpointUnavailableError(text, asked_s=float(asked) if waits else None)
+        retry_after = response.headers.get("retry-after", "")
+        waits = retry_after.replace(".", "", 1).isdecimal()
+        return EndpointUnavailableError(text, asked_s=float(retry_after) if waits else None)
 
 
 def _beginning(said: bytes | bytearray) -> str:

@@ -10,10 +10,10 @@ from agentrl.errors import AgentrlError, ConfigError
 
 def import_callable(entry_point: str) -> Callable[..., Any]:
     """Import the callable that `module:name` names. Raises `ConfigError`."""
-    found = import_object(entry_point)
-    if not callable(found):
-        raise ConfigError(f"{entry_point} is a {type(found).__name__}; name a class or a function")
-    return found
+    target = import_object(entry_point)
+    if not callable(target):
+        raise ConfigError(f"{entry_point} is a {type(target).__name__}; name a class or a function")
+    return target
 
 
 def import_object(entry_point: str) -> Any:
@@ -21,14 +21,14 @@ def import_object(entry_point: str) -> Any:
     module_name, _, name = entry_point.partition(":")
     if not module_name or not name:
         raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")
-    found: Any = import_named(module_name, entry_point)
+    target: Any = import_named(module_name, entry_point)
     for part in name.split("."):
-        if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), n=1)
+        if not hasattr(target, part):
+            near = get_close_matches(part, dir(target), n=1)
             hint = f"did you mean {near[0]!r}?" if near else "check the spelling"
             raise ConfigError(f"{entry_point}: {module_name} has no {part!r}; {hint}")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def import_named(module_name: str, named_by: str) -> Any:

@@ -105,7 +105,7 @@ def check_json(value: Any, limits: JsonLimits = DEFAULT_LIMITS) -> None:
     Tuples count as lists. A value may be shared or hold itself: the work is bounded by the limits.
     """
     level: list[Any] = [value]
-    seen, depth = 1, 0
+    count, depth = 1, 0
     while level:
         inner: list[Any] = []
         for item in level:
@@ -120,13 +120,13 @@ def check_json(value: Any, limits: JsonLimits = DEFAULT_LIMITS) -> None:
             elif item is None or kind is bool:
                 continue
             else:
-                found = _items(item, limits)
-                seen += len(found)
-                if seen > limits.values:
+                items = _items(item, limits)
+                count += len(items)
+                if count > limits.values:
                     raise JsonLimitError(_too_many(limits))
                 if depth >= limits.depth:
                     raise JsonLimitError(_too_deep(limits))
-                inner += found
+                inner += items
         level, depth = inner, depth + 1
 
 

@@ -39,8 +39,8 @@ def unreachable(url: str, environment: Mapping[str, str] = os.environ) -> str:
 
     Behind a proxy it cannot be known.
     """
-    found = _ask_all([url], lambda asked: _knock_at(asked, environment)).get(url)
-    return found.why if found is not None else ""
+    fault = _ask_all([url], lambda asked: _knock_at(asked, environment)).get(url)
+    return fault.why if fault is not None else ""
 
 
 def place_faults(places: Sequence[str]) -> dict[str, ServerFault]:
@@ -63,19 +63,19 @@ def _ask_all(
 
     In threads of their own, because looking a name up has no deadline.
     """
-    found: dict[str, ServerFault | None] = dict.fromkeys(places, _SILENT)
+    faults: dict[str, ServerFault | None] = dict.fromkeys(places, _SILENT)
 
     def find_out(place: str) -> None:
         for fault in ask(place):
-            found[place] = fault
+            faults[place] = fault
 
-    threads = [Thread(target=find_out, args=(place,), daemon=True) for place in found]
+    threads = [Thread(target=find_out, args=(place,), daemon=True) for place in faults]
     deadline = time.monotonic() + CONNECT_S
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    return {place: fault for place, fault in found.items() if fault is not None}
+    return {place: fault for place, fault in faults.items() if fault is not None}
 
 
 def _knock(host: str, port: int) -> Iterator[ServerFault | None]:

@@ -28,12 +28,12 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
 def _begun(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
     """Start a thread, and return what it will return. This is no task: a loop that ends cancels
     every task, and whoever must wait for the thread still has to."""
-    done, work = _prepared(function, *args, **kwargs)
+    future, work = _prepared(function, *args, **kwargs)
     name = f"agentrl-{getattr(function, '__name__', 'call')}"
     threading.Thread(
         target=contextvars.copy_context().run, args=(work,), name=name, daemon=True
     ).start()
-    return done
+    return future
 
 
 def _prepared(
@@ -41,15 +41,15 @@ def _prepared(
 ) -> "tuple[asyncio.Future[R], Callable[[], None]]":
     """Return a future of the running loop, and what settles it, to be called in another thread."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[R] = loop.create_future()
+    future: asyncio.Future[R] = loop.create_future()
 
     def settle(result: Any, error: BaseException | None) -> None:
-        if done.done():
+        if future.done():
             return
         if error is not None:
-            done.set_exception(error)
+            future.set_exception(error)
         else:
-            done.set_result(result)
+            future.set_result(result)
 
     def work() -> None:
         result, error = None, None
@@ -65,7 +65,7 @@ def _prepared(
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, error)
 
-    return done, work
+    return future, work
 
 
 class CallThread:
@@ -88,10 +88,10 @@ class CallThread:
 
     async def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function after everything that was called before, and return its value."""
-        done, work = _prepared(function, *args, **kwargs)
+        future, work = _prepared(function, *args, **kwargs)
         self._calls.put(work)
         try:
-            return await done
+            return await future
         except asyncio.CancelledError:
             self._abandoned = True
             raise
@@ -101,11 +101,11 @@ class CallThread:
 
         Where a caller was cancelled nobody waits: the thread may still be in that call.
         """
-        done, work = _prepared(last)
+        future, work = _prepared(last)
         self._calls.put(work)
         self._end()
         if not self._abandoned:
-            await done
+            await future
 
 
 def _run_calls(calls: "queue.SimpleQueue[Callable[[], None] | None]") -> None:
@@ -119,8 +119,8 @@ async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) 
     """Call a function of either kind; a synchronous one runs in a thread of its own."""
     if inspect.iscoroutinefunction(function):
         return await function(*args)
-    found = await in_thread(function, *args)
-    return cast("R", await found if inspect.isawaitable(found) else found)
+    result = await in_thread(function, *args)
+    return cast("R", await result if inspect.isawaitable(result) else result)
 
 
 async def without_exit(work: Awaitable[R]) -> R:

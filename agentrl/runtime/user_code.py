@@ -17,9 +17,9 @@ def error_place(error: BaseException) -> str:
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
     for cause in reversed(causes):
-        own = [(frame, line) for frame, line in _frames(cause) if _is_users(frame)]
-        if own:
-            frame, line = own[-1]
+        user_frames = [(frame, line) for frame, line in _frames(cause) if _is_users(frame)]
+        if user_frames:
+            frame, line = user_frames[-1]
             return _place(frame.f_code, line)
     return ""
 

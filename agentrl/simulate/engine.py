@@ -111,13 +111,13 @@ class SimulatedEngine:
             raise EngineError("the engine is closed; make a new one")
         if request.id in self._flights:
             raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
-        left = max(1, self._tokens_left(request))
-        tokens = min(left, request.max_new_tokens)
+        turn_tokens = max(1, self._tokens_left(request))
+        tokens = min(turn_tokens, request.max_new_tokens)
         flight = _Flight(
             request,
             asyncio.get_running_loop().create_future(),
             tokens,
-            "stop" if tokens == left else "length",
+            "stop" if tokens == turn_tokens else "length",
         )
         self._flights[request.id] = flight
         self._waiting.append(flight)
@@ -216,8 +216,8 @@ class SimulatedEngine:
         while self._ends and not self._ends[0][2].seated:
             heappop(self._ends)
         if self._ends:
-            left = max(0.0, self._ends[0][0] - self._work)
-            in_s = left * self._speed.token_s(self._seated) * self._granule
+            work = max(0.0, self._ends[0][0] - self._work)
+            in_s = work * self._speed.token_s(self._seated) * self._granule
             self._timer = asyncio.get_running_loop().call_later(in_s, self._turn)
 
     def _end(self, flight: _Flight, finish: FinishReason) -> None:
@@ -225,8 +225,10 @@ class SimulatedEngine:
         self.advance()
         tokens = 0
         if flight.seated:
-            done = int(self._work + NEARLY - flight.begins)
-            tokens = flight.tokens if finish != "aborted" else max(0, min(done, flight.tokens - 1))
+            progress = int(self._work + NEARLY - flight.begins)
+            tokens = (
+                flight.tokens if finish != "aborted" else max(0, min(progress, flight.tokens - 1))
+            )
             flight.seated = False
             self._seated -= 1
             session = flight.request.id.rsplit("/", 2)[0]

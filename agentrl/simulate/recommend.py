@@ -54,11 +54,11 @@ def recommend(results: Sequence[StudyResult], mode: str) -> StudyResult:
 
     Cheap is fresh first (staleness, over-provisioning), then few environments.
     """
-    own = [one for one in results if one.setting.policy.mode == mode]
-    if not own:
+    candidates = [one for one in results if one.setting.policy.mode == mode]
+    if not candidates:
         raise ValueError(f"no result is of mode {mode!r}; search a grid that has it")
-    best = max(one.tokens_per_s for one in own)
-    near = [one for one in own if one.tokens_per_s >= CLOSE_ENOUGH * best]
+    best = max(one.tokens_per_s for one in candidates)
+    near = [one for one in candidates if one.tokens_per_s >= CLOSE_ENOUGH * best]
     return min(near, key=_cost)
 
 

@@ -62,8 +62,8 @@ class TraceReplay:
 
     def tokens_left(self, request: GenerateRequest) -> int:
         """Return the number of simulated tokens the policy has yet to sample in this turn."""
-        turn, done = request.id.rsplit("/", 2)[1:]
-        return self.granules(self.cost(request.seed).turns[int(turn)].tokens) - int(done)
+        turn, offset = request.id.rsplit("/", 2)[1:]
+        return self.granules(self.cost(request.seed).turns[int(turn)].tokens) - int(offset)
 
     def make_env(self) -> "SimulatedEnv":
         """Make an environment, which knows already when it will break."""

@@ -50,9 +50,9 @@ class BlobStore:
             raise _damaged_object(f"{file} is missing")
         with machine_errors(file):
             data = file.read_bytes()
-        if (found := hashlib.sha256(data).hexdigest()) != digest:
+        if (actual_digest := hashlib.sha256(data).hexdigest()) != digest:
             raise _damaged_object(
-                f"{file} is damaged: its {len(data)} bytes have the SHA-256 {found}"
+                f"{file} is damaged: its {len(data)} bytes have the SHA-256 {actual_digest}"
             )
         return data
 

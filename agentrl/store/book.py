@@ -69,14 +69,14 @@ class GroupRecorder:
 
     def _unknown(self, tree: Tree, node: int) -> list[tuple[int, Node]]:
         """Return the nodes on the way to `node` that are not recorded, parents first."""
-        found: list[tuple[int, Node]] = []
+        nodes: list[tuple[int, Node]] = []
         at: int | None = node
         # What is above a recorded node is recorded: no walk to the root for every turn.
         while at is not None and at not in self.names:
             part = tree.node(at)
-            found.append((at, part))
+            nodes.append((at, part))
             at = part.parent
-        return found[::-1]
+        return nodes[::-1]
 
     def leaving(
         self,
@@ -125,7 +125,9 @@ class GroupRecorder:
     def of(cls, group: RestoredGroup) -> "GroupRecorder":
         """Return the book of a group read back, whose tree has the recorded names."""
         book = cls({id: id for id in range(len(group.tree.nodes))})
-        for found in group.trajectories:
-            line = RecordedPath(group.id, list(found.stops), found.own_turns, found.state)
-            book.lines[found.id] = line
+        for trajectory in group.trajectories:
+            line = RecordedPath(
+                group.id, list(trajectory.stops), trajectory.own_turns, trajectory.state
+            )
+            book.lines[trajectory.id] = line
         return book

@@ -205,11 +205,11 @@ class _Encoder:
                 )
 
     def _object(self, kind: str, names: tuple[str, ...], value: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"$": kind}
+        record: dict[str, Any] = {"$": kind}
         for name in names:
             part = getattr(value, name)
-            found[name] = part if type(part) in _AS_THEY_ARE else self.plain(part)
-        return found
+            record[name] = part if type(part) in _AS_THEY_ARE else self.plain(part)
+        return record
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
@@ -232,8 +232,8 @@ class _Encoder:
         rare: list[Any] = [node.withdraws, list(map(list, node.image_spans)), node.resumes]
         while rare and not rare[-1]:
             rare.pop()
-        said = [node.parent, node.source, node.turn, node.seconds, node.tool_status]
-        return [*said, images, *shape, *rare]
+        head = [node.parent, node.source, node.turn, node.seconds, node.tool_status]
+        return [*head, images, *shape, *rare]
 
 
 class _Decoder:

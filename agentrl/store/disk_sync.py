@@ -116,7 +116,7 @@ class DiskSyncer:
             # What a failed sync has lost is not known, so nothing after it can be trusted.
             self._error = error
             self._synced = target
-            ready = [f for wanted, f in self._waiting if error is not None or wanted <= target]
+            ready = [f for count, f in self._waiting if error is not None or count <= target]
             self._waiting = [w for w in self._waiting if error is None and w[0] > target]
         for future in ready:
             if error is None:

@@ -160,8 +160,8 @@ class StoreIndex:
 
     def last(self) -> tuple[int, RecordLocation] | None:
         """Return the number and place of the newest record entered."""
-        found = self.rows("SELECT * FROM records ORDER BY sequence DESC LIMIT 1")
-        return (found[0]["sequence"], _place(found[0])) if found else None
+        rows = self.rows("SELECT * FROM records ORDER BY sequence DESC LIMIT 1")
+        return (rows[0]["sequence"], _place(rows[0])) if rows else None
 
     def places(self, group: int) -> list[tuple[int, RecordLocation]]:
         """Return the numbers and places of a group's records, in order."""
@@ -182,14 +182,14 @@ class StoreIndex:
         """Return the groups in these states, oldest first; all without any."""
         if not states:
             return [row["id"] for row in self.rows("SELECT id FROM groups ORDER BY id")]
-        wanted = ",".join("?" * len(states))
-        query = f"SELECT id FROM groups WHERE state IN ({wanted}) ORDER BY id"
+        placeholders = ",".join("?" * len(states))
+        query = f"SELECT id FROM groups WHERE state IN ({placeholders}) ORDER BY id"
         return [row["id"] for row in self.rows(query, *states)]
 
     def state(self, group: int) -> GroupState | None:
         """Return a group's state, or None if there is no such group."""
-        found = self.rows("SELECT state FROM groups WHERE id = ?", group)
-        return found[0]["state"] if found else None
+        rows = self.rows("SELECT state FROM groups WHERE id = ?", group)
+        return rows[0]["state"] if rows else None
 
     def next_ids(self) -> tuple[int, int]:
         """Return the ids of the next group and the next trajectory."""
@@ -520,9 +520,9 @@ def make_ledger(file: Path, *, base: Path | None = None) -> None:
         with machine_errors(file):
             _remove_ledger(partial)
             if base is None:
-                with closing(sqlite3.connect(partial, isolation_level=None)) as made:
-                    made.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-                    made.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+                    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+                    connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
             else:
                 shutil.copyfile(base, partial)
             _seal(partial, "WAL")
@@ -566,8 +566,8 @@ def _is_barred(base: sqlite3.Connection) -> bool:
 
 def _seal(file: Path, journal: Literal["WAL", "DELETE"]) -> None:
     """Say how a closed ledger will be changed, and write its checksums."""
-    with closing(sqlite3.connect(file, isolation_level=None)) as made:
-        made.execute(f"PRAGMA journal_mode = {journal}").fetchall()
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}").fetchall()
     PageChecks.of_file(file).write(file)
 
 
@@ -608,11 +608,11 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
             )
         case RolloutStarted(fork=fork):
             forked = (None,) * 3 if fork is None else (fork.parent, fork.node, fork.strategy)
-            own = (event.trajectory, event.group, event.sample, str(event.seed), event.attempt)
+            row = (event.trajectory, event.group, event.sample, str(event.seed), event.attempt)
             yield (
                 "INSERT INTO trajectories (id, group_id, sample, seed, attempt, parent, fork_node,"
                 " fork_strategy, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'open')",
-                (*own, *forked),
+                (*row, *forked),
             )
         case RolloutFinished(trajectory=trajectory, leaf=leaf):
             yield (

@@ -160,8 +160,10 @@ def _catch_up(ledger: StoreIndex, log: Path, cut: BlobStore | None) -> LogEnd:
             file.unlink()
             return LogEnd(segment=number, sequence=sequence)
         try:
-            if offset == HEAD_BYTES and (found := first_sequence(file)) != sequence:
-                raise damaged_segment(file, 0, f"it begins with record {found}, not {sequence}")
+            if offset == HEAD_BYTES and (first_record := first_sequence(file)) != sequence:
+                raise damaged_segment(
+                    file, 0, f"it begins with record {first_record}, not {sequence}"
+                )
         except DamagedStore:
             if cut is None:
                 raise

@@ -95,8 +95,8 @@ def logged_pages(file: Path, *, frames: int | None = None) -> set[int]:
         return pages
     try:
         frame_bytes = _FRAME_HEAD_BYTES + PAGE_BYTES
-        held = (os.fstat(descriptor).st_size - _LOG_HEAD_BYTES) // frame_bytes
-        for frame in range(held if frames is None else min(held, frames)):
+        frame_count = (os.fstat(descriptor).st_size - _LOG_HEAD_BYTES) // frame_bytes
+        for frame in range(frame_count if frames is None else min(frame_count, frames)):
             head = os.pread(descriptor, _PAGE_NUMBER.size, _LOG_HEAD_BYTES + frame * frame_bytes)
             if len(head) < _PAGE_NUMBER.size:
                 break  # emptied meanwhile

@@ -69,9 +69,9 @@ def unframe(data: bytes, *, sequence: int) -> LogRecord | UnreadableRecord:
     length = payload_bytes(data)
     if isinstance(length, UnreadableRecord):
         return length
-    _, kind, _, _, found, check = _FIELDS.unpack_from(data)
-    if found != sequence:
-        return UnreadableRecord("damaged", f"record {found} where record {sequence} belongs")
+    _, kind, _, _, number, check = _FIELDS.unpack_from(data)
+    if number != sequence:
+        return UnreadableRecord("damaged", f"record {number} where record {sequence} belongs")
     payload = data[HEADER_BYTES : HEADER_BYTES + length]
     if len(payload) < length:
         return UnreadableRecord("torn", f"{len(payload)} of record {sequence}'s {length} bytes")

@@ -124,17 +124,17 @@ class StoreRecorder:
         self._ids[group.id] = group.id
         if complete:
             self._complete.add(group.id)
-        for found in group.trajectories:
-            self._latest[group.id, found.sample] = StoredTrajectory(
+        for trajectory in group.trajectories:
+            self._latest[group.id, trajectory.sample] = StoredTrajectory(
                 self,
                 tree,
-                found.id,
+                trajectory.id,
                 group.id,
-                found.sample,
-                found.seed,
-                found.attempt,
-                over=found.state == "abandoned",
-                ended=found.state == "ended",
+                trajectory.sample,
+                trajectory.seed,
+                trajectory.attempt,
+                over=trajectory.state == "abandoned",
+                ended=trajectory.state == "ended",
             )
 
     def opened(
@@ -251,9 +251,9 @@ class StoreRecorder:
         self, attempt: RolloutKey, tree: Tree, id: int, seed: int, number: int
     ) -> StoredTrajectory:
         group = self._ids[attempt.group]
-        made = StoredTrajectory(self, tree, id, group, attempt.sample, seed, number)
-        self._latest[attempt.group, attempt.sample] = made
-        return made
+        trajectory = StoredTrajectory(self, tree, id, group, attempt.sample, seed, number)
+        self._latest[attempt.group, attempt.sample] = trajectory
+        return trajectory
 
     def _forget(self, group: int) -> None:
         del self._ids[group]

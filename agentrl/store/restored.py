@@ -75,8 +75,8 @@ class RolloutState:
     @property
     def own_turns(self) -> int:
         """Number of completed turns that are not the parent's."""
-        own = self.exchanges[self.fork.shared if self.fork else 0 :]
-        return sum(exchange.action is not None for exchange in own)
+        exchanges = self.exchanges[self.fork.shared if self.fork else 0 :]
+        return sum(exchange.action is not None for exchange in exchanges)
 
     @property
     def turn_rewards(self) -> tuple[float, ...]:

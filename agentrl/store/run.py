@@ -79,10 +79,12 @@ class RunStore:
         unfinished = [self._keep(group, complete=False) for group in state.open]
         self.groups = tuple(sorted([*complete, *unfinished], key=lambda group: group.number))
         self.requeued = tuple(
-            replace(kept.order, tries=kept.tries + 1, retry_of=kept.number, round=0, round_size=0)
-            for kept in (kept_group(group, complete=False) for group in state.requeued)
+            replace(
+                origin.order, tries=origin.tries + 1, retry_of=origin.number, round=0, round_size=0
+            )
+            for origin in (kept_group(group, complete=False) for group in state.requeued)
         )
-        self.turns = sum(found.turns for group in state.open for found in group.open)
+        self.turns = sum(trajectory.turns for group in state.open for trajectory in group.open)
         return state.task_position
 
     @property
@@ -95,24 +97,24 @@ class RunStore:
 
         For a group whose trajectories came of decisions that cannot be made out.
         """
-        gone = self._restored.pop(group.number)
-        self._rerun += len(gone.open)
-        self.turns -= sum(found.turns for found in gone.open)
-        self.recorder.dropped(gone.id, RERUN)
+        old_group = self._restored.pop(group.number)
+        self._rerun += len(old_group.open)
+        self.turns -= sum(trajectory.turns for trajectory in old_group.open)
+        self.recorder.dropped(old_group.id, RERUN)
         id = self.store.open_group(
-            gone.task,
-            order=gone.order,
-            seed=gone.seed,
-            size=gone.asked,
-            step=gone.step,
-            max_turns=gone.max_turns,
-            max_turn_tokens=gone.max_turn_tokens,
-            round=gone.round,
-            round_size=gone.round_size,
-            tries=gone.tries,
-            retry_of=gone.retry_of,
+            old_group.task,
+            order=old_group.order,
+            seed=old_group.seed,
+            size=old_group.asked,
+            step=old_group.step,
+            max_turns=old_group.max_turns,
+            max_turn_tokens=old_group.max_turn_tokens,
+            round=old_group.round,
+            round_size=old_group.round_size,
+            tries=old_group.tries,
+            retry_of=old_group.retry_of,
         )
-        fresh = self._keep(empty_group(gone, id), complete=False)
+        fresh = self._keep(empty_group(old_group, id), complete=False)
         self.groups = (*(other for other in self.groups if other is not group), fresh)
         return fresh
 
@@ -162,14 +164,14 @@ class RunStore:
         self.store.close()
 
     def _keep(self, group: RestoredGroup, *, complete: bool) -> KeptGroup:
-        kept = kept_group(group, complete=complete)
-        self.recorder.kept(group, kept.tree, complete=complete)
-        return kept
+        gate_group = kept_group(group, complete=complete)
+        self.recorder.kept(group, gate_group.tree, complete=complete)
+        return gate_group
 
 
 def kept_group(group: RestoredGroup, *, complete: bool) -> KeptGroup:
     """Return a restored group as a gate takes it."""
-    latest = {found.sample: found for found in group.trajectories}
+    latest = {trajectory.sample: trajectory for trajectory in group.trajectories}
     members = [_member(group, latest[sample]) for sample in sorted(latest)]
     return KeptGroup(
         number=group.id,
@@ -187,7 +189,7 @@ def kept_group(group: RestoredGroup, *, complete: bool) -> KeptGroup:
         retry_of=group.retry_of,
         paths=tuple(map(_try, group.trajectories)) if group.notes else (),
         notes=tuple(_note(group, note) for note in group.notes),
-        branched=any(found.fork is not None for found in group.trajectories),
+        branched=any(trajectory.fork is not None for trajectory in group.trajectories),
         counts=_counts(group),
     )
 

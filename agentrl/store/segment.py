@@ -48,8 +48,8 @@ def segment_file(folder: Path, number: int) -> Path:
 
 def segments(folder: Path) -> Mapping[int, Path]:
     """Return the segments of a folder by number, rising."""
-    found = {int(f.stem): f for f in folder.glob("*.segment") if f.stem.isdigit()}
-    return dict(sorted(found.items()))
+    files = {int(f.stem): f for f in folder.glob("*.segment") if f.stem.isdigit()}
+    return dict(sorted(files.items()))
 
 
 def first_sequence(file: Path) -> int:
@@ -177,10 +177,10 @@ class SegmentWriter:
         descriptor = self._descriptor
         if descriptor is None:
             raise StoreError(f"{self.folder} is closed; open the store again")
-        left = memoryview(data)
+        view = memoryview(data)
         try:
-            while left:
-                left = left[os.write(descriptor, left) :]
+            while view:
+                view = view[os.write(descriptor, view) :]
         except OSError as error:
             # The rest of a record must not stand before the next one.
             what = (

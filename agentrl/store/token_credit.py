@@ -66,9 +66,9 @@ class TokenCreditLog:
         partial = file.with_suffix(".partial")
         partial.write_bytes(_packed(credits, groups))
         partial.replace(file)
-        kept = sorted(_files(self._folder), reverse=True)
+        files = sorted(_files(self._folder), reverse=True)
         room = self._limit_bytes
-        for _, file in kept:
+        for _, file in files:
             room -= file.stat().st_size
             if room < 0:
                 file.unlink()

@@ -39,10 +39,10 @@ def with_branch(tree: Tree, branch: TrajectoryCopy, *, sample: int, age: int) ->
 
 def with_members(tree: Tree, samples: Collection[int]) -> Tree:
     """Return a tree with these trajectories and those that failed; node ids are the same."""
-    kept = [
+    leaves = [
         leaf for leaf in tree.leaves if leaf.sample in samples or reward_of(leaf.outcome) is None
     ]
-    return tree if len(kept) == len(tree.leaves) else _copy(tree, kept)
+    return tree if len(leaves) == len(tree.leaves) else _copy(tree, leaves)
 
 
 def _copy(tree: Tree, leaves: Iterable[Leaf]) -> Tree:

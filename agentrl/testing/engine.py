@@ -100,12 +100,12 @@ class _Check:
         self.note("nothing is left after close")
 
     async def check_completion(self) -> None:
-        done = await self.ask(self.request())
-        self.check_form(done, "a completion")
+        completion = await self.ask(self.request())
+        self.check_form(completion, "a completion")
         self.expect(
-            done.finish == "length" and len(done.token_ids) == self.new_tokens,
+            completion.finish == "length" and len(completion.token_ids) == self.new_tokens,
             "the budget is used and kept",
-            f"{len(done.token_ids)} tokens with finish {done.finish!r} for "
+            f"{len(completion.token_ids)} tokens with finish {completion.finish!r} for "
             f"max_new_tokens={self.new_tokens} and nothing to stop on",
         )
 
@@ -122,24 +122,24 @@ class _Check:
             "generate", _all(self.engine.generate(r) for r in [*others, self.again(request)])
         )
         self.expect_same(first, among[-1], "asked among others")
-        for other, done in zip(others, among, strict=False):
-            self.check_form(done, "a completion among others")
+        for other, completion in zip(others, among, strict=False):
+            self.check_form(completion, "a completion among others")
             self.expect(
-                len(done.token_ids) == other.max_new_tokens,
+                len(completion.token_ids) == other.max_new_tokens,
                 "every request keeps its own budget",
-                f"{len(done.token_ids)} tokens for max_new_tokens={other.max_new_tokens}",
+                f"{len(completion.token_ids)} tokens for max_new_tokens={other.max_new_tokens}",
             )
 
     async def check_top_logprobs(self) -> None:
-        done = await self.ask(self.request(seed=4, top_logprobs=3))
-        self.check_form(done, "a completion with top_logprobs=3")
+        completion = await self.ask(self.request(seed=4, top_logprobs=3))
+        self.check_form(completion, "a completion with top_logprobs=3")
         self.expect(
-            len(done.top_logprobs) == len(done.token_ids),
+            len(completion.top_logprobs) == len(completion.token_ids),
             "alternatives come with every token",
-            f"{len(done.top_logprobs)} lists for {len(done.token_ids)} tokens",
+            f"{len(completion.top_logprobs)} lists for {len(completion.token_ids)} tokens",
         )
         for token, logprob, top in zip(
-            done.token_ids, done.logprobs, done.top_logprobs, strict=True
+            completion.token_ids, completion.logprobs, completion.top_logprobs, strict=True
         ):
             values = [value for _, value in top]
             self.expect(
@@ -157,12 +157,12 @@ class _Check:
 
     async def check_greedy(self) -> None:
         request = self.request(seed=5, sampling=Sampling(temperature=0.0))
-        done = await self.ask(request)
+        reply = await self.ask(request)
         other = await self.ask(replace(self.again(request), seed=6))
         self.expect(
-            done.token_ids == other.token_ids and set(done.logprobs) == {0.0},
+            reply.token_ids == other.token_ids and set(reply.logprobs) == {0.0},
             "temperature 0 is a point: no noise, log-prob 0",
-            f"log-probs {done.logprobs[:4]}, equal tokens: {done.token_ids == other.token_ids}",
+            f"log-probs {reply.logprobs[:4]}, equal tokens: {reply.token_ids == other.token_ids}",
         )
 
     async def check_stop_token(self) -> None:
@@ -170,11 +170,11 @@ class _Check:
         full = await self.ask(request)
         stop = full.token_ids[len(full.token_ids) // 2]
         until = full.token_ids.index(stop) + 1
-        done = await self.ask(replace(self.again(request), stop_token_ids=frozenset({stop})))
+        completion = await self.ask(replace(self.again(request), stop_token_ids=frozenset({stop})))
         self.expect(
-            done.finish == "stop" and done.token_ids == full.token_ids[:until],
+            completion.finish == "stop" and completion.token_ids == full.token_ids[:until],
             "a stop token ends the completion and is part of it",
-            f"stop token {stop} gave {done.token_ids} with finish {done.finish!r}",
+            f"stop token {stop} gave {completion.token_ids} with finish {completion.finish!r}",
         )
 
     async def check_abort(self) -> None:
@@ -217,8 +217,8 @@ class _Check:
         await asyncio.wait([task], timeout=self.timeout_s)
         self.expect(task.done(), "a cancelled caller is let go", "generate() ignored cancellation")
         # The id is free again at once, which it is not while the request is in flight.
-        done = await self.ask(request)
-        self.check_form(done, "a completion after a cancellation")
+        completion = await self.ask(request)
+        self.check_form(completion, "a completion after a cancellation")
         self.note("cancelling the caller frees the request")
 
     async def check_overflow(self) -> None:
@@ -244,17 +244,17 @@ class _Check:
         if not isinstance(engine, ScoringEngine):
             return
         request = self.request(seed=17)
-        done = await self.ask(request)
-        asked = ScoreRequest(
+        completion = await self.ask(request)
+        score_request = ScoreRequest(
             id="check-score",
             prompt=request.prompt,
-            token_ids=done.token_ids,
+            token_ids=completion.token_ids,
             top_logprobs=2,
             entropies=not self.is_server,
             distribution=not self.is_server,
         )
-        scores = await self.timed("score", engine.score(asked))
-        count = len(done.token_ids)
+        scores = await self.timed("score", engine.score(score_request))
+        count = len(completion.token_ids)
         lengths = (len(scores.logprobs), len(scores.top_logprobs), len(scores.entropies))
         entropies = 0 if self.is_server else count
         self.expect(
@@ -263,14 +263,14 @@ class _Check:
             f"{lengths} log-probs, alternatives and entropies for {count} tokens, version "
             f"{scores.version} and the engine's {engine.version}",
         )
-        gap = max(abs(a - b) for a, b in zip(scores.logprobs, done.logprobs, strict=True))
+        gap = max(abs(a - b) for a, b in zip(scores.logprobs, completion.logprobs, strict=True))
         self.expect(
             gap <= LOGPROB_TOLERANCE,
             "what was sampled is scored as it was sampled",
             f"log-probs differ by {gap} nats",
         )
         if not self.is_server:
-            self.check_distribution(scores, done.token_ids[-1])
+            self.check_distribution(scores, completion.token_ids[-1])
 
     def check_distribution(self, scores: Scores, last: int) -> None:
         total = sum(math.exp(x) for x in scores.distribution)
@@ -287,15 +287,15 @@ class _Check:
         await _turns(2)
         await self.timed("pause", self.engine.pause())
         await self.timed("generate", asyncio.wait_for(running, self.timeout_s))
-        held = asyncio.create_task(self.engine.generate(self.request(seed=12)))
+        task = asyncio.create_task(self.engine.generate(self.request(seed=12)))
         await asyncio.sleep(0.05)
         self.expect(
-            not held.done(),
+            not task.done(),
             "pause ends what is in flight and holds new requests back",
             "a request was served while paused",
         )
         await self.timed("resume", self.engine.resume())
-        self.check_form(await self.timed("generate", held), "a completion after a pause")
+        self.check_form(await self.timed("generate", task), "a completion after a pause")
         self.note("resume takes requests again")
 
     async def check_load(self) -> None:
@@ -323,11 +323,11 @@ class _Check:
         running = asyncio.create_task(self.engine.generate(self.request(seed=15)))
         await _turns(2)
         await self.timed("close", self.engine.close())
-        done = await self.timed("generate", running)
+        completion = await self.timed("generate", running)
         self.expect(
-            done.finish == "aborted" or len(done.token_ids) == self.new_tokens,
+            completion.finish == "aborted" or len(completion.token_ids) == self.new_tokens,
             "close ends requests as aborted",
-            f"finish is {done.finish!r} after close",
+            f"finish is {completion.finish!r} after close",
         )
         await self.timed("close", self.engine.close())
         self.note("close may be called twice")

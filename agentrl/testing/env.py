@@ -127,7 +127,7 @@ class _Check:
 
     async def check_tasks(self) -> list[Task]:
         """Return the tasks to play, of both splits."""
-        found: dict[Split, list[Task]] = {}
+        tasks_by_split: dict[Split, list[Task]] = {}
         for split in SPLITS:
             first, again = [await self.first_tasks(split) for _ in range(2)]
             self.expect(
@@ -138,15 +138,15 @@ class _Check:
             if not first:
                 raise CheckError(missing_tasks(self.env, split))
             self.note(SPLITS_HAVE_TASKS)
-            found[split] = first
-        train, heldout = (self.names(found[split]) for split in SPLITS)
+            tasks_by_split[split] = first
+        train, heldout = (self.names(tasks_by_split[split]) for split in SPLITS)
         self.expect(
             not train & heldout,
             "splits are disjoint",
             f"{sorted(train & heldout)[:3]} are in both; decide a problem's split by its own text "
             "with agentrl.task.split_of",
         )
-        return [task for split in SPLITS for task in found[split][: self.episodes]]
+        return [task for split in SPLITS for task in tasks_by_split[split][: self.episodes]]
 
     async def first_tasks(self, split: Split) -> list[Task]:
         def read() -> list[Task]:
@@ -159,9 +159,9 @@ class _Check:
     def names(self, tasks: list[Task]) -> set[str]:
         by_id: dict[str, str] = {}
         for task in tasks:
-            known = by_id.setdefault(task.id, task.fingerprint)
+            fingerprint = by_id.setdefault(task.id, task.fingerprint)
             self.expect(
-                known == task.fingerprint,
+                fingerprint == task.fingerprint,
                 "ids are unique",
                 f"two different problems are called {task.id!r}",
             )

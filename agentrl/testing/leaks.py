@@ -33,17 +33,17 @@ class ProcessHoldings:
 
     def gained(self, later: "ProcessHoldings") -> list[str]:
         """Return in words what `later` holds more."""
-        found = [f"task {task.get_name()}" for task in later.tasks - self.tasks]
-        found += [f"thread {thread.name}" for thread in later.threads - self.threads]
-        found += [
+        leaks = [f"task {task.get_name()}" for task in later.tasks - self.tasks]
+        leaks += [f"thread {thread.name}" for thread in later.threads - self.threads]
+        leaks += [
             f"process {pid} {name}"
             for pid, name in later.children.items()
             if pid not in self.children
         ]
         if len(later.files) > len(self.files):
             new = sorted(later.files.keys() - self.files.keys())
-            found += [f"open file {later.files[fd]}" for fd in new]
-        return found
+            leaks += [f"open file {later.files[fd]}" for fd in new]
+        return leaks
 
 
 async def check_no_leak(before: ProcessHoldings, *, grace_s: float = 5.0) -> None:
@@ -59,7 +59,7 @@ async def check_no_leak(before: ProcessHoldings, *, grace_s: float = 5.0) -> Non
 
 
 def _children() -> dict[int, str]:
-    found: dict[int, str] = {}
+    children: dict[int, str] = {}
     for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         try:
             stat = Path("/proc", pid, "stat").read_text(errors="replace")
@@ -67,15 +67,15 @@ def _children() -> dict[int, str]:
             continue  # ended while we looked
         before, _, after = stat.rpartition(") ")
         if int(after.split()[1]) == os.getpid():
-            found[int(pid)] = before.partition("(")[2]
-    return found
+            children[int(pid)] = before.partition("(")[2]
+    return children
 
 
 def _files() -> dict[int, str]:
-    found: dict[int, str] = {}
+    files: dict[int, str] = {}
     for entry in Path("/proc/self/fd").glob("*"):
         try:
-            found[int(entry.name)] = os.readlink(entry)
+            files[int(entry.name)] = os.readlink(entry)
         except FileNotFoundError:
             continue  # the descriptor of the listing itself
-    return found
+    return files

@@ -68,8 +68,8 @@ class _Check:
             ("import sys; sys.exit(0)", "SystemExit"),
         ):
             result = await session.exec(code)
-            named = result.status == "error" and word in (result.error or "")
-            self.expect(named, "an exception is a result", f"{code!r} gave {result}")
+            is_error = result.status == "error" and word in (result.error or "")
+            self.expect(is_error, "an exception is a result", f"{code!r} gave {result}")
         await self.value(session, "x", "41", "an exception costs no names")
 
     async def check_files(self, session: Sandbox) -> None:
@@ -90,22 +90,22 @@ class _Check:
         await self.raises(session.read("nothing"), FileNotFoundError, missing)
 
     async def check_commands(self, session: Sandbox) -> None:
-        done = await session.run(
+        result = await session.run(
             ["sh", "-c", 'cat; echo "$NAME" >&2; exit 3'], stdin=b"in", env={"NAME": "value"}
         )
-        got = (done.status, done.exit_code, done.stdout, done.stderr)
+        got = (result.status, result.exit_code, result.stdout, result.stderr)
         want = ("ok", 3, "in", "value\n")
         self.expect(
             got == want, "a command has input, environment, output, exit code", f"got {got}"
         )
-        done = await session.run(["cat", "in.bin"], cwd="data")
-        self.expect(done.ok, "a command runs where it is told to", f"got {done}")
-        done = await session.run(["sh", "-c", "sleep 60 & sleep 60"], timeout_s=_LOOP_S)
-        self.expect(done.status == "timeout", "a command has a deadline", f"got {done}")
+        result = await session.run(["cat", "in.bin"], cwd="data")
+        self.expect(result.ok, "a command runs where it is told to", f"got {result}")
+        result = await session.run(["sh", "-c", "sleep 60 & sleep 60"], timeout_s=_LOOP_S)
+        self.expect(result.status == "timeout", "a command has a deadline", f"got {result}")
         await self.value(session, "x", "41", "a command's end costs the interpreter nothing")
-        done = await session.run(["no-such-program"])
-        named = done.status == "error" and "no-such-program" in (done.error or "")
-        self.expect(named, "a program that is missing is a result", f"got {done}")
+        result = await session.run(["no-such-program"])
+        is_error = result.status == "error" and "no-such-program" in (result.error or "")
+        self.expect(is_error, "a program that is missing is a result", f"got {result}")
         names = {entry.name: entry.kind for entry in await session.entries()}
         kinds = (names.get("data"), names.get("out.txt"), names.get("link"))
         self.expect(

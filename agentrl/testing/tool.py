@@ -99,18 +99,23 @@ async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s:
         )
     again = await _run([source], calls, timeout_s)
     _same(alone, again, "instances do not interfere", 0)
-    for made in range(len(calls) + 1):
+    for count in range(len(calls) + 1):
         box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
         boxes = [box]
         try:
-            _same(alone[:made], await _calls(box, calls[:made]), "instances do not interfere", made)
+            _same(
+                alone[:count], await _calls(box, calls[:count]), "instances do not interfere", count
+            )
             boxes.append(await box.fork())
             boxes.append(await box.fork())
-            _same(alone[made:], await _calls(boxes[1], calls[made:]), "a fork goes on", made)
-            _same(alone[made:], await _calls(box, calls[made:]), "forks do not interfere", made)
+            _same(alone[count:], await _calls(boxes[1], calls[count:]), "a fork goes on", count)
+            _same(alone[count:], await _calls(box, calls[count:]), "forks do not interfere", count)
             await box.close()
             _same(
-                alone[made:], await _calls(boxes[2], calls[made:]), "forks do not interfere", made
+                alone[count:],
+                await _calls(boxes[2], calls[count:]),
+                "forks do not interfere",
+                count,
             )
         finally:
             for opened in boxes:

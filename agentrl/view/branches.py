@@ -11,13 +11,13 @@ from agentrl.rollout.branching.log import FILE, LoggedDecision, read_log
 
 def read_decisions(folder: Path) -> Mapping[int, list[dict[str, Any]]]:
     """Return the decisions of every group, in order; nothing for a run that does not branch."""
-    found: dict[int, list[dict[str, Any]]] = {}
+    decisions: dict[int, list[dict[str, Any]]] = {}
     if not (folder / FILE).exists():
-        return found
+        return decisions
     for one in read_log(folder):
         if isinstance(one, LoggedDecision):
-            found.setdefault(one.group, []).append(shown(one.decision))
-    return found
+            decisions.setdefault(one.group, []).append(shown(one.decision))
+    return decisions
 
 
 def try_decisions(folder: Path) -> tuple[Mapping[int, list[dict[str, Any]]], str]:

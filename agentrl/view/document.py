@@ -67,10 +67,10 @@ def page(source: RunReader, *, steps: StepRange, limit: int = LIMIT) -> Iterator
     groups, left_out = chosen(source.facts(), steps=steps, limit=limit)
     rows: list[GroupRow] = []
     chunks = PageChunks()
-    for told in source.tell(groups):
-        rows.append(told.row)
-        if told.story is not None:
-            chunks.add(told.row.id, told.story)
+    for group_page in source.tell(groups):
+        rows.append(group_page.row)
+        if group_page.story is not None:
+            chunks.add(group_page.row.id, group_page.story)
     chunks.close()
     if chunks.left_out:
         left_out.append(
@@ -139,15 +139,15 @@ def _evaluation(report: Any) -> dict[str, Any] | None:
     """Return the scores of an evaluation's report; None for a folder without one."""
     if not isinstance(report, dict):
         return None
-    told = cast("dict[str, Any]", report)
+    summary = cast("dict[str, Any]", report)
 
     def rates(scores: Mapping[str, Any]) -> dict[str, Any]:
         return {name: scores[name] for name in ("pass@1", "reward") if name in scores}
 
-    tags: Mapping[str, Any] = told.get("tags") or {}
+    tags: Mapping[str, Any] = summary.get("tags") or {}
     return {
-        "confidence": told.get("confidence"),
-        "overall": rates(told),
+        "confidence": summary.get("confidence"),
+        "overall": rates(summary),
         "families": {tag: rates(scores) for tag, scores in tags.items()},
     }
 

@@ -111,8 +111,8 @@ def _failures(standing: RunStatus) -> Text:
     total = sum(standing.failures.values())
     if not total:
         return Text(f"none in {standing.ended} trajectories")
-    named = ", ".join(f"{count} {name}" for name, count in standing.failures.items())
-    return Text(f"{named}, of {standing.ended} trajectories", style="red")
+    breakdown = ", ".join(f"{count} {name}" for name, count in standing.failures.items())
+    return Text(f"{breakdown}, of {standing.ended} trajectories", style="red")
 
 
 def _flying(standing: RunStatus) -> Table:

@@ -44,23 +44,23 @@ def chosen(
 
     Where they are too many, groups are taken at even distances, the first and the last among them.
     """
-    wanted = [group for group in groups if group.step in steps]
-    said: list[str] = []
-    if len(wanted) < len(groups):
-        said.append(f"{len(groups) - len(wanted):,} groups of other steps (--step)")
-    total = sum(group.size for group in wanted)
-    if total <= limit or len(wanted) <= 1:
-        return wanted, said
-    count = max(1, limit * len(wanted) // total)
-    taken = _even(wanted, count)
-    while len(taken) > 1 and sum(group.size for group in taken) > limit:
-        taken = _even(wanted, len(taken) - 1)
-    left = total - sum(group.size for group in taken)
-    said.append(
-        f"{len(wanted) - len(taken):,} of {len(wanted):,} groups, {left:,} trajectories, evenly "
+    pool = [group for group in groups if group.step in steps]
+    omissions: list[str] = []
+    if len(pool) < len(groups):
+        omissions.append(f"{len(groups) - len(pool):,} groups of other steps (--step)")
+    total = sum(group.size for group in pool)
+    if total <= limit or len(pool) <= 1:
+        return pool, omissions
+    count = max(1, limit * len(pool) // total)
+    picks = _even(pool, count)
+    while len(picks) > 1 and sum(group.size for group in picks) > limit:
+        picks = _even(pool, len(picks) - 1)
+    surplus = total - sum(group.size for group in picks)
+    omissions.append(
+        f"{len(pool) - len(picks):,} of {len(pool):,} groups, {surplus:,} trajectories, evenly "
         f"chosen (--limit {limit})"
     )
-    return taken, said
+    return picks, omissions
 
 
 def _even(groups: Sequence[GroupIndexRow], count: int) -> list[GroupIndexRow]:

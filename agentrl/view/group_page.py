@@ -43,7 +43,7 @@ class GroupPageBuilder:
         hidden = hidden_tokens(tree, ends, redaction=self.redaction, vocabulary=self.vocabulary)
         nodes, vocabulary = shown_nodes(tree, hidden, self.vocabulary)
         pictures = _Pictures()
-        told = [
+        trajectories = [
             self._trajectory(one, credit.get((group.id, one.sample)), pictures)
             for one in group.trajectories
         ]
@@ -56,7 +56,7 @@ class GroupPageBuilder:
             "tools": self._tools(group),
             "nodes": nodes,
             "vocabulary": vocabulary,
-            "trajectories": told,
+            "trajectories": trajectories,
             "decisions": self.redaction.value([*decisions]),
             "pictures": pictures.found,
         }
@@ -64,7 +64,7 @@ class GroupPageBuilder:
     def _trajectory(
         self, one: RolloutState, credit: TokenCredit | None, pictures: "_Pictures"
     ) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "id": one.id,
             "sample": one.sample,
             "state": one.state,
@@ -80,18 +80,18 @@ class GroupPageBuilder:
             "error": self.redaction.text(one.reason or _error(one.leaf)),
         }
         if one.fork is not None:
-            told["fork"] = {
+            fields["fork"] = {
                 "parent": one.fork.parent,
                 "node": one.fork.node,
                 "strategy": one.fork.strategy,
             }
         if credit is not None and one.state == "ended":
-            told["credit"] = {
+            fields["credit"] = {
                 "advantages": short(credit.advantages.tolist()),
                 "logRatios": short(credit.log_ratios.tolist()),
                 "entropies": short(credit.entropies.tolist()),
             }
-        return told
+        return fields
 
     def _messages(
         self, exchanges: Sequence[EnvExchange], pictures: "_Pictures"
@@ -124,8 +124,8 @@ class GroupPageBuilder:
         ]
 
     def _arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        found = {str(name): _plain(value) for name, value in arguments.items()}
-        return {self.redaction.text(name): self._text(text) for name, text in found.items()}
+        texts = {str(name): _plain(value) for name, value in arguments.items()}
+        return {self.redaction.text(name): self._text(text) for name, text in texts.items()}
 
     def _tools(self, group: RestoredGroup) -> list[Any]:
         for one in group.trajectories:

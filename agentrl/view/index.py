@@ -172,7 +172,7 @@ def _trajectory(
     actions = [exchange.action for exchange in one.exchanges if exchange.action is not None]
     names = [call.name for action in actions for call in action.tool_calls]
     statuses = [status for node in path for status in node.tool_status.split(",")]
-    said = next((action.text for action in reversed(actions) if action.text), "")
+    last_text = next((action.text for action in reversed(actions) if action.text), "")
     return TrajectoryRow(
         id=one.id,
         sample=one.sample,
@@ -186,7 +186,7 @@ def _trajectory(
         errors=statuses.count("error"),
         seconds=one.leaf.seconds if one.leaf else one.seconds,
         advantage=_mean(credit) if one.state == "ended" else None,
-        said=redaction.text(said)[-_TAIL:],
+        said=redaction.text(last_text)[-_TAIL:],
     )
 
 

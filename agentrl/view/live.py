@@ -51,8 +51,11 @@ def _reward(standing: RunStatus) -> dict[str, Any] | None:
 
 
 def _ends(estimate: IntervalEstimate) -> dict[str, float | None]:
-    known = math.isfinite(estimate.low) and math.isfinite(estimate.high)
-    return {"low": estimate.low if known else None, "high": estimate.high if known else None}
+    is_finite = math.isfinite(estimate.low) and math.isfinite(estimate.high)
+    return {
+        "low": estimate.low if is_finite else None,
+        "high": estimate.high if is_finite else None,
+    }
 
 
 def _flying(one: LiveRollout) -> dict[str, Any]:

@@ -23,12 +23,12 @@ _SHAPES = (
 
 def key_values(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables whose names look like those of keys, longest first."""
-    found = {
+    values = {
         value.strip()
         for name, value in environ.items()
         if _KEY_NAMES.search(name) and len(value.strip()) >= _SHORTEST
     }
-    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+    return tuple(sorted(values, key=lambda value: (-len(value), value)))
 
 
 class SecretRedaction:

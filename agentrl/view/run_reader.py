@@ -118,8 +118,8 @@ class RunReader:
                 row = row_of(facts, group, credit, self.redaction)
                 story = None
                 if stories:
-                    chosen = decisions.get(facts.id, ())
-                    story = self.teller.story(group, credit=credit, decisions=chosen)
+                    group_decisions = decisions.get(facts.id, ())
+                    story = self.teller.story(group, credit=credit, decisions=group_decisions)
                 return GroupPage(row=row, story=story, has_story=True)
         trajectories = store.trajectories(facts.id)
         row = bare_row(facts, trajectories, why, self.redaction)

@@ -122,8 +122,8 @@ class RunMonitor:
         )
 
     def _flying(self, store: StoreReader, now_s: float) -> list[LiveRollout]:
-        found: list[LiveRollout] = []
-        seen: dict[int, tuple[tuple[int, int | None], float]] = {}
+        rollouts: list[LiveRollout] = []
+        positions: dict[int, tuple[tuple[int, int | None], float]] = {}
         for number in store.groups("open"):
             try:
                 group = store.group(number)
@@ -133,8 +133,8 @@ class RunMonitor:
                 place = (one.turns, one.at)
                 before = self._moved.get(one.id)
                 since = before[1] if before is not None and before[0] == place else now_s
-                seen[one.id] = (place, since)
-                found.append(
+                positions[one.id] = (place, since)
+                rollouts.append(
                     LiveRollout(
                         group=number,
                         sample=one.sample,
@@ -144,8 +144,8 @@ class RunMonitor:
                         quiet_s=now_s - since if self._looks > 1 else None,
                     )
                 )
-        self._moved = seen
-        return sorted(found, key=lambda one: (-(one.quiet_s or 0.0), -one.used_s))
+        self._moved = positions
+        return sorted(rollouts, key=lambda one: (-(one.quiet_s or 0.0), -one.used_s))
 
 
 def phase_of(folder: Path) -> Phase:

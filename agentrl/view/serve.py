@@ -52,11 +52,11 @@ class LiveRun:
     def index(self) -> str:
         """Return the tables as JSON."""
         with self._lock:
-            seen = self._state()
-            if seen != self._seen or not self._index:
+            state = self._state()
+            if state != self._seen or not self._index:
                 self._index = self._read()
                 self.tag = f'"{hashlib.sha256(self._index.encode()).hexdigest()[:32]}"'
-                self._seen = seen
+                self._seen = state
             return self._index
 
     def live(self) -> str:
@@ -71,8 +71,8 @@ class LiveRun:
         """Return a group's story as JSON; None where there is none."""
         with self._lock:
             facts = [one for one in self._source.facts() if one.id == group]
-            told = [*self._source.tell(facts)]
-            return dump(told[0].story) if told and told[0].story is not None else None
+            pages = [*self._source.tell(facts)]
+            return dump(pages[0].story) if pages and pages[0].story is not None else None
 
     def _state(self) -> tuple[object, ...]:
         store = self._source.store
@@ -85,10 +85,10 @@ class LiveRun:
     def _read(self) -> str:
         facts = [one for one in self._source.facts() if one.step in self._steps]
         for one in facts:
-            known = self._rows.get(one.id)
-            if known is None or known[0] != one or one.state == "open":
-                (told,) = self._source.tell([one], stories=False)
-                self._rows[one.id] = (one, told.row, told.has_story)
+            entry = self._rows.get(one.id)
+            if entry is None or entry[0] != one or one.state == "open":
+                (page,) = self._source.tell([one], stories=False)
+                self._rows[one.id] = (one, page.row, page.has_story)
         rows = [self._rows[one.id] for one in facts]
         places = {row.id: row.id for _, row, has_story in rows if has_story}
         return dump(index_of(self._source, [row for _, row, _ in rows], places, []))
@@ -107,8 +107,8 @@ def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
     from starlette.routing import Route
 
     def is_known(request: "Request") -> bool:
-        given = request.query_params.get("token", "")
-        return secrets.compare_digest(given.encode(), token.encode())
+        query_token = request.query_params.get("token", "")
+        return secrets.compare_digest(query_token.encode(), token.encode())
 
     refused = partial(
         PlainTextResponse, "this address lacks the token it was announced with", status_code=403

@@ -77,6 +77,6 @@ def _byte_of_letter() -> dict[str, int]:
     Printable bytes of Latin-1 stand for themselves, the others for letters from U+0100 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    found = {chr(byte): byte for byte in printable}
+    byte_map = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in printable)
-    return found | {chr(0x100 + at): byte for at, byte in enumerate(others)}
+    return byte_map | {chr(0x100 + at): byte for at, byte in enumerate(others)}

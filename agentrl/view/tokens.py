@@ -23,7 +23,7 @@ def hidden_tokens(
 
     A secret may begin in one node and end in the next, so whole paths are searched.
     """
-    found: dict[int, set[int]] = {}
+    positions: dict[int, set[int]] = {}
     for end in {*ends}:
         places = [(id, at) for id in tree.path_ids(end) for at in _indices(tree.node(id))]
         texts = [vocabulary.text(tree.node(id).token_ids[at]) for id, at in places]
@@ -31,8 +31,8 @@ def hidden_tokens(
         for first, last in redaction.spans("".join(texts)):
             for (id, at), stop, text in zip(places, stops, texts, strict=True):
                 if stop > first and stop - len(text) < last:
-                    found.setdefault(id, set()).add(at)
-    return found
+                    positions.setdefault(id, set()).add(at)
+    return positions
 
 
 def shown_nodes(
@@ -49,12 +49,12 @@ def short(values: Sequence[float]) -> Any:
     if values and [*values].count(values[0]) == len(values):
         # Most columns are: the versions of a turn, the advantages of a trajectory.
         return _rounded(values[0])
-    found = [_rounded(value) for value in values]
-    return found[0] if found and all(value == found[0] for value in found) else found
+    numbers = [_rounded(value) for value in values]
+    return numbers[0] if numbers and all(value == numbers[0] for value in numbers) else numbers
 
 
 def _shown(node: Node, hidden: set[int]) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "parent": node.parent,
         "source": node.source,
         "turn": node.turn,
@@ -62,16 +62,16 @@ def _shown(node: Node, hidden: set[int]) -> dict[str, Any]:
         "ids": [HIDDEN_ID if at in hidden else id for at, id in enumerate(node.token_ids)],
     }
     if node.source == "sampled":
-        shown |= {"logprobs": short(node.logprobs), "versions": short(node.versions)}
+        fields |= {"logprobs": short(node.logprobs), "versions": short(node.versions)}
     if node.entropies:
-        shown["entropies"] = short(node.entropies)
+        fields["entropies"] = short(node.entropies)
     if node.tool_status:
-        shown["status"] = node.tool_status
+        fields["status"] = node.tool_status
     if node.withdraws:
-        shown["withdraws"] = node.withdraws
+        fields["withdraws"] = node.withdraws
     if node.resumes:
-        shown["resumes"] = node.resumes
-    return shown
+        fields["resumes"] = node.resumes
+    return fields
 
 
 def _indices(node: Node) -> range:

@@ -94,11 +94,11 @@ class AdapterWeights(Mapping[str, Tensor]):
                     f"there is an adapter for {name!r}, and the base has no such weight; these are "
                     "adapters of another model"
                 )
-            found = tuple(base.weights[name].shape)
-            if found != adapter.shape or adapter.a.shape[0] != adapter.b.shape[1]:
+            shape = tuple(base.weights[name].shape)
+            if shape != adapter.shape or adapter.a.shape[0] != adapter.b.shape[1]:
                 raise ValueError(
                     f"the adapter of {name!r} has A {tuple(adapter.a.shape)} and B "
-                    f"{tuple(adapter.b.shape)}, and the weight is {found}; these are adapters of "
+                    f"{tuple(adapter.b.shape)}, and the weight is {shape}; these are adapters of "
                     "another model"
                 )
         self.base = base
@@ -139,8 +139,8 @@ def packed(weights: AdapterWeights) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
     for name, adapter in weights.adapters.items():
         tensors |= {f"{name}.A": adapter.a, f"{name}.B": adapter.b}
-    told = {n: [adapter.scale, adapter.transposed] for n, adapter in weights.adapters.items()}
-    return tensors, {MARK: json.dumps({"base": weights.base.id, "of": told})}
+    settings = {n: [adapter.scale, adapter.transposed] for n, adapter in weights.adapters.items()}
+    return tensors, {MARK: json.dumps({"base": weights.base.id, "of": settings})}
 
 
 def unpacked(
@@ -151,8 +151,8 @@ def unpacked(
     Raises `ValueError` for another base, or none, and for what nobody packed.
     """
     try:
-        told: Any = json.loads(header[MARK])
-        wanted, of = str(told["base"]), dict(told["of"])
+        metadata: Any = json.loads(header[MARK])
+        uid, of = str(metadata["base"]), dict(metadata["of"])
         adapters = {
             # In memory of their own: how far products are alike may depend on alignment.
             str(name): LoraAdapter(
@@ -165,9 +165,9 @@ def unpacked(
         }
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"these adapters are not what was packed: {error!r}") from error
-    if base is None or base.id != wanted:
+    if base is None or base.id != uid:
         here = "none" if base is None else base.id
         raise ValueError(
-            f"these are adapters of base {wanted}, and the base here is {here}; send the base first"
+            f"these are adapters of base {uid}, and the base here is {here}; send the base first"
         )
     return AdapterWeights(base, adapters)

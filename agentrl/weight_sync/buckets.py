@@ -29,8 +29,8 @@ class SafetensorsBytes:
         Raises `ValueError` as `laid` does.
         """
         adapted = adapted_in(weights)
-        tensors, said = (weights, {}) if adapted is None else packed(adapted)
-        order = laid(tensors, said=said)
+        tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
+        order = laid(tensors, said=metadata)
         header = torch.frombuffer(bytearray(order.header), dtype=torch.uint8)
         return cls([header, *(bytes_of(tensor) for tensor in order.tensors)])
 
@@ -44,13 +44,13 @@ class SafetensorsBytes:
 
     def copy_to(self, target: Tensor, *, start: int) -> None:
         """Copy as many bytes as `target` has, from place `start` on, to where it is."""
-        index, done = bisect_right(self._ends, start), 0
-        while done < len(target):
+        index, offset = bisect_right(self._ends, start), 0
+        while offset < len(target):
             part = self._parts[index]
-            begin = start + done - (self._ends[index] - len(part))
-            piece = part[begin : begin + len(target) - done]
-            target[done : done + len(piece)].copy_(piece)
-            done += len(piece)
+            begin = start + offset - (self._ends[index] - len(part))
+            piece = part[begin : begin + len(target) - offset]
+            target[offset : offset + len(piece)].copy_(piece)
+            offset += len(piece)
             index += 1
 
 

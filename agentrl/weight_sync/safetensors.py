@@ -32,14 +32,14 @@ KINDS = {
 
 def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights without names that share another one's storage, as a tied head does."""
-    found: dict[str, Tensor] = {}
-    seen: set[tuple[int, tuple[int, ...]]] = set()
+    tensors: dict[str, Tensor] = {}
+    storages: set[tuple[int, tuple[int, ...]]] = set()
     for name, tensor in weights.items():
         place = (tensor.data_ptr(), tuple(tensor.shape))
-        if place not in seen or not tensor.numel():
-            seen.add(place)
-            found[name] = tensor
-    return found
+        if place not in storages or not tensor.numel():
+            storages.add(place)
+            tensors[name] = tensor
+    return tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ def laid(
     `said` goes into the header. What shares its storage is there once, under its first name.
     Raises `ValueError` for a type that no weight has.
     """
-    found = distinct(weights)
+    tensors = distinct(weights)
     layout = SafetensorsLayout.of(
-        {n: TensorShape(tuple(t.shape), t.dtype) for n, t in found.items()}, said=said
+        {n: TensorShape(tuple(t.shape), t.dtype) for n, t in tensors.items()}, said=said
     )
-    return SafetensorsPlan(layout.header, tuple(found[name] for name in layout.tensors))
+    return SafetensorsPlan(layout.header, tuple(tensors[name] for name in layout.tensors))
 
 
 def bytes_of(tensor: Tensor) -> Tensor:

@@ -38,10 +38,10 @@ class SharedMemoryFile:
             weights = weights.weights
         if isinstance(weights, SharedMemoryWeights) and not said:
             return weights.file
-        made = cls()
-        with os.fdopen(made.descriptor, "wb", closefd=False) as file:
+        shared_file = cls()
+        with os.fdopen(shared_file.descriptor, "wb", closefd=False) as file:
             write_safetensors(file, weights, said=said)
-        return made
+        return shared_file
 
     def put(self, data: Tensor, *, start: int) -> None:
         """Write bytes (uint8, one dimension, on the CPU) at a place.
@@ -51,8 +51,8 @@ class SharedMemoryFile:
         """
         view = data.numpy().data
         while view:
-            done = os.pwrite(self.descriptor, view, start)
-            view, start = view[done:], start + done
+            count = os.pwrite(self.descriptor, view, start)
+            view, start = view[count:], start + count
 
 
 class SharedMemoryWeights(Mapping[str, Tensor]):

@@ -100,11 +100,11 @@ class WeightTransferGroup:
                     wait_for_workers=False,
                     timeout=timeout,
                 )
-            own = PrefixStore(meeting.name, store)
-            own.set(f"here/{meeting.rank}", "")
-            _await_all(own, meeting, stop)
+            prefix_store = PrefixStore(meeting.name, store)
+            prefix_store.set(f"here/{meeting.rank}", "")
+            _await_all(prefix_store, meeting, stop)
             make = _nccl if meeting.backend == "nccl" else _gloo
-            return cls(meeting, make(own, meeting, timeout), store)
+            return cls(meeting, make(prefix_store, meeting, timeout), store)
 
     def send(self, row: SafetensorsBytes, *, bucket_bytes: int, stop: threading.Event) -> None:
         """Send a row of bytes to all others. Raises `EngineError` as `join` does."""
@@ -158,11 +158,11 @@ class WeightTransferGroup:
         """
         group, self._group = self._group, None
         if group is not None:
-            held = [group]
+            groups = [group]
             # Whoever holds it last waits for what is under way.
             del group
             name = "agentrl-leaves-group"
-            threading.Thread(target=lambda: held.pop().abort(), name=name, daemon=True).start()
+            threading.Thread(target=lambda: groups.pop().abort(), name=name, daemon=True).start()
 
     def _device(self) -> torch.device:
         """Return the device on which buckets have to be."""

@@ -34,8 +34,8 @@ def missing_problems(config: "RunConfig") -> Iterator[str]:
     from agentrl_envs.reasoning.optional_pycosat import PYCOSAT_MISSING, lacks_pycosat
 
     yield from _missing_package(config, "reasoning_gym", extra="reasoning")
-    chosen = config.env.kwargs.get("families", ())
-    for family in [chosen] if isinstance(chosen, str) else chosen:
+    families = config.env.kwargs.get("families", ())
+    for family in [families] if isinstance(families, str) else families:
         if lacks_pycosat(family):
             yield f"task family {family!r} {PYCOSAT_MISSING}"
 
@@ -110,18 +110,18 @@ def _commands(settings: Mapping[str, Any]) -> list[str]:
     from agentrl_envs.gui.tasks.catalogue import TEMPLATES
 
     programs, templates = settings.get("programs"), settings.get("templates")
-    chosen = [
+    template_programs = [
         template.program
         for template in TEMPLATES
         if (not programs or template.program in programs)
         and (not templates or template.name in templates)
     ]
-    return list(dict.fromkeys(one for program in chosen for one in PROGRAMS_OF[program]))
+    return list(dict.fromkeys(one for program in template_programs for one in PROGRAMS_OF[program]))
 
 
 def _settings(config: "RunConfig", name: str) -> Mapping[str, Any]:
-    given = config.env.kwargs.get(name)
-    return given if isinstance(given, dict) else {}
+    section = config.env.kwargs.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _missing_package(config: "RunConfig", module: str, *, extra: str) -> Iterator[str]:

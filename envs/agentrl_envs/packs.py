@@ -23,6 +23,8 @@ def made_pack(pack: str | P, kwargs: Mapping[str, Any]) -> P:
     try:
         inspect.signature(maker).bind(**kwargs)
     except TypeError as error:
-        known = ", ".join(inspect.signature(maker).parameters) or "none"
-        raise ConfigError(f"{pack}: {error}; the settings of these tasks are: {known}") from None
+        parameters = ", ".join(inspect.signature(maker).parameters) or "none"
+        raise ConfigError(
+            f"{pack}: {error}; the settings of these tasks are: {parameters}"
+        ) from None
     return cast("P", maker(**kwargs))

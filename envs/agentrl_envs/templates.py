@@ -111,17 +111,17 @@ class TemplateTasks(ABC, Generic[T]):
         templates = self._of(split)
         seeds = SEEDS[split]
         first = derive("site", self._name, split, seed) % (len(seeds) // 2)
-        seen = set[str]()
+        fingerprints = set[str]()
         fruitless = 0
         for number in range(len(seeds) // 2):
-            if len(seen) == self._size or fruitless > _TRIES * len(templates):
+            if len(fingerprints) == self._size or fruitless > _TRIES * len(templates):
                 return
             template = templates[number % len(templates)]
             task = self._task(template, split, seeds.start + first + number)
             fruitless += 1
-            if task is not None and task.fingerprint not in seen:
+            if task is not None and task.fingerprint not in fingerprints:
                 fruitless = 0
-                seen.add(task.fingerprint)
+                fingerprints.add(task.fingerprint)
                 yield task
 
     def template_of(self, task: Task) -> T:
@@ -136,16 +136,16 @@ class TemplateTasks(ABC, Generic[T]):
     def _task(self, template: T, split: Split, seed: int) -> Task | None:
         random = Random(derive("site task", self._name, template.name, seed))
         try:
-            wanted = self.filled_in(template, random, seed)
+            spec = self.filled_in(template, random, seed)
         except UnfitChoice:
             return None
         task = Task(
-            prompt=wanted["goal"],
-            answer=wanted.get("answer"),
+            prompt=spec["goal"],
+            answer=spec.get("answer"),
             id=f"{self._name}-{template.name}-{seed}",
             split=split,
             seed=seed,
-            data={"template": template.name, "seed": seed, "wanted": wanted},
+            data={"template": template.name, "seed": seed, "wanted": spec},
             tags=(template.name, f"level {template.level}"),
         )
         # What is asked decides the split too: two seeds can ask the same.

@@ -44,9 +44,9 @@ async def open_session() -> Sandbox:
     pool = await shared(("sandbox", settings), open_it)
     if pool is not None:
         return await pool.open()
-    own = ForkServerPool(settings, warm=0)
+    private_pool = ForkServerPool(settings, warm=0)
     try:
-        return await own.open(owns_pool=True)
+        return await private_pool.open(owns_pool=True)
     except BaseException:
-        await own.close()
+        await private_pool.close()
         raise

@@ -36,5 +36,5 @@ def build_image(
     """Build an image into the Docker engine."""
     tag = build(base, tag, kind=kind, mirror=mirror, say=lambda line: err.print(line, markup=False))
     uses = {"sandbox": "sandbox.backend: docker", "desktop": "desktop: {backend: docker}"}
-    named = "" if tag == RECIPES[kind].tag else f" and {RECIPES[kind].setting}: {tag}"
-    out.print(f"built {tag}; use it with {uses[kind]}{named}", markup=False)
+    suffix = "" if tag == RECIPES[kind].tag else f" and {RECIPES[kind].setting}: {tag}"
+    out.print(f"built {tag}; use it with {uses[kind]}{suffix}", markup=False)

@@ -125,11 +125,11 @@ def give_up_root(plan: dict[str, Any]) -> int | None:
     _go_before_the_trainer()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     user_id, users = plan["user_id"], plan["users"]
-    own = None if users is None else namespace(user_id, users)
+    userns_fd = None if users is None else namespace(user_id, users)
     if user_id is not None:
         stage(plan["stage"])
         become(user_id)
-    return own
+    return userns_fd
 
 
 def main(plan: dict[str, Any]) -> None:
@@ -137,11 +137,11 @@ def main(plan: dict[str, Any]) -> None:
     # Opened now: it may be out of reach for the user we become.
     program = os.open(plan["program"], os.O_RDONLY)
     os.set_inheritable(program, True)
-    own = give_up_root(plan)
+    userns_fd = give_up_root(plan)
     joined = ["--unshare-user"]
-    if own is not None:
-        os.set_inheritable(own, True)
-        joined = ["--userns", str(own)]
+    if userns_fd is not None:
+        os.set_inheritable(userns_fd, True)
+        joined = ["--userns", str(userns_fd)]
     os.execve(program, [plan["program"], *joined, *plan["options"]], {})
 
 

@@ -49,19 +49,19 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
     here = PidNamespace.here()
     survey = _survey()
     states = survey.states(here)
-    chosen = removable(survey.held, states, here=here, unknown_too=unknown_too)
+    targets = removable(survey.held, states, here=here, unknown_too=unknown_too)
     failed: set[LeasedResource] = set()
-    for held in chosen:
-        done = _found(held) if dry_run else _remove(held)
-        if done is not None:
-            yield done
-            if done.outcome == "failed":
-                failed.add(held.resource)
-    removed = {h.resource for h in chosen}
+    for candidate in targets:
+        leftover = _found(candidate) if dry_run else _remove(candidate)
+        if leftover is not None:
+            yield leftover
+            if leftover.outcome == "failed":
+                failed.add(candidate.resource)
+    removed = {h.resource for h in targets}
     if not unknown_too:
-        for held in removable(survey.held, states, here=here, unknown_too=True):
-            if held.resource not in removed:
-                yield _leftover(held, "kept", "no owner can be found for it")
+        for candidate in removable(survey.held, states, here=here, unknown_too=True):
+            if candidate.resource not in removed:
+                yield _leftover(candidate, "kept", "no owner can be found for it")
     for socket, why in survey.silent:
         yield LeftoverResource(kind="engine", name=socket, owner="", outcome="failed", detail=why)
     if not dry_run:
@@ -139,12 +139,12 @@ def _containers(survey: _Survey) -> Iterator[FoundResource]:
     usual = engine.default_engine()
     for socket in sorted(leased | ({usual} if os.path.exists(usual) else set())):
         try:
-            found = engine.containers(socket, LABEL_RUN)
+            containers = engine.containers(socket, LABEL_RUN)
         except engine.ContainerEngineError as error:
             # What is on a lease fails by itself, in words of its own.
             survey.silent.append((socket, f"{error}; its containers are not known"))
             continue
-        for container in found:
+        for container in containers:
             owner = LeaseOwner.find(container.labels.get(LABEL_OWNER, ""))
             resource = LeasedResource("container", container.id, socket)
             yield FoundResource(resource, owner, running=container.running)
@@ -173,8 +173,8 @@ def _directories() -> Iterator[FoundResource]:
             if owner is None and not entry.name.startswith(DIRECTORIES):
                 continue
             try:
-                found = entry.stat(follow_symlinks=False)
+                info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid():
                 yield FoundResource(LeasedResource("directory", entry.path), owner)

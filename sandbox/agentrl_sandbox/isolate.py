@@ -35,11 +35,11 @@ def main() -> NoReturn:
 
 def _isolate(plan: dict[str, Any]) -> NoReturn:
     data = {path: _read(fd) for path, fd in plan["data"].items()}
-    own = enter.give_up_root(plan)
-    if own is None:
+    userns_fd = enter.give_up_root(plan)
+    if userns_fd is None:
         kernel.enter_user_namespace()
     else:
-        kernel.join(own, kernel.CLONE_NEWUSER)
+        kernel.join(userns_fd, kernel.CLONE_NEWUSER)
     # Not before: every change of user or of its rights clears it.
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != plan["parent"]:
@@ -47,16 +47,16 @@ def _isolate(plan: dict[str, Any]) -> NoReturn:
     kernel.forbid_new_privileges()
     kernel.leave_keyring()
     kernel.unshare(kernel.CLONE_NEWPID)  # the next child is the first of its own
-    alive, held = os.pipe()
+    alive, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(held)
+        os.close(write_fd)
         _become(plan, data, parent=alive)
     # Outside of the process namespace nobody in it can name us; nor is there anything to take.
     kernel.set_dumpable(False)
     kernel.drop_capabilities()
     # All but the end that says we live: else the host would not see the supervisor's end at once.
-    os.dup2(held, 0)
+    os.dup2(write_fd, 0)
     os.closerange(1, os.sysconf("SC_OPEN_MAX"))
     _, status = os.waitpid(pid, 0)
     os._exit(min(255, abs(os.waitstatus_to_exitcode(status))))

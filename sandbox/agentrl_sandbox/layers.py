@@ -45,19 +45,19 @@ class IsolationLayer:
 
 def layers() -> tuple[IsolationLayer, ...]:
     """Return every layer agentrl can use, live or not."""
-    own = (*_namespaces(), _seccomp(), _landlock())
-    return (*own, *_cgroups(), _bubblewrap(), _docker())
+    kernel_layers = (*_namespaces(), _seccomp(), _landlock())
+    return (*kernel_layers, *_cgroups(), _bubblewrap(), _docker())
 
 
 def _run(*command: str) -> str | None:
     """Return a command's output, or None when it cannot run or fails."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, timeout=_PROBE_S, check=True, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode(errors="replace").strip()
+    return result.stdout.decode(errors="replace").strip()
 
 
 def _namespaces() -> tuple[IsolationLayer, IsolationLayer]:

@@ -194,7 +194,7 @@ def _start(folder: Path, lock: int) -> None:
     package = str(Path(__file__).parent)
     options = ["-I", "-S", "-X", "utf8", "-c", _REAPER]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, *options, package, str(folder), str(me), str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -210,8 +210,8 @@ def _start(folder: Path, lock: int) -> None:
         raise SandboxError(f"the reaper of this process could not be started: {error}") from error
     finally:
         os.close(me)
-    if done.returncode != 0:
-        why = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    if result.returncode != 0:
+        why = result.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise SandboxError(f"the reaper of this process could not be started: {why}")
 
 

@@ -29,21 +29,21 @@ def missing_sandbox(config: "RunConfig") -> Iterator[str]:
     )
     try:
         record.checked(record.state_directory(), make=False)
-        found = launcher(settings)
+        sandbox_launcher = launcher(settings)
     except (record.StateError, ConfigError) as error:
         yield str(error)
         return
     if settings.backend == "docker":
         yield from missing_image(ContainerImage("sandbox.image", settings.image))
-    elif isinstance(found, NamespaceLauncher | BubblewrapLauncher):
+    elif isinstance(sandbox_launcher, NamespaceLauncher | BubblewrapLauncher):
         try:
-            found.user_ids(PROBE_S)
+            sandbox_launcher.user_ids(PROBE_S)
         except ConfigError as error:
             yield str(error)
         except subprocess.TimeoutExpired:
             return
         except (OSError, subprocess.SubprocessError) as error:
-            yield found.explain(why_refused(error))
+            yield sandbox_launcher.explain(why_refused(error))
 
 
 def missing_image(image: ContainerImage) -> Iterator[str]:
@@ -58,6 +58,6 @@ def missing_image(image: ContainerImage) -> Iterator[str]:
 def why_refused(error: OSError | subprocess.SubprocessError) -> str:
     """Return why nothing can be isolated, of the error of a trial."""
     if isinstance(error, subprocess.CalledProcessError):
-        said = error.stderr.decode(errors="replace").strip()
-        return said or f"the trial ended with exit code {error.returncode}"
+        stderr = error.stderr.decode(errors="replace").strip()
+        return stderr or f"the trial ended with exit code {error.returncode}"
     return str(error)

@@ -159,8 +159,8 @@ class ForkServerPool:
 def _allow_open_files(sessions: int) -> None:
     """Raise our own limit on open files, as far as we may, to what so many sessions take."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = sessions * _FDS_PER_SESSION + _FDS_OF_OTHERS
+    limit = sessions * _FDS_PER_SESSION + _FDS_OF_OTHERS
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = min(limit, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -75,9 +75,9 @@ class SandboxSession:
         timeout_s = wall_s if timeout_s is None else min(timeout_s, wall_s)
         async with self._turn:
             await self._ready()
-            if (said := self._over or self._last_words) is not None:
+            if (result := self._over or self._last_words) is not None:
                 self._last_words = None
-                return said
+                return result
             if self._line is None and (refused := await self._spawn()) is not None:
                 return refused
             if self._family.settings.after_timeout == "restore":
@@ -184,8 +184,8 @@ class SandboxSession:
         """
         async with self._turn:
             await self._ready()
-            if (said := self._over or self._last_words) is not None:
-                raise ForkUnsupported(f"this session cannot be forked now: {said.error}")
+            if (result := self._over or self._last_words) is not None:
+                raise ForkUnsupported(f"this session cannot be forked now: {result.error}")
             place = await self._family.admission.fork()
             try:
                 return await self._copy(place, keep_rng=keep_rng)
@@ -195,11 +195,11 @@ class SandboxSession:
 
     async def _copy(self, place: SessionPermit, *, keep_rng: bool) -> Self:
         body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
-        asked = asyncio.ensure_future(self._family.ask(body, extra_s=START_S))
+        request_task = asyncio.ensure_future(self._family.ask(body, extra_s=START_S))
         try:
-            reply = await asyncio.shield(asked)
+            reply = await asyncio.shield(request_task)
         except asyncio.CancelledError:
-            asked.add_done_callback(self._family.drop_copy)
+            request_task.add_done_callback(self._family.drop_copy)
             raise
         if "unsupported" in reply.frame.body:
             why = reply.frame.body["unsupported"]
@@ -374,33 +374,33 @@ class SandboxSession:
         seconds: float,
         outcome: CellReply | None = None,
     ) -> ExecResult:
-        said = (await self._stop(line)).frame.body
-        if "late" in said:
+        report = (await self._stop(line)).frame.body
+        if "late" in report:
             # It had died by then, of what we stop it for; its end has been told of already.
-            said, self._last_words = self._death, None
+            report, self._last_words = self._death, None
         if outcome is not None:
-            said = {**said, "stdout": outcome.stdout, "stderr": outcome.stderr}
-        return self._lost(said, status, error, seconds)
+            report = {**report, "stdout": outcome.stdout, "stderr": outcome.stderr}
+        return self._lost(report, status, error, seconds)
 
     async def _why_broken(self, line: InterpreterChannel, seconds: float) -> ExecResult:
         """Return the result of a cell whose interpreter hung up."""
         if self._closed:
             raise SandboxError("this session was closed meanwhile; open another one")
         if self._last_words is None:
-            said = (await self._stop(line, hung_up=True)).frame.body
-            if "late" not in said:
+            report = (await self._stop(line, hung_up=True)).frame.body
+            if "late" not in report:
                 # Without a status it was alive, and is not any more.
-                status = said.get("status", "violation")
-                error = said.get("error", "the interpreter closed its channel")
-                return self._lost(said, status, error, seconds)
+                status = report.get("status", "violation")
+                error = report.get("error", "the interpreter closed its channel")
+                return self._lost(report, status, error, seconds)
         return await self._told(seconds)
 
     async def _told(self, seconds: float) -> ExecResult:
         await self._ready()
-        said, self._last_words = self._last_words, None
-        if said is None:
+        result, self._last_words = self._last_words, None
+        if result is None:
             raise SandboxError("the interpreter is gone, and nobody said why")
-        return replace(said, seconds=seconds)
+        return replace(result, seconds=seconds)
 
     def died(self, event: ControlReply) -> None:
         """Hear from the keeper that the interpreter died."""

@@ -41,14 +41,18 @@ def covered_paths(bound: Iterable[str], *, system_packages: bool) -> list[str]:
     """
     visible = {path.resolve() for path in (*usr_directories(), *map(Path, bound)) if path.is_dir()}
     packages = {path.resolve() for top in visible for glob in _PACKAGES for path in top.glob(glob)}
-    kept = {path for path in packages if system_packages and path.parents[1] in _OF_SYSTEM}
-    ours = {path for top in (*kept, *_PROGRAMS) for path in top.glob(_OURS)}
+    system_paths = {path for path in packages if system_packages and path.parents[1] in _OF_SYSTEM}
+    ours = {path for top in (*system_paths, *_PROGRAMS) for path in top.glob(_OURS)}
     imported = set(_module_paths()) if system_packages else {*_import_paths(), *_module_paths()}
     if system_packages:
-        imported = {path for path in imported if not any(path.is_relative_to(top) for top in kept)}
+        imported = {
+            path for path in imported if not any(path.is_relative_to(top) for top in system_paths)
+        }
     stdlib = Path(sysconfig.get_path("stdlib")).resolve()
-    needed = (*visible, *kept, *_PROGRAMS, stdlib, stdlib / "lib-dynload")
-    covered = select_covered((packages - kept) | ours | imported, visible=visible, needed=needed)
+    needed = (*visible, *system_paths, *_PROGRAMS, stdlib, stdlib / "lib-dynload")
+    covered = select_covered(
+        (packages - system_paths) | ours | imported, visible=visible, needed=needed
+    )
     return [str(path) for path in covered]
 
 

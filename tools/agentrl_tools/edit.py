@@ -25,18 +25,18 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
         raise ToolError("old_text is empty; give the piece to replace")
     if old == new:
         raise ToolError("old_text and new_text are the same; nothing to edit")
-    found = places(text, old)
-    if not found:
+    offsets = places(text, old)
+    if not offsets:
         raise ToolError(f"old_text is not in {path!r}. {_hint(text, old)}")
-    if len(found) > 1:
-        shown = ", ".join(str(line) for line in _lines(text, found[:_PLACES_SHOWN]))
-        more = ", ..." if len(found) > _PLACES_SHOWN else ""
-        count = f"{len(found)} times" if len(found) < _places_max(old) else "very often"
+    if len(offsets) > 1:
+        lines = ", ".join(str(line) for line in _lines(text, offsets[:_PLACES_SHOWN]))
+        more = ", ..." if len(offsets) > _PLACES_SHOWN else ""
+        count = f"{len(offsets)} times" if len(offsets) < _places_max(old) else "very often"
         raise ToolError(
-            f"old_text is in {path!r} {count}, beginning on lines {shown}{more}; add the lines "
+            f"old_text is in {path!r} {count}, beginning on lines {lines}{more}; add the lines "
             "around the one you mean"
         )
-    (at,) = found
+    (at,) = offsets
     return text[:at] + new + text[at + len(old) :], _line(text, at)
 
 
@@ -45,12 +45,12 @@ def places(text: str, part: str) -> list[int]:
 
     Not more than 1000, and fewer of a long part, but always two where there are two.
     """
-    found: list[int] = []
+    offsets: list[int] = []
     at = text.find(part)
-    while at >= 0 and len(found) < _places_max(part):
-        found.append(at)
+    while at >= 0 and len(offsets) < _places_max(part):
+        offsets.append(at)
         at = text.find(part, at + 1)
-    return found
+    return offsets
 
 
 def _places_max(part: str) -> int:
@@ -90,12 +90,12 @@ def _without_spaces(text: str) -> str:
 
 def _line_without_spaces(text: str, piece: str) -> int | None:
     """Return the line where `piece` begins when no white space of the text is counted."""
-    left = _without_spaces(text).find(piece)
-    if left < 0:
+    offset = _without_spaces(text).find(piece)
+    if offset < 0:
         return None
     start = 0
-    while left >= (count := len(_without_spaces(text[start : start + _BLOCK_CHARACTERS]))):
-        left -= count
+    while offset >= (count := len(_without_spaces(text[start : start + _BLOCK_CHARACTERS]))):
+        offset -= count
         start += _BLOCK_CHARACTERS
     visible = (at for at in range(start, len(text)) if not text[at].isspace())
-    return _line(text, next(at for at in visible if (left := left - 1) < 0))
+    return _line(text, next(at for at in visible if (offset := offset - 1) < 0))

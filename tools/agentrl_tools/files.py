@@ -32,8 +32,8 @@ class ReadFile(SessionTool):
         if last_line is not None and last_line < first_line:
             raise ToolError(f"last_line={last_line} is before first_line={first_line}")
         characters_max = sandbox_settings().limits.output_bytes
-        shown = numbered(text, first_line, last_line, characters_max=characters_max)
-        return shown or "(empty file)"
+        excerpt = numbered(text, first_line, last_line, characters_max=characters_max)
+        return excerpt or "(empty file)"
 
 
 class WriteFile(SessionTool):
@@ -85,12 +85,12 @@ class ListFiles(SessionTool):
         """
         if not 1 <= depth <= DEPTH_MAX:
             raise ToolError(f"depth={depth}, and it must be from 1 to {DEPTH_MAX}")
-        found: list[str] = []
-        await _list(await self.session(), _checked_path(path), depth, "", found)
-        if len(found) > ENTRIES_MAX:
+        entries: list[str] = []
+        await _list(await self.session(), _checked_path(path), depth, "", entries)
+        if len(entries) > ENTRIES_MAX:
             way_out = "list a directory below, or fewer levels"
-            found[ENTRIES_MAX:] = [f"(cut after {ENTRIES_MAX} entries; {way_out})"]
-        return "\n".join(found) or "(empty directory)"
+            entries[ENTRIES_MAX:] = [f"(cut after {ENTRIES_MAX} entries; {way_out})"]
+        return "\n".join(entries) or "(empty directory)"
 
 
 class Files(ReadFile, WriteFile, EditFile, ListFiles):

@@ -22,27 +22,27 @@ def numbered(text: str, first: int, last: int | None, *, characters_max: int) ->
     line_count = count_lines(text)
     last = line_count if last is None else min(last, line_count)
     start, room = _start_of_line(text, first), characters_max
-    shown: list[str] = []
+    lines: list[str] = []
     for number in range(first, last + 1):
         end = text.find("\n", start)
         end = len(text) if end < 0 else end
         line = f"{number:>6}\t{_cut_line(text, start, end)}"
         room -= len(line) + 1
-        if room < 0 and shown:
-            shown.append(f"(cut at line {number - 1} of {line_count}; go on with {number})")
+        if room < 0 and lines:
+            lines.append(f"(cut at line {number - 1} of {line_count}; go on with {number})")
             break
-        shown.append(line)
+        lines.append(line)
         start = end + 1
-    return "\n".join(shown)
+    return "\n".join(lines)
 
 
 def _start_of_line(text: str, number: int) -> int:
     """Find the beginning of a line: whole blocks are counted, one is searched."""
-    left, start = number - 1, 0
-    while left > (count := text.count("\n", start, start + _BLOCK_CHARACTERS)):
-        left -= count
+    remaining_lines, start = number - 1, 0
+    while remaining_lines > (count := text.count("\n", start, start + _BLOCK_CHARACTERS)):
+        remaining_lines -= count
         start += _BLOCK_CHARACTERS
-    for _ in range(left):
+    for _ in range(remaining_lines):
         start = text.index("\n", start) + 1
     return start
 

@@ -70,9 +70,9 @@ def checked_text(what: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        found = text[error.start]
+        char = text[error.start]
         raise ToolError(
-            f"the {what} holds {found!r} at {error.start}, half a surrogate pair; write the whole "
+            f"the {what} holds {char!r} at {error.start}, half a surrogate pair; write the whole "
             "character"
         ) from error
     return text

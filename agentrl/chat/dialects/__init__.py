@@ -27,16 +27,16 @@ def installed_dialects() -> Mapping[str, ToolCallDialect]:
 
     Raises `ConfigError` for one that cannot be imported, is no dialect or takes another's name.
     """
-    found = dict(DIALECTS)
+    dialects = dict(DIALECTS)
     for point in entry_points(group=ENTRY_POINTS):
         dialect = _loaded(point)
-        if dialect.name in found:
+        if dialect.name in dialects:
             raise ConfigError(
                 f"{point.value} is a dialect called {dialect.name!r}, and there is one of this "
                 "name already; rename it, or uninstall its distribution"
             )
-        found[dialect.name] = dialect
-    return found
+        dialects[dialect.name] = dialect
+    return dialects
 
 
 def find_dialect(name: str, *, key: str = "policy.dialect") -> ToolCallDialect:
@@ -48,11 +48,11 @@ def find_dialect(name: str, *, key: str = "policy.dialect") -> ToolCallDialect:
         return DIALECTS[name]
     if ":" in name:
         return _checked(import_object(name), named=f"{key} is {name!r}, which")
-    known = installed_dialects()
-    if name in known:
-        return known[name]
-    near = get_close_matches(name, known, n=1)
-    others = f"there are {', '.join(known)}, or {OWN_DIALECT}"
+    dialects = installed_dialects()
+    if name in dialects:
+        return dialects[name]
+    near = get_close_matches(name, dialects, n=1)
+    others = f"there are {', '.join(dialects)}, or {OWN_DIALECT}"
     meant = f"did you mean {near[0]!r}?" if near else others
     raise ConfigError(f"{key} is {name!r}, which is no dialect; {meant}")
 

@@ -23,24 +23,24 @@ WANTED = f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}'
 
 def parse(text: str, start: int) -> Action:
     """Read a turn: any number of calls, with text before, between and after them."""
-    said: list[str] = []
+    texts: list[str] = []
     calls: list[ToolCall] = []
     malformed: list[str] = []
     read_to = 0
     while (begin := find_spoken(text, OPEN, max(start, read_to))) >= 0:
-        said.append(text[read_to:begin].removesuffix("\n"))
+        texts.append(text[read_to:begin].removesuffix("\n"))
         if len(calls) + len(malformed) == CALLS_MAX:
             malformed.append(TOO_MANY)
             break
-        found, read_to = _read(text, begin, number=len(calls))
-        if isinstance(found, ToolCall):
-            calls.append(found)
+        result, read_to = _read(text, begin, number=len(calls))
+        if isinstance(result, ToolCall):
+            calls.append(result)
         else:
-            malformed.append(f"Malformed tool call: {found}. {WANTED}")
+            malformed.append(f"Malformed tool call: {result}. {WANTED}")
     else:
         rest = text[read_to:]
-        said.append(rest.removeprefix("\n") if read_to else rest)
-    return Action("\n".join(part for part in said if part), tuple(calls), tuple(malformed))
+        texts.append(rest.removeprefix("\n") if read_to else rest)
+    return Action("\n".join(part for part in texts if part), tuple(calls), tuple(malformed))
 
 
 def write(text: str, calls: Sequence[ToolCall]) -> str:

@@ -229,7 +229,7 @@ async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
     from ray.exceptions import RayError
     from ray.util.placement_group import remove_placement_group
 
-    wanted = PlacementRequest(
+    request = PlacementRequest(
         what="engines",
         count=engines,
         cpus=section.engine_cpus,
@@ -237,13 +237,13 @@ async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
         strategy=section.engine_strategy,
         keys="engine.processes, cluster.engine_cpus or cluster.engine_gpus",
     )
-    room = wanted.ask()
+    room = request.ask()
     try:
         try:
             async with asyncio.timeout(section.start_s):
                 await room.ready()
         except TimeoutError as error:
-            raise wanted.refusal(within_s=section.start_s) from error
+            raise request.refusal(within_s=section.start_s) from error
         except RayError as error:
             raise ConfigError(f"Ray ended while engines waited for room: {error}") from error
         yield room

@@ -70,8 +70,8 @@ class RankHost:
         """Take part in a pickled `RankCommand`; return the end of a trace if that fails."""
         try:
             assert self._trainer is not None, "a rank takes part when it has joined"
-            told: RankCommand = pickle.loads(command)
-            told.run(self._trainer)
+            rank_command: RankCommand = pickle.loads(command)
+            rank_command.run(self._trainer)
         except Exception:  # noqa: BLE001 - told to the leading rank, which ends this one
             return traceback.format_exc()[-SAID_CHARS:]
         return None

@@ -59,8 +59,8 @@ def followers(setup: RankSpec, *, gpus: int) -> list[RankSpec]:
         )
     # Not `auto`, which another machine may understand differently.
     values = {**setup.config, "policy": {**setup.config["policy"], "device": kind}}
-    told = replace(setup, config=values)
-    return [told.of(rank=rank, local_rank=0) for rank in range(1, setup.size)]
+    spec = replace(setup, config=values)
+    return [spec.of(rank=rank, local_rank=0) for rank in range(1, setup.size)]
 
 
 class RayRanks:
@@ -95,9 +95,9 @@ class RayRanks:
         import ray
 
         # As bytes: Ray would hand arrays out as read-only views of its store.
-        told = ray.put(pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL))
+        command_ref = ray.put(pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL))
         for member in self._members:
-            member.run(told)
+            member.run(command_ref)
 
     def blame(self) -> str | None:
         """Return which rank has ended and why: one that died before those that only failed.
@@ -161,7 +161,7 @@ class _Member:
         from ray.exceptions import GetTimeoutError, RayError
 
         try:
-            said = ray.get(self._loading, timeout=max(0.0, deadline - time.monotonic()))
+            result = ray.get(self._loading, timeout=max(0.0, deadline - time.monotonic()))
         except GetTimeoutError:
             raise LearnError(
                 f"rank {self.rank} of the trainer, an actor, was not ready in time "
@@ -172,10 +172,10 @@ class _Member:
                 f"rank {self.rank} of the trainer, an actor, ended before it was ready: "
                 f"{first_line(error)}"
             ) from error
-        if isinstance(said, RemoteFailure):
-            raise said.error()
-        assert isinstance(said, RankInfo)
-        self._address, self.pid = said.address, said.pid
+        if isinstance(result, RemoteFailure):
+            raise result.error()
+        assert isinstance(result, RankInfo)
+        self._address, self.pid = result.address, result.pid
 
     def join(self) -> None:
         self._thread.start()
@@ -200,12 +200,12 @@ class _Member:
 
         while (answer := self._answers.get()) is not None:
             try:
-                said = cast(Any, ray.get(answer))
+                trace = cast(Any, ray.get(answer))
             except RayError as error:
                 self._has_ended(first_line(error), died=True)
                 return
-            if said is not None:
-                self._has_ended(f"it wrote: {said}", died=False)
+            if trace is not None:
+                self._has_ended(f"it wrote: {trace}", died=False)
                 # The others wait for it, and notice that it is gone.
                 ray.kill(self._actor, no_restart=True)
                 return
@@ -232,7 +232,7 @@ def _room(section: "ClusterSection", ranks: int) -> Generator[Any]:
     from ray.exceptions import RayError
     from ray.util.placement_group import remove_placement_group
 
-    wanted = PlacementRequest(
+    request = PlacementRequest(
         what="ranks of the trainer",
         count=ranks,
         cpus=section.trainer_cpus,
@@ -240,14 +240,14 @@ def _room(section: "ClusterSection", ranks: int) -> Generator[Any]:
         strategy=section.trainer_strategy,
         keys="learn.devices.count, cluster.trainer_cpus or cluster.trainer_gpus",
     )
-    room = wanted.ask()
+    room = request.ask()
     try:
         try:
             there, _ = ray.wait([room.ready()], timeout=section.start_s)
         except RayError as error:
             raise ConfigError(f"Ray ended while ranks waited for room: {error}") from error
         if not there:
-            raise wanted.refusal(within_s=section.start_s)
+            raise request.refusal(within_s=section.start_s)
         yield room
     finally:
         remove_placement_group(room)

@@ -111,10 +111,10 @@ class CompletionReader:
         Raises `ConfigError` for what no server that can be trained from says,
         `EndpointUnavailableError` where the server gives up.
         """
-        found = _mapping(event)
-        usage = _mapping(_mapping(found.get("usage")).get("prompt_tokens_details"))
+        chunk = _mapping(event)
+        usage = _mapping(_mapping(chunk.get("usage")).get("prompt_tokens_details"))
         cached = usage.get("cached_tokens")
-        choices: Any = found.get("choices")
+        choices: Any = chunk.get("choices")
         if not choices:
             return CompletionDelta(cached_tokens=cached)
         choice = _mapping(choices[0])
@@ -136,11 +136,11 @@ class CompletionReader:
         choices = _mapping(answer).get("choices") or [{}]
         choice = _mapping(choices[0])
         self._see_prompt(choice)
-        told: Any = choice.get("prompt_logprobs")
-        if not isinstance(told, list) or len(cast("list[Any]", told)) != len(self._prompt):
-            raise self._lacks("prompt_logprobs", "which scores the tokens of a prompt", told)
+        rows: Any = choice.get("prompt_logprobs")
+        if not isinstance(rows, list) or len(cast("list[Any]", rows)) != len(self._prompt):
+            raise self._lacks("prompt_logprobs", "which scores the tokens of a prompt", rows)
         scores: list[dict[int, float]] = []
-        for token, row in zip(self._prompt[1:], cast("list[Any]", told)[1:], strict=True):
+        for token, row in zip(self._prompt[1:], cast("list[Any]", rows)[1:], strict=True):
             values = {int(t): _read(_mapping(v).get("logprob")) for t, v in _mapping(row).items()}
             if not math.isfinite(values.get(token, math.nan)):
                 raise self._lacks("prompt_logprobs", f"with one of token {token}", row)
@@ -149,25 +149,25 @@ class CompletionReader:
 
     def _see_prompt(self, choice: Mapping[str, Any]) -> None:
         """Raise `ConfigError` where the first answer is not to the tokens that were sent."""
-        told = choice.get("prompt_token_ids")
-        if self._saw_prompt and told is None:
+        prompt = choice.get("prompt_token_ids")
+        if self._saw_prompt and prompt is None:
             return
-        if told is None:
-            raise self._lacks("prompt_token_ids", "with return_token_ids", told)
-        if told != self._prompt:
-            place = _first_difference(told, self._prompt)
+        if prompt is None:
+            raise self._lacks("prompt_token_ids", "with return_token_ids", prompt)
+        if prompt != self._prompt:
+            place = _first_difference(prompt, self._prompt)
             raise ConfigError(
-                f"{self._server} answers another prompt than it was sent, of {len(told)} tokens "
+                f"{self._server} answers another prompt than it was sent, of {len(prompt)} tokens "
                 f"and not {len(self._prompt)}, different from token {place} on; switch off what "
                 "changes prompts there"
             )
         self._saw_prompt = True
 
     def _tokens(self, choice: Mapping[str, Any]) -> tuple[int, ...]:
-        told: Any = choice.get("token_ids")
-        if not isinstance(told, list):
-            raise self._lacks("token_ids", "with return_token_ids", told)
-        tokens = tuple(cast("list[Any]", told))
+        token_ids: Any = choice.get("token_ids")
+        if not isinstance(token_ids, list):
+            raise self._lacks("token_ids", "with return_token_ids", token_ids)
+        tokens = tuple(cast("list[Any]", token_ids))
         for token in tokens:
             if isinstance(token, int) and 0 <= token < self._vocabulary:
                 continue
@@ -180,8 +180,8 @@ class CompletionReader:
     def _logprobs(
         self, choice: Mapping[str, Any], tokens: Sequence[int]
     ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
-        told = _mapping(choice.get("logprobs"))
-        values: Any = told.get("token_logprobs") or []
+        payload = _mapping(choice.get("logprobs"))
+        values: Any = payload.get("token_logprobs") or []
         if len(values) != len(tokens):
             what = f"{len(values)} for {len(tokens)} tokens"
             raise self._lacks("logprobs", "one for each token", what)
@@ -195,7 +195,7 @@ class CompletionReader:
                     f"{self._server} gives the token {token} that it sampled a log-prob of "
                     f"{logprob}; start it with --logprobs-mode processed_logprobs"
                 )
-        return tuple(min(0.0, logprob) for logprob in logprobs), self._tops(told, len(tokens))
+        return tuple(min(0.0, logprob) for logprob in logprobs), self._tops(payload, len(tokens))
 
     def _tops(self, told: Mapping[str, Any], count: int) -> tuple[TopLogprobs, ...]:
         if not self._top or not count:

@@ -116,8 +116,8 @@ async def _twice(
     reading = CompletionReader(str(settings.endpoint), whole, vocabulary=settings.vocabulary)
     body = scored_body(whole, model=settings.model, top_logprobs=0)
     scores = reading.scores(await client.ask("completions", body))
-    found = [row[token] for row, token in zip(scores, whole[1:], strict=True)]
-    return list(piece.logprobs), found[len(prompt) - 1 :]
+    logprobs = [row[token] for row, token in zip(scores, whole[1:], strict=True)]
+    return list(piece.logprobs), logprobs[len(prompt) - 1 :]
 
 
 async def _first(

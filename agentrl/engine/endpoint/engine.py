@@ -146,8 +146,8 @@ class CompletionsEngine(ClosingResource):
                 "distribution than the softmax of the logits, and a server scores tokens alone; "
                 "use engine.kind: local"
             )
-        found = await self._ran(request.id, RetriedCall(lambda: self._scored(request)))
-        return found or Scores(logprobs=(), version=self.version)
+        scores = await self._ran(request.id, RetriedCall(lambda: self._scored(request)))
+        return scores or Scores(logprobs=(), version=self.version)
 
     async def abort(self, request_id: str) -> None:
         """End a request now: its `generate` returns what it has, `finish="aborted"`."""
@@ -236,15 +236,15 @@ class CompletionsEngine(ClosingResource):
         patience = self._client.patience()
         while flight.finish is None:
             await self._resumed.wait()
-            held = self._held
-            losses = held.losses
+            served_version = self._held
+            losses = served_version.losses
             try:
-                await self._streamed(flight, held, patience)
+                await self._streamed(flight, served_version, patience)
             except EndpointUnavailableError as error:
                 if flight.finish is None:
                     await patience.wait(error, of=self._endpoint)
             except EndpointRefusedError as error:
-                await self._found_again(held, losses, error, patience)
+                await self._found_again(served_version, losses, error, patience)
         return True
 
     async def _streamed(
@@ -252,8 +252,8 @@ class CompletionsEngine(ClosingResource):
     ) -> None:
         """Take what one stream brings."""
         request, context = flight.request, flight.context
-        left = flight.max_tokens - len(flight.tokens)
-        body = sampled_body(request, context, model=held.name, max_tokens=left)
+        token_budget = flight.max_tokens - len(flight.tokens)
+        body = sampled_body(request, context, model=held.name, max_tokens=token_budget)
         reading = CompletionReader(
             str(self._endpoint),
             context,
@@ -280,12 +280,12 @@ class CompletionsEngine(ClosingResource):
         patience = self._client.patience()
         while True:
             await self._resumed.wait()
-            held = self._held
-            losses = held.losses
+            served_version = self._held
+            losses = served_version.losses
             try:
-                return await self._scores(request, held)
+                return await self._scores(request, served_version)
             except EndpointRefusedError as error:
-                await self._found_again(held, losses, error, patience)
+                await self._found_again(served_version, losses, error, patience)
 
     async def _scores(self, request: ScoreRequest, held: ServedVersion) -> Scores:
         """Return the scores of one version, whether or not it is the newest."""
@@ -352,9 +352,9 @@ class CompletionsEngine(ClosingResource):
         return complaint(proof, scores, version=new.version) or ""
 
     async def _told_to_load(self, new: ServedVersion) -> None:
-        told = {"lora_name": new.name, "lora_path": str(new.folder)}
+        payload = {"lora_name": new.name, "lora_path": str(new.folder)}
         try:
-            await self._client.tell("load_lora_adapter", told)
+            await self._client.tell("load_lora_adapter", payload)
         except EngineLost:
             raise
         except (EngineError, ConfigError) as error:
@@ -395,8 +395,8 @@ class CompletionsEngine(ClosingResource):
             return
         with contextlib.suppress(EngineError, ConfigError, TimeoutError):
             async with asyncio.timeout(UNLOAD_S):
-                told = {"lora_name": held.name}
-                await self._client.tell("unload_lora_adapter", told, once=True)
+                payload = {"lora_name": held.name}
+                await self._client.tell("unload_lora_adapter", payload, once=True)
 
     def _clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -228,8 +228,8 @@ class RemoteEngine(ClosingResource):
         adapted = adapted_in(weights)
         if adapted is not None and adapted.base.id != self._base:
             await self._send_all(adapted.base.weights, "lay", base=adapted.base.id)
-        tensors, said = (weights, {}) if adapted is None else packed(adapted)
-        await self._send_all(tensors, "load", said=said, to=version)
+        tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
+        await self._send_all(tensors, "load", said=metadata, to=version)
 
     async def send(self, file: Path, version: int) -> None:
         """Take new weights: a file of safetensors here, which is sent piece by piece."""

@@ -196,12 +196,12 @@ async def why_not(
     One that somebody else has killed is lost, and may be started again.
     """
     ended = await stop(process, within_s=END_S)
-    said = tail(log)
+    output = tail(log)
     if process.returncode == CONFIG_ERROR:
-        return ConfigError(said.rpartition(CONFIG_MARK)[2])
+        return ConfigError(output.rpartition(CONFIG_MARK)[2])
     if ended and process.returncode == -signal.SIGKILL:
         return EngineLost(f"{why}; it was killed, for memory perhaps")
-    return EngineError(f"{why}; it wrote: {said}")
+    return EngineError(f"{why}; it wrote: {output}")
 
 
 def tail(log: IO[bytes]) -> str:

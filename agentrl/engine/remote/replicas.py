@@ -278,15 +278,15 @@ class EngineReplica(ClosingResource):
 
     async def _started(self) -> EngineBackend:
         served = await self.start()
-        taken, is_paused = None, False
+        weights, is_paused = None, False
         try:
             # Until it is served nobody can tell it anything: what is wanted may change meanwhile.
-            while taken is not self._held or is_paused is not self._paused:
-                if self._held is not None and taken is not self._held:
-                    taken = self._held
-                    await self._give(served, taken, None, is_paused=is_paused)
+            while weights is not self._held or is_paused is not self._paused:
+                if self._held is not None and weights is not self._held:
+                    weights = self._held
+                    await self._give(served, weights, None, is_paused=is_paused)
                 else:
-                    taken, is_paused = self._held, self._paused
+                    weights, is_paused = self._held, self._paused
                     await (served.engine.pause() if is_paused else served.engine.resume())
         except BaseException:
             await served.close()
@@ -317,8 +317,8 @@ class EngineReplicas(ReplicatedEngine[EngineReplica]):
         if self._spreader is None or not isinstance(weights, Mapping):
             return await in_thread(shared, weights)
         reached = [engine.reached for engine in self._several]
-        found: Mapping[str, Tensor] = weights
-        return await self._spreader.spread(found, [engine for engine in reached if engine])
+        state_dict: Mapping[str, Tensor] = weights
+        return await self._spreader.spread(state_dict, [engine for engine in reached if engine])
 
     async def close(self) -> None:
         """Close every engine. Idempotent."""

@@ -213,8 +213,8 @@ class _Connection:
     async def _greet(self) -> None:
         nonce = new_nonce()
         write_frame(self._writer, EngineFrame({"hello": PROTOCOL, "nonce": nonce}))
-        said = await self._read(HELLO_S, read_greeting)
-        if not is_proof(said.head.get("proof"), self._server.key, nonce):
+        greeting = await self._read(HELLO_S, read_greeting)
+        if not is_proof(greeting.head.get("proof"), self._server.key, nonce):
             write_frame(self._writer, EngineFrame({"refused": "the key is another one"}))
             raise FrameStreamClosed("a client without the key")
         scores = isinstance(self._engine, ScoringEngine)
@@ -306,17 +306,17 @@ class _Connection:
         return EngineFrame({})
 
     async def _lay(self, frame: EngineFrame) -> EngineFrame:
-        given = self._given(frame)
-        place = given.path if isinstance(given, SharedMemoryFile) else given
+        source = self._given(frame)
+        place = source.path if isinstance(source, SharedMemoryFile) else source
         weights = await in_thread(_read, place)
         async with self._server.turn:
             self._server.base = BaseWeights(weights, frame.head["base"])
         return EngineFrame({})
 
     async def _load(self, frame: EngineFrame) -> EngineFrame:
-        given = self._given(frame)
+        source = self._given(frame)
         async with self._server.turn:
-            place = given.path if isinstance(given, SharedMemoryFile) else given
+            place = source.path if isinstance(source, SharedMemoryFile) else source
             weights = await in_thread(_over, self._server.base, place)
             await self._engine.load(weights, frame.head["to"])
             if not isinstance(weights, AdapterWeights):
@@ -356,9 +356,9 @@ def _read(given: Path | bytes) -> Mapping[str, Tensor]:
 
 def _over(base: BaseWeights | None, given: Path | bytes) -> Weights:
     """Return given weights in the form an engine takes; adapters with their base."""
-    said = header_of(given)
-    if MARK in said:
-        return unpacked(_read(given), said, base)
+    header = header_of(given)
+    if MARK in header:
+        return unpacked(_read(given), header, base)
     return given if isinstance(given, Path) else _read(given)
 
 
@@ -376,6 +376,6 @@ def _kind(error: Exception) -> str:
 
 
 def _text(error: Exception) -> str:
-    known = isinstance(error, ConfigError | EngineError | ValueError)
-    text = str(error) if known else f"{type(error).__name__}: {error}"
+    is_expected = isinstance(error, ConfigError | EngineError | ValueError)
+    text = str(error) if is_expected else f"{type(error).__name__}: {error}"
     return text[:ERROR_CHARACTERS]

@@ -31,10 +31,10 @@ async def serve_until_told(
     """
     import torch
 
-    told = asyncio.Event()
+    stop_event = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop_event.set)
     torch.set_num_threads(recipe.threads)
     async with recipe.open() as engine, EngineServer(engine, key=key) as server:
         try:
@@ -44,4 +44,4 @@ async def serve_until_told(
                 f"nobody can listen at {host}:{port}: {error}; choose another --listen"
             ) from error
         ready(f"{host}:{bound}")
-        await told.wait()
+        await stop_event.wait()

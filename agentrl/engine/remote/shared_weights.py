@@ -48,9 +48,9 @@ class SharedWeights(SharedWeightFile):
         base is taken the first time, and stays as long as there is the `BaseWeights` or anything
         that was shared over it."""
         adapted = adapted_in(weights)
-        tensors, said = (weights, {}) if adapted is None else packed(adapted)
+        tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
         self.base = None if adapted is None else _shared_base(adapted.base)
-        super().__init__(SharedMemoryFile.of(tensors, said))
+        super().__init__(SharedMemoryFile.of(tensors, metadata))
         self.proof: WeightCheck | None = (
             weights.proof if isinstance(weights, CheckedWeights) else None
         )

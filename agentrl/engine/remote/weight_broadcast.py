@@ -117,13 +117,13 @@ class WeightBroadcaster:
                 return engines, await self._once(row, engines, backend, keeps=keeps)
             except EngineError as error:
                 lives = await asyncio.gather(*(_lives(engine) for engine in engines))
-                left = tuple(e for e, is_alive in zip(engines, lives, strict=True) if is_alive)
-                tries = 0 if len(left) < len(engines) else tries + 1
+                survivors = tuple(e for e, is_alive in zip(engines, lives, strict=True) if is_alive)
+                tries = 0 if len(survivors) < len(engines) else tries + 1
                 if tries == TRIES:
                     raise
-                if not left and not keeps:
+                if not survivors and not keeps:
                     raise EngineLost(str(error)) from error
-                engines = left
+                engines = survivors
         return (), ""
 
     async def _once(
@@ -135,9 +135,9 @@ class WeightBroadcaster:
         keeps: bool,
     ) -> str:
         """Send to these engines, all or none, and return the name of the group."""
-        kept = self._kept
-        if keeps and kept is not None and kept[0] == engines:
-            group, meetings = kept[1], _asked(kept[1].meeting, engines)
+        group_entry = self._kept
+        if keeps and group_entry is not None and group_entry[0] == engines:
+            group, meetings = group_entry[1], _asked(group_entry[1].meeting, engines)
         else:
             if keeps:
                 self._forget()
@@ -219,9 +219,9 @@ class WeightBroadcaster:
         return _asked(first, engines)
 
     def _forget(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept[1].close()
+        group_entry, self._kept = self._kept, None
+        if group_entry is not None:
+            group_entry[1].close()
 
 
 class WeightBroadcast:

@@ -87,10 +87,10 @@ def put(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
         )
     manager.remove_adapter(NUMBER)
     if layers:
-        made = LoRAModel(NUMBER, manager.lora_config.max_lora_rank, layers)
+        lora = LoRAModel(NUMBER, manager.lora_config.max_lora_rank, layers)
     else:
-        made = manager.create_dummy_lora(NUMBER, 1, {})  # zeros; it takes none without a layer
-    manager.add_adapter(made)
+        lora = manager.create_dummy_lora(NUMBER, 1, {})  # zeros; it takes none without a layer
+    manager.add_adapter(lora)
     manager.activate_adapter(NUMBER)
 
 

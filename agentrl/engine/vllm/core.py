@@ -150,10 +150,10 @@ class VllmCore:
         """Compute once, with weights of a version, and return what came of it."""
         self._sampler.version = version
         return [
-            found
+            result
             for output in self._engine.step()
             if (flight := self._flights.get(output.request_id)) is not None
-            for found in self._sampler.read(flight, output)
+            for result in self._sampler.read(flight, output)
         ]
 
     def load(self, weights: Weights) -> None:
@@ -216,14 +216,14 @@ def _ready_to_see(model: str, images: ImageProcessor | None) -> ImageProcessor |
             f"the model {model!r} of engine.kind vllm cannot be read: {error}; give a Hugging Face "
             "folder with config.json and weights, or the name of a model"
         ) from error
-    named: str = (config.architectures or [type(config).__name__])[0]
-    if named in vision.MODELS:
+    arch: str = (config.architectures or [type(config).__name__])[0]
+    if arch in vision.MODELS:
         images = images or load_processor(model, token_id=config.image_token_id)
-        vision.register(named, images)
+        vision.register(arch, images)
         return images
     if hasattr(config, "vision_config"):
         raise ConfigError(
-            f"the model {model!r} is a {named}, which sees, and engine.kind vllm can show images "
+            f"the model {model!r} is a {arch}, which sees, and engine.kind vllm can show images "
             f"only to {', '.join(vision.MODELS)}; use one of these, or engine.kind: local"
         )
     return None

@@ -231,18 +231,18 @@ class VllmEngine(ClosingResource):
 
     async def _step_alone(self) -> None:
         """Compute once; the caller holds the turn."""
-        gone, self._gone = self._gone, []
+        stale_ids, self._gone = self._gone, []
         fresh, self._fresh = [n for n in self._fresh if n in self._flights], []
         flights = [(name, self._flights[name]) for name in fresh]
 
         def step() -> list[SampledStep | ScoredRequest]:
-            self._core.drop(gone)
+            self._core.drop(stale_ids)
             for name, flight in flights:
                 self._core.add(name, flight)
             return self._core.step(self._version)
 
-        for found in await self._in_thread(step):
-            self._take(found)
+        for result in await self._in_thread(step):
+            self._take(result)
 
     def _take(self, drawn: SampledStep | ScoredRequest) -> None:
         if (flight := self._flights.get(drawn.request_id)) is None:

@@ -62,11 +62,11 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
 
     def apply(self, logits: Tensor) -> Tensor:
         """Draw one token per row, and make it the only one there is to choose."""
-        found = [(row, name, FLIGHTS[name]) for row, name in self._known(logits.shape[0])]
-        if not found:
+        entries = [(row, name, FLIGHTS[name]) for row, name in self._known(logits.shape[0])]
+        if not entries:
             return logits
-        rows = [row for row, _, _ in found]
-        flights = [flight for _, _, flight in found]
+        rows = [row for row, _, _ in entries]
+        flights = [flight for _, _, flight in entries]
         picks = sample(
             logits[rows].float(),
             [flight.request.sampling for flight in flights],
@@ -74,15 +74,15 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
             [flight.request.top_logprobs for flight in flights],
             entropies=any(flight.request.entropies for flight in flights),
         )
-        PICKS.update((name, pick) for (_, name, _), pick in zip(found, picks, strict=True))
-        chosen = torch.tensor([rows, [pick.token for pick in picks]], device=logits.device)
-        logits[chosen[0]] = -torch.inf
-        logits[chosen[0], chosen[1]] = 0.0
+        PICKS.update((name, pick) for (_, name, _), pick in zip(entries, picks, strict=True))
+        indices = torch.tensor([rows, [pick.token for pick in picks]], device=logits.device)
+        logits[indices[0]] = -torch.inf
+        logits[indices[0], indices[1]] = 0.0
         return logits
 
     def _known(self, rows: int) -> list[tuple[int, str]]:
-        known: Mapping[int, str] = self._rows
-        return sorted((r, n) for r, n in known.items() if r < rows and n in FLIGHTS)
+        row_names: Mapping[int, str] = self._rows
+        return sorted((r, n) for r, n in row_names.items() if r < rows and n in FLIGHTS)
 
 
 class LogitsSampler:

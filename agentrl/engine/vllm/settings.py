@@ -42,9 +42,9 @@ class VllmSettings:
 
     def __post_init__(self) -> None:
         for name in ONE:
-            if (asked := self.options.get(name, 1)) != 1:
+            if (value := self.options.get(name, 1)) != 1:
                 raise ConfigError(
-                    f"engine.vllm.options.{name} is {asked!r}: vLLM would compute in processes of "
+                    f"engine.vllm.options.{name} is {value!r}: vLLM would compute in processes of "
                     "its own, where new weights cannot be put; leave it out, and set "
                     "engine.processes to have several engines"
                 )

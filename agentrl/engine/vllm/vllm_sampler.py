@@ -169,11 +169,13 @@ def read_scores(
 
     Raises `EngineError` for a log-prob that is not finite.
     """
-    told = [row or {} for row in rows[len(request.prompt) :]]
-    logprobs = [row[token].logprob for row, token in zip(told, request.token_ids, strict=True)]
+    token_rows = [row or {} for row in rows[len(request.prompt) :]]
+    logprobs = [
+        row[token].logprob for row, token in zip(token_rows, request.token_ids, strict=True)
+    ]
     check_logprobs(logprobs)
     most = request.top_logprobs
-    tops = [most_likely(row, most) for row in told] if most else []
+    tops = [most_likely(row, most) for row in token_rows] if most else []
     return [min(0.0, logprob) for logprob in logprobs], tops
 
 
@@ -182,5 +184,5 @@ def most_likely(row: Mapping[int, VllmLogprob], most: int) -> Alternatives:
 
     vLLM adds the token itself where it is none of them.
     """
-    found = sorted(((t, p.logprob) for t, p in row.items()), key=lambda pair: -pair[1])[:most]
-    return tuple((token, min(0.0, logprob)) for token, logprob in found if logprob > float("-inf"))
+    pairs = sorted(((t, p.logprob) for t, p in row.items()), key=lambda pair: -pair[1])[:most]
+    return tuple((token, min(0.0, logprob)) for token, logprob in pairs if logprob > float("-inf"))

@@ -24,8 +24,8 @@ class EndpointChat:
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[TokenSegment, ...]:
         """Return the tools and the first messages."""
-        said = [_Line({"tools": list(tools)}), *map(_message, messages)]
-        return (TokenSegment("prompt", _bytes(said)),)
+        lines = [_Line({"tools": list(tools)}), *map(_message, messages)]
+        return (TokenSegment("prompt", _bytes(lines)),)
 
     def reply(
         self,
@@ -35,36 +35,36 @@ class EndpointChat:
         tools: Sequence[ToolSchema] | None = None,
     ) -> tuple[TokenSegment, ...]:
         """Return the messages that follow a turn; `tools` where they changed."""
-        told = [] if tools is None else [_Line({"tools": list(tools)})]
-        said = _bytes([*told, *map(_message, messages)])
+        tool_lines = [] if tools is None else [_Line({"tools": list(tools)})]
+        token_ids = _bytes([*tool_lines, *map(_message, messages)])
         closing = () if ended else (TokenSegment("template", (END,)),)
-        return (*closing, TokenSegment("tool", said)) if said else closing
+        return (*closing, TokenSegment("tool", token_ids)) if token_ids else closing
 
     def parse(self, token_ids: Sequence[int]) -> Action:
         """Read the endpoint's message. A call that cannot be read is malformed."""
-        said = json.loads(bytes(token_ids) or b"{}")
+        message = json.loads(bytes(token_ids) or b"{}")
         calls: list[ToolCall] = []
         malformed: list[str] = []
-        given = said.get("tool_calls") or ()
-        for number, call in enumerate(given[:CALLS_MAX]):
+        tool_calls = message.get("tool_calls") or ()
+        for number, call in enumerate(tool_calls[:CALLS_MAX]):
             name, arguments = call["function"]["name"], call["function"].get("arguments")
             try:
                 value = {"name": name, "arguments": read_arguments(arguments)}
             except JsonLimitError as error:
-                made, wrong = None, str(error)
+                tool_call, wrong = None, str(error)
             else:
                 id = call.get("id") or f"call_{number}"
-                made, wrong = call_of(value, arguments_key="arguments", call_id=id)
-            if made is not None:
-                calls.append(made)
+                tool_call, wrong = call_of(value, arguments_key="arguments", call_id=id)
+            if tool_call is not None:
+                calls.append(tool_call)
             else:
                 malformed.append(
                     f"Malformed tool call: the arguments of {name:.200} are no JSON object: "
                     f"{wrong}: {arguments!r:.200}"
                 )
-        if len(given) > CALLS_MAX:
+        if len(tool_calls) > CALLS_MAX:
             malformed.append(TOO_MANY)
-        return Action(said.get("content") or "", tuple(calls), tuple(malformed))
+        return Action(message.get("content") or "", tuple(calls), tuple(malformed))
 
 
 def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
@@ -77,8 +77,8 @@ def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
     for call in message.get("tool_calls") or ():
         if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
             raise TypeError("a call's name or id is no text")
-    kept = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
-    return _bytes([_Line({"role": "assistant", **kept})])
+    fields = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
+    return _bytes([_Line({"role": "assistant", **fields})])
 
 
 def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[ToolSchema]]:
@@ -94,23 +94,25 @@ def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[T
     for line in bytes(token_ids).split(b"\n"):
         if not line:
             continue
-        said = cast("dict[str, Any]", json.loads(line))
-        if "tools" in said:
-            tools = said["tools"]
+        message = cast("dict[str, Any]", json.loads(line))
+        if "tools" in message:
+            tools = message["tools"]
             continue
-        if said["role"] == "tool":
+        if message["role"] == "tool":
             if not open_calls:
-                said = {"role": "user", "content": said["content"]}
+                message = {"role": "user", "content": message["content"]}
             else:
-                known = said.get("tool_call_id") in open_calls
-                said["tool_call_id"] = said["tool_call_id"] if known else open_calls[0]
-                open_calls.remove(said["tool_call_id"])
+                is_open = message.get("tool_call_id") in open_calls
+                message["tool_call_id"] = message["tool_call_id"] if is_open else open_calls[0]
+                open_calls.remove(message["tool_call_id"])
         else:
             messages += _unanswered(open_calls)
-            if "tool_calls" in said:
-                said["tool_calls"] = [_sendable(n, c) for n, c in enumerate(said["tool_calls"])]
-            open_calls = [call["id"] for call in said.get("tool_calls", ())]
-        messages.append(said)
+            if "tool_calls" in message:
+                message["tool_calls"] = [
+                    _sendable(n, c) for n, c in enumerate(message["tool_calls"])
+                ]
+            open_calls = [call["id"] for call in message.get("tool_calls", ())]
+        messages.append(message)
     return [*messages, *_unanswered(open_calls)], tools
 
 
@@ -135,9 +137,9 @@ def _bytes(lines: Iterable[_Line]) -> tuple[int, ...]:
 
 
 def _message(message: Message) -> _Line:
-    said = _Line(role=message.role, content=_content(message.content))
+    line = _Line(role=message.role, content=_content(message.content))
     if message.tool_calls:
-        said["tool_calls"] = [
+        line["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -146,8 +148,8 @@ def _message(message: Message) -> _Line:
             for call in message.tool_calls
         ]
     if message.tool_call_id is not None:
-        said["tool_call_id"] = message.tool_call_id
-    return said
+        line["tool_call_id"] = message.tool_call_id
+    return line
 
 
 def _content(content: Content) -> str | list[dict[str, Any]]:

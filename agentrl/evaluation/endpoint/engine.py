@@ -64,7 +64,7 @@ class EndpointEngine(ClosingResource):
         task = asyncio.create_task(self._turn(request), name="agentrl-endpoint-turn")
         self._flights[request.id] = task
         try:
-            done, _ = await asyncio.wait([task])
+            finished_tasks, _ = await asyncio.wait([task])
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait([task])
@@ -73,7 +73,7 @@ class EndpointEngine(ClosingResource):
             del self._flights[request.id]
         if task.cancelled():
             return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
-        return done.pop().result()
+        return finished_tasks.pop().result()
 
     async def abort(self, request_id: str) -> None:
         """End a request now; its `generate` returns nothing, `finish="aborted"`."""

@@ -25,8 +25,8 @@ class ScalingAttempt:
     @property
     def answer(self) -> str:
         """Last text of the agent; empty where it broke or ended with a tool call."""
-        said = [message for message in self.messages if message.role == "assistant"]
-        return "" if self.broke or not said or said[-1].tool_calls else said[-1].text
+        turns = [message for message in self.messages if message.role == "assistant"]
+        return "" if self.broke or not turns or turns[-1].tool_calls else turns[-1].text
 
 
 class ScalingAgent(Protocol):

@@ -79,8 +79,8 @@ def scaled_figures(
 
 def _rewards(one: TaskSolution) -> list[float]:
     plain = one.solved.attempts[: one.plain]
-    found = [reward_of(attempt.trajectory.outcome) for attempt in plain]
-    return [reward for reward in found if reward is not None]
+    rewards = [reward_of(attempt.trajectory.outcome) for attempt in plain]
+    return [reward for reward in rewards if reward is not None]
 
 
 def _costs(solutions: Sequence[TaskSolution]) -> dict[str, float]:

@@ -44,11 +44,11 @@ class MajorityVote:
         del seed
         attempts = tuple(await agent.attempts(self.samples))
         answers = [self.answer(one.answer) for one in attempts]
-        chosen = majority(answers)
+        index = majority(answers)
         return ScalingResult(
-            chosen=attempts[chosen] if chosen is not None else _some(attempts),
+            chosen=attempts[index] if index is not None else _some(attempts),
             attempts=attempts,
-            notes={"answers": answers, "chosen": chosen},
+            notes={"answers": answers, "chosen": index},
         )
 
 
@@ -67,11 +67,11 @@ class BestOfN:
             None if one.broke else await call_either(self.verifier, agent.task, one.messages)
             for one in attempts
         ]
-        chosen = best_of(scores)
+        index = best_of(scores)
         return ScalingResult(
-            chosen=attempts[chosen] if chosen is not None else _some(attempts),
+            chosen=attempts[index] if index is not None else _some(attempts),
             attempts=attempts,
-            notes={"scores": scores, "chosen": chosen},
+            notes={"scores": scores, "chosen": index},
         )
 
 
@@ -138,9 +138,9 @@ class RtvMethod:
         """Play all, write notes, vote."""
         attempts = tuple(await agent.attempts(self.samples))
         notes = await self.by.notes(agent, attempts, seed)
-        found = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
+        result = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
         return ScalingResult(
-            chosen=attempts[found.survivors[0]], attempts=attempts, notes=_voted(notes, found)
+            chosen=attempts[result.survivors[0]], attempts=attempts, notes=_voted(notes, result)
         )
 
 
@@ -163,11 +163,11 @@ class PdrMethod:
         read = [notes[one] for one in best.survivors if notes[one] != NO_RESULT]
         second = tuple(await agent.attempts(self.samples, hint=notes_hint(read) if read else ""))
         again = await self.by.notes(agent, second, derive(seed, "second"))
-        found = await self.by.among(agent, second, again, 1, derive(seed, "second votes"))
+        result = await self.by.among(agent, second, again, 1, derive(seed, "second votes"))
         return ScalingResult(
-            chosen=second[found.survivors[0]],
+            chosen=second[result.survivors[0]],
             attempts=(*first, *second),
-            notes={"first": _voted(notes, best), "second": _voted(again, found)},
+            notes={"first": _voted(notes, best), "second": _voted(again, result)},
         )
 
 

@@ -98,5 +98,5 @@ def reports(notes: Sequence[str]) -> str:
 def voted(answer: str, count: int) -> int | None:
     """Return the place, from 0, that a judge's answer names: its last number within range."""
     numbers = [int(word) for word in re.findall(r"\d+", answer)]
-    named = [number - 1 for number in numbers if 1 <= number <= count]
-    return named[-1] if named else None
+    places = [number - 1 for number in numbers if 1 <= number <= count]
+    return places[-1] if places else None

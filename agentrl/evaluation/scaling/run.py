@@ -43,11 +43,11 @@ class ScaledEvaluation:
 
         async def solve(task: Task) -> TaskSolution:
             agent = PolicyAgent(task, rollouts, evaluation, asking)
-            found = await self._solved(agent)
-            reward = reward_of(found.solved.chosen.trajectory.outcome)
+            solution = await self._solved(agent)
+            reward = reward_of(solution.solved.chosen.trajectory.outcome)
             rewards.extend([] if reward is None else [reward])
             bar.advance(1, {"reward": fmean(rewards)} if rewards else {})
-            return found
+            return solution
 
         with progress.phase(f"evaluate by {self.name}", total=len(evaluation.tasks)) as bar:
             solutions = await together(solve, evaluation.tasks, limit=self.tasks_at_once)
@@ -104,9 +104,11 @@ class PolicyAgent:
 
     async def attempts(self, count: int, *, hint: str = "") -> list[ScalingAttempt]:
         """Play the task `count` more times; the first round has the evaluation's own seeds."""
-        heard: Heard = {}
+        transcripts: Heard = {}
         make_env = self.rollouts.make_env
-        rollouts = replace(self.rollouts, make_env=lambda: ListeningEnv(make_env(), heard, hint))
+        rollouts = replace(
+            self.rollouts, make_env=lambda: ListeningEnv(make_env(), transcripts, hint)
+        )
         seed = self.evaluation.seed
         (tree,) = await rollouts.collect(
             [self.task],
@@ -115,7 +117,7 @@ class PolicyAgent:
             sampling=self.evaluation.sampling,
         )
         found = [
-            ScalingAttempt(trajectory=one, messages=tuple(heard.get(one.sample, ())))
+            ScalingAttempt(trajectory=one, messages=tuple(transcripts.get(one.sample, ())))
             for one in tree.trajectories()
         ]
         self._count(tree)
@@ -156,7 +158,7 @@ class PolicyAgent:
         return chat.parse(completion.token_ids).text
 
     async def _answer(self, request: GenerateRequest) -> Completion:
-        left = self.rollouts.retries
+        retries = self.rollouts.retries
         while True:
             try:
                 async with self.asking:
@@ -164,9 +166,9 @@ class PolicyAgent:
                         async with asyncio.timeout(self.rollouts.limits.turn_s):
                             return await self.rollouts.engine.generate(request)
             except EngineError:
-                if left == 0:
+                if retries == 0:
                     raise
-                left -= 1
+                retries -= 1
 
     def _count(self, tree: Tree) -> None:
         """Count what was sampled, of attempts that broke too."""

@@ -15,10 +15,10 @@ def majority(answers: Sequence[str | None]) -> int | None:
 
     An answer that is None or empty abstains. Of answers given equally often the first one counts.
     """
-    given = [answer for answer in answers if answer]
-    if not given:
+    votes = [answer for answer in answers if answer]
+    if not votes:
         return None
-    return answers.index(Counter(given).most_common(1)[0][0])
+    return answers.index(Counter(votes).most_common(1)[0][0])
 
 
 def best_of(scores: Sequence[float | None]) -> int | None:
@@ -26,5 +26,5 @@ def best_of(scores: Sequence[float | None]) -> int | None:
 
     A score that is None, or no number, does not count.
     """
-    known = [s for s in scores if s is not None and not math.isnan(s)]
-    return scores.index(max(known)) if known else None
+    values = [s for s in scores if s is not None and not math.isnan(s)]
+    return scores.index(max(values)) if values else None

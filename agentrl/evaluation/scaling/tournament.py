@@ -101,12 +101,12 @@ async def tournament(
     a judge with a taste for a place cancels out.
     """
     rng = Random(seed)
-    left = list(contenders)
-    found: list[TournamentVote] = []
+    survivors = list(contenders)
+    comparisons: list[TournamentVote] = []
     number = 0
-    while len(left) > max(keep, 1):
-        rng.shuffle(left)
-        groups, byes = groups_of(left, size=size, keep=max(keep, 1))
+    while len(survivors) > max(keep, 1):
+        rng.shuffle(survivors)
+        groups, byes = groups_of(survivors, size=size, keep=max(keep, 1))
         winners: list[int] = []
         for group in groups:
             live = tuple(one for one in group if has_result(one)) or group[:1]
@@ -114,15 +114,15 @@ async def tournament(
             seeds = [rng.randrange(2**31) for _ in range(votes)]
             for ballot in range(votes if len(live) > 1 else 0):
                 order = shown_order(live, ballot)
-                said = await vote(order, seeds[ballot])
-                if said is not None and 0 <= said < len(order):
-                    cast.append(order[said])
+                choice = await vote(order, seeds[ballot])
+                if choice is not None and 0 <= choice < len(order):
+                    cast.append(order[choice])
             winners.append(won(cast, live))
-            found.append(
+            comparisons.append(
                 TournamentVote(
                     round=number, contenders=group, votes=tuple(cast), winner=winners[-1]
                 )
             )
-        left = [*winners, *byes]
+        survivors = [*winners, *byes]
         number += 1
-    return TournamentResult(survivors=tuple(left), comparisons=tuple(found))
+    return TournamentResult(survivors=tuple(survivors), comparisons=tuple(comparisons))

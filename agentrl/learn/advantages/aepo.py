@@ -39,14 +39,14 @@ def aepo(
     samples = [sample for group in groups for sample in group.samples]
     entropies = [_entropies(sample) for sample in samples]
     factors = entropy_factors(np.concatenate([*entropies, np.empty(0)]), weight=weight)
-    found: TokenAdvantages = []
+    advantages: TokenAdvantages = []
     at = 0
     for tokens, sample in zip(credit(groups), samples, strict=True):
         factor = np.ones(len(tokens))
         factor[sample.mask] = factors[at : at + sample.sampled_tokens]
         at += sample.sampled_tokens
-        found.append(tokens * factor)
-    return found
+        advantages.append(tokens * factor)
+    return advantages
 
 
 def _entropies(sample: TrainingSample) -> Float[ndarray, " tokens"]:

@@ -29,12 +29,12 @@ def depth_scores(
 
     One value alone at its depth, and equal ones, give zero. Source: arXiv 2509.06040.
     """
-    found = np.zeros(len(values))
+    scores = np.zeros(len(values))
     for depth in np.unique(depths):
-        chosen = depths == depth
-        if chosen.sum() > 1 and (std := values[chosen].std(ddof=1)) >= EQUAL:
-            found[chosen] = (values[chosen] - values[chosen].mean()) / (std + epsilon)
-    return found
+        mask = depths == depth
+        if mask.sum() > 1 and (std := values[mask].std(ddof=1)) >= EQUAL:
+            scores[mask] = (values[mask] - values[mask].mean()) / (std + epsilon)
+    return scores
 
 
 def probability_values(
@@ -78,7 +78,7 @@ def branch_grpo(
     Source: Li et al. 2025 (BranchGRPO, arXiv 2509.06040), for trees of diffusion steps; depth in
     branch points and the weights are ours.
     """
-    found: TokenAdvantages = []
+    advantages: TokenAdvantages = []
     for group in groups:
         shape = SharedPrefixes.of(group)
         if value == "mean":
@@ -90,18 +90,20 @@ def branch_grpo(
         scores = depth_scores(values, depths, epsilon=epsilon)
         if clip is not None:
             scores = scores.clip(-clip, clip)
-        found += shape.spread(scores * share_weights(shape.shares(), weighting))
-    return found
+        advantages += shape.spread(scores * share_weights(shape.shares(), weighting))
+    return advantages
 
 
 def _logprobs(samples: Sequence[TrainingSample], shape: SharedPrefixes) -> list[float]:
     """Return the log-prob of each segment; a token without a finite one counts as certain."""
-    found: list[float] = []
+    logprobs: list[float] = []
     for index, segment in enumerate(shape.segments):
         sample = samples[segment.samples[0]]
-        chosen = sample.behaviour[(shape.places[segment.samples[0]] == index) & sample.sampled]
-        found.append(float(chosen[np.isfinite(chosen)].sum()))
-    return found
+        token_logprobs = sample.behaviour[
+            (shape.places[segment.samples[0]] == index) & sample.sampled
+        ]
+        logprobs.append(float(token_logprobs[np.isfinite(token_logprobs)].sum()))
+    return logprobs
 
 
 def _bind(section: BranchGrpoAdvantage) -> AdvantageFunction:

@@ -57,8 +57,8 @@ def gae_advantages(
     """
     samples = [sample for group in groups for sample in group.samples]
     estimate = partial(gae, gamma=gamma, lam=lam)
-    found = [_over_steps(sample, level, paid, estimate) for sample in samples]
-    return whitened(samples, found) if whiten else found
+    advantages = [_over_steps(sample, level, paid, estimate) for sample in samples]
+    return whitened(samples, advantages) if whiten else advantages
 
 
 def gae_returns(

@@ -43,10 +43,10 @@ def densest(values: np.ndarray, *, share: float, centre: Literal["median", "mean
     """Return the centre of the shortest interval that holds a share of the values."""
     ordered = np.sort(values)
     # 0.28 x 25 is 7.000000000000001, and needs seven.
-    held = max(1, math.ceil(share * len(ordered) - 1e-9))
-    lengths = ordered[held - 1 :] - ordered[: len(ordered) - held + 1]
+    count = max(1, math.ceil(share * len(ordered) - 1e-9))
+    lengths = ordered[count - 1 :] - ordered[: len(ordered) - count + 1]
     first = int(np.argmin(lengths))
-    window = ordered[first : first + held]
+    window = ordered[first : first + count]
     return float(np.median(window) if centre == "median" else window.mean())
 
 

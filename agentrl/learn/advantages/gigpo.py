@@ -43,7 +43,7 @@ def gigpo(
     Source: Feng et al. 2025 (arXiv 2505.10978), equations 3-8.
     """
     centre = partial(grpo, normalise_std=normalise_std, epsilon=epsilon)
-    found: TokenAdvantages = []
+    advantages: TokenAdvantages = []
     for group in groups:
         repeats = [len(spoken_turns(s)) if count == "turn" else 1 for s in group.samples]
         episode = _repeated(group.rewards, repeats, centre=partial(centre, singleton=singleton))
@@ -53,11 +53,11 @@ def gigpo(
             credit = centre([float(returns[i][k]) for i, k in rows], singleton="zero")
             for (i, k), value in zip(rows, credit, strict=True):
                 steps[i][k] = value
-        found += [
+        advantages += [
             on_turns(sample, whole + omega * step)
             for sample, whole, step in zip(group.samples, episode, steps, strict=True)
         ]
-    return found
+    return advantages
 
 
 def clusters(
@@ -68,13 +68,13 @@ def clusters(
     With `similarity` a turn joins the first cluster whose first anchor is at least that alike.
     """
     rows = [(anchor, (i, k)) for i, s in enumerate(samples) for k, anchor in anchors(s).items()]
-    found: defaultdict[Hashable, list[Row]] = defaultdict(list)
+    cluster_rows: defaultdict[Hashable, list[Row]] = defaultdict(list)
     for anchor, row in rows:
-        known = anchor
-        if similarity is not None and anchor not in found:
-            known = next((a for a in found if _alike(a, anchor) >= similarity), anchor)
-        found[known].append(row)
-    return list(found.values())
+        key = anchor
+        if similarity is not None and anchor not in cluster_rows:
+            key = next((a for a in cluster_rows if _alike(a, anchor) >= similarity), anchor)
+        cluster_rows[key].append(row)
+    return list(cluster_rows.values())
 
 
 def anchors(sample: TrainingSample) -> dict[int, Anchor]:

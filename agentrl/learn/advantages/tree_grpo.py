@@ -40,11 +40,11 @@ def tree_grpo(
 def _within(
     values: Sequence[float], trees: Sequence[Sequence[int]], score: Score
 ) -> tuple[float, ...]:
-    found = [0.0] * len(values)
+    scores = [0.0] * len(values)
     for tree in trees:
         for index, value in zip(tree, score([values[i] for i in tree]), strict=True):
-            found[index] = value
-    return tuple(found)
+            scores[index] = value
+    return tuple(scores)
 
 
 def _bind(section: TreeGrpoAdvantage) -> AdvantageFunction:

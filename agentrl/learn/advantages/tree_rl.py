@@ -52,11 +52,11 @@ def tree_rl(
     Source: Hou et al. 2025 (TreeRL, arXiv 2506.11902), the equation of R(s); centring and
     `truncated` are those of its code.
     """
-    found: TokenAdvantages = []
+    advantages: TokenAdvantages = []
     for group in groups:
         if len(group.samples) == 1:
             raw = group.rewards[0] if singleton == "raw" else 0.0
-            found.append(np.full(len(group.samples[0].token_ids), float(raw)))
+            advantages.append(np.full(len(group.samples[0].token_ids), float(raw)))
             continue
         shape = SharedPrefixes.of(group)
         credit = leave_one_out(group.rewards)
@@ -65,8 +65,10 @@ def tree_rl(
         values = shape.means(credit.tolist())
         if centre == "token":
             values -= _token_mean(values, group, shape)
-        found += shape.spread(_rewards(values, shape, weighting, weighted, global_term=global_term))
-    return found
+        advantages += shape.spread(
+            _rewards(values, shape, weighting, weighted, global_term=global_term)
+        )
+    return advantages
 
 
 def _rewards(

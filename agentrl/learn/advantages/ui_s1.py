@@ -32,11 +32,11 @@ def future_returns(
     `paper` (equation 9) includes the first mismatched turn, `code` ends before it. A mismatched
     turn's own return is its reward; the paper leaves it undefined.
     """
-    found = np.asarray(rewards, dtype=np.float64).copy()
-    for t in range(len(found) - 2, -1, -1):
+    turn_returns = np.asarray(rewards, dtype=np.float64).copy()
+    for t in range(len(turn_returns) - 2, -1, -1):
         if matched[t] and (matched[t + 1] or returns == "paper"):
-            found[t] += gamma * found[t + 1]
-    return found
+            turn_returns[t] += gamma * turn_returns[t + 1]
+    return turn_returns
 
 
 def ui_s1(
@@ -60,59 +60,61 @@ def ui_s1(
     among all turns of the group. Source: Lu et al. 2025 (arXiv 2509.11543).
     """
     centre = partial(grpo, normalise_std=normalise_std, epsilon=epsilon)
-    found: TokenAdvantages = []
+    advantages: TokenAdvantages = []
     for group in groups:
         turns = [spoken_turns(sample) for sample in group.samples]
         rewards = [turn_rewards(sample) for sample in group.samples]
         futures = [np.zeros(len(paid)) for paid in rewards]
-        for future, paid, own in zip(futures, rewards, turns, strict=True):
-            matched = paid[own] >= match_reward
-            future[own] = future_returns(paid[own], matched, gamma=gamma, returns=returns)
+        for future, paid, indices in zip(futures, rewards, turns, strict=True):
+            matched = paid[indices] >= match_reward
+            future[indices] = future_returns(paid[indices], matched, gamma=gamma, returns=returns)
         total = [omega * step for step in _by_index(futures, turns, centre)]
         if episode_term == "row_reward":
             parts = _by_row(rewards, turns, partial(centre, singleton=singleton))
         else:
             whole = [
-                float(future[own[0]] if episode_term == "first_return" else paid[own].sum())
-                if len(own)
+                float(future[indices[0]] if episode_term == "first_return" else paid[indices].sum())
+                if len(indices)
                 else 0.0
-                for future, paid, own in zip(futures, rewards, turns, strict=True)
+                for future, paid, indices in zip(futures, rewards, turns, strict=True)
             ]
             parts = list(centre(whole, singleton=singleton))
-        found += [
+        advantages += [
             on_turns(sample, step + episode_weight * part)
             for sample, step, part in zip(group.samples, total, parts, strict=True)
         ]
-    return found
+    return advantages
 
 
 def _by_index(
     futures: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
     """Return each return among those of its turn index."""
-    found = [np.zeros(len(future)) for future in futures]
+    scores = [np.zeros(len(future)) for future in futures]
     rows: defaultdict[int, list[int]] = defaultdict(list)
-    for i, own in enumerate(turns):
-        for turn in own.tolist():
+    for i, indices in enumerate(turns):
+        for turn in indices.tolist():
             rows[turn].append(i)
     for turn, reached in rows.items():
         credit = centre([float(futures[i][turn]) for i in reached], singleton="zero")
         for i, value in zip(reached, credit, strict=True):
-            found[i][turn] = value
-    return found
+            scores[i][turn] = value
+    return scores
 
 
 def _by_row(
     rewards: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
     """Return each turn's reward among those of all turns."""
-    found = [np.zeros(len(paid)) for paid in rewards]
+    scores = [np.zeros(len(paid)) for paid in rewards]
     credit = iter(
-        centre([float(paid[t]) for paid, own in zip(rewards, turns, strict=True) for t in own])
+        centre(
+            [float(paid[t]) for paid, indices in zip(rewards, turns, strict=True) for t in indices]
+        )
     )
-    for row, own in zip(found, turns, strict=True):
-        row[own] = [next(credit) for _ in own]
-    return found
+    for row, indices in zip(scores, turns, strict=True):
+        row[indices] = [next(credit) for _ in indices]
+    return scores
 
 
 def _bind(section: UiS1Advantage) -> AdvantageFunction:

@@ -27,8 +27,8 @@ def sharpened(
     eta_i = exp(s_i - mean of s) and s is the mean log-prob of a trajectory's tokens; one whose
     score is None is in no mean and keeps its A. Source: arXiv 2510.06672.
     """
-    known = [score for score in scores if score is not None]
-    mean = sum(known) / len(known) if known else 0.0
+    valid_scores = [score for score in scores if score is not None]
+    mean = sum(valid_scores) / len(valid_scores) if valid_scores else 0.0
 
     def one(advantage: float, score: float | None, is_correct: bool) -> float:
         # A negative advantage would make cap x A the smaller, and punish what was right.
@@ -42,11 +42,11 @@ def sharpened(
 
 def score(sample: TrainingSample, *, logprobs: Literal["behaviour", "proximal"]) -> float | None:
     """Return the mean log-prob of the tokens that train, or None if none is known."""
-    found = sample.behaviour if logprobs == "behaviour" else sample.proximal
-    if found is None:
+    token_logprobs = sample.behaviour if logprobs == "behaviour" else sample.proximal
+    if token_logprobs is None:
         return None
-    known = found[sample.mask & np.isfinite(found)]
-    return float(known.mean()) if len(known) else None
+    finite_logprobs = token_logprobs[sample.mask & np.isfinite(token_logprobs)]
+    return float(finite_logprobs.mean()) if len(finite_logprobs) else None
 
 
 def _bind(section: XrpoAdvantage) -> AdvantageFunction:
@@ -56,14 +56,14 @@ def _bind(section: XrpoAdvantage) -> AdvantageFunction:
     correct_reward = section.correct_reward
 
     def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
-        found: TokenAdvantages = []
+        token_advantages: TokenAdvantages = []
         for group in groups:
             scores = [likelihood(sample) for sample in group.samples]
             correct = [reward >= correct_reward for reward in group.rewards]
             credit = sharpen(base(group.rewards), scores, correct)
             pairs = zip(group.samples, credit, strict=True)
-            found += [np.full(len(sample.token_ids), value) for sample, value in pairs]
-        return found
+            token_advantages += [np.full(len(sample.token_ids), value) for sample, value in pairs]
+        return token_advantages
 
     return advantages
 

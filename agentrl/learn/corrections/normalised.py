@@ -28,8 +28,8 @@ def normalised(weigh: CorrectionFunction, *, level: Level) -> PlannedCorrection:
         mean = mean_weight(weigh(step).applied, step.mask, level)
 
         def weights(tokens: PolicyMismatch) -> CorrectionWeights:
-            found = weigh(tokens)
-            return replace(found, applied=found.applied / mean)
+            correction = weigh(tokens)
+            return replace(correction, applied=correction.applied / mean)
 
         return weights
 

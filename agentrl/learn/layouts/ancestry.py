@@ -54,12 +54,14 @@ class AncestorMask:
         chains = list(zip([0, *breaks.tolist()], [*breaks.tolist(), len(depth)], strict=True))
         across: list[AttentionSpanPair] = []
         for start, stop in chains:
-            own = last[start:stop]
-            nodes = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), stop - start]
+            chain_ends = last[start:stop]
+            nodes = [0, *(np.flatnonzero(np.diff(chain_ends)) + 1).tolist(), stop - start]
             for first, after in pairwise(nodes):
-                if own[first] >= stop:
+                if chain_ends[first] >= stop:
                     across.append(
-                        AttentionSpanPair(stop, int(own[first]) + 1, start + first, start + after)
+                        AttentionSpanPair(
+                            stop, int(chain_ends[first]) + 1, start + first, start + after
+                        )
                     )
         return cls(
             ends=ends[0],
@@ -74,15 +76,15 @@ class AncestorMask:
         reach = self.longest if window is None else min(window, self.longest)
         if reach not in self._masks:
             places = torch.arange(len(self.ends), device=self.ends.device)
-            seen = (places <= places[:, None]) & (places[:, None] <= self.ends)
-            self._masks[reach] = seen & (self.positions[:, None] - self.positions < reach)
+            is_ancestor = (places <= places[:, None]) & (places[:, None] <= self.ends)
+            self._masks[reach] = is_ancestor & (self.positions[:, None] - self.positions < reach)
         return self._masks[reach]
 
     def block_mask(self) -> BlockMask:
         """Return the same for FlexAttention."""
         if not self._blocks:
             ends, places = self.ends, len(self.ends)
-            made = create_block_mask(
+            mask = create_block_mask(
                 lambda batch, head, query, key: (key <= query) & (query <= ends[key]),
                 B=1,
                 H=None,
@@ -90,5 +92,5 @@ class AncestorMask:
                 KV_LEN=places,
                 device=str(ends.device),
             )
-            self._blocks.append(made)
+            self._blocks.append(mask)
         return self._blocks[0]

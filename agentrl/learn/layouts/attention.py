@@ -82,14 +82,14 @@ def reading(
     """
     if not _takes_functions(model):
         smallest = torch.finfo(model.dtype).min
-        seen = ancestry.mask()[None, None]
-        return {"attention_mask": torch.where(seen, 0.0, smallest).to(model.dtype)}
+        mask = ancestry.mask()[None, None]
+        return {"attention_mask": torch.where(mask, 0.0, smallest).to(model.dtype)}
     if getattr(model.config.get_text_config(), "_attn_implementation", None) != NAME:
         model.set_attn_implementation(NAME)
     # A mask of four dimensions is passed on as it is, so transformers builds none of its own.
     placeholder = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ancestry.ends.device)
-    own = {} if kernel is None else {"kernel": kernel}
-    return {"attention_mask": placeholder, "ancestry": ancestry, **own}
+    kernel_args = {} if kernel is None else {"kernel": kernel}
+    return {"attention_mask": placeholder, "ancestry": ancestry, **kernel_args}
 
 
 class _Split(torch.autograd.Function):
@@ -109,19 +109,24 @@ class _Split(torch.autograd.Function):
         dtype = torch.promote_types(query.dtype, torch.float32)
         total = query.new_empty(1, places, heads, dtype=dtype).transpose(1, 2)
         for start, stop in ancestry.chains:
-            own = slice(start, stop)
-            parts = (x[:, :, own] for x in (query, key, value))
-            out[:, :, own], total[:, :, own] = _forward(*parts, 0.0, True, scale=scale)
+            chain = slice(start, stop)
+            parts = (x[:, :, chain] for x in (query, key, value))
+            out[:, :, chain], total[:, :, chain] = _forward(*parts, 0.0, True, scale=scale)
         for part in ancestry.across:
-            seen, asked = _spans(part)
-            found, weight = _forward(
-                query[:, :, asked], key[:, :, seen], value[:, :, seen], 0.0, False, scale=scale
+            key_span, query_span = _spans(part)
+            prefix_out, weight = _forward(
+                query[:, :, query_span],
+                key[:, :, key_span],
+                value[:, :, key_span],
+                0.0,
+                False,
+                scale=scale,
             )
-            before = total[:, :, asked]
+            before = total[:, :, query_span]
             both = torch.logaddexp(before, weight)
-            # out + share x (found - out), with the share of the keys that were added.
+            # out + share x (prefix_out - out), with the share of the keys that were added.
             share = (weight - both).exp_()[..., None].to(out.dtype)
-            out[:, :, asked].lerp_(found, share)
+            out[:, :, query_span].lerp_(prefix_out, share)
             before.copy_(both)
         ctx.save_for_backward(query, key, value, out, total)
         ctx.ancestry, ctx.scale = ancestry, scale
@@ -134,7 +139,7 @@ class _Split(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, None, None]:
         query, key, value, out, total = ctx.saved_tensors
         (grad,) = grad_outputs
-        found = [torch.empty_like(x) for x in (query, key, value)]
+        input_grads = [torch.empty_like(x) for x in (query, key, value)]
 
         def parts(asked: slice, seen: slice, *, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
             return _backward(
@@ -150,15 +155,17 @@ class _Split(torch.autograd.Function):
             )
 
         for start, stop in ctx.ancestry.chains:
-            own = slice(start, stop)
-            for whole, part in zip(found, parts(own, own, causal=True), strict=True):
-                whole[:, :, own] = part
+            chain = slice(start, stop)
+            for whole, part in zip(input_grads, parts(chain, chain, causal=True), strict=True):
+                whole[:, :, chain] = part
         for each in ctx.ancestry.across:
-            seen, asked = _spans(each)
-            shares = parts(asked, seen, causal=False)
-            for whole, span, part in zip(found, (asked, seen, seen), shares, strict=True):
+            key_span, query_span = _spans(each)
+            shares = parts(query_span, key_span, causal=False)
+            for whole, span, part in zip(
+                input_grads, (query_span, key_span, key_span), shares, strict=True
+            ):
                 whole[:, :, span] += part
-        return found[0], found[1], found[2], None, None
+        return input_grads[0], input_grads[1], input_grads[2], None, None
 
 
 def _spans(part: AttentionSpanPair) -> tuple[slice, slice]:

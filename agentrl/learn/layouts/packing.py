@@ -22,18 +22,18 @@ def pack(lengths: Sequence[int], shared: Sequence[int], *, limit_tokens: int) ->
     goes into the line that it shares most with, the first of equals, or into a new one.
     """
     lines: list[list[PackingUnit]] = []
-    held: list[int] = []
+    line_tokens: list[int] = []
     units = sorted(_units(lengths, shared, limit_tokens), key=lambda u: (-u.tokens, u.start))
     for unit in units:
         saved = [max(_overlap(unit, other, shared) for other in line) for line in lines]
-        fits = [i for i, n in enumerate(held) if n + unit.tokens - saved[i] <= limit_tokens]
+        fits = [i for i, n in enumerate(line_tokens) if n + unit.tokens - saved[i] <= limit_tokens]
         if fits:
-            chosen = max(fits, key=lambda i: (saved[i], -i))
-            lines[chosen].append(unit)
-            held[chosen] += unit.tokens - saved[chosen]
+            index = max(fits, key=lambda i: (saved[i], -i))
+            lines[index].append(unit)
+            line_tokens[index] += unit.tokens - saved[index]
         else:
             lines.append([unit])
-            held.append(unit.tokens)
+            line_tokens.append(unit.tokens)
     return [[i for unit in line for i in range(unit.start, unit.stop)] for line in lines]
 
 

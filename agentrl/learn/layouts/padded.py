@@ -60,8 +60,8 @@ class PaddedLayout:
 
 def forward_tokens(mask: Sequence[bool] | Bool[ndarray, " tokens"]) -> int:
     """Return the index of the last True, which is predicted from the tokens before it."""
-    chosen = np.flatnonzero(mask)
-    return int(chosen[-1]) if len(chosen) else 0
+    indices = np.flatnonzero(mask)
+    return int(indices[-1]) if len(indices) else 0
 
 
 def pad(rows: Sequence[ndarray]) -> ndarray:
@@ -79,16 +79,16 @@ def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
     more than `PADDING_TOKENS` and more than an eighth of what the micro-batch holds.
     """
     batches: list[list[int]] = []
-    widest = held = 0
+    widest = batch_tokens = 0
     for index in sorted(range(len(widths)), key=lambda i: (-widths[i], i)):
         check_length(widths[index], limit_tokens=limit_tokens)
         padded = widest * (len(batches[-1]) + 1) if batches else 0
-        padding = padded - held - widths[index]
-        if not batches or padded > limit_tokens or padding > max(PADDING_TOKENS, held // 8):
+        padding = padded - batch_tokens - widths[index]
+        if not batches or padded > limit_tokens or padding > max(PADDING_TOKENS, batch_tokens // 8):
             batches.append([])
-            widest, held = widths[index], 0
+            widest, batch_tokens = widths[index], 0
         batches[-1].append(index)
-        held += widths[index]
+        batch_tokens += widths[index]
     return batches
 
 
@@ -99,12 +99,12 @@ def shown_by(
 ) -> tuple[SequenceImages, ...]:
     """Return the images of the sequences that show any. `laid` holds for each sequence its line and
     the places of the tokens that are read."""
-    found: list[SequenceImages] = []
+    images: list[SequenceImages] = []
     for sequence, (line, places) in zip(sequences, laid, strict=True):
         spans = tuple(span for span in sequence.images if span.stop <= len(places))
         if spans:
-            found.append(SequenceImages(line, torch.from_numpy(places), spans, processor))
-    return tuple(found)
+            images.append(SequenceImages(line, torch.from_numpy(places), spans, processor))
+    return tuple(images)
 
 
 def check_length(tokens: int, *, limit_tokens: int) -> None:

@@ -65,12 +65,12 @@ def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: SortedSequences) -> P
     for index, shared in zip(ordered.order, ordered.shared, strict=True):
         ends[path[shared:]] = used - 1
         row = rows[index]
-        own = slice(used, used + len(row) - shared)
-        token_ids[own] = row[shared:]
-        positions[own] = np.arange(shared, len(row))
-        path = np.concatenate([path[:shared], np.arange(own.start, own.stop)])
+        span = slice(used, used + len(row) - shared)
+        token_ids[span] = row[shared:]
+        positions[span] = np.arange(shared, len(row))
+        path = np.concatenate([path[:shared], np.arange(span.start, span.stop)])
         paths[index] = path
-        used = own.stop
+        used = span.stop
     ends[path] = used - 1
     return PrefixTrie(token_ids, positions, ends, tuple(paths))
 
@@ -90,22 +90,22 @@ def tokens_of(
     processor: ImageProcessor | None = None,
 ) -> ModelInputs:
     """Return the sequences as the one line of `trie`, asked once for every token they share."""
-    kept = [s.mask[1 : len(path) + 1] for s, path in zip(sequences, trie.paths, strict=True)]
-    pairs = list(zip(sequences, trie.paths, kept, strict=True))
-    places = np.concatenate([path[chosen] for _, path, chosen in pairs])
+    masks = [s.mask[1 : len(path) + 1] for s, path in zip(sequences, trie.paths, strict=True)]
+    pairs = list(zip(sequences, trie.paths, masks, strict=True))
+    places = np.concatenate([path[mask] for _, path, mask in pairs])
     targets = np.concatenate([s.token_ids[1 : len(c) + 1][c] for s, _, c in pairs])
     base = int(targets.max(initial=0)) + 1
-    asked, entries = np.unique(places * base + targets, return_inverse=True)
+    codes, entries = np.unique(places * base + targets, return_inverse=True)
 
     def line(values: Int[ndarray, " places"]) -> torch.Tensor:
         return torch.from_numpy(values)[None].to(device)
 
     return ModelInputs(
         inputs=line(np.maximum(trie.token_ids, 0)),
-        predictions=torch.from_numpy(asked // base).to(device),
-        targets=torch.from_numpy(asked % base).to(device),
+        predictions=torch.from_numpy(codes // base).to(device),
+        targets=torch.from_numpy(codes % base).to(device),
         entries=torch.from_numpy(entries).to(device),
-        mask=torch.from_numpy(pad(kept)).to(device),
+        mask=torch.from_numpy(pad(masks)).to(device),
         positions=line(trie.positions),
         ends=line(trie.ends),
         shown=shown_by(sequences, [(0, path) for path in trie.paths], processor),

@@ -47,8 +47,8 @@ def gspo(
     ROLL's segment ratio.
     """
     means = segment_means(log_ratio.detach(), mask, segments)
-    own = means + log_ratio - log_ratio.detach()
-    current = own.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_CEILING).exp()
+    log_importance = means + log_ratio - log_ratio.detach()
+    current = log_importance.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_CEILING).exp()
     return pessimistic(current, current.clamp(1 - clip_low, 1 + clip_high), advantages)
 
 

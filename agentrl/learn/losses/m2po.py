@@ -26,12 +26,12 @@ ROUNDING = 1e-5
 
 def exact_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
     """Return T with mean(min(squares, T^2)) = `budget`; infinite where the mean is not above it."""
-    rising, spent, left = _ranked(squares)
-    over = spent + left * rising > budget * len(rising)
+    rising, spent, counts = _ranked(squares)
+    over = spent + counts * rising > budget * len(rising)
     if not over.any():
         return math.inf
     first = int(over.int().argmax())
-    return math.sqrt((budget * len(rising) - float(spent[first])) / float(left[first]))
+    return math.sqrt((budget * len(rising) - float(spent[first])) / float(counts[first]))
 
 
 def token_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
@@ -63,8 +63,8 @@ def mask_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
 def _ranked(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the squares in rising order, the sum of those before each, and how many are left."""
     rising = squares.sort().values
-    left = torch.arange(len(rising), 0, -1, device=rising.device)
-    return rising, rising.cumsum(0) - rising, left
+    counts = torch.arange(len(rising), 0, -1, device=rising.device)
+    return rising, rising.cumsum(0) - rising, counts
 
 
 def harmful(

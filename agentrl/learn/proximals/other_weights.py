@@ -37,9 +37,9 @@ def anchor_of(
         case SnapshotProximal():
             return WeightSnapshots(evidence, versions=section.versions)
         case _:
-            if found := sorted(needs & ELSEWHERE):
+            if extra_needs := sorted(needs & ELSEWHERE):
                 raise ConfigError(
-                    f"a method of learn needs {', '.join(found)}, and learn.proximal is "
+                    f"a method of learn needs {', '.join(extra_needs)}, and learn.proximal is "
                     f"{section.name}, which keeps none; choose ewma, revised_ewma or snapshot"
                 )
             return ProximalWeights()

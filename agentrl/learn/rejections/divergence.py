@@ -66,10 +66,10 @@ def within(
     code holds them against k1, the logarithm of the inverse ratio, which differs unless they are
     each other's inverse.
     """
-    found = statistic(tokens, name)
+    values = statistic(tokens, name)
     if name.endswith("k1"):
-        return (math.log(lower) <= -found) & (-found <= math.log(upper))
-    return found <= upper
+        return (math.log(lower) <= -values) & (-values <= math.log(upper))
+    return values <= upper
 
 
 def _bind(section: DivergenceRejection) -> RejectionFunction:

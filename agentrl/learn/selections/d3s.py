@@ -40,8 +40,8 @@ def d3s(
     there = [row for row in rows if row.sample.sampled_tokens]
     count = min(len(there), max(2, rounded(_now(samples, moment) * len(there))))
     credit = np.array([_credit_of_row(row) for row in there])
-    chosen = [there[i] for i in furthest_apart(credit, count, ties=ties)]
-    return _cut(chosen, _now(tokens, moment), ties)
+    selection = [there[i] for i in furthest_apart(credit, count, ties=ties)]
+    return _cut(selection, _now(tokens, moment), ties)
 
 
 def furthest_apart(
@@ -70,9 +70,9 @@ def most_credit(
 ) -> Bool[ndarray, " tokens"]:
     """Return the mask of the top `share` of all tokens by score, at least one."""
     count = min(len(scores), max(1, rounded(share * len(scores))))
-    kept = np.zeros(len(scores), dtype=bool)
-    kept[np.lexsort((ties.permutation(len(scores)), -scores))[:count]] = True
-    return kept
+    mask = np.zeros(len(scores), dtype=bool)
+    mask[np.lexsort((ties.permutation(len(scores)), -scores))[:count]] = True
+    return mask
 
 
 def rounded(count: float) -> int:
@@ -83,16 +83,16 @@ def rounded(count: float) -> int:
 def _cut(rows: Sequence[CreditedSample], share: float, ties: Generator) -> list[CreditedSample]:
     # The ranks are those of all tokens that are left, so no micro-batch can change them.
     scores = [_scores(row) for row in rows]
-    kept = most_credit(np.concatenate([*scores, np.empty(0)]), share, ties=ties)
-    found: list[CreditedSample] = []
+    keep_mask = most_credit(np.concatenate([*scores, np.empty(0)]), share, ties=ties)
+    results: list[CreditedSample] = []
     at = 0
-    for row, own in zip(rows, scores, strict=True):
+    for row, row_scores in zip(rows, scores, strict=True):
         mask = row.sample.mask.copy()
-        mask[row.sample.mask] = kept[at : at + len(own)]
-        at += len(own)
+        mask[row.sample.mask] = keep_mask[at : at + len(row_scores)]
+        at += len(row_scores)
         if mask.any():
-            found.append(replace(row, sample=replace(row.sample, mask=mask)))
-    return found
+            results.append(replace(row, sample=replace(row.sample, mask=mask)))
+    return results
 
 
 def _credit_of_row(row: CreditedSample) -> float:

@@ -19,9 +19,9 @@ def overlong(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[C
     weights alone. Source: Yu et al. 2025 (arXiv 2503.14476), overlong filtering.
     """
     del moment
-    kept = [row for row in rows if not row.sample.truncated]
-    if any(row.sample.sampled_tokens for row in kept):
-        return kept
+    complete_rows = [row for row in rows if not row.sample.truncated]
+    if any(row.sample.sampled_tokens for row in complete_rows):
+        return complete_rows
     return [replace(row, advantages=np.zeros_like(row.advantages)) for row in rows]
 
 

@@ -31,16 +31,16 @@ def rounds(costs: Sequence[int], *, ranks: int) -> tuple[tuple[int | None, ...],
     if ranks < 1:
         raise ValueError(f"{ranks} ranks can compute nothing; there is at least one")
     order = sorted(range(len(costs)), key=lambda i: (-costs[i], i))
-    held = [0] * ranks
-    found: list[tuple[int | None, ...]] = []
+    loads = [0] * ranks
+    schedule: list[tuple[int | None, ...]] = []
     for start in range(0, len(order), ranks):
-        own: list[int | None] = [None] * ranks
-        free = sorted(range(ranks), key=lambda rank: (held[rank], rank))
+        assignment: list[int | None] = [None] * ranks
+        free = sorted(range(ranks), key=lambda rank: (loads[rank], rank))
         for rank, index in zip(free, order[start : start + ranks], strict=False):
-            own[rank] = index
-            held[rank] += costs[index]
-        found.append(tuple(own))
-    return tuple(found)
+            assignment[rank] = index
+            loads[rank] += costs[index]
+        schedule.append(tuple(assignment))
+    return tuple(schedule)
 
 
 def split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: int) -> PassPlan:
@@ -70,7 +70,7 @@ def split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: 
 
 def _split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: int) -> PassPlan:
     plan = layout.plan(sequences)
-    costs = [layout.places([sequences[i] for i in chosen]) for chosen in plan]
+    costs = [layout.places([sequences[i] for i in indices]) for indices in plan]
     table = rounds(costs, ranks=ranks)
     return PassPlan(
         passes=tuple(

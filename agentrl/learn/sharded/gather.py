@@ -62,11 +62,11 @@ def _of_shards(
     size = group.size()
     # As `torch.chunk` divides rows: all have as many, but for the last ones.
     share = -(-value.shape[0] // size) * (value.numel() // max(1, value.shape[0]))
-    own = local(value).flatten()
+    shard = local(value).flatten()
     step = max(1, BUCKET_BYTES // (size * dtype.itemsize))
     for begin in range(0, share, step):
         length = min(step, share - begin)
-        mine = own[begin : begin + length].to(dtype)
+        mine = shard[begin : begin + length].to(dtype)
         sent = pad(mine, (0, length - len(mine)))
         parts = [torch.empty_like(sent) for _ in range(size)] if group.rank() == 0 else None
         # As bytes, which every backend carries.

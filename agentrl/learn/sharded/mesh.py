@@ -37,8 +37,8 @@ class MeshRanks(TrainerRanks):
 
     def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return this rank's passes; see `split`."""
-        own = split(layout, sequences, ranks=self.size).passes[self.rank]
-        return [list(chosen) for chosen in own]
+        passes = split(layout, sequences, ranks=self.size).passes[self.rank]
+        return [list(indices) for indices in passes]
 
     def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
         """Keep a part of every weight only; see `shard`."""
@@ -64,8 +64,8 @@ class MeshRanks(TrainerRanks):
     def add_gradients(self, module: nn.Module) -> None:
         """Let every rank have the sum of the gradients of a module that is whole on each."""
         for parameter in module.parameters():
-            own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = self.total(own)
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = self.total(gradient)
 
     def gathered(
         self,
@@ -91,8 +91,8 @@ class MeshRanks(TrainerRanks):
 
     def check_same(self, digest: Callable[[], str], what: str) -> None:
         """Raise `LearnError` if ranks have different digests of what has to be the same."""
-        found = self._gathered(digest())
-        if len(set(found)) > 1:
+        digests = self._gathered(digest())
+        if len(set(digests)) > 1:
             raise LearnError(
                 f"{what} is not the same on all {self.size} ranks: a method of yours draws random "
                 "numbers, or depends on the process; let it depend on its arguments alone, or set "
@@ -106,9 +106,9 @@ class MeshRanks(TrainerRanks):
         return shared[0]
 
     def _gathered(self, value: T) -> list[T]:
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value, group=self._control)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._control)
+        return values
 
 
 def _on_cpu(value: Any) -> Any:

@@ -109,13 +109,13 @@ class _Member:
 
     def wait_ready(self, within_s: float) -> None:
         try:
-            said = self.connection.recv() if self.connection.poll(within_s) else None
+            reply = self.connection.recv() if self.connection.poll(within_s) else None
         except (EOFError, OSError):
             self.process.wait(END_S)
             raise LearnError(f"rank {self.rank} of the trainer ended: {self.said}") from None
-        if isinstance(said, AgentrlError):
-            raise said
-        if said != READY:
+        if isinstance(reply, AgentrlError):
+            raise reply
+        if reply != READY:
             raise LearnError(
                 f"rank {self.rank} of the trainer was not ready in time (learn.devices.start_s); "
                 f"it wrote: {self.said}"

@@ -62,6 +62,6 @@ def _root(model: Any) -> FSDPModule:
 
 def _within(model: nn.Module, compute: Callable[[], Parts]) -> Parts:
     del model
-    found: Any = compute()
+    parts: Any = compute()
     # The backward pass of the model begins at these; at a view's base it would not be noticed.
-    return tuple(each.clone() if each._is_view() else each for each in found)  # pyright: ignore[reportReturnType]
+    return tuple(each.clone() if each._is_view() else each for each in parts)  # pyright: ignore[reportReturnType]

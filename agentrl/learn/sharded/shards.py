@@ -25,14 +25,14 @@ def read_shards(
 
     Without a group everything is read whole, by this process alone.
     """
-    found: dict[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
+    metadata: dict[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
     state: dict[str, Tensor] = {}
-    for name, kept in found.items():
-        given = like.get(name)
-        if given is not None and given.shape == kept.size:
-            state[name] = torch.empty_like(given, dtype=kept.properties.dtype)
+    for name, entry in metadata.items():
+        template = like.get(name)
+        if template is not None and template.shape == entry.size:
+            state[name] = torch.empty_like(template, dtype=entry.properties.dtype)
         else:
-            state[name] = torch.empty(kept.size, dtype=kept.properties.dtype)
+            state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
     with warnings.catch_warnings():
         # That one process alone reads, which is what is meant.
         warnings.simplefilter("ignore", UserWarning)

@@ -80,9 +80,9 @@ def follow(launch: TorchrunLaunch) -> None:
     trainer = follower(awaited_setup(store, launch), lambda: None, store)
     ranks = trainer.ranks
     assert isinstance(ranks, MeshRanks)
-    done = 0
-    while _awaited(store, _key(done)) == b"go":
-        done += 1
+    step = 0
+    while _awaited(store, _key(step)) == b"go":
+        step += 1
         command: RankCommand = ranks.broadcast(None)
         command.run(trainer)
     leave()

@@ -58,8 +58,8 @@ def _opened(image: Image) -> "PIL.Image.Image":
         try:
             picture = PIL.Image.open(io.BytesIO(data), formats=FORMATS)
         except PIL.UnidentifiedImageError as error:
-            known = ", ".join(FORMATS)
-            raise EnvError(f"{_said(image)} are no image that is read here ({known})") from error
+            formats = ", ".join(FORMATS)
+            raise EnvError(f"{_said(image)} are no image that is read here ({formats})") from error
     _check_size(image, picture.size)
     return picture
 

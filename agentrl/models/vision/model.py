@@ -70,11 +70,11 @@ def features_of(eye: Any, images: Sequence[ImagePatches]) -> list[ImageFeatures]
     device = next(eye.visual.parameters()).device
     values = torch.from_numpy(np.concatenate([image.values for image in images])).to(device)
     grids = torch.tensor([image.grid for image in images], device=device)
-    made = eye.get_image_features(values, grids, return_dict=True)
-    deep: Sequence[Sequence[Tensor]] = getattr(made, "deepstack_features", None) or ()
+    outputs = eye.get_image_features(values, grids, return_dict=True)
+    deep: Sequence[Sequence[Tensor]] = getattr(outputs, "deepstack_features", None) or ()
     return [
         ImageFeatures(embeddings, tuple(level[at] for level in deep))
-        for at, embeddings in enumerate(made.pooler_output)
+        for at, embeddings in enumerate(outputs.pooler_output)
     ]
 
 
@@ -109,16 +109,16 @@ def reading(
     }
     order = sorted(placed)
     patches = {placed[at][1].image: placed[at][0].patches(placed[at][1]) for at in order}
-    made = dict(zip(patches, features_of(model.model, [*patches.values()]), strict=True))
-    features = [made[placed[at][1].image] for at in order]
+    image_features = dict(zip(patches, features_of(model.model, [*patches.values()]), strict=True))
+    features = [image_features[placed[at][1].image] for at in order]
     mask = torch.zeros(inputs.shape, dtype=torch.bool, device=inputs.device)
     for line, place in order:
         span = placed[line, place][1]
         mask[line, place : place + span.stop - span.start] = True
     embeddings = model.get_input_embeddings()(inputs)
-    seen = torch.cat([one.embeddings for one in features]).to(embeddings.dtype)
+    image_embeds = torch.cat([one.embeddings for one in features]).to(embeddings.dtype)
     called: dict[str, Any] = {
-        "inputs_embeds": embeddings.masked_scatter(mask[..., None], seen),
+        "inputs_embeds": embeddings.masked_scatter(mask[..., None], image_embeds),
         "position_ids": _positions(model.model, inputs, shown, positions),
         "use_cache": False,
     }

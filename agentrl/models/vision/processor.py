@@ -54,15 +54,15 @@ class ImageCache(Generic[T]):
             if image in self._held:
                 self._held.move_to_end(image)
                 return self._held[image]
-        made = self._make(image)
+        value = self._make(image)
         with self._lock:
             if image not in self._held:
-                self._held[image] = made
-                self._bytes += self._size(made) + len(image.data)
+                self._held[image] = value
+                self._bytes += self._size(value) + len(image.data)
             while self._bytes > self._limit and len(self._held) > 1:
                 old, dropped = self._held.popitem(last=False)
                 self._bytes -= self._size(dropped) + len(old.data)
-        return made
+        return value
 
     def has(self, image: Image) -> bool:
         """Return whether what is made of an image is there."""
@@ -138,11 +138,11 @@ class ImageProcessor:
         """Raise `ValueError` unless every image has its own tokens at its place."""
         end = 0
         for span in spans:
-            wanted = self.tokens(span.image)
+            count = self.tokens(span.image)
             # Two images side by side would be one to what counts their positions.
-            if span.start <= end or span.stop > len(token_ids) or span.stop - span.start != wanted:
+            if span.start <= end or span.stop > len(token_ids) or span.stop - span.start != count:
                 raise ValueError(
-                    f"an image of {wanted} tokens is said to be at {span.start} to {span.stop} of "
+                    f"an image of {count} tokens is said to be at {span.start} to {span.stop} of "
                     f"{len(token_ids)} tokens, what comes before it ending at {end}; there must be "
                     "text before an image, and between two of them"
                 )
@@ -156,15 +156,15 @@ class ImageProcessor:
     def _counted(self, image: Image) -> int:
         width, height = read_size(image)
         try:
-            found = self._processor.get_number_of_image_patches(height, width)
+            patches = self._processor.get_number_of_image_patches(height, width)
         except ValueError as error:
             raise EnvError(f"an image of {width} x {height} pixels: {error}") from error
-        return int(found) // self._processor.merge_size**2
+        return int(patches) // self._processor.merge_size**2
 
     def _cut(self, image: Image) -> ImagePatches:
-        made = self._processor(images=[decode_image(image)], return_tensors="np")
-        grid = tuple(int(n) for n in made["image_grid_thw"][0])
-        values = np.ascontiguousarray(made["pixel_values"], dtype=np.float32)
+        outputs = self._processor(images=[decode_image(image)], return_tensors="np")
+        grid = tuple(int(n) for n in outputs["image_grid_thw"][0])
+        values = np.ascontiguousarray(outputs["pixel_values"], dtype=np.float32)
         return ImagePatches(values, (grid[0], grid[1], grid[2]))
 
 
@@ -175,8 +175,8 @@ def new_processor(*, patch_size: int, max_pixels: int, token_id: int) -> ImagePr
 
     size = {"shortest_edge": (2 * patch_size) ** 2, "longest_edge": max_pixels}
     kind: Any = Qwen2VLImageProcessorPil
-    made = kind(patch_size=patch_size, merge_size=2, temporal_patch_size=2, size=size)
-    return ImageProcessor(made, token_id=token_id)
+    processor = kind(patch_size=patch_size, merge_size=2, temporal_patch_size=2, size=size)
+    return ImageProcessor(processor, token_id=token_id)
 
 
 def _check_pillow(why: str) -> None:

@@ -155,11 +155,11 @@ class ObservedSignals:
             return None
         root = self.root_sum / self.roots
         opening = (self.root_sum, self.roots) if split.count_opening else (0.0, 0)
-        seen = self.tools + opening[1]
+        signals = self.tools + opening[1]
         return root_share(
             leaves,
             root=root,
-            tool=(self.tool_sum + opening[0]) / seen if seen else root,
+            tool=(self.tool_sum + opening[0]) / signals if signals else root,
             temperature=split.temperature,
             form=split.form,
         )

@@ -112,15 +112,17 @@ class EntropyBalancedTopology:
         value = before.last if self.delayed else boundary.probe and boundary.probe.value
         rise = None if value is None or line.first is None else value - line.first
         free = max(0, growth.ledger.open - max(0, state.roots - growth.roots))
-        made = self._decided(state, boundary, line, rise=rise, free=free)
-        if made.reason != "branched":
+        decision = self._decided(state, boundary, line, rise=rise, free=free)
+        if decision.reason != "branched":
             growth = growth.put(replace(line, streak=0))
-            return replace(state, growth=growth), made
+            return replace(state, growth=growth), decision
         line = replace(line, streak=line.streak + 1, branches=line.branches + 1)
         heir = line if self.inherit_first else replace(line, first=None)
-        count = sum(draw < made.chance.value for draw in made.draws) if made.chance else 0
+        count = (
+            sum(draw < decision.chance.value for draw in decision.draws) if decision.chance else 0
+        )
         growth, children = growth.put(line).branch(origin_of(boundary), count, inherit=heir)
-        return replace(state, growth=growth), replace(made, children=children)
+        return replace(state, growth=growth), replace(decision, children=children)
 
     def fork_failed(
         self, state: EntropyBalancedState, start: PlannedRollout

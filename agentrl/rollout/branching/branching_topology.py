@@ -140,19 +140,19 @@ class BranchingTopology(RolloutTopology):
 
     def wanted(self, group: GroupState) -> int:
         """Return the roots at first, then what the topology begins without a fork."""
-        known = self._groups.get(group.number)
-        if known is None and group.started:
+        entry = self._groups.get(group.number)
+        if entry is None and group.started:
             # It was kept complete, without a note: one that has become too old plays alone.
             return 0
-        if known is None:
-            known = self._groups[group.number] = self._fresh(group.target)
-        if known.growing is None:
-            missing = max(0, known.roots - known.owed)
+        if entry is None:
+            entry = self._groups[group.number] = self._fresh(group.target)
+        if entry.growing is None:
+            missing = max(0, entry.roots - entry.owed)
         else:
-            more = group.target - known.target
-            known.target += more
-            missing = more + max(0, len(known.pending) - known.owed)
-        known.owed += missing
+            more = group.target - entry.target
+            entry.target += more
+            missing = more + max(0, len(entry.pending) - entry.owed)
+        entry.owed += missing
         return missing
 
     def ended(self, attempt: RolloutKey, leaf: Leaf) -> None:
@@ -177,10 +177,10 @@ class BranchingTopology(RolloutTopology):
 
     def over(self, group: int) -> None:
         """Close a group's worlds, learn from it, and hand its decisions on."""
-        gone = self._groups.pop(group, None)
-        if gone is None or gone.growing is None or gone.tree is None:
+        entry = self._groups.pop(group, None)
+        if entry is None or entry.growing is None or entry.tree is None:
             return
-        growing = gone.growing
+        growing = entry.growing
         self._close_later(growing, growing.abandon())
         observed = (
             growing.state.observed if isinstance(growing.state, EntropyBalancedState) else None
@@ -189,7 +189,7 @@ class BranchingTopology(RolloutTopology):
             self.topology = replace(self.topology, prior=self.topology.prior + observed)
         shaped = BranchingSummary(
             group=group,
-            tree=gone.tree,
+            tree=entry.tree,
             decisions=tuple(growing.decisions),
             copies=tuple(growing.copies),
             observed=observed,
@@ -238,8 +238,8 @@ class BranchingTopology(RolloutTopology):
         live = growing.restore(
             tree.events, lambda origin: _place(group, tree, origin), copies=tree.copies
         )
-        known = _Group(topology, group.size, growing=growing, tree=group.tree, kept=tree)
-        known.chains |= tree.alone
+        entry = _Group(topology, group.size, growing=growing, tree=group.tree, kept=tree)
+        entry.chains |= tree.alone
         paths = {start.path for start in live}
         for member in group.members:
             start, goes_on = tree.latest(member.sample)
@@ -249,21 +249,21 @@ class BranchingTopology(RolloutTopology):
             if is_live and member.leaf is None:
                 seated = _Seated(start, goes_on=goes_on)
                 seated.tokens = topology.growth(growing.state).line(start.path).tokens
-                known.seated[member.sample] = seated
+                entry.seated[member.sample] = seated
             elif not is_live and tree.has_ended(start.path):
-                known.seated[member.sample] = _Seated(start, ended=True)
-            if member.stand is not None and not known.seated.get(member.sample):
+                entry.seated[member.sample] = _Seated(start, ended=True)
+            if member.stand is not None and not entry.seated.get(member.sample):
                 return False
         if group.complete:
-            self._groups[group.number] = known
+            self._groups[group.number] = entry
             return True
-        taken = {seated.start.path for seated in known.seated.values()}
-        known.pending += [start for start in live if start.path not in taken]
-        known.owed = seats - len({*known.seated} | known.chains)
-        known.target = (
-            tree.grows.leaves + len(known.chains) + max(0, known.owed - len(known.pending))
+        slot_paths = {seated.start.path for seated in entry.seated.values()}
+        entry.pending += [start for start in live if start.path not in slot_paths]
+        entry.owed = seats - len({*entry.seated} | entry.chains)
+        entry.target = (
+            tree.grows.leaves + len(entry.chains) + max(0, entry.owed - len(entry.pending))
         )
-        self._groups[group.number] = known
+        self._groups[group.number] = entry
         return True
 
     def _fresh(self, target: int) -> _Group:
@@ -503,8 +503,8 @@ def _relivable(seat: RolloutSlot, *, decided: bool) -> ResumePoint:
     assert stand is not None
     if decided or not stand.begun or stand.node is None:
         return stand
-    left, at = len(stand.begun), stand.node
-    while at is not None and left > 0:
+    remaining_tokens, at = len(stand.begun), stand.node
+    while at is not None and remaining_tokens > 0:
         node = seat.tree.node(at)
-        left, at = left - len(node.token_ids), node.parent
+        remaining_tokens, at = remaining_tokens - len(node.token_ids), node.parent
     return replace(stand, begun=(), node=at)

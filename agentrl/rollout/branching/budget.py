@@ -61,8 +61,8 @@ class BudgetLedger:
 
     def take(self, count: int) -> tuple["BudgetLedger", tuple[int, ...]]:
         """Return the lowest free samples, at most `count`, now live."""
-        taken = self.free[: max(0, min(count, self.open))]
-        return replace(self, free=self.free[len(taken) :], live=(*self.live, *taken)), taken
+        samples = self.free[: max(0, min(count, self.open))]
+        return replace(self, free=self.free[len(samples) :], live=(*self.live, *samples)), samples
 
     def give_back(self, sample: int) -> "BudgetLedger":
         """Return a ledger on which a live sample is free again."""

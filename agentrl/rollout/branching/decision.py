@@ -103,8 +103,8 @@ def explain(decision: BranchDecision) -> str:
     """Return in one sentence what happened at a boundary, and why."""
     where = f"trajectory {name_of(decision.boundary.path)}, turn {decision.boundary.turn}"
     parts = [part for part in (_signal(decision), _chance(decision), _draws(decision)) if part]
-    told = f" ({'; '.join(parts)})" if parts else ""
-    return f"{where}: {_outcome(decision)}{told}"
+    details = f" ({'; '.join(parts)})" if parts else ""
+    return f"{where}: {_outcome(decision)}{details}"
 
 
 def name_of(path: Path) -> str:

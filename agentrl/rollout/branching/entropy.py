@@ -89,10 +89,10 @@ class EntropySignal:
 
         Tokens beyond the signal's own number are left out. None when nothing was reported.
         """
-        kept = [row for row in logprobs[: self.tokens] if row]
-        if not kept:
+        rows = [row for row in logprobs[: self.tokens] if row]
+        if not rows:
             return None
-        each = [bounds(row, vocabulary=self.vocabulary, top_k=self.top_k) for row in kept]
+        each = [bounds(row, vocabulary=self.vocabulary, top_k=self.top_k) for row in rows]
         total = sum(one.point(self.tail) for one in each)
         scale = math.log(self.vocabulary) if self.unit == "log_vocabulary" else 1.0
         return EntropyProbe(
@@ -125,23 +125,23 @@ def bounds(
             f"{len(logprobs)} log-probs of a vocabulary of {vocabulary} tokens; pass those of the "
             "most likely ones, at least one"
         )
-    known = [math.exp(x) for x in logprobs]
-    mass = math.fsum(known)
+    probs = [math.exp(x) for x in logprobs]
+    mass = math.fsum(probs)
     if not mass <= 1 + _ROUNDING:
         raise ValueError(
             f"the reported log-probs add up to a probability of {mass:g}; pass log-probs of one "
             "distribution, in nats"
         )
-    reported = math.fsum(_part(p) for p in known)
-    left, others = max(0.0, 1 - mass), vocabulary - len(known)
-    if others == 0 or left <= _ROUNDING:
+    reported = math.fsum(_part(p) for p in probs)
+    tail_mass, others = max(0.0, 1 - mass), vocabulary - len(probs)
+    if others == 0 or tail_mass <= _ROUNDING:
         return EntropyBounds(reported, reported, reported)
-    most = min(known[:top_k])
+    most = min(probs[:top_k])
     # Rounded log-probs may leave a tail that k-th-likely tokens cannot quite hold.
-    most = max(most, left / others)
-    full = min(math.floor(left / most), others)
-    least = full * _part(most) + _part(max(0.0, left - full * most))
-    greatest = left * math.log(others / left)
+    most = max(most, tail_mass / others)
+    full = min(math.floor(tail_mass / most), others)
+    least = full * _part(most) + _part(max(0.0, tail_mass - full * most))
+    greatest = tail_mass * math.log(others / tail_mass)
     return EntropyBounds(reported, reported + min(least, greatest), reported + greatest)
 
 

@@ -251,8 +251,8 @@ class TreeGrpoTopology:
             return replace(state, growth=growth), ()
         starts: list[PlannedRollout] = []
         for place in tree.picks[: self.width]:
-            growth, made = growth.branch(place, 1)
-            starts += made
+            growth, rollouts = growth.branch(place, 1)
+            starts += rollouts
         tree = replace(tree, picks=tree.picks[self.width :])
         return replace(state, growth=growth, trees=_put(state.trees, number, tree)), tuple(starts)
 
@@ -268,13 +268,13 @@ class TreeGrpoTopology:
         self, growth: TreeState, number: int, tree: TreeExpansion, here: BranchPoint
     ) -> TreeExpansion:
         """Return the tree after a place came up: each reservoir takes the n-th with chance 1/n."""
-        seen = tree.seen + 1
+        count = tree.seen + 1
         # Counted from the end, a reservoir keeps its number while those before it are used up.
         picks = tuple(
-            here if self._draw(growth, number, seen, len(tree.picks) - i) < 1 / seen else pick
+            here if self._draw(growth, number, count, len(tree.picks) - i) < 1 / count else pick
             for i, pick in enumerate(tree.picks)
         )
-        return replace(tree, picks=picks, seen=seen)
+        return replace(tree, picks=picks, seen=count)
 
     def _draw(self, growth: TreeState, number: int, seen: int, reservoir: int) -> float:
         return self.draw(growth.seed, growth.task_id, ("expand", number, seen, reservoir))

@@ -114,12 +114,12 @@ class TreeGrowth(Generic[S]):
         self.decisions += decisions
         self.copies += copies
         for origin in topology.kept(self.state):
-            if found := place(origin):
-                self._held[origin] = EnvFork(found, None)
+            if position := place(origin):
+                self._held[origin] = EnvFork(position, None)
         live = tuple(line.start for line in topology.growth(self.state).lines)
         for start in live:
-            if start.origin.turn and (found := place(start.origin)):
-                self._waiting[start.path] = EnvFork(found, None)
+            if start.origin.turn and (position := place(start.origin)):
+                self._waiting[start.path] = EnvFork(position, None)
         return live
 
     def env_seed(self, start: PlannedRollout) -> int:
@@ -154,12 +154,12 @@ class TreeGrowth(Generic[S]):
         """Ask the topology, and make the copies it wants while the world stands still."""
         self.state, decision = self.topology.at_boundary(self.state, boundary)
         self._note(boundary, decision)
-        left = deque(decision.children)
+        queue = deque(decision.children)
         try:
-            while left:
+            while queue:
                 source, late = EnvFork(place, env), self.replays_late
-                world = await self._copied(left[0].origin, left[0].path, source, later=late)
-                child = left.popleft()
+                world = await self._copied(queue[0].origin, queue[0].path, source, later=late)
+                child = queue.popleft()
                 if world is None:
                     begin(self.fork_failed(child))
                 else:
@@ -167,7 +167,7 @@ class TreeGrowth(Generic[S]):
                     begin([child])
         finally:
             # Whoever stops the parent meanwhile must not take these places with it.
-            for child in left:
+            for child in queue:
                 begin(self.fork_failed(child))
         origin = BranchPoint(path=boundary.path, turn=boundary.turn)
         # A root that failed and was begun again passes places that are held already.
@@ -197,17 +197,17 @@ class TreeGrowth(Generic[S]):
 
     def release(self) -> list[Env]:
         """Let go of the worlds that nothing can begin from any more, and return them."""
-        kept = self.topology.kept(self.state)
+        origins = self.topology.kept(self.state)
         live = {line.start.path for line in self.topology.growth(self.state).lines}
-        gone = [self._held.pop(origin) for origin in [*self._held] if origin not in kept]
-        gone += [self._waiting.pop(path) for path in [*self._waiting] if path not in live]
-        return [world.env for world in gone if world.env is not None]
+        worlds = [self._held.pop(origin) for origin in [*self._held] if origin not in origins]
+        worlds += [self._waiting.pop(path) for path in [*self._waiting] if path not in live]
+        return [world.env for world in worlds if world.env is not None]
 
     def abandon(self) -> list[Env]:
         """Let go of all worlds, and return them."""
-        gone = (*self._held.values(), *self._waiting.values())
+        worlds = (*self._held.values(), *self._waiting.values())
         self._held, self._waiting = {}, {}
-        return [world.env for world in gone if world.env is not None]
+        return [world.env for world in worlds if world.env is not None]
 
     async def close(self, worlds: Iterable[Env]) -> None:
         """Close worlds that nobody plays, all at once; a cancelled caller waits for all of them.

@@ -126,30 +126,30 @@ class RestoredTree:
         tree = cls(grows=first, tries=group.paths)
         samples = {one.id: one.sample for one in group.paths}
         tree.starts = {one.id: _branch(one.why) for one in group.paths if one.why}
-        for note, said in zip(group.notes[1:], rest, strict=True):
-            match said:
+        for note, content in zip(group.notes[1:], rest, strict=True):
+            match content:
                 case TreeRolloutNote() if note.by is not None:
-                    tree.starts[note.by] = said.start
+                    tree.starts[note.by] = content.start
                 case ExtraRolloutNote() if note.by is not None:
                     tree.alone.add(samples[note.by])
                 case ForkAttempt():
-                    tree.copies.append(said)
+                    tree.copies.append(content)
                 case ForkFailedNote():
-                    tree.events.append(said.start)
+                    tree.events.append(content.start)
                 case BranchPointReached():
-                    tree.events.append(tree._told(said))
+                    tree.events.append(tree._told(content))
                 case PathEnded() | PathReopened():
-                    tree.events.append(said)
+                    tree.events.append(content)
                 case _:
-                    raise ValueError(f"group {group.number} has a note out of place: {said}")
+                    raise ValueError(f"group {group.number} has a note out of place: {content}")
         return tree
 
     def latest(self, sample: int) -> tuple[PlannedRollout | None, bool]:
         """Return the start of a sample, and whether its latest try plays it and goes on."""
         tries = [one for one in self.tries if one.sample == sample]
         starts = [start for one in tries if (start := self.starts.get(one.id)) is not None]
-        own = bool(tries) and tries[-1].is_open and tries[-1].id in self.starts
-        return (starts[-1] if starts else None), own
+        goes_on = bool(tries) and tries[-1].is_open and tries[-1].id in self.starts
+        return (starts[-1] if starts else None), goes_on
 
     def has_ended(self, path: Path) -> bool:
         """Return whether a trajectory was reported as ended."""
@@ -195,7 +195,7 @@ class RestoredTree:
 
 def _branch(why: Mapping[str, Any]) -> PlannedRollout:
     """Return the start that a branch's own record says it plays."""
-    said = from_note(why.get("plays") or {})
-    if not isinstance(said, TreeRolloutNote):
+    note = from_note(why.get("plays") or {})
+    if not isinstance(note, TreeRolloutNote):
         raise ValueError(f"a branch does not say what it plays: {why}")
-    return said.start
+    return note.start

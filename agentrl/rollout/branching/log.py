@@ -59,10 +59,10 @@ class BranchLog:
         """Forget what was written of later steps; return what the groups before have shown."""
         if not self._path.exists():
             return ObservedSignals()
-        kept = [line for line in read_log(self._path.parent) if line.step <= step]
-        write_text(self._path, "".join(_line(one) for one in kept))
-        seen = (one.observed for one in kept if isinstance(one, LoggedGroup))
-        return sum((one for one in seen if one is not None), ObservedSignals())
+        lines = [line for line in read_log(self._path.parent) if line.step <= step]
+        write_text(self._path, "".join(_line(one) for one in lines))
+        signals = (one.observed for one in lines if isinstance(one, LoggedGroup))
+        return sum((one for one in signals if one is not None), ObservedSignals())
 
     def write(self, step: int, shaped: BranchingSummary) -> None:
         """Append one group; it is with the operating system when this returns."""

@@ -28,10 +28,10 @@ def branching_figures(shaped: Sequence[BranchingSummary]) -> dict[str, float]:
     if not shaped:
         return {}
     copies = [copied for one in shaped for copied in one.copies]
-    made = sum(len(decision.children) for one in shaped for decision in one.decisions)
+    branches = sum(len(decision.children) for one in shaped for decision in one.decisions)
     failed = Counter(copied.reason for copied in copies if copied.reason)
     figures: dict[str, float] = {
-        "branching/branches_mean": made / len(shaped),
+        "branching/branches_mean": branches / len(shaped),
         "branching/copies": len(copies),
         **{f"branching/failed_copies/{reason}": n for reason, n in sorted(failed.items())},
     }

@@ -125,13 +125,13 @@ class TreeState:
 
     def with_lines(self, *lines: LivePath) -> "TreeState":
         """Return the tree with further live trajectories."""
-        known = tuple(line.start.path for line in lines if line.start.path not in self.issued)
-        return replace(self, lines=(*self.lines, *lines), issued=(*self.issued, *known))
+        paths = tuple(line.start.path for line in lines if line.start.path not in self.issued)
+        return replace(self, lines=(*self.lines, *lines), issued=(*self.issued, *paths))
 
     def drop(self, path: Path) -> "TreeState":
         """Return the tree without a trajectory that never began; its place is free again."""
-        gone = self.line(path)
-        return replace(self.without(path), ledger=self.ledger.give_back(gone.start.sample))
+        line = self.line(path)
+        return replace(self.without(path), ledger=self.ledger.give_back(line.start.sample))
 
     def end(
         self, ended: PathEnded, *, elsewhere: BranchPoint | None = None

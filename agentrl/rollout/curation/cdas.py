@@ -90,8 +90,8 @@ def nearest(state: CdasState, count: int, *, draws: Mapping[str, float]) -> tupl
     """
 
     def difficulty(task: str) -> float:
-        known = state.difficulties.get(task)
-        return known.value if known else 0.0
+        estimate = state.difficulties.get(task)
+        return estimate.value if estimate else 0.0
 
     def distance(task: str) -> tuple[float, float]:
         return abs(difficulty(task) - state.competence), draws[task]
@@ -100,6 +100,6 @@ def nearest(state: CdasState, count: int, *, draws: Mapping[str, float]) -> tupl
     easy = [task for task in near if difficulty(task) <= state.competence]
     hard = [task for task in near if difficulty(task) > state.competence]
     half = count // 2
-    chosen = dict.fromkeys([*easy[:half], *hard[:half]])
-    chosen |= dict.fromkeys([task for task in near if task not in chosen][: count - len(chosen)])
-    return tuple(sorted(chosen, key=lambda task: draws[task]))
+    picks = dict.fromkeys([*easy[:half], *hard[:half]])
+    picks |= dict.fromkeys([task for task in near if task not in picks][: count - len(picks)])
+    return tuple(sorted(picks, key=lambda task: draws[task]))

@@ -88,8 +88,8 @@ def ended(state: StepCollection, judged: JudgedGroup) -> StepCollection:
             f"group {judged.group.key} is not running in step {state.step}; each group that was "
             "started ends once"
         )
-    left = tuple(other for other in state.running if other != ordinal)
-    return replace(state, running=left, judged=(*state.judged, judged))
+    ordinals = tuple(other for other in state.running if other != ordinal)
+    return replace(state, running=ordinals, judged=(*state.judged, judged))
 
 
 def is_done(state: StepCollection, rule: DynamicSamplingFilter | None) -> bool:
@@ -102,13 +102,13 @@ def check_enough(state: StepCollection, rule: DynamicSamplingFilter | None) -> N
 
     Without a rule nothing is ever dropped, and the trainer says what a batch of failures lacks.
     """
-    found = len(state.batch)
-    if rule is None or found == state.wanted or (found and rule.short == "train"):
+    size = len(state.batch)
+    if rule is None or size == state.wanted or (size and rule.short == "train"):
         return
     counts = Counter(judged.verdict for judged in state.judged)
     causes = ", ".join(f"{counts[name]} {name}" for name in DROPPED if counts[name]) or "none ended"
     raise NothingToLearn(
-        f"step {state.step} found {found} of {state.wanted} groups that can teach something in "
+        f"step {state.step} found {size} of {state.wanted} groups that can teach something in "
         f"{state.rounds} rounds ({causes}); {rule.ways_out}"
     )
 

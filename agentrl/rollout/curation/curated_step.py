@@ -279,23 +279,23 @@ class CuratedStep:
         )
 
     def _result(self, ask: CurationRequest, tree: Tree) -> GroupOutcome:
-        asked = ask.first_sample + ask.trajectories
-        return group_result(tree, step=self._state.step, ordinal=ask.ordinal, asked=asked)
+        total = ask.first_sample + ask.trajectories
+        return group_result(tree, step=self._state.step, ordinal=ask.ordinal, asked=total)
 
     def _judge(self, group: GroupOutcome, tree: Tree) -> Verdict:
         loan = self.curator.loan(group, version=self.version)
-        found, members = self.curator.judged(group, loan)
-        self._state = ended(self._state, JudgedGroup(group=group, verdict=found))
+        group_verdict, members = self.curator.judged(group, loan)
+        self._state = ended(self._state, JudgedGroup(group=group, verdict=group_verdict))
         self.curator.remember(group, tree, tree.leaves)
         trained = tree
-        if loan and found == "kept":
+        if loan and group_verdict == "kept":
             self._loans[group.key] = loan
             branch = self.curator.branches[loan.ref]
             trained = with_branch(tree, branch, sample=loan.result.sample, age=loan.age)
         self._trees[group.key] = with_members(trained, members)
-        return found
+        return group_verdict
 
 
 def _only(held: Mapping[str, V], names: Iterable[str]) -> dict[str, V]:
-    wanted = {*names}
-    return {name: value for name, value in held.items() if name in wanted}
+    name_set = {*names}
+    return {name: value for name, value in held.items() if name in name_set}

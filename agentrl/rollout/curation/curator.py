@@ -136,9 +136,9 @@ class CuratedTaskSource:
         """
         if self._rules.sampler is None:
             self._stream.skip(max(0, state.position - self._stream.position))
-        elif gone := sorted(state.drawn.keys() - self._tasks.keys()):
+        elif ids := sorted(state.drawn.keys() - self._tasks.keys()):
             raise ConfigError(
-                f"the saved run has drawn task {gone[0]!r}, and {len(gone)} of its tasks are no "
+                f"the saved run has drawn task {ids[0]!r}, and {len(ids)} of its tasks are no "
                 "longer among the environment's; resume with the env.id, env.kwargs and "
                 "env.task_limit that it began with"
             )
@@ -156,8 +156,8 @@ class CuratedTaskSource:
             first = overdue(free, state.drawn, step=state.steps, every=every, count=count)
         rest = [task for task in free if task not in first]
         seed = derive(self._seed, "curation", state.steps, round_number)
-        chosen = sampler.select(state.sampler, rest, count - len(first), seed=seed)
-        return [self._tasks[task] for task in (*first, *chosen)]
+        picks = sampler.select(state.sampler, rest, count - len(first), seed=seed)
+        return [self._tasks[task] for task in (*first, *picks)]
 
     def _check_catalogue(self) -> None:
         if not self._tasks:

@@ -111,8 +111,8 @@ class GroupCuration:
     @property
     def stored(self) -> dict[str, TrajectoryCopy]:
         """Return the trajectories that `saved` names, which may be lent later."""
-        held = self.curator.branches
-        return {ref: held[ref] for ref in sorted(self.curator.state.pool.refs) if ref in held}
+        copies = self.curator.branches
+        return {ref: copies[ref] for ref in sorted(self.curator.state.pool.refs) if ref in copies}
 
     def first_group(self, version: int) -> int:
         """Return the number of the first group to begin, for a trainer at `version`."""
@@ -163,21 +163,21 @@ class GroupCuration:
 
     def _rest_of_round(self, count: int) -> list[GroupRequest]:
         """Return the orders that a killed run had drawn in its latest round and not begun."""
-        left, self._left = self._left, 0
-        if not left:
+        backlog, self._left = self._left, 0
+        if not backlog:
             return []
         source, state, number = self.curator.source, self.curator.state, self._rounds
         mine = [group for group in self._kept if group.step == self._recalled and group.round]
         begun = {group.tree.task.id for group in mine if group.round == number}
         if not source.tasks:  # they come one after the other
-            tasks = source.take(state, min(left, count), round_number=number, taken=())
+            tasks = source.take(state, min(backlog, count), round_number=number, taken=())
         else:
             flying = {task.id for task in self.flying()} - begun
             before = {group.tree.task.id for group in mine if group.round < number}
-            size = len(begun) + left
+            size = len(begun) + backlog
             drawn = source.take(state, size, round_number=number, taken={*flying, *before})
             tasks = [task for task in drawn if task.id not in begun][:count]
-        return [self._order(task, number, len(begun) + left) for task in tasks]
+        return [self._order(task, number, len(begun) + backlog) for task in tasks]
 
     @property
     def hooks(self) -> RolloutHooks:
@@ -213,35 +213,35 @@ class GroupCuration:
             base=curator.group_size,
             trains=curator.trains,
         )
-        held = [self._loans.pop(id(tree), (tree, None)) for tree in trees]
+        pairs = [self._loans.pop(id(tree), (tree, None)) for tree in trees]
         members = [self._members.pop(id(tree), (tree, None))[1] for tree in trees]
         lent = tuple(
-            self._as_it_trains(tree, loan, kept)
-            for (tree, loan), kept in zip(held, members, strict=True)
+            self._as_it_trains(tree, loan, samples)
+            for (tree, loan), samples in zip(pairs, members, strict=True)
         )
         for tree in trees:
             self._waiting.pop(id(tree), None)
         self._judged, self._new_loans = [], []
         self._recall(self.version + 1)
         self._forget()
-        found = {**figures(account), "curation/short": float(self.wanted - len(trees))}
+        metrics = {**figures(account), "curation/short": float(self.wanted - len(trees))}
         weights = None
         if (rule := curator.rules.steps) is not None:
             weights = tuple(turn_weights(tree, rule) for tree in lent)
-            found["curation/steps_kept"] = kept_share(weights)
+            metrics["curation/steps_kept"] = kept_share(weights)
         return CuratedBatch(
             trees=lent,
             weights=weights,
-            loans=tuple(loan for _, loan in held if loan),
-            figures=found,
+            loans=tuple(loan for _, loan in pairs if loan),
+            figures=metrics,
         )
 
     def _take(self, count: int, taken: set[str]) -> list[GroupRequest]:
         source, state, number = self.curator.source, self.curator.state, self._rounds + 1
-        found = source.take(state, count, round_number=number, taken=taken)
-        if found:
+        tasks = source.take(state, count, round_number=number, taken=taken)
+        if tasks:
             self._rounds = number
-        return [self._order(task, number, count) for task in found]
+        return [self._order(task, number, count) for task in tasks]
 
     def _order(self, task: Task, round: int, round_size: int) -> GroupRequest:
         curator = self.curator
@@ -281,22 +281,22 @@ class GroupCuration:
         group = self._result(state, leaves)
         tree = self._trees.pop(state.number)
         loan = self.curator.loan(group, version=self.version)
-        found, members = self.curator.judged(group, loan)
+        verdict, members = self.curator.judged(group, loan)
         self._withdraw(group.key, tree)
         learnt = state.number in self._learnt
         self._learnt.discard(state.number)
         if not learnt:
-            self._judged.append(JudgedGroup(group=group, verdict=found))
+            self._judged.append(JudgedGroup(group=group, verdict=verdict))
         self.curator.remember(group, tree, leaves)
-        if found == "kept":
+        if verdict == "kept":
             self._waiting[id(tree)] = tree, state.number
-        if found == "kept" and loan:
+        if verdict == "kept" and loan:
             if not learnt:
                 self._new_loans.append(loan)
             self._loans[id(tree)] = tree, loan
-        if found == "kept" and self.curator.rules.members is not None:
+        if verdict == "kept" and self.curator.rules.members is not None:
             self._members[id(tree)] = tree, members
-        return found == "kept"
+        return verdict == "kept"
 
     def _withdraw(self, key: str, tree: Tree) -> None:
         """Forget an earlier end of a group in this step, which was begun again for its age."""
@@ -332,9 +332,9 @@ class GroupCuration:
             key: (tree, n) for key, (tree, n) in self._waiting.items() if id(tree.task) in flying
         }
         # A loan in a group that waits for a later batch must still find its trajectory then.
-        held = {loan.ref: self.curator.branches[loan.ref] for _, loan in self._loans.values()}
+        copies = {loan.ref: self.curator.branches[loan.ref] for _, loan in self._loans.values()}
         self.curator.keep_stored({})
-        self.curator.branches |= held
+        self.curator.branches |= copies
 
 
 def _tasks_of(orders: Iterable[GroupRequest]) -> set[str]:

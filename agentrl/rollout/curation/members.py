@@ -40,10 +40,10 @@ class BalancedRollouts:
             if _reward(r) <= success_above and r.turns >= self.min_failed_turns
         ]
         random = Random(derive(seed, "members", group.key))
-        held = [random.choice(side) for side in (won, lost) if side]
-        rest = [sample for sample in (*won, *lost) if sample not in held]
-        more = random.sample(rest, min(len(rest), self.most - len(held)))
-        return frozenset((*held, *more))
+        picks = [random.choice(side) for side in (won, lost) if side]
+        rest = [sample for sample in (*won, *lost) if sample not in picks]
+        more = random.sample(rest, min(len(rest), self.most - len(picks)))
+        return frozenset((*picks, *more))
 
 
 def _reward(result: RolloutSummary) -> float:

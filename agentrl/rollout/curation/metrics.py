@@ -72,31 +72,31 @@ def figures(account: StepAccount) -> dict[str, float]:
     """Return the figures of a step, all under `curation/`."""
     state = account.collection
     verdicts = Counter(judged.verdict for judged in state.judged)
-    asked = sum(judged.group.asked for judged in state.judged)
+    trajectories = sum(judged.group.asked for judged in state.judged)
     came = account.sampled_tokens + _tokens(account.carried_before)
-    found: dict[str, float] = {
+    metrics: dict[str, float] = {
         "kept": verdicts["kept"],
         **{f"dropped_{name}": verdicts[name] for name in DROPPED},
         "surplus": len(state.surplus),
         "carried_in": len(state.carried),
         "short": state.wanted - len(state.batch),
         "rounds": state.rounds,
-        "trajectories_asked": asked,
-        "trajectories_extra": asked - account.base * len(state.judged),
+        "trajectories_asked": trajectories,
+        "trajectories_extra": trajectories - account.base * len(state.judged),
         "members_left_out": account.left_out,
         "loans": len(account.loans),
         "loan_age_max": max((loan.age for loan in account.loans), default=0),
         "tokens_wasted": account.wasted_tokens,
         "tokens_wasted_fraction": account.wasted_tokens / came if came else 0.0,
     }
-    found |= _bias(state, account.abandoned)
-    return {f"curation/{name}": float(value) for name, value in found.items()}
+    metrics |= _bias(state, account.abandoned)
+    return {f"curation/{name}": float(value) for name, value in metrics.items()}
 
 
 def _bias(state: StepCollection, abandoned: Sequence[GroupOutcome]) -> dict[str, float]:
     """Return by how much the batch prefers short trajectories over those it left behind."""
-    left = [*state.surplus, *abandoned]
-    bias = length_bias(_lengths(state.batch), _lengths(left))
+    leftovers = [*state.surplus, *abandoned]
+    bias = length_bias(_lengths(state.batch), _lengths(leftovers))
     if bias is None:
         return {}
     return {

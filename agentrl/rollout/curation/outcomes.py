@@ -53,8 +53,8 @@ class GroupOutcome:
     @property
     def valid(self) -> tuple[RolloutSummary, ...]:
         """Return the results that have a reward, in sample order, whatever order they came in."""
-        found = [result for result in self.results if result.reward is not None]
-        return tuple(sorted(found, key=lambda result: result.sample))
+        results = [result for result in self.results if result.reward is not None]
+        return tuple(sorted(results, key=lambda result: result.sample))
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -84,11 +84,11 @@ def success_rate(group: GroupOutcome) -> float | None:
 
 def mean(values: Iterable[float]) -> float | None:
     """Return a mean that does not depend on the order of the values; None for no value."""
-    held = tuple(values)
+    numbers = tuple(values)
     # The rounded mean of equal numbers need not be that number: all right must be exactly 1.
-    if held and min(held) == max(held):
-        return held[0]
-    return math.fsum(held) / len(held) if held else None
+    if numbers and min(numbers) == max(numbers):
+        return numbers[0]
+    return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 def in_order(groups: Iterable[GroupOutcome]) -> list[GroupOutcome]:

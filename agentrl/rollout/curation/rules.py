@@ -64,9 +64,9 @@ def curation_of(keys: Mapping[str, Any]) -> CurationRules:
 
     Raises `ConfigError` for an unknown slot, name or knob.
     """
-    known = [field.name for field in fields(CurationRules)]
-    if wrong := sorted(keys.keys() - {*known}):
-        raise ConfigError(f"curation.{wrong[0]} is no key; the keys are {', '.join(known)}")
+    names = [field.name for field in fields(CurationRules)]
+    if wrong := sorted(keys.keys() - {*names}):
+        raise ConfigError(f"curation.{wrong[0]} is no key; the keys are {', '.join(names)}")
     return CurationRules(
         **{key: _bound(key, keys[key]) if key in SLOTS else keys[key] for key in keys}
     )
@@ -266,5 +266,5 @@ def conflicts(rules: CurationRules, around: CurationContext) -> list[str]:
 
 def check(rules: CurationRules, around: CurationContext) -> None:
     """Raise `ConfigError` that names every conflict."""
-    if found := conflicts(rules, around):
-        raise ConfigError("; and ".join(found))
+    if problems := conflicts(rules, around):
+        raise ConfigError("; and ".join(problems))

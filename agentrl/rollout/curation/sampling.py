@@ -65,11 +65,11 @@ def uniform_draws(tasks: Sequence[str], *, seed: int) -> dict[str, float]:
 
 def by_task(groups: Iterable[GroupOutcome]) -> dict[str, tuple[float, ...]]:
     """Return the rewards of each task that has any, in the order they were drawn."""
-    found: dict[str, tuple[float, ...]] = {}
+    rewards: dict[str, tuple[float, ...]] = {}
     for group in in_order(groups):
         if group.rewards:
-            found[group.task_id] = found.get(group.task_id, ()) + group.rewards
-    return found
+            rewards[group.task_id] = rewards.get(group.task_id, ()) + group.rewards
+    return rewards
 
 
 def overdue(

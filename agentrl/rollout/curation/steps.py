@@ -46,17 +46,17 @@ class HighEntropySteps:
 
         A step of unknown entropy trains and is in no percentile.
         """
-        known = np.asarray([s.entropy for s in steps if s.entropy is not None], dtype=float64)
-        kept = np.ones(len(steps), dtype=bool_)
-        if len(known):
+        entropies = np.asarray([s.entropy for s in steps if s.entropy is not None], dtype=float64)
+        mask = np.ones(len(steps), dtype=bool_)
+        if len(entropies):
             places = [i for i, step in enumerate(steps) if step.entropy is not None]
-            kept[places] = self._high(known)
+            mask[places] = self._high(entropies)
         if self.weight == "mask":
-            return kept.astype(float64)
+            return mask.astype(float64)
         tokens = np.asarray([step.tokens for step in steps], dtype=float64)
-        left = float(tokens[kept].sum())
-        scale = float(tokens.sum()) / left if left else 1.0
-        return np.where(kept, scale, 0.0)
+        train_tokens = float(tokens[mask].sum())
+        scale = float(tokens.sum()) / train_tokens if train_tokens else 1.0
+        return np.where(mask, scale, 0.0)
 
     def _high(self, entropies: NDArray[float64]) -> NDArray[bool_]:
         if self.how == "percentile":
@@ -75,11 +75,11 @@ def threshold(entropies: NDArray[float64], *, keep: float) -> float:
 
 def steps_of(tree: Tree) -> dict[StepKey, TurnTokens]:
     """Return each step of a group once, also where trajectories share it; failed ones have none."""
-    found: dict[StepKey, TurnTokens] = {}
+    steps: dict[StepKey, TurnTokens] = {}
     for leaf in tree.leaves:
         if reward_of(leaf.outcome) is not None:
-            found |= {key: _step(tree, key) for key in keys_of(tree, leaf).values()}
-    return found
+            steps |= {key: _step(tree, key) for key in keys_of(tree, leaf).values()}
+    return steps
 
 
 def keys_of(tree: Tree, leaf: Leaf) -> dict[int, StepKey]:
@@ -97,8 +97,8 @@ def _step(tree: Tree, key: StepKey) -> TurnTokens:
     nodes = [tree.nodes[node] for node in key]
     tokens = sum(len(node.token_ids) for node in nodes)
     entropies = [x for node in nodes for x in node.entropies]
-    known = tokens > 0 and len(entropies) == tokens
-    return TurnTokens(tokens=tokens, entropy=float(np.mean(entropies)) if known else None)
+    is_complete = tokens > 0 and len(entropies) == tokens
+    return TurnTokens(tokens=tokens, entropy=float(np.mean(entropies)) if is_complete else None)
 
 
 def turn_weights(tree: Tree, rule: HighEntropySteps) -> dict[int, dict[int, float]]:
@@ -114,8 +114,10 @@ def turn_weights(tree: Tree, rule: HighEntropySteps) -> dict[int, dict[int, floa
 
 def kept_share(weights: Sequence[Mapping[int, Mapping[int, float]]]) -> float:
     """Return the share of turns, over all trajectories, that train; 1 without any turn."""
-    found = [weight for tree in weights for turns in tree.values() for weight in turns.values()]
-    return sum(weight > 0 for weight in found) / len(found) if found else 1.0
+    flat_weights = [
+        weight for tree in weights for turns in tree.values() for weight in turns.values()
+    ]
+    return sum(weight > 0 for weight in flat_weights) / len(flat_weights) if flat_weights else 1.0
 
 
 def token_weights(

@@ -36,15 +36,15 @@ class PoolState:
     @property
     def refs(self) -> frozenset[str]:
         """Return the trajectories whose tokens must be kept."""
-        return frozenset(s.ref for held in self.successes.values() for s in held)
+        return frozenset(s.ref for entries in self.successes.values() for s in entries)
 
     def holding(self, refs: Collection[str]) -> "PoolState":
         """Return the pool of those of its trajectories that `refs` names."""
-        kept = {
-            task: tuple(success for success in held if success.ref in refs)
-            for task, held in self.successes.items()
+        pool = {
+            task: tuple(success for success in entries if success.ref in refs)
+            for task, entries in self.successes.items()
         }
-        return PoolState(successes={task: held for task, held in kept.items() if held})
+        return PoolState(successes={task: entries for task, entries in pool.items() if entries})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +112,14 @@ class SuccessPool:
         uses: dict[str, int] = {}
         for loan in loans:
             uses[loan.ref] = uses.get(loan.ref, 0) + 1
-        after = {task: list(held) for task, held in state.successes.items()}
+        after = {task: list(entries) for task, entries in state.successes.items()}
         for group in in_order(groups):
             won = [r for r in group.valid if (r.reward or 0.0) > success_above]
             after.setdefault(group.task_id, []).extend(
                 PooledSuccess(group=group.key, result=result) for result in won
             )
-        kept = {task: self._kept(held, uses, version) for task, held in after.items()}
-        return PoolState(successes={task: held for task, held in kept.items() if held})
+        pool = {task: self._kept(entries, uses, version) for task, entries in after.items()}
+        return PoolState(successes={task: entries for task, entries in pool.items() if entries})
 
     def _kept(
         self, held: Iterable[PooledSuccess], uses: Mapping[str, int], version: int
@@ -132,5 +132,5 @@ class SuccessPool:
 
 def with_loan(group: GroupOutcome, loan: SuccessLoan) -> GroupOutcome:
     """Return the group with the lent trajectory in the place of the one it replaces."""
-    kept = tuple(r for r in group.results if r.sample != loan.result.sample)
-    return replace(group, results=(*kept, loan.result))
+    results = tuple(r for r in group.results if r.sample != loan.result.sample)
+    return replace(group, results=(*results, loan.result))

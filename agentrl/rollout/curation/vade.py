@@ -62,10 +62,10 @@ class VadeTaskSampler:
         self, state: VadeState, tasks: Sequence[str], count: int, *, seed: int
     ) -> tuple[str, ...]:
         """Return the `count` tasks with the highest information of one drawn success rate each."""
-        known = [state.evidence.get(task, TaskEvidence()).posterior for task in tasks]
-        if not known:
+        posteriors = [state.evidence.get(task, TaskEvidence()).posterior for task in tasks]
+        if not posteriors:
             return ()
-        alpha, beta = np.asarray(known).T
+        alpha, beta = np.asarray(posteriors).T
         rates = np.random.default_rng(seed).beta(alpha, beta)
         return most_informative(dict(zip(tasks, map(float, rates), strict=True)), count)
 
@@ -78,7 +78,7 @@ class VadeTaskSampler:
         for task, rewards in by_task(groups).items():
             after[task] = self.updated(after.get(task, TaskEvidence()), rewards)
         return VadeState(
-            evidence={task: known.scaled(self.global_decay) for task, known in after.items()}
+            evidence={task: counts.scaled(self.global_decay) for task, counts in after.items()}
         )
 
     def updated(self, known: TaskEvidence, rewards: Sequence[float]) -> TaskEvidence:

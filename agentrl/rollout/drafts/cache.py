@@ -44,8 +44,8 @@ class DraftCache:
     def keep(self, slot: Slot, kept: CachedDraft, *, version: int) -> None:
         """Keep a trajectory that ended under `version`."""
         self._come_to(version)
-        known = self._fresh.get(slot)
-        if known is None or known.group <= kept.group:
+        previous_draft = self._fresh.get(slot)
+        if previous_draft is None or previous_draft.group <= kept.group:
             self._fresh[slot] = kept
 
     def forget(self, slot: Slot) -> None:
@@ -56,15 +56,15 @@ class DraftCache:
         """Return the drafts from before `version`, in the form `agentrl.store.codec` packs."""
         self._come_to(version)
         return tuple(
-            {"task": task, "sample": sample, "group": kept.group, **kept.draft.plain()}
-            for (task, sample), kept in self._ready.items()
+            {"task": task, "sample": sample, "group": entry.group, **entry.draft.plain()}
+            for (task, sample), entry in self._ready.items()
         )
 
     def take_back(self, plain: tuple[Mapping[str, Any], ...]) -> None:
         """Take what `plain` gave."""
         for one in plain:
-            kept = CachedDraft(DraftTrajectory.from_plain(one), one["group"])
-            self._ready[one["task"], one["sample"]] = kept
+            entry = CachedDraft(DraftTrajectory.from_plain(one), one["group"])
+            self._ready[one["task"], one["sample"]] = entry
         self._make_room()
 
     def _come_to(self, version: int) -> None:
@@ -72,14 +72,14 @@ class DraftCache:
             return
         self.version = version
         # In the order of groups, not of ends: what is dropped first must not depend on timing.
-        for slot, kept in sorted(self._fresh.items(), key=lambda item: (item[1].group, item[0])):
+        for slot, entry in sorted(self._fresh.items(), key=lambda item: (item[1].group, item[0])):
             self._ready.pop(slot, None)
-            self._ready[slot] = kept
+            self._ready[slot] = entry
         self._fresh.clear()
         self._make_room()
 
     def _make_room(self) -> None:
-        tokens = sum(len(kept.draft.token_ids) for kept in self._ready.values())
+        tokens = sum(len(entry.draft.token_ids) for entry in self._ready.values())
         while tokens > self.capacity_tokens:
             oldest = next(iter(self._ready))
             tokens -= len(self._ready.pop(oldest).draft.token_ids)

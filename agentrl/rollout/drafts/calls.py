@@ -17,12 +17,12 @@ def whole_calls(parse: Callable[[Sequence[int]], Action], tokens: Sequence[int],
         return cut
     begun, whole = _begun(here), len(here.tool_calls)
     opened = bisect_left(range(cut), begun, key=lambda n: _begun(parse(tokens[:n])))
-    said = len(parse(tokens[:opened]).text.rstrip())
+    text_length = len(parse(tokens[:opened]).text.rstrip())
 
     # The mark that opens a call may be several tokens, which are read as text before the last.
     def is_before(n: int) -> bool:
         action = parse(tokens[:n])
-        return len(action.tool_calls) >= whole and len(action.text.rstrip()) >= said
+        return len(action.tool_calls) >= whole and len(action.text.rstrip()) >= text_length
 
     return bisect_left(range(opened), True, key=is_before)
 

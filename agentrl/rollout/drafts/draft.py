@@ -72,8 +72,8 @@ class DraftTrajectory:
             )
             for number, turn in enumerate(self.turns)
         )
-        known = tuple(tuple(tuple(a) for a in turn.alternatives) for turn in self.turns)
-        return {"context": context, "turns": turns, "alternatives": known}
+        alternatives = tuple(tuple(tuple(a) for a in turn.alternatives) for turn in self.turns)
+        return {"context": context, "turns": turns, "alternatives": alternatives}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "DraftTrajectory":
@@ -85,9 +85,9 @@ class DraftTrajectory:
                 logprobs=node.logprobs,
                 versions=node.versions,
                 entropies=node.entropies,
-                alternatives=known,
+                alternatives=alternatives,
             )
-            for node, known in zip(plain["turns"], plain["alternatives"], strict=True)
+            for node, alternatives in zip(plain["turns"], plain["alternatives"], strict=True)
         )
         return cls(token_ids=plain["context"].token_ids, turns=tuple(turns))
 
@@ -112,7 +112,7 @@ def _turn(
     start: int, parts: Sequence[Node], alternatives: Mapping[int, Alternatives]
 ) -> DraftedTurn:
     tokens = tuple(token for part in parts for token in part.token_ids)
-    known = [alternatives.get(at) for at in range(start, start + len(tokens))]
+    options = [alternatives.get(at) for at in range(start, start + len(tokens))]
     entropies = tuple(x for part in parts for x in part.entropies)
     return DraftedTurn(
         start=start,
@@ -120,5 +120,5 @@ def _turn(
         logprobs=tuple(x for part in parts for x in part.logprobs),
         versions=tuple(v for part in parts for v in part.versions),
         entropies=entropies if len(entropies) == len(tokens) else (),
-        alternatives=tuple(a for a in known if a is not None) if all(known) else (),
+        alternatives=tuple(a for a in options if a is not None) if all(options) else (),
     )

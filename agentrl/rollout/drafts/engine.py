@@ -82,14 +82,14 @@ class DraftingEngine:
         turn = self._proposal(request)
         if turn is None:
             self.draft = None
-            done = await self._sampled(request)
+            completion = await self._sampled(request)
         elif self._settles:
-            done = await self._settled(request, turn)
+            completion = await self._settled(request, turn)
         else:
-            done = await self._verified(request, turn)
-        self._begun += len(done.token_ids)
-        self._end = len(request.prompt) + len(done.token_ids)
-        return done
+            completion = await self._verified(request, turn)
+        self._begun += len(completion.token_ids)
+        self._end = len(request.prompt) + len(completion.token_ids)
+        return completion
 
     def _proposal(self, request: GenerateRequest) -> DraftedTurn | None:
         """Return the rest of the draft's turn, no more than was asked for."""
@@ -116,11 +116,11 @@ class DraftingEngine:
 
     async def _sampled(self, request: GenerateRequest) -> Completion:
         top = max(request.top_logprobs, self._top)
-        done = await self.engine.generate(replace(request, top_logprobs=top))
-        self.sampled_tokens += len(done.token_ids)
-        self._remember(request, done.top_logprobs)
-        asked = tuple(row[: request.top_logprobs] for row in done.top_logprobs)
-        return replace(done, top_logprobs=asked if request.top_logprobs else ())
+        completion = await self.engine.generate(replace(request, top_logprobs=top))
+        self.sampled_tokens += len(completion.token_ids)
+        self._remember(request, completion.top_logprobs)
+        top_logprobs = tuple(row[: request.top_logprobs] for row in completion.top_logprobs)
+        return replace(completion, top_logprobs=top_logprobs if request.top_logprobs else ())
 
     async def _verified(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
         scores = await self.engine.score(self._asked(request, turn.token_ids))
@@ -141,9 +141,9 @@ class DraftingEngine:
 
         Not with a residual: to drop tokens for what came after them would bend their distribution.
         """
-        said = request.prompt[len(request.prompt) - self._begun :]
-        whole = whole_calls(self.chat.parse, (*said, *turn.token_ids), len(said) + stands)
-        return max(0, whole - len(said))
+        prefix = request.prompt[len(request.prompt) - self._begun :]
+        whole = whole_calls(self.chat.parse, (*prefix, *turn.token_ids), len(prefix) + stands)
+        return max(0, whole - len(prefix))
 
     def _standing(
         self, request: GenerateRequest, turn: DraftedTurn, scores: Scores, stands: int
@@ -156,20 +156,22 @@ class DraftingEngine:
         tokens = turn.token_ids[:stands]
         if self.reusing.residual:
             self._remember(request, scores.top_logprobs[:stands])
-        own = self.reusing.residual
+        has_residual = self.reusing.residual
         return Completion(
             token_ids=tokens,
-            logprobs=(scores if own else turn).logprobs[:stands],
-            versions=(scores.version,) * stands if own else turn.versions[:stands],
-            entropies=(scores if own else turn).entropies[:stands] if request.entropies else (),
+            logprobs=(scores if has_residual else turn).logprobs[:stands],
+            versions=(scores.version,) * stands if has_residual else turn.versions[:stands],
+            entropies=(scores if has_residual else turn).entropies[:stands]
+            if request.entropies
+            else (),
             finish=_finish(request, tokens),
         )
 
     async def _settled(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
         """Draw the token at a place where the draft was rejected or could not be judged."""
         drafted = turn.token_ids[0]
-        asked = replace(self._asked(request, (drafted,)), distribution=True)
-        scores = await self.engine.score(asked)
+        score_request = replace(self._asked(request, (drafted,)), distribution=True)
+        scores = await self.engine.score(score_request)
         if not scores.logprobs:
             return _NOTHING
         judged = settlement(self.reusing.rule, drafted, turn.alternatives[0], scores.distribution)
@@ -216,8 +218,8 @@ class DraftingEngine:
 
 def _known(turn: DraftedTurn) -> int:
     """Return the number of first tokens that are among the alternatives of their place."""
-    for at, (token, known) in enumerate(zip(turn.token_ids, turn.alternatives, strict=True)):
-        if all(token != other for other, _ in known):
+    for at, (token, alternatives) in enumerate(zip(turn.token_ids, turn.alternatives, strict=True)):
+        if all(token != other for other, _ in alternatives):
             return at
     return len(turn.token_ids)
 

@@ -20,9 +20,9 @@ class DraftMetrics:
     @classmethod
     def of(cls, draft: DraftTrajectory | None, *, reused: int, sampled: int) -> Self:
         """Return the counts of one trajectory that ended, with the draft it began with."""
-        found = draft is not None
-        whole = found and reused > 0 and sampled == 0
-        return cls(trajectories=1, drafts=int(found), whole=int(whole), reused_tokens=reused)
+        has_draft = draft is not None
+        whole = has_draft and reused > 0 and sampled == 0
+        return cls(trajectories=1, drafts=int(has_draft), whole=int(whole), reused_tokens=reused)
 
     def add(self, other: "DraftMetrics") -> None:
         """Count what others have counted."""

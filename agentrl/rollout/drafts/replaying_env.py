@@ -58,15 +58,18 @@ class ReplayingEnv:
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Begin an episode; of one that is known nothing is run yet."""
-        known, given = self._known, options or {}
-        task = given.get("task")
-        if known is None or known.seed != seed or not isinstance(task, Task):
+        episode, reset_options = self._known, options or {}
+        task = reset_options.get("task")
+        if episode is None or episode.seed != seed or not isinstance(task, Task):
             self._known, self._runs = None, True
             observation, info = await self.inner.reset(seed=seed, options=options)
         else:
-            observation, info = known.opening, {}
+            observation, info = episode.opening, {}
             self._history = ActionHistory.begun(
-                task, sample=int(given.get("sample", 0)), seed=known.seed, observation=observation
+                task,
+                sample=int(reset_options.get("sample", 0)),
+                seed=episode.seed,
+                observation=observation,
             )
         if seed is not None:
             self.seen = RememberedEpisode(seed=seed, opening=observation)
@@ -80,9 +83,9 @@ class ReplayingEnv:
             answer = await self.inner.step(action)
         elif self._history is not None:
             self._history = self._history.after(action, answer)
-        if (seen := self.seen) is not None:
-            steps = (*seen.steps, (action, answer))
-            self.seen = RememberedEpisode(seed=seen.seed, opening=seen.opening, steps=steps)
+        if (episode := self.seen) is not None:
+            steps = (*episode.steps, (action, answer))
+            self.seen = RememberedEpisode(seed=episode.seed, opening=episode.opening, steps=steps)
         return answer
 
     async def fork(self) -> Self:

@@ -55,22 +55,22 @@ class DraftingRunner:
         version = self._engine.version
         slot = (seat.tree.task.id, seat.attempt.sample)
         world = await self.rollouts.brought_back(seat)
-        found = self._found(slot, version) if world is None else None
+        entry = self._found(slot, version) if world is None else None
         episode = self.rollouts.episode(seat, self.sampling, world=world)
         if world is None:
             episode.env_seed = world_seed(self.seed, seat.tree.task, seat.attempt.sample)
-        remembered = self._remembering(episode, slot, found)
+        remembered = self._remembering(episode, slot, entry)
         engine = DraftingEngine(
             engine=self._engine,
             chat=self.rollouts.chat,
             reusing=self.reusing,
-            draft=found and found.draft,
+            draft=entry and entry.draft,
             seed=seat.seed,
         )
         seat.sampler = engine
         leaf = await episode.run()
         counts = DraftMetrics.of(
-            found and found.draft, reused=engine.reused_tokens, sampled=engine.sampled_tokens
+            entry and entry.draft, reused=engine.reused_tokens, sampled=engine.sampled_tokens
         )
         self._figures.add(counts)
         if self.recorder is not None:
@@ -78,9 +78,9 @@ class DraftingRunner:
             self.recorder.noted(number, {NOTE: asdict(counts)}, sample=sample, with_end=True)
         draft = _draft(seat.tree, leaf, engine)
         if draft is not None:
-            seen = None if remembered is None else remembered.seen
-            kept = CachedDraft(draft, seat.attempt.group, seen)
-            self.cache.keep(slot, kept, version=self._engine.version)
+            memory = None if remembered is None else remembered.seen
+            new_entry = CachedDraft(draft, seat.attempt.group, memory)
+            self.cache.keep(slot, new_entry, version=self._engine.version)
         return leaf
 
     def adopt(self, groups: Sequence[KeptGroup]) -> None:
@@ -122,11 +122,11 @@ class DraftingRunner:
         return engine
 
     def _found(self, slot: Slot, version: int) -> CachedDraft | None:
-        found = self.cache.find(slot, version=version)
-        if found is None or (oldest := found.draft.oldest) is None:
+        entry = self.cache.find(slot, version=version)
+        if entry is None or (oldest := entry.draft.oldest) is None:
             return None
         too_old = self.max_age is not None and version - oldest > self.max_age
-        return None if too_old and not self.reusing.residual else found
+        return None if too_old and not self.reusing.residual else entry
 
     def _remembering(
         self, episode: EpisodeRunner, slot: Slot, found: CachedDraft | None

@@ -113,19 +113,19 @@ def settlement(
         )
     p = np.exp(np.asarray(current, dtype=np.float64))
     p /= p.sum()
-    known = np.array([t for t, _ in alternatives], dtype=np.int64)
+    top_ids = np.array([t for t, _ in alternatives], dtype=np.int64)
     q = np.exp(np.array([x for _, x in alternatives], dtype=np.float64))
     q_rest = max(0.0, 1.0 - float(q.sum()))
     rest = p.copy()
-    rest[known] = 0.0
+    rest[top_ids] = 0.0
     p_rest = float(rest.sum())
     chances = np.array([rule.chance(_log(p[t]), x) for t, x in alternatives], dtype=np.float64)
     rest_chance = rule.chance(_log(p_rest), _log(q_rest)) if q_rest > 0 else 0.0
     residual = np.zeros_like(p)
-    residual[known] = np.maximum(0.0, p[known] - q * chances)
+    residual[top_ids] = np.maximum(0.0, p[top_ids] - q * chances)
     if p_rest > 0:
         residual += rest * (max(0.0, p_rest - q_rest * rest_chance) / p_rest)
-    (place,) = np.nonzero(known == token)
+    (place,) = np.nonzero(top_ids == token)
     if place.size:
         point = np.zeros_like(p)
         point[token] = 1.0

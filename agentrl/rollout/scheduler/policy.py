@@ -165,7 +165,7 @@ def groups_to_open(state: SchedulerCounts, policy: SchedulerPolicy) -> int:
     have = state.open + state.ready
     if policy.mode == "async":
         places = policy.concurrency - state.live - state.queued - state.to_come
-        wanted = math.ceil(places / policy.group_size)
+        demand = math.ceil(places / policy.group_size)
         allowed = capacity(
             version=state.version if state.reached is None else state.reached,
             max_staleness=policy.staleness,
@@ -176,7 +176,7 @@ def groups_to_open(state: SchedulerCounts, policy: SchedulerPolicy) -> int:
         if state.held and state.waiting:
             # What is held may need a version that only this batch can bring.
             allowed = max(allowed, policy.groups_per_step - have)
-        return max(0, min(wanted, allowed))
+        return max(0, min(demand, allowed))
     if not state.waiting:
         return 0
     per_step = policy.groups_per_step

@@ -132,10 +132,10 @@ class RolloutQueue:
         """
         groups = [*self._groups.values(), *self._held.values()]
         members = [(group, member) for group in groups for member in group.members]
-        found = [oldest_of(group, member) for group, member in members]
+        versions = [oldest_of(group, member) for group, member in members]
         if self.policy.rolling:
-            found += [member.born for _, member in members if member.phase in ("live", "parked")]
-        return min([self._reached, *(version for version in found if version is not None)])
+            versions += [member.born for _, member in members if member.phase in ("live", "parked")]
+        return min([self._reached, *(version for version in versions if version is not None)])
 
     def group(self, number: int) -> QueuedGroup | None:
         """Return an open, ready or held group."""
@@ -240,15 +240,15 @@ class RolloutQueue:
 
     def upcoming(self, most: int) -> list[int]:
         """Return the groups of the trajectories that get the next places, the first one first."""
-        found: dict[QueuedRollout, None] = {}
+        rollouts: dict[QueuedRollout, None] = {}
         for _, _, _, number, sample in in_order(self._queue):
             if (group := self._groups.get(number)) is not None:
                 member = group.members[sample]
                 if member.phase == "queued" and not member.waits:
-                    found[member] = None
-            if len(found) == most:
+                    rollouts[member] = None
+            if len(rollouts) == most:
                 break
-        return [member.group for member in found]
+        return [member.group for member in rollouts]
 
     def fork(self, parent: QueuedRollout) -> QueuedRollout:
         """Add a trajectory to a group, a branch of `parent` with the parent's age, and queue it.
@@ -343,19 +343,19 @@ class RolloutQueue:
 
     def take(self) -> list[QueuedGroup]:
         """Hand the oldest ready groups to the trainer, which no longer waits."""
-        taken: list[QueuedGroup] = []
-        while self._ready and len(taken) < self.policy.groups_per_step:
+        groups: list[QueuedGroup] = []
+        while self._ready and len(groups) < self.policy.groups_per_step:
             group = self._groups.get(heappop(self._ready))
             if group is None or not group.is_ready:
                 continue
             del self._groups[group.state.number]
             self._topology.over(group.state.number)
-            taken.append(group)
-        self._ready_count -= len(taken)
+            groups.append(group)
+        self._ready_count -= len(groups)
         # A short batch uses up its version all the same.
-        self._accepted += self.policy.groups_per_step - len(taken)
+        self._accepted += self.policy.groups_per_step - len(groups)
         self._waiting = False
-        return taken
+        return groups
 
     def publish(self, version: int, *, rolls: bool = False) -> list[QueuedRollout]:
         """Take a new version; return the trajectories that must end now because they are too old.
@@ -460,8 +460,8 @@ class RolloutQueue:
         """Return whether a trajectory's age has no effect: taken, dropped, failed or not begun."""
         if member.group not in self._groups or member.phase == "stopped":
             return True
-        kept = self._groups[member.group].kept
-        if kept is not None and kept.complete:
+        snapshot = self._groups[member.group].kept
+        if snapshot is not None and snapshot.complete:
             return True  # It was handed over before: its record is closed.
         if member.phase == "queued":
             return not member.waits

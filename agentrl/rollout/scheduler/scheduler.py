@@ -260,8 +260,8 @@ class RolloutScheduler(ClosingResource):
             task.cancel()
         waits: list[asyncio.Task[Any]] = [*tasks, *self._ending]
         if waits:
-            _, left = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
-            if left:
+            _, pending_tasks = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
+            if pending_tasks:
                 names = name_all(self.activities(), now_s=self._now())
                 self._on_stuck(f"closing left behind what swallows cancellation: {names}")
         for task in waits:
@@ -387,11 +387,11 @@ class RolloutScheduler(ClosingResource):
     ) -> RunningRollout:
         """Begin the coroutine of a trajectory, which waits for its place."""
         tree = self._trees[member.group]
-        kept, member.kept = member.kept, None
+        snapshot, member.kept = member.kept, None
         seat = RolloutSlot(
             attempt=member.attempt,
             tree=tree,
-            seed=kept.seed if kept else self._seed(member.group, tree.task, member.sample),
+            seed=snapshot.seed if snapshot else self._seed(member.group, tree.task, member.sample),
             turn_s=self._deadlines.turn_s,
             fork_s=self._deadlines.fork_s,
             doorkeeper=self,
@@ -401,7 +401,7 @@ class RolloutScheduler(ClosingResource):
             asks_again=self.policy.retries,
             since_s=self._now(),
         )
-        self._keeping.started(seat, kept, leaving, version=member.born)
+        self._keeping.started(seat, snapshot, leaving, version=member.born)
         run = self._running[member] = RunningRollout.begin(seat, play)
         run.task.add_done_callback(lambda _: self._ended(member))
         return run

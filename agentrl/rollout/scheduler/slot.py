@@ -191,7 +191,7 @@ class RolloutSlot:
             self.doorkeeper.turned(self)
         await self.wait(self.doorkeeper.pass_gate)
         room = await self._room()
-        asked = request if room is None else _at_most(request, room)
+        segment_request = request if room is None else _at_most(request, room)
         began = self.now()
         used_s = self._turn_used_s if self._continues else 0.0
         completion: Completion | None = None
@@ -199,11 +199,13 @@ class RolloutSlot:
         try:
             with self.doing("generate"):
                 async with asyncio.timeout(self.turn_s - used_s):
-                    completion = await (self.sampler or self.doorkeeper.engine).generate(asked)
+                    completion = await (self.sampler or self.doorkeeper.engine).generate(
+                        segment_request
+                    )
         finally:
             self.doorkeeper.left(self, completion)
         assert completion is not None
-        if completion.finish == "length" and asked is not request:
+        if completion.finish == "length" and segment_request is not request:
             # The segment ended, not the turn: the episode asks for the rest.
             completion = replace(completion, finish="aborted")
         self._turn_used_s = used_s + self.now() - began

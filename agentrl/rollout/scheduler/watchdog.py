@@ -51,6 +51,6 @@ def overdue(
 def name_all(activities: Iterable[SlotActivity], *, now_s: float, most: int = 5) -> str:
     """Return the longest activities in words, and how many more there are."""
     ordered = sorted(activities, key=lambda activity: activity.since_s)
-    named = "; ".join(activity.describe(now_s) for activity in ordered[:most])
+    text = "; ".join(activity.describe(now_s) for activity in ordered[:most])
     more = len(ordered) - most
-    return f"{named}; and {more} more" if more > 0 else named or "no trajectory is live"
+    return f"{text}; and {more} more" if more > 0 else text or "no trajectory is live"

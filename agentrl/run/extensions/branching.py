@@ -43,13 +43,13 @@ def trees(
     are dropped, and the others are what the run goes on from. The state needed to go on with a
     group goes into `record`.
     """
-    made = topology(config, vocabulary=vocabulary)
-    if made is None:
+    base_topology = topology(config, vocabulary=vocabulary)
+    if base_topology is None:
         return None
     log = BranchLog(folder)
     observed = log.resume_after(rollouts.engine.version)
-    if isinstance(made, EntropyBalancedTopology):
-        made = replace(made, prior=observed)
+    if isinstance(base_topology, EntropyBalancedTopology):
+        base_topology = replace(base_topology, prior=observed)
 
     def write(shaped: BranchingSummary) -> None:
         # What is over now is for the step that the engine's weights are used in.
@@ -60,7 +60,7 @@ def trees(
         return derive(config.run.seed, "rollouts", number // config.rollout.tasks_per_step)
 
     return BranchingTopology(
-        topology=made,
+        topology=base_topology,
         rollouts=rollouts,
         sampling=build.build_train_sampling(config),
         seed=seed,

@@ -42,16 +42,16 @@ class ObservedPage:
             if node.id is not None:
                 return node
         there = "; ".join(node.line.strip() for node in self.nodes[:40])
-        wanted = f"role={role!r}, name={name!r}, contains={contains!r}"
-        raise LookupError(f"no element with {wanted} on {self.url or 'the page'}: {there}")
+        query = f"role={role!r}, name={name!r}, contains={contains!r}"
+        raise LookupError(f"no element with {query} on {self.url or 'the page'}: {there}")
 
     def id(
         self, role: str | None = None, name: str | None = None, *, contains: str | None = None
     ) -> int:
         """Return the id of the first such node; raises as `find` does."""
-        found = self.find(role, name, contains=contains).id
-        assert found is not None
-        return found
+        node_id = self.find(role, name, contains=contains).id
+        assert node_id is not None
+        return node_id
 
     def under(self, node: AccessibilityNode) -> tuple[AccessibilityNode, ...]:
         """Return the nodes inside a node of this page."""

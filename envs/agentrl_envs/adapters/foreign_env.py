@@ -71,12 +71,12 @@ def step_of(task: Task, answer: dict[str, Any]) -> Step:
     """Return a host's answer as a step; `EnvError` for a reward that is no number."""
     reward = checked_reward(task, float(answer["reward"]))
     info: Info = dict(answer.get("info", {}))
-    seen = Observation((Message("user", answer["text"]),) if answer["text"] else ())
-    return seen, reward, bool(answer["terminated"]), bool(answer["truncated"]), info
+    observation = Observation((Message("user", answer["text"]),) if answer["text"] else ())
+    return observation, reward, bool(answer["terminated"]), bool(answer["truncated"]), info
 
 
 def refused(action: Action, why: str) -> Step:
     """Return the answer to calls of tools that are not there: no time passes."""
     messages = [Message("tool", why, tool_call_id=c.id, name=c.name) for c in action.tool_calls]
-    told = tuple(messages) or (Message("user", why),)
-    return Observation(told), 0.0, False, False, {}
+    replies = tuple(messages) or (Message("user", why),)
+    return Observation(replies), 0.0, False, False, {}

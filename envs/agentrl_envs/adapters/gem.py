@@ -58,9 +58,9 @@ class GemEnv:
         self._resets += 1
         task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
         await self._episode.open(self._settings)
-        shown = await self._episode.ask("reset", {"seed": task.seed})
+        answer = await self._episode.ask("reset", {"seed": task.seed})
         self._task = task
-        return Observation((Message("user", shown["text"]),), tools=()), {}
+        return Observation((Message("user", answer["text"]),), tools=()), {}
 
     async def step(self, action: Action) -> Step:
         """Do one action."""

@@ -80,26 +80,26 @@ class LibraryHost:
         Raises `ConfigError` where that cannot be imported, `EnvError` for a missed deadline and for
         a host that a signal has ended.
         """
-        made = cls(place, await HostProcess.start(place.command, env=place.env))
+        host = cls(place, await HostProcess.start(place.command, env=place.env))
         try:
             async with asyncio.timeout(place.start_timeout_s):
-                await made._ready
+                await host._ready
         except TimeoutError as error:
-            await made.close()
+            await host.close()
             late = f"{place.python} did not import {place.kind} in {place.start_timeout_s:g} s"
             raise EnvError(late) from error
         except HostError as error:
-            await made.close()
-            if (made._process.returncode or 0) < 0:
+            await host.close()
+            if (host._process.returncode or 0) < 0:
                 raise EnvError(f"{place.kind}: {error}") from error
             raise ConfigError(
                 f"{place.python} cannot host {place.kind}: {error}; install it there, or name "
                 "another interpreter as `python`"
             ) from error
         except BaseException:
-            await made.close()
+            await host.close()
             raise
-        return made
+        return host
 
     @property
     def is_open(self) -> bool:
@@ -120,10 +120,10 @@ class LibraryHost:
         """
         number = next(self._numbers)
         answer = self._expect(number)
-        told = {"id": number, "session": session, "method": method, "params": dict(params)}
+        request = {"id": number, "session": session, "method": method, "params": dict(params)}
         try:
             async with asyncio.timeout(timeout_s):
-                await self._tell(told)
+                await self._tell(request)
                 return await answer
         except TimeoutError as error:
             await self.kill(session)

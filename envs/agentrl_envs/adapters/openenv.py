@@ -71,10 +71,10 @@ class OpenEnvEnv(BaseEnv):
         self._resets += 1
         task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
         await self._episode.open(self._settings)
-        shown = await self._episode.ask("reset", {"seed": task.seed, "options": self._options})
+        answer = await self._episode.ask("reset", {"seed": task.seed, "options": self._options})
         self._task = task
-        told = "\n\n".join(filter(None, (self._instructions, shown["text"])))
-        return Observation((Message("user", told),), tools=self._tools), {}
+        text = "\n\n".join(filter(None, (self._instructions, answer["text"])))
+        return Observation((Message("user", text),), tools=self._tools), {}
 
     async def step(self, action: Action) -> Step:
         """Do one action."""
@@ -107,8 +107,8 @@ class OpenEnvEnv(BaseEnv):
                 return (
                     f"Call exactly one tool at a time; the tools are {', '.join(names) or 'none'}."
                 )
-            named = {self._tool_key: first.name} if self._tool_key else {}
-            return {**named, **first.arguments}
+            tool_field = {self._tool_key: first.name} if self._tool_key else {}
+            return {**tool_field, **first.arguments}
         if self._action_key:
             return {self._action_key: action.text}
         try:
@@ -120,7 +120,7 @@ class OpenEnvEnv(BaseEnv):
 
 def _answering(call: ToolCall, step: Step) -> Step:
     """Return a step whose observation answers a call."""
-    seen, *rest = step
-    told = "".join(message.text for message in seen.messages)
-    answer = Message("tool", told, tool_call_id=call.id, name=call.name)
+    observation, *rest = step
+    text = "".join(message.text for message in observation.messages)
+    answer = Message("tool", text, tool_call_id=call.id, name=call.name)
     return (Observation((answer,)), *rest)  # pyright: ignore[reportReturnType]

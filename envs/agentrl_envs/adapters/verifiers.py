@@ -54,16 +54,16 @@ class VerifiersEnv(BaseEnv):
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield the tasks of a split in the taskset's order, whatever the seed."""
         del seed
-        asked = json.dumps({**self._settings, "size": self._size}, sort_keys=True)
-        for row in _rows(self._place, asked):
+        request = json.dumps({**self._settings, "size": self._size}, sort_keys=True)
+        for row in _rows(self._place, request):
             system = (Message("system", row["system"]),) if row["system"] else ()
-            given = row["prompt"]
-            said = (
-                (Message("user", given),)
-                if isinstance(given, str)
-                else tuple(Message(m["role"], m["content"]) for m in given)
+            prompt = row["prompt"]
+            messages = (
+                (Message("user", prompt),)
+                if isinstance(prompt, str)
+                else tuple(Message(m["role"], m["content"]) for m in prompt)
             )
-            task = Task(prompt=(*system, *said), id=row["key"][:32], data={"data": row["data"]})
+            task = Task(prompt=(*system, *messages), id=row["key"][:32], data={"data": row["data"]})
             if split_of(task.fingerprint) == split:
                 yield Task(prompt=task.prompt, id=task.id, data=task.data, split=split)
 
@@ -125,7 +125,7 @@ def _rows(place: LibraryLocation, asked: str) -> tuple[Mapping[str, Any], ...]:
         answer = read_json(lines[-1], TASKS_LIMITS)
     except JsonLimitError as error:
         raise ConfigError(f"{where}: {error}") from error
-    found = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
-    if "result" not in found:
-        raise ConfigError(f"{where}: {found.get('error', found)}")
-    return tuple(found["result"])
+    response = cast("dict[str, Any]", answer if isinstance(answer, dict) else {"error": answer})
+    if "result" not in response:
+        raise ConfigError(f"{where}: {response.get('error', response)}")
+    return tuple(response["result"])

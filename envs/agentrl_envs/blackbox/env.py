@@ -137,7 +137,7 @@ class BlackBoxEnv(BaseEnv):
         """End the program. Idempotent."""
         running, self._running = self._running, None
         place, self._place = self._place, None
-        own, self._own = self._own, None
+        server, self._own = self._own, None
         self._question = self._task = None
         try:
             if self._gateway is not None and place is not None:
@@ -149,8 +149,8 @@ class BlackBoxEnv(BaseEnv):
                     running.exception()  # what it says of its own end is nobody's business
         finally:
             self._gateway = None
-            if own is not None:
-                await own.close()
+            if server is not None:
+                await server.close()
 
     async def _opened(self) -> GatewayServer:
         self._gateway = await shared("agentrl.gateway", GatewayServer.open)

@@ -81,9 +81,9 @@ class CommandProgram:
             finally:
                 await process.close(grace_s=0)
             if process.returncode != 0:
-                told = process.last_words[-_TOLD_CHARS:] or "it wrote nothing to stderr"
+                tail = process.last_words[-_TOLD_CHARS:] or "it wrote nothing to stderr"
                 raise ProgramEnded(
-                    f"{self.words[0]} ended with exit code {process.returncode}: {told}",
+                    f"{self.words[0]} ended with exit code {process.returncode}: {tail}",
                     code=process.returncode or 0,
                     stderr=process.last_words,
                 )
@@ -107,8 +107,8 @@ _END_S = 5.0
 
 def filled(words: Sequence[str], task: Task) -> list[str]:
     """Return a command's words with the task's own in the place of their names."""
-    own = {"prompt": task.messages[-1].text, "task_id": task.id, "seed": str(task.seed)}
-    return [_filled(word, own) for word in words]
+    values = {"prompt": task.messages[-1].text, "task_id": task.id, "seed": str(task.seed)}
+    return [_filled(word, values) for word in words]
 
 
 def _filled(word: str, own: Mapping[str, str]) -> str:

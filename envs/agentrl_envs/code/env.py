@@ -35,11 +35,11 @@ class CodeEnv(VerifiedEnv):
         tool_timeout_s: float = 30.0,
     ) -> None:
         """Choose problems as `ReasoningEnv` does; `tool_timeout_s` bounds one call of the tool."""
-        chosen = mixture(families, difficulty)
+        problem_families = mixture(families, difficulty)
         super().__init__(
-            chosen,
+            problem_families,
             partial_credit=partial_credit,
-            tasks=task_stream(chosen, size=size, heldout_fraction=heldout_fraction),
+            tasks=task_stream(problem_families, size=size, heldout_fraction=heldout_fraction),
             tools=(Python,),
             system=system,
             gold=play,

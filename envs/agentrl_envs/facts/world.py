@@ -80,9 +80,9 @@ class _Supply:
     @classmethod
     def shuffled(cls, random: Random) -> "_Supply":
         def joined(separator: str, *parts: Sequence[str]) -> list[str]:
-            made = [separator.join(choice) for choice in product(*parts)]
-            random.shuffle(made)
-            return made
+            phrases = [separator.join(choice) for choice in product(*parts)]
+            random.shuffle(phrases)
+            return phrases
 
         return cls(
             people=joined(" ", names.GIVEN, names.FAMILY),

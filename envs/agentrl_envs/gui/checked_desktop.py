@@ -65,9 +65,9 @@ class CheckedDesktop:
 
     async def window(self, title: str, do: str, *, strict: bool) -> bool:
         """Raise or close a window."""
-        found = await self.desktop.ask("window", title=title, how=do, strict=strict)
+        frame = await self.desktop.ask("window", title=title, how=do, strict=strict)
         await self.desktop.settle()
-        return bool(found.body["there"])
+        return bool(frame.body["there"])
 
     async def ask(self, do: str, **arguments: Any) -> None:
         """Use the hands."""

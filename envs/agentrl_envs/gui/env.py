@@ -142,8 +142,8 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         """
         from agentrl_envs.gui.vnc import VncPlayer
 
-        shown = "element" if {"axtree", "marks"} & {*self._wants.kinds} else "coordinate"
-        return VncPlayer(self._sight, self._grid.screen, at=at, points_by=points_by or shown)
+        default_mode = "element" if {"axtree", "marks"} & {*self._wants.kinds} else "coordinate"
+        return VncPlayer(self._sight, self._grid.screen, at=at, points_by=points_by or default_mode)
 
     # -- an episode -------------------------------------------------------------------------------
 
@@ -215,15 +215,15 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         info: Info = {}
         reward, truncated = 0.0, last is None and episode.turns == self._max_turns
         if last is not None or truncated:
-            said = None if last is None else str(last.arguments.get("text") or "")
+            text = None if last is None else str(last.arguments.get("text") or "")
             failed = last is not None and last.arguments["action"] == "fail"
-            verdict = await self._judged(episode, said, failed=failed)
+            verdict = await self._judged(episode, text, failed=failed)
             reward = verdict.reward
             info.update(verdict.info)
         if last is None and any(result.name == _TOOL for result in results):
-            said = "" if results[-1].status == "ok" else f"{results[-1].content}\n"
-            shown = await self._shown(episode, said)
-            results[-1] = replace(results[-1], content=shown)
+            text = "" if results[-1].status == "ok" else f"{results[-1].content}\n"
+            content = await self._shown(episode, text)
+            results[-1] = replace(results[-1], content=content)
         info["tool_results"] = tuple(results)
         answers = Observation(tuple(result.message for result in results))
         return answers, reward, last is not None, truncated, info
@@ -231,7 +231,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
     async def _act(self, episode: _Episode, call: ToolCall) -> ToolResult:
         """Do one call, and wait until the screen rests."""
         began_s = time.monotonic()
-        said, status = "ok", "ok"
+        content, status = "ok", "ok"
         try:
             if call.name != _TOOL:
                 raise ToolError(f"There is no tool {call.name!r}. The only tool is {_TOOL}.")
@@ -240,15 +240,15 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
                 try:
                     await episode.computer.computer(**bound)
                 except ToolError as refusal:
-                    said, status = str(refusal), "error"
+                    content, status = str(refusal), "error"
                 else:
                     await episode.desktop.settle()
         except ToolError as refusal:
-            said, status = str(refusal), "error"
+            content, status = str(refusal), "error"
         return ToolResult(
             call_id=call.id,
             name=call.name,
-            content=said,
+            content=content,
             status=cast("Any", status),
             seconds=time.monotonic() - began_s,
         )

@@ -27,14 +27,14 @@ class DesktopMachine:
         reference = self._numbers.reference(element)
         if reference is None:
             raise ToolError(f"there is no element [{element}]; take a number from what is shown")
-        found = (await self._desktop.ask("locate", reference=list(reference))).body
-        if "box" not in found:
+        location = (await self._desktop.ask("locate", reference=list(reference))).body
+        if "box" not in location:
             raise ToolError(f"[{element}] is not to be seen any more")
         settings = self._desktop.settings
-        spots = points(found["box"], settings.width, settings.height)
+        spots = points(location["box"], settings.width, settings.height)
         if not spots:
             raise ToolError(f"[{element}] is off the screen; scroll, or move its window")
-        covers = [_cover(reference, found, *spot) for spot in spots]
+        covers = [_cover(reference, location, *spot) for spot in spots]
         if None not in covers:
             raise ToolError(f"[{element}] is behind the window {covers[0]!r}")
         return spots[covers.index(None)]
@@ -71,8 +71,8 @@ class DesktopMachine:
 
 def points(box: Sequence[int], width: int, height: int) -> list[tuple[int, int]]:
     """Return points of the part of a box that is on a screen, its middle first; none if none is."""
-    left, top, wide, high = box
-    x1, x2 = max(0, left), min(width, left + wide)
+    left_x, top, wide, high = box
+    x1, x2 = max(0, left_x), min(width, left_x + wide)
     y1, y2 = max(0, top), min(height, top + high)
     if x2 <= x1 or y2 <= y1:
         return []

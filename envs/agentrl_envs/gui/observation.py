@@ -100,7 +100,9 @@ class ElementNumbers:
 
     def reference(self, number: int) -> Reference | None:
         """Return the element that has a number."""
-        return next((one for one, given in self.given.items() if given == number), None)
+        return next(
+            (one for one, element_number in self.given.items() if element_number == number), None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +130,10 @@ async def look(
         nodes, boxes, silent = described(frame.body, wants, numbers)
         numbers.boxes = boxes
         if "axtree" in wants.kinds:
-            left = int(frame.body["left"])
-            shown, _ = capped([node.line for node in nodes], left, wants.max_characters)
+            overflow = int(frame.body["left"])
+            tree_text, _ = capped([node.line for node in nodes], overflow, wants.max_characters)
             notices = [f"notice: the program of {name!r} does not answer" for name in silent]
-            text = "\n".join([*notices, shown])
+            text = "\n".join([*notices, tree_text])
     images: list[Image] = []
     pictured = [kind for kind in wants.kinds if kind != "axtree"]
     if pictured:
@@ -236,25 +238,25 @@ def _node(
     wants: DesktopObservationOptions,
 ) -> AccessibilityNode | None:
     """Return the node of an element, or None where there is nothing to say."""
-    named = _ROLES.get(role, role.replace(" ", "-"))
-    if named in _NAMED_BY_CONTENT and text is not None:
+    web_role = _ROLES.get(role, role.replace(" ", "-"))
+    if web_role in _NAMED_BY_CONTENT and text is not None:
         name, text = name or " ".join(text.split()), None
     has_place = box[2] > 0 and box[3] > 0
     if role in _MUTE or (not name and role in _PLUMBING) or (role == "icon" and not name):
         return None
     if role == "table cell" and (not has_place or not (name or text or "checked" in states)):
         return None
-    if named == "text":
+    if web_role == "text":
         words = _cut(" ".join((text or name).split()), wants.max_name_characters)
         return AccessibilityNode(role="text", name=words) if words else None
     attributes: dict[str, str] = {}
-    if text is not None and named not in ("button", "togglebutton", "checkbox", "radio", "cell"):
+    if text is not None and web_role not in ("button", "togglebutton", "checkbox", "radio", "cell"):
         # What a terminal has just written, and its prompt, are at the end.
-        cut = _cut_start if named == "terminal" else _cut
+        cut = _cut_start if web_role == "terminal" else _cut
         attributes["value"] = cut(text.rstrip("\n"), wants.max_name_characters * 10)
         if not attributes["value"]:
             del attributes["value"]
-    elif value is not None and named not in _FRAME_ROLES:
+    elif value is not None and web_role not in _FRAME_ROLES:
         attributes["value"] = f"{value:g}"
     attributes |= {flag: "" for flag in _FLAGS if flag in states}
     if not {"sensitive", "enabled"} & states:
@@ -262,10 +264,10 @@ def _node(
     if wants.boxes and has_place:
         attributes["at"] = f"{box[0]},{box[1]}"
         attributes["size"] = f"{box[2]}x{box[3]}"
-    shown = name if name != attributes.get("value") else ""
-    role_name = named if named[:1].isalpha() else "element"
+    label = name if name != attributes.get("value") else ""
+    role_name = web_role if web_role[:1].isalpha() else "element"
     return AccessibilityNode(
-        role=role_name, name=_cut(shown, wants.max_name_characters), attributes=attributes
+        role=role_name, name=_cut(label, wants.max_name_characters), attributes=attributes
     )
 
 

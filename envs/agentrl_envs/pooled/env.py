@@ -244,12 +244,12 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
     async def _fork(self, episode: E) -> tuple[Self, str]:
         """Return a fork, and how it was made: here by doing the same again."""
         reset_s = self._settings.open_s
-        made = await replay(self._another, episode.history, reset_s=reset_s, step_s=self._step_s)
-        return cast("Self", made), "replay"
+        fork = await replay(self._another, episode.history, reset_s=reset_s, step_s=self._step_s)
+        return cast("Self", fork), "replay"
 
     def _another(self) -> Self:
-        made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        made._episode, made._forked = None, {}
-        made._holding = self._holding.another()
-        return made
+        env = object.__new__(type(self))
+        vars(env).update(vars(self))
+        env._episode, env._forked = None, {}
+        env._holding = self._holding.another()
+        return env

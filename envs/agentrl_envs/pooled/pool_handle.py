@@ -51,14 +51,14 @@ class PoolKind(Generic[P, S]):
         """Return settings from their fields. Raises `ConfigError` for one that there is not."""
         if isinstance(given, self.settings):
             return given
-        chosen = cast("Mapping[str, Any]", given or {})
+        values = cast("Mapping[str, Any]", given or {})
         assert is_dataclass(self.settings)
-        known = {field.name for field in fields(self.settings)}
-        if unknown := sorted(chosen.keys() - known):
+        field_names = {field.name for field in fields(self.settings)}
+        if unknown := sorted(values.keys() - field_names):
             raise ConfigError(
-                f"{self.name} has no settings {unknown}; there are {', '.join(sorted(known))}"
+                f"{self.name} has no settings {unknown}; there are {', '.join(sorted(field_names))}"
             )
-        return self.settings(**chosen)
+        return self.settings(**values)
 
 
 class PoolHandle(Generic[P, S]):
@@ -86,16 +86,18 @@ class PoolHandle(Generic[P, S]):
             async def opened() -> P:
                 return await pools.pool.open(settings)
 
-            found = await shared((pools.name, settings), opened)
-            self._pool, self._is_own = (await opened(), True) if found is None else (found, False)
+            shared_pool = await shared((pools.name, settings), opened)
+            self._pool, self._is_own = (
+                (await opened(), True) if shared_pool is None else (shared_pool, False)
+            )
         return self._pool
 
     def another(self) -> "PoolHandle[P, S]":
         """Return that of a fork, which closes nothing of this one's."""
         pool = None if self._is_own else self._pool
-        made = PoolHandle[P, S](self._pools, self.settings)
-        made._pool, made._is_given = pool, self._is_given
-        return made
+        handle = PoolHandle[P, S](self._pools, self.settings)
+        handle._pool, handle._is_given = pool, self._is_given
+        return handle
 
     async def close(self) -> None:
         """Close the pool if it is the environment's own. Idempotent."""

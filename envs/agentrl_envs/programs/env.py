@@ -64,12 +64,12 @@ class ProgramsEnv(ToolEnv):
                 run's own limit of turns, which grades nothing.
             tool_timeout_s: Deadline of one call of the tool.
         """
-        chosen = _chosen(families)
+        program_families = _chosen(families)
         _check(level, hidden_tests, size, heldout_fraction)
 
         def tasks(split: Split, seed: int) -> Iterator[Task]:
             return tasks_of(
-                chosen,
+                program_families,
                 split,
                 seed,
                 level=level,

@@ -35,10 +35,10 @@ class ProgramFamily:
     def program(self, params: Params) -> str:
         """Return a program that solves the problem."""
         source = inspect.getsource(self.reference)
-        given = f"{self.reference.__name__}({params!r}, {self.arguments})"
+        expression = f"{self.reference.__name__}({params!r}, {self.arguments})"
         return (
             f"from typing import Any\n\n\n{source}\n\n"
-            f"def solve({self.arguments}):\n    return {given}\n"
+            f"def solve({self.arguments}):\n    return {expression}\n"
         )
 
 

@@ -84,22 +84,25 @@ def _stream(
     patience = math.ceil(100 / share)
     seeds = SEED_RANGES[split]
     start = derive("programs", family.name, split, seed) % (len(seeds) - _LONGEST_STREAM)
-    seen = set[str]()
+    problems = set[str]()
     since_new = 0
     for problem_seed in range(seeds.start + start, seeds.stop):
         rng = Random(derive("programs", family.name, level, problem_seed))
         params = family.draw(rng, level)
         problem = json.dumps([family.name, params], sort_keys=True)
         task = None
-        if problem not in seen and split_of(problem, heldout_fraction=heldout_fraction) == split:
-            seen.add(problem)
+        if (
+            problem not in problems
+            and split_of(problem, heldout_fraction=heldout_fraction) == split
+        ):
+            problems.add(problem)
             task = make_task(family, params, rng, level=level, hidden_tests=hidden_tests)
         if task is not None:
             since_new = 0
             yield Task(**task, split=split, seed=problem_seed)
         elif (since_new := since_new + 1) >= patience:
             break
-    if not seen:
+    if not problems:
         raise ConfigError(
             f"programs: none of {patience} problems of {family.name!r} at level {level} falls into "
             f"the split {split!r}; change heldout_fraction={heldout_fraction:g}"
@@ -113,27 +116,27 @@ def make_task(
 
     No answer is right for more than a third of the hidden tests, and no hidden test is an example.
     """
-    shown = list[Arguments]()
+    examples = list[Arguments]()
     hidden = list[tuple[str, Arguments]]()
-    known, outcomes = set[str](), Counter[str]()
+    input_texts, outcomes = set[str](), Counter[str]()
     edges = list(family.edges(params))[: hidden_tests // 2]
     for number in range(len(edges) + _DRAWS):
         at_edge = number < len(edges)
         arguments = edges[number] if at_edge else family.inputs(rng, params, level)
         text = json.dumps(arguments)
         outcome = json.dumps(family.reference(params, *json.loads(text)), sort_keys=True)
-        if text in known or outcomes[outcome] >= max(1, hidden_tests // 3):
+        if text in input_texts or outcomes[outcome] >= max(1, hidden_tests // 3):
             continue
-        if not at_edge and len(shown) < EXAMPLES:
-            if outcome not in [json.dumps(_outcome(family, params, one)) for one in shown]:
-                known.add(text)
-                shown.append(arguments)
+        if not at_edge and len(examples) < EXAMPLES:
+            if outcome not in [json.dumps(_outcome(family, params, one)) for one in examples]:
+                input_texts.add(text)
+                examples.append(arguments)
             continue
-        known.add(text)
+        input_texts.add(text)
         outcomes[outcome] += 1
         hidden.append((f"edge-{number}" if at_edge else f"drawn-{number}", arguments))
         if len(hidden) == hidden_tests:
-            return _worded(family, params, shown, hidden, level=level)
+            return _worded(family, params, examples, hidden, level=level)
     return None
 
 

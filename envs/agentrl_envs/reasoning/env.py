@@ -101,11 +101,11 @@ class ReasoningEnv(VerifiedEnv):
             partial_credit: Pay what the verifier says; False pays 1 for a perfect answer or 0.
             system: The system message; empty for none.
         """
-        chosen = mixture(families, difficulty)
+        families_by_name = mixture(families, difficulty)
         super().__init__(
-            chosen,
+            families_by_name,
             partial_credit=partial_credit,
-            tasks=task_stream(chosen, size=size, heldout_fraction=heldout_fraction),
+            tasks=task_stream(families_by_name, size=size, heldout_fraction=heldout_fraction),
             system=system,
             gold=play,
         )
@@ -150,5 +150,5 @@ def reference(task: Task) -> str:
 
 def worded(answer: str, seen: Sequence[Message]) -> str:
     """Return an answer in the form the system message asks for: tagged if it names the tags."""
-    asked = any("<answer>" in message.text for message in seen if message.role == "system")
-    return f"<answer>{answer}</answer>" if asked else answer
+    uses_tags = any("<answer>" in message.text for message in seen if message.role == "system")
+    return f"<answer>{answer}</answer>" if uses_tags else answer

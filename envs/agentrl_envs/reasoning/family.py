@@ -157,13 +157,13 @@ class ReasoningFamily:
             return
         import numpy as np
 
-        own, arrays = random.getstate(), np.random.get_state()
+        python_state, arrays = random.getstate(), np.random.get_state()
         random.seed(seed)
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 yield
         finally:
-            random.setstate(own)
+            random.setstate(python_state)
             np.random.set_state(arrays)
 
 
@@ -200,8 +200,10 @@ def _configured(name: str, params: dict[str, Any], difficulty: int | None) -> tu
     level = "" if difficulty is None else f" at difficulty {difficulty}"
     start = config_class() if difficulty is None else _levelled(name, difficulty)
     try:
-        given = {param: _member(getattr(start, param), value) for param, value in params.items()}
-        config = dataclasses.replace(start, **given)
+        overrides = {
+            param: _member(getattr(start, param), value) for param, value in params.items()
+        }
+        config = dataclasses.replace(start, **overrides)
         if hasattr(config, "validate"):
             config.validate()
     except (AssertionError, TypeError, ValueError) as error:

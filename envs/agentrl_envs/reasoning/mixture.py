@@ -17,19 +17,23 @@ def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, Reas
 
     Equal families are one object for all environments of the process: some load data files.
     """
-    chosen = _by_name(families)
-    if not chosen:
+    params_by_name = _by_name(families)
+    if not params_by_name:
         raise ConfigError(
             "families is empty; name at least one task family, such as families: chain_sum"
         )
-    levels = difficulty if isinstance(difficulty, Mapping) else dict.fromkeys(chosen, difficulty)
+    levels = (
+        difficulty if isinstance(difficulty, Mapping) else dict.fromkeys(params_by_name, difficulty)
+    )
     for name in levels:
-        if name not in chosen:
+        if name not in params_by_name:
             raise ConfigError(
                 f"difficulty names the task family {known(name)!r}, which is not among families: "
-                f"{', '.join(chosen)}"
+                f"{', '.join(params_by_name)}"
             )
-    return {name: family_of(name, params, levels.get(name)) for name, params in chosen.items()}
+    return {
+        name: family_of(name, params, levels.get(name)) for name, params in params_by_name.items()
+    }
 
 
 def _by_name(families: Families) -> dict[str, Mapping[str, Any]]:

@@ -60,18 +60,18 @@ def _stream(
     """Yield one family's tasks. The text of a problem decides its split, beside its seed."""
     share = heldout_fraction if split == "heldout" else 1 - heldout_fraction
     patience = math.ceil(100 / share)
-    seen = set[bytes]()
+    digests = set[bytes]()
     since_new = 0
     for problem_seed, entry in family.entries(first_seed(family.name, split, seed)):
         question = str(entry["question"])
         digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
-        if digest not in seen and split_of(question, heldout_fraction=heldout_fraction) == split:
-            seen.add(digest)
+        if digest not in digests and split_of(question, heldout_fraction=heldout_fraction) == split:
+            digests.add(digest)
             since_new = 0
             yield _task(family.name, split, problem_seed, entry)
         elif (since_new := since_new + 1) >= patience:
             break
-    if not seen:
+    if not digests:
         raise ConfigError(
             f"task family {family.name!r} has too few distinct problems with these parameters: "
             f"none of {patience} falls into the split {split!r}; widen its parameters, "

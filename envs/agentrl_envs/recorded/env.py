@@ -158,8 +158,8 @@ class RecordedEnv(BaseEnv):
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
         """Do what the expert did."""
         expert = self._expert_of(task)
-        done = sum(message.role == "assistant" for message in seen)
-        return expert.turns[min(done, len(expert.turns) - 1)].with_thought
+        turn_index = sum(message.role == "assistant" for message in seen)
+        return expert.turns[min(turn_index, len(expert.turns) - 1)].with_thought
 
     def _patched(self, turn: ExpertTurn) -> Patch:
         if self._patch == "off_policy_thought":
@@ -198,13 +198,13 @@ def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matche
                 "matching and matches are both given; a function of yours has no use "
                 "for matching, so leave one out"
             )
-        own = cast("Callable[[Action, Action], bool]", import_callable(function))
-        return lambda said, expert, places: own(said, expert)
-    given = dict(matching or {})
-    if "ignore" in given:
-        given["ignore"] = tuple(given["ignore"])
+        predicate = cast("Callable[[Action, Action], bool]", import_callable(function))
+        return lambda said, expert, places: predicate(said, expert)
+    options = dict(matching or {})
+    if "ignore" in options:
+        options["ignore"] = tuple(options["ignore"])
     try:
-        return ActionMatcher(**given)
+        return ActionMatcher(**options)
     except TypeError as error:
         raise ConfigError(
             f"matching: {error}; its keys are tolerance, text, ignore, radius"

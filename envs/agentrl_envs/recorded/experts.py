@@ -37,7 +37,7 @@ class ExpertTurn:
     @property
     def answers(self) -> tuple[Message, ...]:
         """Messages that followed; reads their pictures."""
-        return tuple(said.message for said in self.told)
+        return tuple(answer.message for answer in self.told)
 
     @property
     def with_thought(self) -> Action:
@@ -48,7 +48,8 @@ class ExpertTurn:
     def answers_to(self, calls: tuple[ToolCall, ...]) -> tuple[Message, ...]:
         """Return the messages that followed, as answers to the same calls under other ids."""
         renamed = {
-            own.id: call.id for own, call in zip(self.action.tool_calls, calls, strict=False)
+            expert_call.id: call.id
+            for expert_call, call in zip(self.action.tool_calls, calls, strict=False)
         }
         return tuple(
             replace(m, tool_call_id=renamed.get(m.tool_call_id, m.tool_call_id))
@@ -70,12 +71,12 @@ class ExpertTrajectory:
     @property
     def opening(self) -> tuple[Message, ...]:
         """Messages of the task; reads their pictures."""
-        return tuple(said.message for said in self.asked)
+        return tuple(entry.message for entry in self.asked)
 
     @property
     def prompt(self) -> tuple[Message, ...]:
         """Messages of the task, in words only."""
-        return tuple(Message(said.role, text_of(said.content)) for said in self.asked)
+        return tuple(Message(entry.role, text_of(entry.content)) for entry in self.asked)
 
     @property
     def actions(self) -> list[Any]:
@@ -88,24 +89,24 @@ class ExpertTrajectory:
     @property
     def id(self) -> str:
         """Return 16 hex digits of what was asked and done: two equal ones are one task."""
-        asked = [[s.role, text_of(s.content), names_of(s.content)] for s in self.asked]
-        blob = json.dumps([asked, self.actions], sort_keys=True, default=str)
+        prompts = [[s.role, text_of(s.content), names_of(s.content)] for s in self.asked]
+        blob = json.dumps([prompts, self.actions], sort_keys=True, default=str)
         return hashlib.sha256(blob.encode()).hexdigest()[:16]
 
     @classmethod
     def of(cls, recording: ConversationRecording) -> "ExpertTrajectory":
         """Return a recording by turns; what comes before the first action is the opening."""
-        asked: list[RecordedPrompt | RecordedAnswer] = []
+        opening: list[RecordedPrompt | RecordedAnswer] = []
         turns: list[ExpertTurn] = []
-        for said in recording.messages:
-            if isinstance(said, RecordedAction):
-                action = Action(said.content, said.message.tool_calls)
-                turns.append(ExpertTurn(action=action, thought=said.thought, places=said.places))
+        for entry in recording.messages:
+            if isinstance(entry, RecordedAction):
+                action = Action(entry.content, entry.message.tool_calls)
+                turns.append(ExpertTurn(action=action, thought=entry.thought, places=entry.places))
             elif turns:
-                turns[-1] = replace(turns[-1], told=(*turns[-1].told, said))
+                turns[-1] = replace(turns[-1], told=(*turns[-1].told, entry))
             else:
-                asked.append(said)
-        return cls(asked=tuple(asked), tools=recording.tools, turns=tuple(turns))
+                opening.append(entry)
+        return cls(asked=tuple(opening), tools=recording.tools, turns=tuple(turns))
 
 
 def experts_of(
@@ -123,8 +124,8 @@ def experts_of(
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: int, minimum_reward: float | None) -> Mapping[str, ExpertTrajectory]:
     del stamp
-    found = [ExpertTrajectory.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
-    if not found:
+    experts = [ExpertTrajectory.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
+    if not experts:
         least = "" if minimum_reward is None else f" that earned at least {minimum_reward}"
         raise ConfigError(f"{path} holds no recording{least}; record some: agentrl record")
-    return {expert.id: expert for expert in found}
+    return {expert.id: expert for expert in experts}

@@ -91,8 +91,8 @@ def smallest_box(point: tuple[float, float], places: Mapping[int, Box]) -> Box |
 
 def _same_point(said: Arguments, expert: Arguments, end: str, screen: PointedScreen) -> bool:
     coordinate, element = _POINTS[end]
-    named, meant = said.get(element), expert.get(element)
-    if meant is not None and named == meant and said.get(coordinate) is None:
+    element_id, meant = said.get(element), expert.get(element)
+    if meant is not None and element_id == meant and said.get(coordinate) is None:
         return True
     mine, yours = _point(said, end, screen), _point(expert, end, screen)
     if mine is None or yours is None:
@@ -101,7 +101,7 @@ def _same_point(said: Arguments, expert: Arguments, end: str, screen: PointedScr
     box = box or smallest_box(yours, screen.places)
     if box is not None and _within(mine, box):
         # An element within the one that was meant is another one.
-        return named is None or meant is None or smallest_box(mine, screen.places) == box
+        return element_id is None or meant is None or smallest_box(mine, screen.places) == box
     return box is None and math.dist(mine, yours) <= screen.radius
 
 
@@ -121,12 +121,12 @@ def _point(arguments: Arguments, end: str, screen: PointedScreen) -> tuple[float
 
 
 def _within(point: tuple[float, float], box: Box) -> bool:
-    left, top, wide, high = box
-    return 0 <= point[0] - left < wide and 0 <= point[1] - top < high
+    left_x, top, wide, high = box
+    return 0 <= point[0] - left_x < wide and 0 <= point[1] - top < high
 
 
 def _keys(arguments: Arguments) -> frozenset[str]:
-    named = str(arguments.get("keys") or "").casefold()
-    plus = {"+"} if named == "+" or named.endswith("++") else set[str]()
-    parts = {part.strip() for part in named.split("+")} - {""}
+    combination = str(arguments.get("keys") or "").casefold()
+    plus = {"+"} if combination == "+" or combination.endswith("++") else set[str]()
+    parts = {part.strip() for part in combination.split("+")} - {""}
     return frozenset({_KEYS.get(part, part) for part in parts} | plus)

@@ -42,14 +42,16 @@ def read_questions(
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"there is no file of questions {path}; name a JSONL file")
-    asked = [_asked(where, record, corpus, heldout_fraction) for where, record in read_jsonl(path)]
+    questions = [
+        _asked(where, record, corpus, heldout_fraction) for where, record in read_jsonl(path)
+    ]
     for split in SPLITS:
-        if not any(question.split == split for question in asked):
+        if not any(question.split == split for question in questions):
             raise ConfigError(
-                f"none of the {len(asked)} questions of {path} is in the split {split!r}; give "
+                f"none of the {len(questions)} questions of {path} is in the split {split!r}; give "
                 'some of them "split", or change heldout_fraction'
             )
-    return tuple(asked)
+    return tuple(questions)
 
 
 def asked_tasks(
@@ -58,9 +60,9 @@ def asked_tasks(
     """Return the task source of a file's questions, in an order that the seed decides."""
 
     def tasks(split: Split, seed: int) -> Iterator[Task]:
-        chosen = [question for question in asked if question.split == split]
-        Random(derive("asked", split, seed)).shuffle(chosen)
-        for question in chosen[:size]:
+        questions = [question for question in asked if question.split == split]
+        Random(derive("asked", split, seed)).shuffle(questions)
+        for question in questions[:size]:
             data = {"aliases": list(question.aliases), "documents": list(question.documents)}
             yield Task(prompt=question.question, answer=question.answer, split=split, data=data)
 

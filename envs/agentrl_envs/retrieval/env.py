@@ -137,16 +137,16 @@ class CorpusEnv(RetrievalEnv):
         """
         _check_size(size)
         documents = read_corpus(corpus)
-        asked = read_questions(questions, documents, heldout_fraction=heldout_fraction)
+        corpus_questions = read_questions(questions, documents, heldout_fraction=heldout_fraction)
         super().__init__(
             documents,
-            asked_tasks(asked, size=size),
+            asked_tasks(corpus_questions, size=size),
             results=results,
             snippet_words=snippet_words,
             page_words=page_words,
             scoring=scoring,
             system=system,
-            gold=play_asked if all(question.documents for question in asked) else None,
+            gold=play_asked if all(question.documents for question in corpus_questions) else None,
         )
 
 
@@ -154,8 +154,8 @@ def _reward(scoring: Scoring) -> Callable[[Task, Sequence[Message]], float]:
     score = exact if scoring == "exact" else f1
 
     def reward(task: Task, messages: Sequence[Message]) -> float:
-        wanted = [str(task.answer), *task.data.get("aliases", ())]
-        return score(final_answer(last_text(messages)), wanted)
+        ground_truths = [str(task.answer), *task.data.get("aliases", ())]
+        return score(final_answer(last_text(messages)), ground_truths)
 
     return reward
 

@@ -24,8 +24,8 @@ def normalised(text: str) -> str:
 
 def exact(answer: str, wanted: Sequence[str]) -> float:
     """Return 1.0 if the answer is one of those wanted."""
-    given = normalised(answer)
-    return float(bool(given) and any(given == normalised(text) for text in wanted))
+    prediction = normalised(answer)
+    return float(bool(prediction) and any(prediction == normalised(text) for text in wanted))
 
 
 def f1(answer: str, wanted: Sequence[str]) -> float:

@@ -46,8 +46,8 @@ def wiki_tasks(
     """Return the task source of a world's questions."""
 
     def tasks(split: Split, seed: int) -> Iterator[Task]:
-        asked = questions(world, split, seed, hops=hops, heldout_fraction=heldout_fraction)
-        for number, question in enumerate(asked):
+        fact_questions = questions(world, split, seed, hops=hops, heldout_fraction=heldout_fraction)
+        for number, question in enumerate(fact_questions):
             if number == size:
                 return
             yield _task(question, split)
@@ -67,10 +67,10 @@ def play(task: Task, seen: Sequence[Message]) -> Action:
 
 def _look_up(hop: dict[str, Any], seen: Sequence[Message]) -> Action:
     query = f"{hop['subject']} {_ASKED_BY.get(hop['relation'], hop['relation'])}"
-    done = [call for message in seen for call in message.tool_calls]
-    if {"query": query} not in [call.arguments for call in done]:
+    past_calls = [call for message in seen for call in message.tool_calls]
+    if {"query": query} not in [call.arguments for call in past_calls]:
         return call("search", query=query)
-    pages = sum(call.arguments.get("document") == hop["subject"] for call in done)
+    pages = sum(call.arguments.get("document") == hop["subject"] for call in past_calls)
     return call("open", document=hop["subject"], page=pages + 1)
 
 

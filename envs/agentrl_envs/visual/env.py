@@ -97,22 +97,22 @@ class SeeButtonEnv(BaseEnv):
         width, height = self._size
         while True:
             number = rng.randrange(2**53)
-            own = random.Random(number)
-            tells = own.choice(self._templates)
+            screen_rng = random.Random(number)
+            tells = screen_rng.choice(self._templates)
             screen = ButtonScreen.random(
-                own, width=width, height=height, buttons=self._buttons, tells=tells
+                screen_rng, width=width, height=height, buttons=self._buttons, tells=tells
             )
-            wanted = own.randrange(self._buttons)
-            button = screen.buttons[wanted]
-            asked = TEMPLATES[tells].format(getattr(button, tells))
-            problem = f"{asked}\n{screen.described()}"
+            target_index = screen_rng.randrange(self._buttons)
+            button = screen.buttons[target_index]
+            instruction = TEMPLATES[tells].format(getattr(button, tells))
+            problem = f"{instruction}\n{screen.described()}"
             if split_of(problem) == split:
                 yield Task(
                     prompt=problem,
                     answer=self._written(button.x, button.y),
                     split=split,
                     seed=number,
-                    data={"asked": asked, "wanted": wanted, "screen": screen.plain()},
+                    data={"asked": instruction, "wanted": target_index, "screen": screen.plain()},
                     tags=(tells,),
                 )
 
@@ -123,8 +123,8 @@ class SeeButtonEnv(BaseEnv):
         task = (options or {}).get("task")
         self._task = task or next(iter(self.tasks("train", seed=seed or 0)))
         self._clicked, self._seen, self._over = [], 0, False
-        asked = self._told["asked"]
-        return Observation((Message("user", self._content(asked)),), ()), {}
+        instruction = self._told["asked"]
+        return Observation((Message("user", self._content(instruction)),), ()), {}
 
     async def step(self, action: Action) -> Step:
         """Click where the agent says."""
@@ -143,8 +143,8 @@ class SeeButtonEnv(BaseEnv):
         if self._seen >= self._clicks:
             self._over = True
             return Observation(()), 0.0, True, False, {}
-        said = "Missed." if place else "Answer with two numbers: x y."
-        return Observation((Message("user", self._content(said)),)), 0.0, False, False, {}
+        feedback = "Missed." if place else "Answer with two numbers: x y."
+        return Observation((Message("user", self._content(feedback)),)), 0.0, False, False, {}
 
     async def close(self) -> None:
         """End the episode."""

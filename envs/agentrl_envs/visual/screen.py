@@ -127,17 +127,17 @@ def side_of(width: int, height: int) -> int:
 
 def _draw(pen: Any, button: ScreenButton) -> None:
     half = button.width // 2
-    left, top = button.x - half, button.y - half
+    left_x, top = button.x - half, button.y - half
     right, bottom = button.x + half, button.y + half
     colour = COLOURS[button.colour]
     match button.shape:
         case "circle":
-            pen.ellipse((left, top, right, bottom), fill=colour)
+            pen.ellipse((left_x, top, right, bottom), fill=colour)
         case "triangle":
-            pen.polygon(((button.x, top), (right, bottom), (left, bottom)), fill=colour)
+            pen.polygon(((button.x, top), (right, bottom), (left_x, bottom)), fill=colour)
         case "cross":
             third = half // 3
             pen.rectangle((button.x - third, top, button.x + third, bottom), fill=colour)
-            pen.rectangle((left, button.y - third, right, button.y + third), fill=colour)
+            pen.rectangle((left_x, button.y - third, right, button.y + third), fill=colour)
         case _:
-            pen.rectangle((left, top, right, bottom), fill=colour)
+            pen.rectangle((left_x, top, right, bottom), fill=colour)

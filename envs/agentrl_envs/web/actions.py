@@ -274,24 +274,24 @@ class BrowserActions:
             )
 
     async def _place(self, id: int, *, pressed: bool = True) -> ElementBox:
-        found: Mapping[str, Any] | None = await self._tab.run("locate", id)
-        if found is None:
+        location: Mapping[str, Any] | None = await self._tab.run("locate", id)
+        if location is None:
             raise ToolError(_missing(id))
-        if found["disabled"]:
+        if location["disabled"]:
             raise ToolError(f"[{id}] is disabled")
-        if pressed and found["covered"]:
+        if pressed and location["covered"]:
             raise ToolError(
                 f"[{id}] cannot be reached: something covers it, or it is not on the page as it "
                 "is seen"
             )
         return ElementBox(
             id=id,
-            x=found["x"],
-            y=found["y"],
-            tag=found["tag"],
-            type=found["type"],
-            editable=found["editable"],
-            is_list=found["options"] is not None,
+            x=location["x"],
+            y=location["y"],
+            tag=location["tag"],
+            type=location["type"],
+            editable=location["editable"],
+            is_list=location["options"] is not None,
         )
 
 

@@ -112,8 +112,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         self._signatures = {name: signature_of(ACTIONS[name]) for name in self._names}
         self._schemas = tuple(signature.schema for signature in self._signatures.values())
         self._screen = PageScreen(*screen)
-        kept = clock or getattr(self._pack, "clock", "real")
-        self._action_ms = action_ms if kept == "steps" else None
+        clock_mode = clock or getattr(self._pack, "clock", "real")
+        self._action_ms = action_ms if clock_mode == "steps" else None
         looks: dict[str, Any] = {"deadline_s": self._settings.call_s, **(observation_kwargs or {})}
         self._wants = PageObservationOptions(kinds=cast("Any", kinds), **looks)
 
@@ -168,8 +168,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             if not done:
                 content, status = await self._act(episode, call.name, call.arguments)
                 if status == "ok":
-                    said = str(call.arguments["text"]) if call.name == _ANSWER else None
-                    verdict = await self._judged(episode, said)
+                    answer = str(call.arguments["text"]) if call.name == _ANSWER else None
+                    verdict = await self._judged(episode, answer)
                     reward, done, acted = reward + verdict.reward, verdict.done, True
                     info.update(verdict.info)
             results.append(
@@ -236,8 +236,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
     # -- forks ------------------------------------------------------------------------------------
 
     async def _fork(self, episode: _Episode) -> tuple[Self, str]:
-        made = await self._copied(episode) if self.fork_strategy == "copy" else None
-        return await super()._fork(episode) if made is None else (made, "copy")
+        fork = await self._copied(episode) if self.fork_strategy == "copy" else None
+        return await super()._fork(episode) if fork is None else (fork, "copy")
 
     async def _copied(self, episode: _Episode) -> Self | None:
         """Return a copy on a page loaded anew, or None where it does not look the same."""
@@ -246,26 +246,26 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         world = episode.world.copy()
         if world is None:
             return None
-        made = self._another()
+        fork = self._another()
         visit: EpisodeContext | None = None
         try:
-            shown = await self._shown(episode.visit)
+            content = await self._shown(episode.visit)
             storage = await episode.visit.storage()
-            pool = await made._holding.get()
+            pool = await fork._holding.get()
             visit = await pool.blank(self._screen, action_ms=self._action_ms)
             pool.prepare(visit, world)
             await visit.restore(storage)
             visit.world = world
             await visit.go(episode.visit.tab.url)
             await visit.settle()
-            same = _looks(await self._shown(visit)) == _looks(shown)
+            same = _looks(await self._shown(visit)) == _looks(content)
         except BaseException:
-            await made._abandon(visit, world)
+            await fork._abandon(visit, world)
             raise
         if not same:
-            await made._abandon(visit, world)
+            await fork._abandon(visit, world)
             return None
-        made._episode = _Episode(
+        fork._episode = _Episode(
             task=episode.task,
             goal=episode.goal,
             context=episode.context,
@@ -274,8 +274,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             visit=visit,
             hands=BrowserActions(visit),
         )
-        made._episode.history = episode.history
-        return made
+        fork._episode.history = episode.history
+        return fork
 
     async def _abandon(self, visit: EpisodeContext | None, world: EpisodeSite) -> None:
         if visit is None:
@@ -295,6 +295,6 @@ def _looks(content: Content) -> str:
 
 def _with(result: ToolResult, shown: Content) -> ToolResult:
     """Return a result with the page after it."""
-    said = "" if result.status == "ok" else f"{result.content}\n"
-    content: Content = said + shown if isinstance(shown, str) else (said, *shown)
+    prefix = "" if result.status == "ok" else f"{result.content}\n"
+    content: Content = prefix + shown if isinstance(shown, str) else (prefix, *shown)
     return replace(result, content=content)

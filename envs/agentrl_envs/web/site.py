@@ -65,15 +65,15 @@ class CustomSitePack:
             app: An ASGI application, or its name, `module:name`; called for all origins.
             headers: Sent with every request, such as an authorisation the agent is not to see.
         """
-        own = origin_of(start_url)
-        if own is None:
+        start_origin = origin_of(start_url)
+        if start_origin is None:
             raise ConfigError(f"start_url must be an http(s) address, got {start_url!r}")
         if bad := [origin for origin in origins if origin_of(origin) is None]:
             raise ConfigError(f"origins are of the form scheme://host[:port], got {bad}")
         if isinstance(tasks, str):
             tasks = cast("Callable[[Split, int], Iterable[Task]]", import_callable(tasks))
         self._start_url = start_url
-        self._origins = tuple(dict.fromkeys([own, *map(str, map(origin_of, origins))]))
+        self._origins = tuple(dict.fromkeys([start_origin, *map(str, map(origin_of, origins))]))
         self._tasks = tasks
         self._checker = import_callable(checker) if isinstance(checker, str) else checker
         self._app = _app(app) if isinstance(app, str) else app
@@ -149,9 +149,11 @@ class CustomSite:
             body = f"the site did not answer: {type(error).__name__} {error}"[:500].encode()
             return WebResponse(status=502, headers={"content-type": "text/plain"}, body=body)
         client.cookies.clear()  # they are the browser's to keep
-        kept = [(name, value) for name, value in reply.headers.multi_items() if name not in _HOP]
+        header_items = [
+            (name, value) for name, value in reply.headers.multi_items() if name not in _HOP
+        ]
         headers: dict[str, str] = {}
-        for name, value in kept:
+        for name, value in header_items:
             headers[name] = f"{headers[name]}\n{value}" if name in headers else value
         return WebResponse(status=reply.status_code, headers=headers, body=body)
 
@@ -162,14 +164,14 @@ class CustomSite:
 
     async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
         """Ask the checker."""
-        found = self._checker(self._task, page, said)
-        if inspect.isawaitable(found):
-            found = await found
-        if isinstance(found, SiteVerdict):
-            return found
-        if found is None:
+        verdict = self._checker(self._task, page, said)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if isinstance(verdict, SiteVerdict):
+            return verdict
+        if verdict is None:
             return SiteVerdict(reward=0.0, done=said is not None)
-        return SiteVerdict(reward=float(found), done=True)
+        return SiteVerdict(reward=float(verdict), done=True)
 
     def ahead(self) -> None:
         """Return None: what the site shows is the episode's."""

@@ -50,13 +50,17 @@ class ProcessCgroup:
         OSError when the kernel refuses, or there is no such controller. What is inside a leased
         one needs no lease.
         """
-        wanted = dict.fromkeys(["memory", *(value.controller for value in values(version, bounds))])
-        if missing := [controller for controller in wanted if controller not in parents]:
+        controllers = dict.fromkeys(
+            ["memory", *(value.controller for value in values(version, bounds))]
+        )
+        if missing := [controller for controller in controllers if controller not in parents]:
             raise OSError(f"{parents} has no cgroup controller {', '.join(missing)}")
-        chosen = parents if version == 2 else {key: parents[key] for key in wanted}
-        directories = {key: f"{parent}/{name}" for key, parent in chosen.items()}
-        held = dict.fromkeys(directories.values()) if leased else ()
-        group = cls(version, directories, [ResourceLease.take("cgroup", path) for path in held])
+        parent_paths = parents if version == 2 else {key: parents[key] for key in controllers}
+        directories = {key: f"{parent}/{name}" for key, parent in parent_paths.items()}
+        lease_paths = dict.fromkeys(directories.values()) if leased else ()
+        group = cls(
+            version, directories, [ResourceLease.take("cgroup", path) for path in lease_paths]
+        )
         try:
             for directory in group._unique():
                 os.mkdir(directory)
@@ -188,10 +192,10 @@ def divide(directory: str, leaf: str, controllers: Collection[str]) -> None:
     OSError when the kernel refuses, or processes appear faster than they are moved.
     """
     enabled = set(Path(directory, "cgroup.subtree_control").read_text().split())
-    wanted = " ".join(f"+{controller}" for controller in sorted(set(controllers) - enabled))
+    additions = " ".join(f"+{controller}" for controller in sorted(set(controllers) - enabled))
     for last in range(_ROUNDS):
         try:
-            return _write(f"{directory}/cgroup.subtree_control", wanted) if wanted else None
+            return _write(f"{directory}/cgroup.subtree_control", additions) if additions else None
         except OSError as error:
             if error.errno != errno.EBUSY or last == _ROUNDS - 1:
                 raise
@@ -242,14 +246,14 @@ def _members(directory: str) -> list[int]:
 
 
 def _below(pids: Collection[int]) -> set[int]:
-    found: set[int] = set()
+    children: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended while we looked
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError):
                     listing = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-                    found.update(map(int, listing.split()))
-    return found
+                    children.update(map(int, listing.split()))
+    return children
 
 
 def _write(path: str, text: str) -> None:

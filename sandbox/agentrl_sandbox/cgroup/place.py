@@ -48,26 +48,26 @@ def locate(
     """
     mounts, paths = _mounts(mountinfo), _paths(membership)
     for version in (1, 2):
-        found: dict[str, str] = {}
+        directories: dict[str, str] = {}
         for mount in (m for m in mounts if m.version == version):
             for controller in ("memory", "pids", "cpu"):
                 path = paths.get(controller if version == 1 else "")
                 directory = None if path is None else _directory(mount, path)
-                if directory is None or controller in found:
+                if directory is None or controller in directories:
                     continue
-                own = mount.controllers if version == 1 else controllers_of(directory)
-                if controller in own:
-                    found[controller] = directory
-        if "memory" in found:
-            return CgroupPath(version, found)
+                mount_controllers = mount.controllers if version == 1 else controllers_of(directory)
+                if controller in mount_controllers:
+                    directories[controller] = directory
+        if "memory" in directories:
+            return CgroupPath(version, directories)
     return None
 
 
 def _mounts(mountinfo: str) -> Sequence[_Mount]:
     mounts: list[_Mount] = []
     for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, (kind, _, options) = left.split(), right.split(maxsplit=2)
+        head, _, right = line.partition(" - ")
+        fields, (kind, _, options) = head.split(), right.split(maxsplit=2)
         if kind in ("cgroup", "cgroup2"):
             version = 1 if kind == "cgroup" else 2
             root, point = _unescape(fields[3]), _unescape(fields[4])
@@ -104,9 +104,11 @@ def own_place() -> CgroupPath | None:
     """Return the cgroup of this process, `cpu` only where it is writable; None without cgroups."""
     if (place := _place_of("self")) is None:
         return None
-    found = place.directories.items()
-    kept = {key: directory for key, directory in found if key != "cpu" or _writable(directory)}
-    return CgroupPath(place.version, kept)
+    entries = place.directories.items()
+    directories = {
+        key: directory for key, directory in entries if key != "cpu" or _writable(directory)
+    }
+    return CgroupPath(place.version, directories)
 
 
 def memory_directory(pid: int) -> str | None:

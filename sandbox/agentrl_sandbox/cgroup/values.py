@@ -41,29 +41,33 @@ class ControllerValue:
 
 def values(version: Version, bounds: CgroupLimits) -> tuple[ControllerValue, ...]:
     """Return the values to write for some bounds, in this order."""
-    found: list[ControllerValue] = []
+    controller_values: list[ControllerValue] = []
     if (memory_bytes := bounds.memory_bytes) is not None:
         if version == 1:
-            found.append(ControllerValue("memory", "memory.limit_in_bytes", f"{memory_bytes}"))
-            found.append(
+            controller_values.append(
+                ControllerValue("memory", "memory.limit_in_bytes", f"{memory_bytes}")
+            )
+            controller_values.append(
                 ControllerValue("memory", "memory.memsw.limit_in_bytes", f"{memory_bytes}", True)
             )
             # Buffers of sockets, of UDP too: v1 counts them apart, and only where they are limited.
             sockets = f"{memory_bytes // _SOCKETS_SHARE}"
-            found.append(ControllerValue("memory", "memory.kmem.tcp.limit_in_bytes", sockets, True))
+            controller_values.append(
+                ControllerValue("memory", "memory.kmem.tcp.limit_in_bytes", sockets, True)
+            )
         else:
-            found.append(ControllerValue("memory", "memory.max", f"{memory_bytes}"))
-            found.append(ControllerValue("memory", "memory.swap.max", "0", True))
+            controller_values.append(ControllerValue("memory", "memory.max", f"{memory_bytes}"))
+            controller_values.append(ControllerValue("memory", "memory.swap.max", "0", True))
     if bounds.processes is not None:
-        found.append(ControllerValue("pids", "pids.max", f"{bounds.processes}"))
+        controller_values.append(ControllerValue("pids", "pids.max", f"{bounds.processes}"))
     if bounds.cpus is not None:
         quota_us = max(_QUOTA_MIN_US, round(bounds.cpus * _PERIOD_US))
         if version == 1:
-            found.append(ControllerValue("cpu", "cpu.cfs_period_us", f"{_PERIOD_US}"))
-            found.append(ControllerValue("cpu", "cpu.cfs_quota_us", f"{quota_us}"))
+            controller_values.append(ControllerValue("cpu", "cpu.cfs_period_us", f"{_PERIOD_US}"))
+            controller_values.append(ControllerValue("cpu", "cpu.cfs_quota_us", f"{quota_us}"))
         else:
-            found.append(ControllerValue("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}"))
-    return tuple(found)
+            controller_values.append(ControllerValue("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}"))
+    return tuple(controller_values)
 
 
 def session_bounds(limits: Limits, *, members: int = 1) -> CgroupLimits:

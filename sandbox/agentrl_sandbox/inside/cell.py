@@ -40,8 +40,8 @@ def run(code: str, namespace: dict[str, Any], *, number: int, value_bytes_max: i
         return _failure(error, name)
     if text is None:
         return CellOutcome("ok")
-    kept, truncated = clip(text, value_bytes_max)
-    return CellOutcome("ok", value=kept, truncated=truncated)
+    value_text, truncated = clip(text, value_bytes_max)
+    return CellOutcome("ok", value=value_text, truncated=truncated)
 
 
 def _compile(code: str, name: str) -> tuple[CodeType, CodeType | None]:

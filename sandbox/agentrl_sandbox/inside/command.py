@@ -198,8 +198,8 @@ def _become(
     """Turn this freshly forked process into the program."""
     try:
         # First out of the way: one of them may stand where another belongs.
-        given = (*fds, *namespaces.values())
-        safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, len(given)) for fd in given]
+        all_fds = (*fds, *namespaces.values())
+        safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, len(all_fds)) for fd in all_fds]
         for place, fd in enumerate(safe):
             os.dup2(fd, place, inheritable=place < _REPORT_FD)
         confine.become_the_user(order.confinement)
@@ -217,8 +217,8 @@ def _become(
             confine.forbid()
         else:
             kernel.die_with_parent(signal.SIGKILL)
-        own = {"HOME": order.home, "TMPDIR": order.home, **order.env}
-        os.execvpe(order.argv[0], list(order.argv), {**confine.ENVIRONMENT, **own})
+        env = {"HOME": order.home, "TMPDIR": order.home, **order.env}
+        os.execvpe(order.argv[0], list(order.argv), {**confine.ENVIRONMENT, **env})
     except BaseException as error:  # noqa: BLE001 - the last place that can say why
         os.write(_REPORT_FD, str(error).encode(errors="replace")[: 2**12])
     finally:

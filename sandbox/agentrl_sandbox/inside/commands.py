@@ -59,8 +59,8 @@ class CommandRunner:
             if session.world is None and self._settings.isolated:
                 session.world = CommandNamespace(confinement)
                 session.worlds.add(session.world.id)
-            own = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
-            command.start(order, home.namespaces | own)
+            extra_namespaces = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
+            command.start(order, home.namespaces | extra_namespaces)
         except OSError as error:
             self._reply(request, _not_run("limit", f"no process for the command: {error}"))
             return

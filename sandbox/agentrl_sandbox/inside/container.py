@@ -55,10 +55,10 @@ def refuse_agentrl() -> None:
     """End where the image has agentrl among its Python packages: environments are answers."""
     tops = {*_PACKAGES, f"{sys.prefix}/lib", f"{sys.prefix}/lib64"}
     patterns = (f"{top}/python*/*-packages/{name}" for top in tops for name in OF_AGENTRL)
-    found = [path for pattern in patterns for path in glob.glob(pattern)]
-    if found:
+    matches = [path for pattern in patterns for path in glob.glob(pattern)]
+    if matches:
         sys.exit(
-            f"the image has {min(found)}, and its sessions could read the answers of agentrl's "
+            f"the image has {min(matches)}, and its sessions could read the answers of agentrl's "
             "environments there; name an image without agentrl in sandbox.image"
         )
 

@@ -75,10 +75,10 @@ def _install(ends: InterpreterDescriptors) -> socket.socket:
     """
     null = os.open("/dev/null", os.O_RDONLY)
     out, err = appending(ends.out), appending(ends.err)
-    given = (null, out, err, ends.channel, ends.out, ends.err)
+    fds = (null, out, err, ends.channel, ends.out, ends.err)
     # First out of the way: a cell may have closed one of the places.
-    safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PLACES) for fd in given]
-    for fd in given:
+    safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PLACES) for fd in fds]
+    for fd in fds:
         os.close(fd)
     for number, fd in enumerate(safe):
         os.dup2(fd, number, inheritable=number < CHANNEL_FD)

@@ -205,13 +205,13 @@ class SyscallListeners:
         self._selector.register(listener, selectors.EVENT_READ, partial(self._decide, listener))
 
     def _decide(self, listener: SyscallListener, _: int) -> None:
-        asked = listener.next()
-        if asked is None:  # who asked was killed, or everybody is gone
+        syscall = listener.next()
+        if syscall is None:  # who asked was killed, or everybody is gone
             if listener.abandoned():
                 self._selector.unregister(listener)
                 listener.close()
             return
-        if any(birth.may_unshare(asked) for birth in self._births()):
-            listener.allow(asked)
+        if any(birth.may_unshare(syscall) for birth in self._births()):
+            listener.allow(syscall)
         else:
-            listener.refuse(asked, errno.EPERM)
+            listener.refuse(syscall, errno.EPERM)

@@ -220,9 +220,9 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     for capability in range(64):
         if capability not in keep and _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last capability this kernel knows
-    kept = sum(1 << capability for capability in keep)
+    mask = sum(1 << capability for capability in keep)
     # Effective, permitted and inheritable, first the lower 32 of each.
-    sets = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0) if kept else _NO_CAPABILITIES
+    sets = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0) if mask else _NO_CAPABILITIES
     _check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
 
 

@@ -42,35 +42,35 @@ class OutputCapture:
         """
         if not os.lseek(self._fd, 0, os.SEEK_END):
             return "", False
-        kept = self._read()
+        output = self._read()
         os.ftruncate(self._fd, 0)
         self._written = self._omitted = 0
-        return kept.text(exact=not dead), kept.truncated
+        return output.text(exact=not dead), output.truncated
 
     def _crop(self) -> None:
         """Take out the middle. A kill may come between any two calls: the file is always true.
 
         What stays is longer than the limit by a byte, and so is known to have been longer.
         """
-        kept = self._read()
-        if not kept.truncated:
+        output = self._read()
+        if not output.truncated:
             return
         size_bytes = max(self._limit_bytes, 2 * self._half) + 1
-        os.pwrite(self._fd, kept.tail, size_bytes - self._half)
+        os.pwrite(self._fd, output.tail, size_bytes - self._half)
         os.ftruncate(self._fd, size_bytes)
-        self._omitted = kept.omitted - (size_bytes - 2 * self._half)
+        self._omitted = output.omitted - (size_bytes - 2 * self._half)
 
     def _read(self) -> "ClippedOutput":
         size_bytes = os.lseek(self._fd, 0, os.SEEK_END)
-        kept = ClippedOutput(self._limit_bytes)
+        output = ClippedOutput(self._limit_bytes)
         if size_bytes <= self._limit_bytes:
-            kept.add(os.pread(self._fd, size_bytes, 0))
+            output.add(os.pread(self._fd, size_bytes, 0))
         else:
-            kept.add(os.pread(self._fd, self._half, 0))
-            kept.omit(size_bytes - 2 * self._half)
-            kept.add(os.pread(self._fd, self._half, size_bytes - self._half))
-        kept.omit(self._omitted)
-        return kept
+            output.add(os.pread(self._fd, self._half, 0))
+            output.omit(size_bytes - 2 * self._half)
+            output.add(os.pread(self._fd, self._half, size_bytes - self._half))
+        output.omit(self._omitted)
+        return output
 
 
 class ClippedOutput:

@@ -46,12 +46,12 @@ def descendants(root: int) -> set[int]:
 
 def below(root: int, table: Mapping[int, int]) -> set[int]:
     """Return the processes below `root`, without it, given the parent of each."""
-    found: set[int] = set()
+    pids: set[int] = set()
     frontier = {root}
     while frontier:
-        frontier = {pid for pid, parent in table.items() if parent in frontier} - found
-        found |= frontier
-    return found
+        frontier = {pid for pid, parent in table.items() if parent in frontier} - pids
+        pids |= frontier
+    return pids
 
 
 def threads(pid: int) -> int:
@@ -100,10 +100,10 @@ def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
         raise TimeoutError(f"process {pid} outlived SIGKILL by {KILL_S} s")
     try:
         # It is dead. Who would still have to be waited for is another one with its number.
-        found, status, usage = os.wait4(pid, os.WNOHANG)
+        child_pid, status, usage = os.wait4(pid, os.WNOHANG)
     except ChildProcessError:
         return None, None
-    return (status, usage) if found else (None, None)
+    return (status, usage) if child_pid else (None, None)
 
 
 def end_strays(known: Collection[int], worlds: Collection[int] | None = None) -> None:

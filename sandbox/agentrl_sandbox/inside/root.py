@@ -55,10 +55,10 @@ def make(steps: Sequence[RootStep], data: Mapping[str, bytes]) -> None:
     `data` are the bytes of files, by path. `OSError` says which step the kernel refused.
     """
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
-    held = [_take_hold(step) for step in steps]
+    fds = [_take_hold(step) for step in steps]
     umask = os.umask(0o022)
     mounts.make_root(mounts.detached("tmpfs", {"mode": "755"}), _PLACE)
-    for step, fd in zip(steps, held, strict=True):
+    for step, fd in zip(steps, fds, strict=True):
         _take(step, fd, data)
     os.umask(umask)
 

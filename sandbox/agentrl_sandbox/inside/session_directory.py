@@ -115,15 +115,15 @@ def appear_alone(place: SessionDirectory) -> None:
             os.read(hold[0], 1)
         finally:
             os._exit(0)
-    own = own_namespaces()
+    namespaces = own_namespaces()
     try:
         os.close(ready[1])
         os.close(hold[0])
         if os.read(ready[0], 1) != b"y":
             raise OSError("no namespaces for the copy")
-        appear(place, pid, own)
+        appear(place, pid, namespaces)
     finally:
-        for fd in (ready[0], hold[1], *own.values()):
+        for fd in (ready[0], hold[1], *namespaces.values()):
             os.close(fd)
         os.waitpid(pid, 0)
 

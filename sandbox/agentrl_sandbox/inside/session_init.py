@@ -159,14 +159,14 @@ class SessionInit:
         if before == self._newest_pid and not self._may_compute:
             return  # nothing has started since
         samples = sample_processes()
-        known = self._known()
-        self._may_compute = any(sample.key[0] not in known for sample in samples)
-        seen = {key for session in self._sessions.values() for key in session.meter.seen}
-        new = sum(sample.key not in seen for sample in samples)
+        child_pids = self._known()
+        self._may_compute = any(sample.key[0] not in child_pids for sample in samples)
+        meter_keys = {key for session in self._sessions.values() for key in session.meter.seen}
+        new = sum(sample.key not in meter_keys for sample in samples)
         others_passed = count_started(before, self._newest_pid) > new
         for session in [*self._sessions.values()]:
-            own = self._own(session, samples)
-            session.meter.add(own, elapsed_s=elapsed_s, others_passed=others_passed)
+            session_samples = self._own(session, samples)
+            session.meter.add(session_samples, elapsed_s=elapsed_s, others_passed=others_passed)
             if session.meter.used_s > self._settings.cpu_s:
                 self._end_computing(session)
 
@@ -265,15 +265,15 @@ class SessionInit:
         if self._births.get(birth.wires.ours.fileno()) is not birth:
             return  # over, by what came before in the same round
         try:
-            said = birth.heard()
-            if said == "hello" and birth.origin and birth.process.pid in self._known(birth):
+            message = birth.heard()
+            if message == "hello" and birth.origin and birth.process.pid in self._known(birth):
                 raise InterpreterStartError("the copy is no process of its own")
-            if birth.kind == "spare" and said:
+            if birth.kind == "spare" and message:
                 birth.deadline_s = 0.0
                 birth.session.spare = birth
                 self._share_processes()
                 self._reply(birth.request, {})
-            elif said == "unshared" or (said == "hello" and not birth.apart):
+            elif message == "unshared" or (message == "hello" and not birth.apart):
                 self._settle(birth)
         except InterpreterStartError as error:
             self._stillborn(birth, str(error))
@@ -314,8 +314,8 @@ class SessionInit:
         self._forget(birth)
         death = birth.process.end()
         if birth.kind == "fresh":
-            said, _ = OutputCapture(birth.wires.err, self._settings.output_bytes).take()
-            kind, why = "refused", f"the interpreter {death.text} ({why}): {said}"
+            stderr, _ = OutputCapture(birth.wires.err, self._settings.output_bytes).take()
+            kind, why = "refused", f"the interpreter {death.text} ({why}): {stderr}"
         else:
             kind = "unsupported"
         birth.wires.close()
@@ -336,9 +336,9 @@ class SessionInit:
 
     def _known(self, newborn: InterpreterStart | None = None) -> set[int]:
         """Return the processes that may be below this one."""
-        known = {s.life.pid for s in self._sessions.values() if s.life}
-        known |= {b.process.pid for b in self._births.values() if b is not newborn}
-        return known | {c.process.pid for _, c in self._running()}
+        pids = {s.life.pid for s in self._sessions.values() if s.life}
+        pids |= {b.process.pid for b in self._births.values() if b is not newborn}
+        return pids | {c.process.pid for _, c in self._running()}
 
     def _share_processes(self) -> None:
         """Leave each interpreter its share of processes, whatever its copies hold."""

@@ -37,13 +37,13 @@ class BubblewrapLauncher:
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        shown = VisiblePaths.for_supervisor(self.packages)
+        visible_paths = VisiblePaths.for_supervisor(self.packages)
         data = {**FILES, ARCHIVE: bundle()}
         fds = {path: memory_file("file", text) for path, text in data.items()}
-        options = bubblewrap_options(bubblewrap_words(shown.steps(), fds))
+        options = bubblewrap_options(bubblewrap_words(visible_paths.steps(), fds))
         options_fd = memory_file("agentrl-options", b"".join(o.encode() + b"\0" for o in options))
         program = [self.path, "--args", str(options_fd), *supervisor_command()]
-        command, plan_fd = _entering(program, shown)
+        command, plan_fd = _entering(program, visible_paths)
         log = LauncherLog()
         fds |= {"options": options_fd, "plan": plan_fd}
         try:
@@ -62,10 +62,10 @@ class BubblewrapLauncher:
         `OSError` or `subprocess.SubprocessError` when nothing can be isolated.
         """
         look = ["--ro-bind", "/", "/", "--proc", "/proc", "/bin/cat", "/proc/self/uid_map"]
-        shown = replace(VisiblePaths.for_supervisor(""), stage={})
-        command, plan_fd = _entering([self.path, *look], shown)
+        visible_paths = replace(VisiblePaths.for_supervisor(""), stage={})
+        command, plan_fd = _entering([self.path, *look], visible_paths)
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
                 pass_fds=(plan_fd,),
                 stdin=subprocess.DEVNULL,
@@ -75,7 +75,7 @@ class BubblewrapLauncher:
             )
         finally:
             os.close(plan_fd)
-        return count_ids(done.stdout)
+        return count_ids(result.stdout)
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""

@@ -102,13 +102,13 @@ async def started_in_thread(
     """Make something and start it, in a thread; nothing is left of it on an error or a cancel."""
 
     def work(stop: threading.Event) -> D:
-        made = make()
+        container = make()
         try:
-            start(made, stop)
+            start(container, stop)
         except BaseException:
-            made.discard()
+            container.discard()
             raise
-        return made
+        return container
 
     return await in_stoppable_thread(work, _discard)
 

@@ -92,9 +92,9 @@ def memory_bytes(settings: SandboxSettings, machine: EngineMachine) -> int:
     """
     limits, pressure = settings.limits, settings.pressure
     one = limits.memory_bytes + limits.disk_bytes + SESSION_BYTES
-    wanted = SUPERVISOR_BYTES + one * _share(pressure.sessions, settings.supervisors)
+    demand_bytes = SUPERVISOR_BYTES + one * _share(pressure.sessions, settings.supervisors)
     spare = (machine.memory_bytes - pressure.free_memory_bytes) // settings.supervisors
-    return max(SUPERVISOR_BYTES + one, min(wanted, spare))
+    return max(SUPERVISOR_BYTES + one, min(demand_bytes, spare))
 
 
 def processes(settings: SandboxSettings) -> int:

@@ -88,13 +88,13 @@ class DockerEngine:
 
         with _words(f"look up the image {image.tag!r}"):
             try:
-                found = self._api.inspect_image(image.tag)
+                image_info = self._api.inspect_image(image.tag)
             except ImageNotFound:
                 raise ConfigError(
                     f"{image.setting} is {image.tag!r}, and the Docker engine has no such image; "
                     f"make it with `{image.build}`"
                 ) from None
-        if volumes := (found.get("Config") or {}).get("Volumes"):
+        if volumes := (image_info.get("Config") or {}).get("Volumes"):
             raise ConfigError(
                 f"{image.setting} is {image.tag!r}, whose volumes {sorted(volumes)} would be "
                 "writable and shared; use an image without VOLUME"
@@ -169,7 +169,7 @@ class DockerEngine:
         Its steps have no network unless `network` names one.
         """
         with _words(f"build the image {tag!r}"):
-            for said in self._api.build(
+            for event in self._api.build(
                 path=directory,
                 tag=tag,
                 rm=True,
@@ -179,9 +179,9 @@ class DockerEngine:
                 network_mode=network,
                 timeout=int(BUILD_S),
             ):
-                if (why := said.get("error")) is not None:
+                if (why := event.get("error")) is not None:
                     raise SandboxError(f"the Docker engine could not build {tag!r}: {why.strip()}")
-                if line := str(said.get("stream", "")).strip():
+                if line := str(event.get("stream", "")).strip():
                     yield line
 
     def has_image(self, image: str) -> bool:

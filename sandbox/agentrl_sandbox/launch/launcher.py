@@ -99,10 +99,10 @@ def packages_directory(packages: str) -> str:
             f"sandbox.packages is {packages!r}, which is no directory; "
             f"make it with `pip install --target {packages} PACKAGE`"
         )
-    if found := [one for name in OF_AGENTRL for one in path.glob(name)]:
+    if matches := [one for name in OF_AGENTRL for one in path.glob(name)]:
         raise ConfigError(
-            f"sandbox.packages is {packages!r}, which has {found[0].name}: sessions could read the "
-            "answers of agentrl's environments there; make a directory of what sessions import "
+            f"sandbox.packages is {packages!r}, which has {matches[0].name}: sessions could read "
+            "the answers of agentrl's environments there; make a directory of what sessions import "
             "alone, with `pip install --target DIR PACKAGE`"
         )
     return str(path)

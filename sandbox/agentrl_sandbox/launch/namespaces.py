@@ -51,7 +51,7 @@ class NamespaceLauncher:
         """
         command, fds = isolating(VisiblePaths.for_supervisor(self.packages), ())
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
@@ -64,7 +64,7 @@ class NamespaceLauncher:
         finally:
             for fd in fds:
                 os.close(fd)
-        return count_ids(done.stdout)
+        return count_ids(result.stdout)
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""

@@ -93,10 +93,10 @@ def python_paths() -> list[str]:
             f"Python is installed in {refused[0]}, which a sandbox must not see; "
             "use an interpreter with a directory of its own"
         )
-    wanted = {prefix / name for prefix in prefixes for name in ("lib", "lib64")}
-    wanted = {path.resolve() for path in wanted if path.is_dir()} | {program, stdlib}
-    kept: list[Path] = []
-    for path in sorted(wanted):
-        if not is_visible(path) and not any(path.is_relative_to(above) for above in kept):
-            kept.append(path)
-    return [str(path) for path in kept]
+    candidates = {prefix / name for prefix in prefixes for name in ("lib", "lib64")}
+    candidates = {path.resolve() for path in candidates if path.is_dir()} | {program, stdlib}
+    paths: list[Path] = []
+    for path in sorted(candidates):
+        if not is_visible(path) and not any(path.is_relative_to(above) for above in paths):
+            paths.append(path)
+    return [str(path) for path in paths]

@@ -96,8 +96,8 @@ def gives_ids(uid_map: str, user_id: int) -> bool:
 
 def own_block() -> range:
     """Return a block for root. Two supervisors draw the same one as good as never."""
-    taken = [ids for path, _ in _LENT.values() for _, ids in _entries(_read(path))]
-    return free_block(taken, secrets.randbits(32))
+    ranges = [ids for path, _ in _LENT.values() for _, ids in _entries(_read(path))]
+    return free_block(ranges, secrets.randbits(32))
 
 
 def own_users(shown: Sequence[str]) -> NamespaceUsers | None:
@@ -118,23 +118,23 @@ def own_users(shown: Sequence[str]) -> NamespaceUsers | None:
     by = secrets.randbits(32)
     maps: dict[str, tuple[Extent, ...]] = {}
     programs: dict[str, str] = {}
-    for kind, own in (("uid", uid), ("gid", gid)):
+    for kind, host_id in (("uid", uid), ("gid", gid)):
         path, program = _LENT[kind]
-        ids, found = lent(_read(path), names)[: BLOCK - 1], shutil.which(program)
-        if not ids or found is None:
+        ids, program_path = lent(_read(path), names)[: BLOCK - 1], shutil.which(program)
+        if not ids or program_path is None:
             return None
-        maps[kind], programs[kind] = ((INSIDE_ID, own, 1), *rotated(ids, by)), found
+        maps[kind], programs[kind] = ((INSIDE_ID, host_id, 1), *rotated(ids, by)), program_path
     return NamespaceUsers(maps["uid"], maps["gid"], programs)
 
 
 def _entries(text: str) -> list[tuple[str, range]]:
-    found: list[tuple[str, range]] = []
+    entries: list[tuple[str, range]] = []
     for line in text.splitlines():
         name, _, numbers = line.strip().partition(":")
         start, _, count = numbers.partition(":")
         if start.isdecimal() and count.isdecimal():
-            found.append((name, range(int(start), int(start) + int(count))))
-    return found
+            entries.append((name, range(int(start), int(start) + int(count))))
+    return entries
 
 
 def _read(path: str) -> str:

@@ -34,10 +34,10 @@ def containers(engine: str, label: str) -> list[ListedContainer]:
     status, body = _request(engine, "GET", "/containers/json", query)
     if status != 200:
         raise ContainerEngineError(f"the engine at {engine} refuses: {_message(body)}")
-    found = json.loads(body)
+    entries = json.loads(body)
     return [
         ListedContainer(c["Id"], dict(c.get("Labels") or {}), c.get("State") == "running")
-        for c in found
+        for c in entries
     ]
 
 

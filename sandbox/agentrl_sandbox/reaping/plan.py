@@ -73,13 +73,13 @@ def removable(
     """
     held = list(held)
     protected = {h.resource for h in held if _state(h, states, here) == "alive"}
-    wanted = ("dead", "unknown") if unknown_too else ("dead",)
-    chosen = {
+    target_states = ("dead", "unknown") if unknown_too else ("dead",)
+    targets = {
         h.resource: h
         for h in reversed(held)
-        if h.resource not in protected and _state(h, states, here) in wanted
+        if h.resource not in protected and _state(h, states, here) in target_states
     }
-    return sorted(chosen.values(), key=lambda h: (ORDER.index(h.resource.kind), h.resource.name))
+    return sorted(targets.values(), key=lambda h: (ORDER.index(h.resource.kind), h.resource.name))
 
 
 def _state(held: FoundResource, states: Mapping[LeaseOwner, State], here: PidNamespace) -> State:

@@ -42,8 +42,8 @@ def clear_owner(folder: Path, owner: LeaseOwner, *, patience_s: float) -> None:
     pause_s = _FIRST_PAUSE_S
     while records := {r.held.resource: r for r in record.read(folder, owner)}:
         failed = False
-        held = [r.held for r in records.values()]
-        for choice in removable(held, {owner: "dead"}, here=here):
+        resources = [r.held for r in records.values()]
+        for choice in removable(resources, {owner: "dead"}, here=here):
             try:
                 was_there = remove(choice.resource)
             except OSError:

@@ -50,19 +50,19 @@ def checked(directory: Path, *, make: bool) -> bool:
     try:
         if make:
             directory.mkdir(mode=0o700, exist_ok=True)
-        found = os.lstat(directory)
+        info = os.lstat(directory)
     except FileNotFoundError:
         if not make:
             return False
         raise StateError(f"{directory.parent} does not exist; set {VARIABLE}") from None
     except OSError as error:
         raise StateError(f"{directory}: {error.strerror}; set {VARIABLE}") from error
-    private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-    if not private or found.st_uid != os.geteuid():
+    private = stat.S_ISDIR(info.st_mode) and not stat.S_IMODE(info.st_mode) & 0o077
+    if not private or info.st_uid != os.geteuid():
         raise StateError(
             f"{directory} says what may be killed and deleted, so it must be a directory of user "
-            f"{os.geteuid()} with mode 0700; it is {stat.filemode(found.st_mode)} of user "
-            f"{found.st_uid}: remove it, or set {VARIABLE} to another directory"
+            f"{os.geteuid()} with mode 0700; it is {stat.filemode(info.st_mode)} of user "
+            f"{info.st_uid}: remove it, or set {VARIABLE} to another directory"
         )
     return True
 

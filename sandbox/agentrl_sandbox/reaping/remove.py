@@ -58,10 +58,10 @@ def _container(resource: LeasedResource) -> bool:
     name = resource.name
     if "=" not in name:
         return engine.remove(resource.engine, name)
-    found = engine.containers(resource.engine, name)
-    for container in found:
+    containers = engine.containers(resource.engine, name)
+    for container in containers:
         engine.remove(resource.engine, container.id)
-    return bool(found)
+    return bool(containers)
 
 
 def _directory(resource: LeasedResource) -> bool:
@@ -182,8 +182,8 @@ def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
     while True:
         # Asked before looking: a process id that is used again meanwhile has another start.
         starts = {pid: start for pid in _pids() if (start := start_ticks(pid)) is not None}
-        found = {pid for pid in starts if pid not in tree and wanted(_Process(pid))}
-        fresh = _with_descendants(found | tree.keys()) & starts.keys() - tree.keys()
+        matches = {pid for pid in starts if pid not in tree and wanted(_Process(pid))}
+        fresh = _with_descendants(matches | tree.keys()) & starts.keys() - tree.keys()
         if not fresh:
             return tree
         for pid in fresh:

@@ -166,8 +166,8 @@ def _keys(keys: str | None, what: str) -> list[str]:
         raise ToolError(f"{what} needs keys, such as Return or ctrl+s")
     if keys == "+":
         return ["+"]
-    named = keys.removesuffix("++") if keys.endswith("++") else keys
-    parts = [part.strip() for part in named.split("+")]
+    combination = keys.removesuffix("++") if keys.endswith("++") else keys
+    parts = [part.strip() for part in combination.split("+")]
     if not all(parts):
         raise ToolError(f"{keys!r} names no keys; write them with + between, such as ctrl+s")
     return [*parts, "+"] if keys.endswith("++") else parts

@@ -67,9 +67,9 @@ class PointGrid:
         """Return a box of pixels in the agent's coordinates: left, top, width and height."""
         steps = (NORMALISED_MAX,) * 2 if self.coordinates == "normalised" else self.shown
         across, down = (step / pixels for step, pixels in zip(steps, self.screen, strict=True))
-        left, top, wide, high = box
+        left_x, top, wide, high = box
         return (
-            round(left * across, 1),
+            round(left_x * across, 1),
             round(top * down, 1),
             round(wide * across, 1),
             round(high * down, 1),

@@ -41,23 +41,23 @@ class McpConnection:
 
         Raises `ConfigError` for a command that cannot be started.
         """
-        made = cls(source)
+        connection = cls(source)
         try:
             async with asyncio.timeout(source.connect_timeout_s):
-                await asyncio.shield(made._client)
+                await asyncio.shield(connection._client)
         except TimeoutError:
-            await made.close()
-            raise made._failure(f"no connection in {source.connect_timeout_s:g} s") from None
+            await connection.close()
+            raise connection._failure(f"no connection in {source.connect_timeout_s:g} s") from None
         except AgentrlError:
-            await made.close()
+            await connection.close()
             raise
         except Exception as error:
-            await made.close()
-            raise made._failure(f"it cannot be connected: {_words(error)}") from error
+            await connection.close()
+            raise connection._failure(f"it cannot be connected: {_words(error)}") from error
         except asyncio.CancelledError:
-            await made.close()
+            await connection.close()
             raise
-        return made
+        return connection
 
     @property
     def is_open(self) -> bool:
@@ -92,8 +92,8 @@ class McpConnection:
         self._stop.set()
         if self._client.cancel():
             self._life.cancel()
-        done, _ = await asyncio.wait([self._life], timeout=_CLOSE_S)
-        if not done:
+        finished_tasks, _ = await asyncio.wait([self._life], timeout=_CLOSE_S)
+        if not finished_tasks:
             self._life.cancel()
             await asyncio.wait([self._life])
 

@@ -71,9 +71,9 @@ class McpInstance:
 
     async def close(self) -> None:
         """Disconnect; a shared connection stays. Idempotent."""
-        own, self._own, self._shared = self._own, None, None
-        if own is not None:
-            await own.close()
+        connection, self._own, self._shared = self._own, None, None
+        if connection is not None:
+            await connection.close()
 
     async def _called(self, tool: str, arguments: Mapping[str, Any]) -> _Call:
         from mcp.shared.exceptions import MCPError
@@ -112,9 +112,11 @@ class McpInstance:
         if self.source.fork == "replay":
             self._calls.append(call)
         if call.is_error:
-            shown = call.answer
+            content = call.answer
             raise ToolError(
-                shown if isinstance(shown, str) else "\n".join(p for p in shown if type(p) is str)
+                content
+                if isinstance(content, str)
+                else "\n".join(p for p in content if type(p) is str)
             )
         return call.answer
 

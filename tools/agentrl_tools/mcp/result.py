@@ -33,10 +33,10 @@ def content_of(result: "CallToolResult", *, text_chars: int, image_bytes: int) -
             note = f"(image of {len(block.data)} bytes left out)"
             parts.append(block if image_bytes >= 0 else note)
         else:
-            kept = block[: max(0, text_chars)]
-            cut = len(block) - len(kept)
-            text_chars -= len(kept)
-            parts.append(kept + f"\n({cut} more characters were cut)" if cut else kept)
+            text = block[: max(0, text_chars)]
+            cut = len(block) - len(text)
+            text_chars -= len(text)
+            parts.append(text + f"\n({cut} more characters were cut)" if cut else text)
     if any(isinstance(part, Image) for part in parts):
         return tuple(parts)
     return "\n".join(cast("list[str]", parts)) or NO_OUTPUT
@@ -57,8 +57,8 @@ def _shown(block: "ContentBlock") -> str | Image:
             if isinstance(text := getattr(resource, "text", None), str):
                 return text
             kind = resource.mime_type or "unknown type"
-            shown = _image(getattr(resource, "blob", ""), kind)
-            return shown if isinstance(shown, Image) else f"(resource {resource.uri}: {kind})"
+            image = _image(getattr(resource, "blob", ""), kind)
+            return image if isinstance(image, Image) else f"(resource {resource.uri}: {kind})"
 
 
 def _image(data: str, media_type: str) -> str | Image:

@@ -30,12 +30,12 @@ class McpTools(McpServer, LateTools):
     async def known(self, taken: Collection[str]) -> ToolSource:
         """Return a class whose instances hold the server's tools; asks the server once."""
         # In a run, whoever comes first asks, and the others wait for the answer.
-        asked = await shared(("tools of", self.key), self._ask)
-        if asked is None:
+        listing = await shared(("tools of", self.key), self._ask)
+        if listing is None:
             if not self._asked:
                 self._asked.append(await self._ask())
-            asked = self._asked[0]
-        return asked.kind(frozenset({*taken, *dir(McpInstance)}))
+            listing = self._asked[0]
+        return listing.kind(frozenset({*taken, *dir(McpInstance)}))
 
     async def _ask(self) -> "_Asked":
         connection = await McpConnection.open(self)
@@ -150,10 +150,10 @@ def chosen(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
         raise ConfigError(
             f"MCP server {source.label} has no tool {missing[0]!r}; it has {listed}; mend `allow`"
         )
-    found = tuple(t for t in tools if not source.allow or t.name in source.allow)
-    if not found:
+    selection = tuple(t for t in tools if not source.allow or t.name in source.allow)
+    if not selection:
         raise ConfigError(f"MCP server {source.label} lists no tools; leave it out")
-    return found
+    return selection
 
 
 def called_by(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) -> "dict[str, Tool]":
@@ -162,17 +162,17 @@ def called_by(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) ->
     That is the server's own name in letters a model may write. One that is in `reserved`, or that
     two tools of the server share, has the server's label before it, then a number after it.
     """
-    found: dict[str, Tool] = {}
+    tools_by_name: dict[str, Tool] = {}
     for tool in tools:
         called = legal(tool.name)
-        if called in reserved or called in found:
+        if called in reserved or called in tools_by_name:
             called = legal(f"{label}_{tool.name}")
         stem, number = called, 2
-        while called in reserved or called in found:
+        while called in reserved or called in tools_by_name:
             called = f"{stem[: NAME_CHARS - 4]}_{number}"
             number += 1
-        found[called] = tool
-    return found
+        tools_by_name[called] = tool
+    return tools_by_name
 
 
 def legal(name: str) -> str:

@@ -23,8 +23,8 @@ async def lines_of(process: HostProcess, broke: Callable[[str], None]) -> AsyncG
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
-    heard_in, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    said, said_out = anyio.create_memory_object_stream[SessionMessage](0)
+    heard_in, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write_stream, said_out = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def hear() -> None:
         try:
@@ -53,12 +53,12 @@ async def lines_of(process: HostProcess, broke: Callable[[str], None]) -> AsyncG
 
     tasks = [asyncio.create_task(work(), name="agentrl-mcp-stdio") for work in (hear, say)]
     try:
-        yield heard, said
+        yield read_stream, write_stream
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        for stream in (heard, heard_in, said, said_out):
+        for stream in (read_stream, heard_in, write_stream, said_out):
             stream.close()
 
 

@@ -48,10 +48,10 @@ class SearchIndex:
         """
         import numpy as np
 
-        asked = [word for word in words(query) if word in self._known]
-        if not asked:
+        query_words = [word for word in words(query) if word in self._known]
+        if not query_words:
             return ()
-        scores = self._ranking.get_scores(asked)
+        scores = self._ranking.get_scores(query_words)
         order = np.argsort(-scores, kind="stable")[:count]
         return [self._documents[place] for place in order.tolist() if scores[place] > 0]
 

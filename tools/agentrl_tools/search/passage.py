@@ -15,9 +15,11 @@ def sentences(text: str) -> list[str]:
 
 def snippet(text: str, query: str, *, words_max: int) -> str:
     """Return the sentence that has most of the query's words, the first of equals, cut to size."""
-    asked = set(words(query))
-    found = max(sentences(text), key=lambda sentence: len(asked & set(words(sentence))))
-    return cut(found, words_max=words_max)
+    query_words = set(words(query))
+    best_sentence = max(
+        sentences(text), key=lambda sentence: len(query_words & set(words(sentence)))
+    )
+    return cut(best_sentence, words_max=words_max)
 
 
 def cut(text: str, *, words_max: int) -> str:
@@ -33,19 +35,19 @@ def pages(text: str, *, words_max: int) -> list[str]:
 
     Joined again they have every word of the text in order.
     """
-    found: list[str] = []
+    page_texts: list[str] = []
     page: list[str] = []
     length = 0
     for line in _short_lines(text, words_max):
         count = len(line.split())
         if page and length + count > words_max:
-            found.append("\n".join(page).strip())
+            page_texts.append("\n".join(page).strip())
             page, length = [], 0
         page.append(line)
         length += count
     if page:
-        found.append("\n".join(page).strip())
-    return [page for page in found if page] or [""]
+        page_texts.append("\n".join(page).strip())
+    return [page for page in page_texts if page] or [""]
 
 
 def _short_lines(text: str, words_max: int) -> list[str]:

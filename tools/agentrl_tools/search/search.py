@@ -35,8 +35,8 @@ class Search:
             snippet_words: Words shown of each.
             page_words: Words of a page of a document that is opened.
         """
-        given = {"results": results, "snippet_words": snippet_words, "page_words": page_words}
-        for name, value in given.items():
+        limits = {"results": results, "snippet_words": snippet_words, "page_words": page_words}
+        for name, value in limits.items():
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         self._corpus = corpus
@@ -56,10 +56,10 @@ class Search:
             query: Words to look for.
         """
         query = _checked("query", query)
-        found = index_of(self._corpus).best(query, self._results)
-        if not found:
+        documents = index_of(self._corpus).best(query, self._results)
+        if not documents:
             return f"Nothing has a word of {query!r} in it."
-        return "\n".join(self._line(document, query) for document in found)
+        return "\n".join(self._line(document, query) for document in documents)
 
     @tool
     def open(self, document: str, page: int = 1) -> str:
@@ -69,12 +69,12 @@ class Search:
             document: Its name, as a search shows it in brackets.
             page: The page, counted from 1.
         """
-        found = self._document(document)
-        held = pages(found.text, words_max=self._page_words)
-        if not 1 <= page <= len(held):
-            raise ToolError(f"page={page}, and [{found.id}] has pages 1 to {len(held)}")
-        more = f" (page {page} of {len(held)})" if len(held) > 1 else ""
-        return f"{_label(found)}{more}\n{held[page - 1]}"
+        entry = self._document(document)
+        page_texts = pages(entry.text, words_max=self._page_words)
+        if not 1 <= page <= len(page_texts):
+            raise ToolError(f"page={page}, and [{entry.id}] has pages 1 to {len(page_texts)}")
+        more = f" (page {page} of {len(page_texts)})" if len(page_texts) > 1 else ""
+        return f"{_label(entry)}{more}\n{page_texts[page - 1]}"
 
     @tool
     def find(self, document: str, text: str) -> str:
@@ -84,13 +84,13 @@ class Search:
             document: Its name, as a search shows it in brackets.
             text: What to find.
         """
-        found = self._document(document)
-        held = places(found.text, _checked("text", text))
-        if not held:
-            return f"[{found.id}] does not have {text!r} in it."
-        shown = [cut(sentence, words_max=self._page_words) for sentence in held[:FOUND_MAX]]
-        more = len(held) - len(shown)
-        return "\n".join([*shown, f"(and {more} more)"] if more else shown)
+        entry = self._document(document)
+        sentences = places(entry.text, _checked("text", text))
+        if not sentences:
+            return f"[{entry.id}] does not have {text!r} in it."
+        excerpts = [cut(sentence, words_max=self._page_words) for sentence in sentences[:FOUND_MAX]]
+        more = len(sentences) - len(excerpts)
+        return "\n".join([*excerpts, f"(and {more} more)"] if more else excerpts)
 
     def _line(self, document: CorpusDocument, query: str) -> str:
         passage = snippet(document.text, query, words_max=self._snippet_words)
@@ -98,12 +98,12 @@ class Search:
 
     def _document(self, name: str) -> CorpusDocument:
         name = name.strip().removeprefix("[").removesuffix("]")
-        found = self._corpus.get(name)
-        if found is None:
+        document = self._corpus.get(name)
+        if document is None:
             near = get_close_matches(name, self._corpus.names, n=1) if len(name) < 200 else []
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolError(f"there is no document {cut(name, words_max=20)!r}.{hint}")
-        return found
+        return document
 
 
 def _label(document: CorpusDocument) -> str:

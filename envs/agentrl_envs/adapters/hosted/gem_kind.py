@@ -36,9 +36,9 @@ class GemEpisode:
 
     def step(self, text):
         """Do one action."""
-        seen, reward, terminated, truncated, info = self.env.step(text)
+        observation, reward, terminated, truncated, info = self.env.step(text)
         return {
-            **self.shown(seen, info),
+            **self.shown(observation, info),
             "reward": float(reward),
             "terminated": bool(terminated),
             "truncated": bool(truncated),

@@ -75,15 +75,17 @@ class OpenEnvSession:
 
     def shown(self, result):
         """Return an observation as text, and what it pays."""
-        seen, reward = result.get("observation", {}), result.get("reward")
+        observation, reward = result.get("observation", {}), result.get("reward")
         if self.key:
-            if self.key not in seen:
-                raise KeyError(f"the observation has no {self.key!r}; it has {sorted(seen)}")
-            seen = seen[self.key]
-        elif isinstance(seen, dict):
-            seen = {k: v for k, v in seen.items() if k not in HIDDEN}
+            if self.key not in observation:
+                raise KeyError(f"the observation has no {self.key!r}; it has {sorted(observation)}")
+            observation = observation[self.key]
+        elif isinstance(observation, dict):
+            observation = {k: v for k, v in observation.items() if k not in HIDDEN}
         return {
-            "text": seen if isinstance(seen, str) else json.dumps(seen, ensure_ascii=False),
+            "text": observation
+            if isinstance(observation, str)
+            else json.dumps(observation, ensure_ascii=False),
             "reward": 0.0 if reward is None else float(reward),
             "terminated": bool(result.get("done")),
             "truncated": False,
@@ -102,12 +104,12 @@ def faults(action, error):
     A server says VALIDATION_ERROR of an action that is none, and of a model of its own that it
     fills wrongly. An error is about the action where its input is what stands there in the action.
     """
-    found = error.get("errors") or []
-    if error.get("code") != "VALIDATION_ERROR" or not found:
+    errors = error.get("errors") or []
+    if error.get("code") != "VALIDATION_ERROR" or not errors:
         return None
-    if not all(is_about(action, fault) for fault in found):
+    if not all(is_about(action, fault) for fault in errors):
         return None
-    return "; ".join(f"{'.'.join(map(str, f['loc'])) or 'action'}: {f['msg']}" for f in found)
+    return "; ".join(f"{'.'.join(map(str, f['loc'])) or 'action'}: {f['msg']}" for f in errors)
 
 
 def is_about(action, fault):

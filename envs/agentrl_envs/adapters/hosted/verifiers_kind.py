@@ -121,9 +121,9 @@ def obstacles_of_taskset(taskset):
 def overridden(kind, base, harmless):
     """Return the members of `base` that a class overrides, but for `harmless`."""
     parents = kind.__mro__[: kind.__mro__.index(base)]
-    own = {name for parent in parents for name in vars(parent)}
-    known = {name for name in vars(base) if name[0] != "_"} | {"__init__", "__iter__"}
-    return sorted(own & known - harmless)
+    members = {name for parent in parents for name in vars(parent)}
+    base_members = {name for name in vars(base) if name[0] != "_"} | {"__init__", "__iter__"}
+    return sorted(members & base_members - harmless)
 
 
 def decorated(kind, mark):
@@ -173,9 +173,9 @@ def obstacles_of_task(task, taskset):
 
 def probe(row, params):
     """Score one answer, so that a reward that cannot be computed here is told before a run."""
-    said = row["prompt"]
-    asked = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    rows = [{"message": message, "sampled": False} for message in asked]
+    prompt = row["prompt"]
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    rows = [{"message": message, "sampled": False} for message in messages]
     rows.append({"message": {"role": "assistant", "content": "probe"}, "sampled": True})
     try:
         TasksetScoring({**params, "data": row["data"]}).score(rows)
@@ -189,8 +189,8 @@ def probe(row, params):
 
 def text_of(message):
     """Return the text of a prompt's message; raises for one that is more than that."""
-    said = message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    if more := sorted({*said} - {"role", "content"}):
+    fields = message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    if more := sorted({*fields} - {"role", "content"}):
         refuse([f"a message of the prompt has {', '.join(more)}"])
     content = message.content
     if isinstance(content, str):

@@ -79,10 +79,10 @@ class DesktopContainer:
         self._contained.run(control, stop)
 
     def _body(self, machine: EngineMachine) -> Mapping[str, Any]:
-        own = os.geteuid() == 0 and not machine.maps_users
+        has_block = os.geteuid() == 0 and not machine.maps_users
         return desktop_container(
             self._settings,
-            user=own_block().start if own else user_id(machine, secrets.randbits(32)),
+            user=own_block().start if has_block else user_id(machine, secrets.randbits(32)),
             home=self._contained.home.path,
             labels=labels(new_mark()),
         )

@@ -68,15 +68,15 @@ class DesktopSession:
                 if isinstance(error, SandboxError):
                     raise EnvError(f"a desktop did not start: {error}") from error
                 raise
-        made = cls(started, ours, settings)
+        session = cls(started, ours, settings)
         try:
-            await made._channel.greeting(settings.open_s)
+            await session._channel.greeting(settings.open_s)
         except BaseException as error:
-            await made.close()
+            await session.close()
             if isinstance(error, SandboxError):
                 raise EnvError(f"a desktop did not start: {error}") from error
             raise
-        return made
+        return session
 
     @property
     def sound(self) -> bool:
@@ -113,11 +113,11 @@ class DesktopSession:
 
     async def check(self) -> tuple[str, ...]:
         """Raise `EnvError` unless the desktop is whole; return the programs that crashed on it."""
-        found = (await self.ask("ping")).body
-        if not found["alive"]:
+        status = (await self.ask("ping")).body
+        if not status["alive"]:
             self._lost = "the X server or the window manager of this desktop ended"
             raise EnvError(self._lost)
-        return tuple(found["crashed"])
+        return tuple(status["crashed"])
 
     async def put(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Write a file, by its path in the home directory or a whole path."""

@@ -71,17 +71,17 @@ class DesktopProcess(Protocol):
 def archive(main: Literal["server", "container"]) -> bytes:
     """Return the code of the first process, in one zip that runs `main` of a module."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
-        made.writestr("__main__.py", f"from {_INSIDE}.{main} import main\n\nmain()\n")
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zip_file:
+        zip_file.writestr("__main__.py", f"from {_INSIDE}.{main} import main\n\nmain()\n")
         for package in ("agentrl_envs", "agentrl_envs/gui", "agentrl_sandbox"):
-            made.writestr(f"{package}/__init__.py", "")
-        made.writestr("agentrl_sandbox/inside/__init__.py", "")
+            zip_file.writestr(f"{package}/__init__.py", "")
+        zip_file.writestr("agentrl_sandbox/inside/__init__.py", "")
         for name in _BORROWED:
             source = files("agentrl_sandbox") / "inside" / f"{name}.py"
-            made.writestr(f"agentrl_sandbox/inside/{name}.py", source.read_bytes())
+            zip_file.writestr(f"agentrl_sandbox/inside/{name}.py", source.read_bytes())
         for source in (files("agentrl_envs.gui") / "inside").iterdir():
             if source.name.endswith(".py"):
-                made.writestr(f"agentrl_envs/gui/inside/{source.name}", source.read_bytes())
+                zip_file.writestr(f"agentrl_envs/gui/inside/{source.name}", source.read_bytes())
     return buffer.getvalue()
 
 
@@ -92,5 +92,5 @@ def files_bytes(settings: DesktopSettings) -> int:
 
 def arguments(settings: DesktopSettings) -> list[str]:
     """Return the arguments of the first process."""
-    told = (settings.width, settings.height, settings.open_s, settings.processes)
-    return [f"{one}" for one in told]
+    values = (settings.width, settings.height, settings.open_s, settings.processes)
+    return [f"{one}" for one in values]

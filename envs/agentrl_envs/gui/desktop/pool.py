@@ -116,8 +116,8 @@ class DesktopPool:
 
     def memory_bytes(self) -> int | None:
         """Return the memory that the desktops hold, where cgroups count it."""
-        held = [desktop.memory_bytes() for desktop in self._all]
-        counted = [one for one in held if one is not None]
+        sizes = [desktop.memory_bytes() for desktop in self._all]
+        counted = [one for one in sizes if one is not None]
         return sum(counted) if counted else None
 
     async def close(self) -> None:
@@ -125,11 +125,11 @@ class DesktopPool:
         self._chores.closed = True
         for timer in self._timers:
             timer.cancel()
-        left = [*self._all]
-        for kept in (self._ready, self._used, self._set):
-            kept.clear()
+        desktops = [*self._all]
+        for collection in (self._ready, self._used, self._set):
+            collection.clear()
         try:
-            await close_all(left)
+            await close_all(desktops)
         finally:
             self._all.clear()
             self._changed.set()

@@ -31,13 +31,13 @@ BARE = DesktopStage()
 
 def missing(expected: Sequence[DesktopStage], there: Iterable[DesktopStage]) -> list[DesktopStage]:
     """Return the stages of `expected` that are not there yet, each as often as wanted, in order."""
-    left, found = Counter(there), list[DesktopStage]()
+    counts, stages = Counter(there), list[DesktopStage]()
     for stage in expected:
-        if left[stage] > 0:
-            left[stage] -= 1
+        if counts[stage] > 0:
+            counts[stage] -= 1
         elif stage != BARE:
-            found.append(stage)
-    return found
+            stages.append(stage)
+    return stages
 
 
 def unwanted(there: Sequence[DesktopStage], expected: Sequence[DesktopStage]) -> int | None:

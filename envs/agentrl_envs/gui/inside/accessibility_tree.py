@@ -61,12 +61,12 @@ class AccessibilityTree:
         busy machine) would be seen without either, so its tree is read again.
         """
         end_s = time.monotonic() + deadline_s
-        left = _READINGS
+        attempts = _READINGS
         while True:
-            left, self._went = left - 1, False
-            found = self._read_once(end_s, most)
-            if not self._went or left == 0 or time.monotonic() > end_s:
-                return found
+            attempts, self._went = attempts - 1, False
+            result = self._read_once(end_s, most)
+            if not self._went or attempts == 0 or time.monotonic() > end_s:
+                return result
 
     def _read_once(self, end_s: float, most: int) -> tuple[list[AccessibleElement], list[int], int]:
         (programs,) = self._ask([BusCall(_ROOT, _ACCESSIBLE, "GetChildren")], end_s)
@@ -74,33 +74,33 @@ class AccessibilityTree:
             raise TimeoutError("the accessibility registry does not answer")
         silent: set[str] = set()
         children = dict[Reference, list[Reference]]()
-        known = dict[Reference, AccessibleElement]()
+        nodes = dict[Reference, AccessibleElement]()
         tops = [(name, path) for name, path in programs[0]]
         self._know_pids({name for name, _ in tops}, end_s)
-        level, left = self._children(tops, end_s, silent), 0
+        level, overflow = self._children(tops, end_s, silent), 0
         roots = [reference for references in level.values() for reference in references]
         wave = roots
         for depth in range(LEVELS_MAX):
-            wave = [one for one in wave if one[0] not in silent and one not in known]
-            if len(known) + len(wave) > most:
-                left += len(known) + len(wave) - most
-                wave = wave[: max(0, most - len(known))]
+            wave = [one for one in wave if one[0] not in silent and one not in nodes]
+            if len(nodes) + len(wave) > most:
+                overflow += len(nodes) + len(wave) - most
+                wave = wave[: max(0, most - len(nodes))]
             if not wave:
                 break
-            seen = self._look(wave, depth, end_s, silent)
-            known.update(seen)
-            children.update(self._children(list(seen), end_s, silent))
-            wave = [child for one in seen for child in children.get(one, [])]
+            batch = self._look(wave, depth, end_s, silent)
+            nodes.update(batch)
+            children.update(self._children(list(batch), end_s, silent))
+            wave = [child for one in batch for child in children.get(one, [])]
         elements: list[AccessibleElement] = []
         for root in roots:
-            self._lay_out(root, 0, known, children, elements)
-        return elements, sorted(self._pids.get(name, 0) for name in silent), left
+            self._lay_out(root, 0, nodes, children, elements)
+        return elements, sorted(self._pids.get(name, 0) for name in silent), overflow
 
     def box(self, reference: Reference, deadline_s: float) -> tuple[int, int, int, int] | None:
         """Return the box of an object now, or None when it cannot be seen any more."""
         end_s = time.monotonic() + deadline_s
-        seen = self._look([reference], 0, end_s, set())
-        return seen[reference].box if reference in seen else None
+        elements = self._look([reference], 0, end_s, set())
+        return elements[reference].box if reference in elements else None
 
     def pid(self, program: str) -> int:
         """Return the process of a program on the bus, or 0."""
@@ -123,17 +123,17 @@ class AccessibilityTree:
     def _children(
         self, parents: Sequence[Reference], end_s: float, silent: set[str]
     ) -> dict[Reference, list[Reference]]:
-        asked = [one for one in parents if one[0] not in silent]
-        answers = self._ask([BusCall(one, _ACCESSIBLE, "GetChildren") for one in asked], end_s)
-        found: dict[Reference, list[Reference]] = {}
-        for one, answer in zip(asked, answers, strict=True):
+        references = [one for one in parents if one[0] not in silent]
+        answers = self._ask([BusCall(one, _ACCESSIBLE, "GetChildren") for one in references], end_s)
+        children: dict[Reference, list[Reference]] = {}
+        for one, answer in zip(references, answers, strict=True):
             if answer is None:
                 silent.add(one[0])
             elif answer == ():
                 self._went = True
             else:
-                found[one] = [(name, path) for name, path in answer[0]]
-        return found
+                children[one] = [(name, path) for name, path in answer[0]]
+        return children
 
     def _look(
         self, wave: Sequence[Reference], depth: int, end_s: float, silent: set[str]
@@ -145,30 +145,30 @@ class AccessibilityTree:
                 silent.add(one[0])
             elif answer == ():
                 self._went = True
-            elif "showing" in (named := _named(answer[0])):
-                showing.append((one, named))
+            elif "showing" in (state_names := _named(answer[0])):
+                showing.append((one, state_names))
         asks = [ask for one, _ in showing for ask in self._questions(one)]
         answers = iter(self._ask(asks, end_s))
-        found: dict[Reference, AccessibleElement] = {}
-        for one, named in showing:
+        elements: dict[Reference, AccessibleElement] = {}
+        for one, state_names in showing:
             role, name, kinds, box = (next(answers) for _ in range(4))
             if not (role and name and kinds):
                 self._went = True
                 continue
             if role[0] in _HIDDEN_ROLES:
                 continue
-            found[one] = AccessibleElement(
+            elements[one] = AccessibleElement(
                 reference=one,
                 depth=depth,
                 role=role[0],
                 name=name[0],
-                states=named,
+                states=state_names,
                 box=tuple(box[0]) if box else (0, 0, 0, 0),
                 text="" if _TEXT in kinds[0] else None,
                 value=0.0 if _VALUE in kinds[0] else None,
                 pid=self._pids.get(one[0], 0),
             )
-        return self._with_contents(found, end_s)
+        return self._with_contents(elements, end_s)
 
     @staticmethod
     def _questions(one: Reference) -> list[BusCall]:

@@ -31,10 +31,10 @@ class AccessibilityBus:
         self._gio: Any = importlib.import_module("gi.repository.Gio")
         self._glib: Any = importlib.import_module("gi.repository.GLib")
         bus = self._connect(session)
-        found = bus.call_sync(
+        reply = bus.call_sync(
             "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress", None, None, 0, 5000, None
         )
-        self._bus = self._connect(found.unpack()[0])
+        self._bus = self._connect(reply.unpack()[0])
         self._context = self._glib.MainContext.default()
 
     def ask(self, asks: Sequence[BusCall], end_s: float) -> list[Answer]:
@@ -53,9 +53,9 @@ class AccessibilityBus:
                 answers[at] = None if late else ()
 
         for at, ask in enumerate(asks):
-            given = self._glib.Variant(ask.signature, ask.arguments) if ask.signature else None
+            variant = self._glib.Variant(ask.signature, ask.arguments) if ask.signature else None
             self._bus.call(
-                *ask.to, ask.interface, ask.method, given, None, 0, left_ms, None, answered, at
+                *ask.to, ask.interface, ask.method, variant, None, 0, left_ms, None, answered, at
             )
         while waiting:
             self._context.iteration(True)

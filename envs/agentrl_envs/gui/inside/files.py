@@ -34,12 +34,12 @@ def read(path: str, most_bytes: int) -> bytes | None:
 
 def listed(root: str, most: int) -> list[tuple[str, str]]:
     """Return the paths below a directory, with what is there: `file`, `folder` or `other`."""
-    found: list[tuple[str, str]] = []
+    entries: list[tuple[str, str]] = []
     for path, kind in _below(root):
-        if len(found) == most:
+        if len(entries) == most:
             break
-        found.append((os.path.relpath(path, root), kind))
-    return sorted(found)
+        entries.append((os.path.relpath(path, root), kind))
+    return sorted(entries)
 
 
 def _below(root: str) -> Iterator[tuple[str, str]]:

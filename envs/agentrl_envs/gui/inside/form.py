@@ -183,9 +183,9 @@ class FormProgram:
             rows.show_all()
 
         def change(what: Callable[[int], None]) -> None:
-            chosen = rows.get_selected_row()
-            if chosen is not None:
-                what(chosen.get_index())
+            row = rows.get_selected_row()
+            if row is not None:
+                what(row.get_index())
                 self._save(names)
                 fill()
 

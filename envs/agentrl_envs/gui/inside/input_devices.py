@@ -34,9 +34,9 @@ class InputDevices:
     def click(self, x: int, y: int, button: str, times: int, keys: list[str]) -> None:
         """Press and release a button, with keys held down."""
         number = _BUTTONS[button]
-        held = [self._keyboard.key(key)[0] for key in keys]
+        key_codes = [self._keyboard.key(key)[0] for key in keys]
         self.move(x, y)
-        for code in held:
+        for code in key_codes:
             self._display.xtest_fake_input(_X_KEY[0], code)
         for one in range(times):
             if one:
@@ -44,7 +44,7 @@ class InputDevices:
                 time.sleep(_KEY_S)
             self._display.xtest_fake_input(_X_BUTTON[0], number)
             self._display.xtest_fake_input(_X_BUTTON[1], number)
-        for code in reversed(held):
+        for code in reversed(key_codes):
             self._display.xtest_fake_input(_X_KEY[1], code)
         self._display.sync()
 
@@ -90,12 +90,12 @@ class InputDevices:
         down = [*([self._keyboard.shift] if shifted else []), *(code for code, _ in codes)]
         for code in down:
             self._display.xtest_fake_input(_X_KEY[0], code)
-        last, *held = reversed(down)
+        last, *modifiers = reversed(down)
         self._display.xtest_fake_input(_X_KEY[1], last)
         self._display.sync()
         if {key.lower() for key in keys[:-1]} & _OF_WINDOWS:
             rest()
-        for code in held:
+        for code in modifiers:
             self._display.xtest_fake_input(_X_KEY[1], code)
         self._display.sync()
 

@@ -80,12 +80,12 @@ class KeyboardMap:
 
     def prepare(self, part: str) -> None:
         """Have a key for every character of a part."""
-        wanted = list(dict.fromkeys(self._symbol(character) for character in part))
-        for symbol in wanted:
+        symbols = list(dict.fromkeys(self._symbol(character) for character in part))
+        for symbol in symbols:
             if symbol in self._borrowed:
                 self._borrowed.remove(symbol)
                 self._borrowed.append(symbol)
-        for symbol in wanted:
+        for symbol in symbols:
             self._code(symbol)
 
     def _symbol(self, character: str) -> int:

@@ -25,11 +25,11 @@ class DesktopProcesses:
         FileNotFoundError when there is no such program.
         """
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        said = null if log < 0 else log
+        output = null if log < 0 else log
         actions: list[tuple[int, ...]] = [
             (os.POSIX_SPAWN_DUP2, null, 0),
-            (os.POSIX_SPAWN_DUP2, said, 1),
-            (os.POSIX_SPAWN_DUP2, said, 2),
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_DUP2, output, 2),
         ]
         if lent >= 0:
             actions.append((os.POSIX_SPAWN_DUP2, lent, 3))
@@ -100,14 +100,16 @@ class DesktopProcesses:
     def end_all(self) -> None:
         """Kill everything that is not kept. TimeoutError when something stays."""
         deadline_s = time.monotonic() + _END_S
-        while left := [pid for pid in self.all() if pid not in self._kept and not _is_dead(pid)]:
-            for pid in left:
+        while survivors := [
+            pid for pid in self.all() if pid not in self._kept and not _is_dead(pid)
+        ]:
+            for pid in survivors:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"processes {left} do not end")
+                raise TimeoutError(f"processes {survivors} do not end")
             time.sleep(_POLL_S)
             self._reap()
 

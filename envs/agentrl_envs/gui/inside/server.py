@@ -39,10 +39,10 @@ class DesktopServer:
 
     def answer(self, body: dict[str, Any], blob: bytes) -> Answer:
         """Do what is asked for."""
-        asked: Callable[..., Answer] = getattr(self, f"do_{body.pop('do')}")
+        handler: Callable[..., Answer] = getattr(self, f"do_{body.pop('do')}")
         self._blob = blob
         try:
-            return asked(**body)
+            return handler(**body)
         except UnknownKey as error:
             return {"refused": str(error)}, b""
 
@@ -127,11 +127,11 @@ class DesktopServer:
                 # Reaped as soon as it ends, also just now.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-        while left := [pid for pid in self._programs if not processes.ended(pid)]:
+        while survivors := [pid for pid in self._programs if not processes.ended(pid)]:
             if time.monotonic() > end_s:
                 break
             time.sleep(_POLL_S)
-        return {"ended": not left}, b""
+        return {"ended": not survivors}, b""
 
     def do_settle(self, still_s: float, limit_s: float) -> Answer:
         """Wait until the screen rests."""
@@ -150,9 +150,9 @@ class DesktopServer:
 
     def do_look(self, limit_s: float, most: int) -> Answer:
         """Return the windows and what can be seen in them."""
-        elements, silent, left = self._session.tree.read(limit_s, most)
+        elements, silent, overflow = self._session.tree.read(limit_s, most)
         windows = self._session.windows.all()
-        shown = [
+        element_rows = [
             [
                 list(element.reference), element.depth, element.role, element.name,
                 sorted(element.states), list(element.box), element.text, element.value, element.pid,
@@ -160,10 +160,10 @@ class DesktopServer:
             for element in elements
         ]  # fmt: skip
         return {
-            "elements": shown,
+            "elements": element_rows,
             "windows": [window._asdict() for window in windows],
             "silent": silent,
-            "left": left,
+            "left": overflow,
             "pointer": self._session.windows.pointer(),
         }, b""
 
@@ -174,12 +174,12 @@ class DesktopServer:
             box = self._session.tree.box((reference[0], reference[1]), _LAYER_S)
             pid = self._session.tree.pid(reference[0])
         else:
-            found = [window for window in windows if str(window.id) == reference[1]]
-            box, pid = (found[0][3:7], found[0].pid) if found else (None, 0)
+            matches = [window for window in windows if str(window.id) == reference[1]]
+            box, pid = (matches[0][3:7], matches[0].pid) if matches else (None, 0)
         if box is None:
             return {}, b""
-        shown = [window._asdict() for window in windows]
-        return {"box": list(box), "pid": pid, "windows": shown}, b""
+        window_rows = [window._asdict() for window in windows]
+        return {"box": list(box), "pid": pid, "windows": window_rows}, b""
 
     def do_pointer(self) -> Answer:
         """Return the position of the mouse."""

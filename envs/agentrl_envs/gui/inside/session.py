@@ -121,12 +121,12 @@ class DisplaySession:
         return self._start(["jwm", "-f", f"{RUN}/jwmrc"])
 
     def _start_x(self, width: int, height: int) -> int:
-        ready, told = os.pipe()
+        ready, write_fd = os.pipe()
         size = f"{width}x{height}x24"
         command = ["Xvfb", ":0", "-screen", "0", size, "-fbdir", RUN, "-displayfd", "3"]
         command += ["-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
-        pid = self.processes.start(command, log=self._log, lent=told)
-        os.close(told)
+        pid = self.processes.start(command, log=self._log, lent=write_fd)
+        os.close(write_fd)
         with open(ready, "rb") as file:
             if not file.readline():
                 raise RuntimeError(f"the X server did not start: {self.said()}")

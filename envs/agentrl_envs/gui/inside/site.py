@@ -92,10 +92,10 @@ class BrowserSite:
             return False
         with self._lock:
             self._sent.append({"form": path, "fields": dict(fields)})
-            made = os.path.join(self._folder, f"{STATE}.new")
-            with open(made, "w", encoding="utf-8") as file:
+            temp_path = os.path.join(self._folder, f"{STATE}.new")
+            with open(temp_path, "w", encoding="utf-8") as file:
                 json.dump(self._sent, file, ensure_ascii=False)
-            os.replace(made, os.path.join(self._folder, STATE))
+            os.replace(temp_path, os.path.join(self._folder, STATE))
         return True
 
 
@@ -133,12 +133,12 @@ def _field(field: Mapping[str, Any]) -> str:
     name, value = html.escape(field["name"]), html.escape(field.get("value", ""))
     if field["kind"] == "choice":
         options = "".join(f"<option>{html.escape(one)}</option>" for one in field["options"])
-        made = f'<select name="{name}"><option value=""></option>{options}</select>'
+        control = f'<select name="{name}"><option value=""></option>{options}</select>'
     elif field["kind"] == "check":
-        made = f'<input type="checkbox" name="{name}" value="on">'
+        control = f'<input type="checkbox" name="{name}" value="on">'
     else:
-        made = f'<input name="{name}" value="{value}" size="30">'
-    return f"<label>{name} {made}</label>"
+        control = f'<input name="{name}" value="{value}" size="30">'
+    return f"<label>{name} {control}</label>"
 
 
 _BLOCKS = {"text": _text, "links": _links, "table": _table, "form": _form}

@@ -44,12 +44,12 @@ class WindowList:
         """Return the windows that can be seen, the lowest first."""
         active = (self._numbers("_NET_ACTIVE_WINDOW") or [0])[0]
         clients = set(self._numbers("_NET_CLIENT_LIST"))
-        found: list[WindowInfo] = []
+        windows: list[WindowInfo] = []
         for top in self._root.query_tree().children:
             window = self._window(top, clients, active)
             if window is not None:
-                found.append(window)
-        return found
+                windows.append(window)
+        return windows
 
     def tell(self, number: int, how: str) -> None:
         """Ask the window manager to `raise` or to `close` a window."""
@@ -71,7 +71,7 @@ class WindowList:
         return at.root_x, at.root_y
 
     def _window(self, top: Any, clients: set[int], active: int) -> WindowInfo | None:
-        gone: Any = importlib.import_module("Xlib.error").XError
+        x_error: Any = importlib.import_module("Xlib.error").XError
         try:
             if top.get_attributes().map_state != _VIEWABLE:
                 return None
@@ -89,7 +89,7 @@ class WindowList:
                 active=one.id == active,
                 managed=client is not None,
             )
-        except gone:
+        except x_error:
             return None  # it closed while we looked
 
     def _client(self, top: Any, clients: set[int]) -> Any:
@@ -99,13 +99,13 @@ class WindowList:
         return next((child for child in top.query_tree().children if child.id in clients), None)
 
     def _numbers(self, name: str, window: Any = None) -> list[int]:
-        found = (window or self._root).get_full_property(self._display.intern_atom(name), _ANY_TYPE)
-        return [] if found is None or found.format != 32 else [*map(int, found.value)]
+        prop = (window or self._root).get_full_property(self._display.intern_atom(name), _ANY_TYPE)
+        return [] if prop is None or prop.format != 32 else [*map(int, prop.value)]
 
     def _title(self, window: Any) -> str:
         for name in ("_NET_WM_NAME", "WM_NAME"):
-            found = window.get_full_property(self._display.intern_atom(name), _ANY_TYPE)
-            if found is not None and found.value:
-                value = found.value
+            prop = window.get_full_property(self._display.intern_atom(name), _ANY_TYPE)
+            if prop is not None and prop.value:
+                value = prop.value
                 return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         return ""

@@ -12,9 +12,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m agentrl_envs.gui.osworld", description=__doc__)
     parser.add_argument("path", help="a task file of OSWorld's format, or a folder with such files")
     parser.add_argument("--cache", default="", help="where OSWorld keeps what tasks download")
-    given = parser.parse_args()
+    args = parser.parse_args()
     try:
-        sys.stdout.write(f"{read_tasks(given.path, given.cache).report}\n")
+        sys.stdout.write(f"{read_tasks(args.path, args.cache).report}\n")
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -117,15 +117,15 @@ def _alike(rule: Mapping[str, Any], one: WorkbookSheet, two: WorkbookSheet) -> b
 
 
 def _names(ranges: Sequence[str]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    cells: list[tuple[int, int]] = []
     for one in ranges:
         first, _, last = one.partition(":")
-        (top, left), (bottom, right) = place(first), place(last or first)
-        rows, columns = range(top, bottom + 1), range(left, right + 1)
+        (top, left_column), (bottom, right) = place(first), place(last or first)
+        rows, columns = range(top, bottom + 1), range(left_column, right + 1)
         if len(rows) * len(columns) > _CELLS_MAX:
             raise ValueError(f"the range {one} has more than {_CELLS_MAX} cells")
-        found += [(row, column) for row in rows for column in columns]
-    return found
+        cells += [(row, column) for row in rows for column in columns]
+    return cells
 
 
 def _cleaned(value: Value | None, rule: Mapping[str, Any]) -> str:

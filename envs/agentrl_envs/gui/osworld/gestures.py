@@ -53,25 +53,25 @@ def gestures(command: Sequence[str] | str) -> list[ScriptGesture]:
                           .replace("{SCREEN_HEIGHT}", "1080")).body  # fmt: skip
     except SyntaxError:
         raise UnreadableScript("a script that is no Python") from None
-    done: list[ScriptGesture] = []
+    script_gestures: list[ScriptGesture] = []
     for line in lines:
         match line:
             case ast.Import(names=names) if {one.name for one in names} <= {"pyautogui", "time"}:
                 continue
             case ast.Expr(value=ast.Call() as asked):
-                done += _call(asked)
+                script_gestures += _call(asked)
             case _:
                 raise UnreadableScript(f"a script with {ast.unparse(line)!r}")
-    return done
+    return script_gestures
 
 
 def _call(asked: ast.Call) -> list[ScriptGesture]:
     try:
-        given = [ast.literal_eval(one) for one in asked.args]
-        named = {one.arg or "": ast.literal_eval(one.value) for one in asked.keywords}
+        args = [ast.literal_eval(one) for one in asked.args]
+        kwargs = {one.arg or "": ast.literal_eval(one.value) for one in asked.keywords}
     except ValueError:
         raise UnreadableScript(f"a script with {ast.unparse(asked)!r}") from None
-    match ast.unparse(asked.func), given:
+    match ast.unparse(asked.func), args:
         case "time.sleep" | "pyautogui.sleep", [int() | float() as seconds]:
             return [ScriptGesture("sleep", {"seconds": min(float(seconds), _SLEEP_MAX_S)})]
         case "pyautogui.hotkey", [*keys] if _are_names(keys):
@@ -79,7 +79,7 @@ def _call(asked: ast.Call) -> list[ScriptGesture]:
         case "pyautogui.hotkey", [[*keys]] if _are_names(keys):
             return [_press(keys)]
         case "pyautogui.press", [str() as key]:
-            times = int(named.get("presses", 1))
+            times = int(kwargs.get("presses", 1))
             return [_press([key]) for _ in range(times)]
         case "pyautogui.press", [[*keys]] if _are_names(keys):
             return [_press([key]) for key in keys]
@@ -89,7 +89,7 @@ def _call(asked: ast.Call) -> list[ScriptGesture]:
             return [ScriptGesture("move", {"x": x, "y": y})]
         case str() as name, [int() as x, int() as y] if name.removeprefix("pyautogui.") in _CLICKS:
             button, times = _CLICKS[name.removeprefix("pyautogui.")]
-            how = {"button": named.get("button", button), "times": named.get("clicks", times)}
+            how = {"button": kwargs.get("button", button), "times": kwargs.get("clicks", times)}
             return [ScriptGesture("click", {"x": x, "y": y, "keys": [], **how})]
         case _:
             raise UnreadableScript(f"a script with {ast.unparse(asked)!r}")

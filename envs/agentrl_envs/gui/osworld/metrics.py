@@ -109,12 +109,12 @@ def compare_text_file(result: Any, expected: Any, **options: Any) -> float:
     texts = [text_of(result), text_of(expected)]
     if None in texts:
         return 0.0
-    made = [text or "" for text in texts]
+    contents = [text or "" for text in texts]
     if options.get("ignore_blanks"):
-        made = [" ".join(text.split()) for text in made]
+        contents = [" ".join(text.split()) for text in contents]
     if options.get("ignore_case"):
-        made = [text.lower() for text in made]
-    return float(made[0] == made[1])
+        contents = [text.lower() for text in contents]
+    return float(contents[0] == contents[1])
 
 
 def compare_csv(result: Any, expected: Any, **options: Any) -> float:
@@ -151,8 +151,8 @@ def check_list(result: Any, rules: Mapping[str, Any]) -> float:
     def some(pattern: str) -> bool:
         return any(re.search(pattern, line) for line in lines)
 
-    wanted, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
-    return float(all(map(some, wanted)) and not any(map(some, unwanted)))
+    patterns, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
+    return float(all(map(some, patterns)) and not any(map(some, unwanted)))
 
 
 def check_csv(result: Any, rules: Mapping[str, Any]) -> float:
@@ -168,8 +168,8 @@ def check_csv(result: Any, rules: Mapping[str, Any]) -> float:
     def some(fields: Mapping[str, str]) -> bool:
         return any(all(row.get(name) == to for name, to in fields.items()) for row in rows)
 
-    wanted, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
-    return float(all(map(some, wanted)) and not any(map(some, unwanted)))
+    expectations, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
+    return float(all(map(some, expectations)) and not any(map(some, unwanted)))
 
 
 def check_json(result: Any, rules: Mapping[str, Any]) -> float:
@@ -212,14 +212,14 @@ def check_direct_json_object(result: Any, rules: Mapping[str, Any]) -> float:
     if not isinstance(result, Mapping):
         return 0.0
     within = rules.get("expect_in_result", False)
-    for key, wanted in rules["expected"].items():
+    for key, target in rules["expected"].items():
         value: Any = result.get(key)
         if not within:
-            fits = value == wanted
-        elif isinstance(wanted, list):
-            fits = isinstance(value, list) and any(one in value for one in wanted)
+            fits = value == target
+        elif isinstance(target, list):
+            fits = isinstance(value, list) and any(one in value for one in target)
         else:
-            fits = isinstance(wanted, str) and isinstance(value, str) and wanted in value
+            fits = isinstance(target, str) and isinstance(value, str) and target in value
         if not fits:
             return 0.0
     return 1.0
@@ -237,8 +237,8 @@ def check_moved_jpgs(result: Any, rules: Mapping[str, Any]) -> float:
 def is_in_vm_clickboard(rules: Mapping[str, Any], result: Any) -> float:
     """Say whether what came out has `expected`, one or all of a list, in it."""
     text = text_of(result)
-    wanted = rules["expected"]
-    parts = wanted if isinstance(wanted, list) else [wanted]
+    target = rules["expected"]
+    parts = target if isinstance(target, list) else [target]
     return float(text is not None and all(part in text for part in parts))
 
 

@@ -64,10 +64,10 @@ class OsworldPack:
         evaluator = written["evaluator"]
         if failed or evaluator["func"] == INFEASIBLE:
             return TaskVerdict(reward=float(failed and evaluator["func"] == INFEASIBLE))
-        own = str(written["id"])
-        doing = StepRunner(desktop, own, self._cache)
+        task_id = str(written["id"])
+        doing = StepRunner(desktop, task_id, self._cache)
         await doing.do(evaluator.get("postconfig", ()))
-        results = CheckerValues(desktop, doing, own, self._cache)
+        results = CheckerValues(desktop, doing, task_id, self._cache)
         scores: dict[str, float] = {}
         for number, check in enumerate(checks_of(written)):
             scores[f"{number}_{check.func}"] = await _score(check, results, task)
@@ -98,8 +98,8 @@ def together(scores: Sequence[float], conj: str) -> float:
 
 async def _score(check: OsworldCheck, results: CheckerValues, task: Task) -> float:
     result = await results.of(check.result)
-    given = [result] if check.expected is None else [result, await results.of(check.expected)]
-    metric = partial(METRICS[check.func], *given, **check.options)
+    inputs = [result] if check.expected is None else [result, await results.of(check.expected)]
+    metric = partial(METRICS[check.func], *inputs, **check.options)
     try:
         return min(1.0, max(0.0, float(await in_thread(metric))))
     except (KeyError, TypeError, ValueError) as error:

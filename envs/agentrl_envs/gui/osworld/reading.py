@@ -48,9 +48,10 @@ class OsworldTasks:
         if self.refused or not self.tasks:
             lines = self.report.split("\n")
             more = len(lines) - _SHOWN
-            shown = lines[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
+            excerpt = lines[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
             raise ConfigError(
-                "\n".join(shown) + "\nPlay those that can be with unsupported: skip; files of the "
+                "\n".join(excerpt)
+                + "\nPlay those that can be with unsupported: skip; files of the "
                 "network are taken from the folder that cache names, as OSWorld leaves it; "
                 "programs are taken from this machine; everything else needs OSWorld's own machine"
             )
@@ -85,7 +86,7 @@ def needs_of(task: Mapping[str, Any], cache: Path) -> Iterator[str]:
     """Yield what a task needs that there is not."""
     name = str(task["id"])
     steps = [*task.get("config", ()), *task["evaluator"].get("postconfig", ())]
-    said = {
+    output_files = {
         str(step["parameters"][to])
         for step in steps
         for to in ("stdout", "stderr")
@@ -106,9 +107,9 @@ def needs_of(task: Mapping[str, Any], cache: Path) -> Iterator[str]:
             yield f"the metric {check.func!r}"
         elif check.func == "compare_table":
             yield from table_needs(check.options)
-        yield from result_needs(check.result, name, cache, said)
+        yield from result_needs(check.result, name, cache, output_files)
         if check.expected is not None:
-            yield from result_needs(check.expected, name, cache, said)
+            yield from result_needs(check.expected, name, cache, output_files)
 
 
 def checks_of(task: Mapping[str, Any]) -> list[OsworldCheck]:

@@ -27,8 +27,8 @@ def result_needs(config: Mapping[str, Any], task: str, cache: Path, said: set[st
             there = config["path"] in said or (cache / task / config["path"]).exists()
             return [] if there else [f"the file {config['path']}, which is not in the cache"]
         case "content_from_vm_file":
-            asked = (config.get("file_type"), config.get("file_content"))
-            return [] if asked == ("xlsx", "last_row") else [f"the content {asked}"]
+            content = (config.get("file_type"), config.get("file_content"))
+            return [] if content == ("xlsx", "last_row") else [f"the content {content}"]
         case kind if kind in _FOUND:
             return []
         case kind:
@@ -66,8 +66,8 @@ class CheckerValues:
                 paths = kept(config, self._task, self._cache)
                 return _given(config, [kept_bytes(path, self._task) for path in paths])
             case "cache_file":
-                if (said := self._doing.said.get(config["path"])) is not None:
-                    return said
+                if (output := self._doing.said.get(config["path"])) is not None:
+                    return output
                 return kept_bytes(self._cache / self._task / config["path"], self._task)
             case "list_directory":
                 return _tree(config["path"], await self._place.files(config["path"]))
@@ -82,8 +82,8 @@ class CheckerValues:
 
 
 def _given(config: Mapping[str, Any], files: Sequence[bytes | None]) -> Any:
-    chosen = [files[at] for at in sorted({*config.get("gives", [0])})]
-    return chosen[0] if len(chosen) == 1 else chosen
+    contents = [files[at] for at in sorted({*config.get("gives", [0])})]
+    return contents[0] if len(contents) == 1 else contents
 
 
 def _tree(path: str, files: Mapping[str, str]) -> dict[str, Any]:
@@ -92,11 +92,11 @@ def _tree(path: str, files: Mapping[str, str]) -> dict[str, Any]:
     folders = {"": root}
     for name, kind in sorted(files.items()):
         parent, _, last = name.rpartition("/")
-        made = _folder(last) if kind == "folder" else {"type": "file", "name": last}
+        entry = _folder(last) if kind == "folder" else {"type": "file", "name": last}
         if kind == "folder":
-            folders[name] = made
+            folders[name] = entry
         if parent in folders:
-            folders[parent]["children"].append(made)
+            folders[parent]["children"].append(entry)
     return root
 
 

@@ -70,25 +70,25 @@ def cached(cache: Path, task: str, url: str, path: str) -> Path:
 
 def step_needs(step: Mapping[str, Any], task: str, cache: Path) -> list[str]:
     """Return the unmet needs of a step; none for one that can be done."""
-    kind, given = step.get("type"), step.get("parameters", {})
+    kind, parameters = step.get("type"), step.get("parameters", {})
     match kind:
         case "sleep" | "activate_window" | "close_window":
             return []
         case "execute" | "command" | "launch":
-            return command_needs(given.get("command"), launched=kind == "launch")
+            return command_needs(parameters.get("command"), launched=kind == "launch")
         case "open":
-            command = opener(str(given.get("path", "")))
+            command = opener(str(parameters.get("path", "")))
             if not command:
-                return [f"a program that opens {given.get('path')}"]
+                return [f"a program that opens {parameters.get('path')}"]
             return _program_needs(CHROMIUM if command == BROWSER else command[0])
         case "download":
-            files = given.get("files", [])
+            files = parameters.get("files", [])
             missing = [
                 f["url"] for f in files if not cached(cache, task, f["url"], f["path"]).exists()
             ]
             return [f"the file {url}, which is not in the cache" for url in missing]
         case "upload_file":
-            local = [str(f["local_path"]) for f in given.get("files", [])]
+            local = [str(f["local_path"]) for f in parameters.get("files", [])]
             return [f"the file {path}" for path in local if not Path(path).is_file()]
         case _:
             return [f"the step {kind!r}"]
@@ -130,9 +130,9 @@ class StepRunner:
     async def do(self, steps: Sequence[Mapping[str, Any]]) -> None:
         """Do steps in order. `EnvError` for a file or a program that is not there after all."""
         for step in steps:
-            given = dict(step.get("parameters", {}))
-            done: Callable[..., Any] = getattr(self, f"_{step['type']}")
-            await done(**given)
+            parameters = dict(step.get("parameters", {}))
+            handler: Callable[..., Any] = getattr(self, f"_{step['type']}")
+            await handler(**parameters)
 
     async def run(self, command: Sequence[str] | str, *, shell: bool) -> CommandResult:
         """Run a command as OSWorld does: by a shell, or split into words."""
@@ -182,8 +182,8 @@ class StepRunner:
 
     async def _download(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:
-            kept = cached(self._cache, self._task, file["url"], file["path"])
-            await self._put(kept, file["path"])
+            path = cached(self._cache, self._task, file["url"], file["path"])
+            await self._put(path, file["path"])
 
     async def _upload_file(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:

@@ -55,13 +55,13 @@ class WorkbookSheet:
 
 def place(name: str) -> tuple[int, int]:
     """Return row and column of a cell's name, both from 1. ValueError for no such name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    cell_match = _NAME.fullmatch(name)
+    if cell_match is None:
         raise ValueError(f"{name!r} names no cell; names are such as B3")
     column = 0
-    for letter in found[1]:
+    for letter in cell_match[1]:
         column = column * 26 + ord(letter) - ord("A") + 1
-    return int(found[2]), column
+    return int(cell_match[2]), column
 
 
 def shown(value: Value | None) -> str:
@@ -137,12 +137,12 @@ def _text(element: ElementTree.Element) -> str:
 
 
 def _cells(sheet: ElementTree.Element, shared: list[str]) -> dict[tuple[int, int], Value]:
-    found: dict[tuple[int, int], Value] = {}
+    cells: dict[tuple[int, int], Value] = {}
     for cell in sheet.iterfind(f"{_MAIN}sheetData/{_MAIN}row/{_MAIN}c"):
         value = _value(cell, shared)
         if value is not None and value != "":
-            found[place(cell.get("r", ""))] = value
-    return found
+            cells[place(cell.get("r", ""))] = value
+    return cells
 
 
 def _value(cell: ElementTree.Element, shared: list[str]) -> Value | None:

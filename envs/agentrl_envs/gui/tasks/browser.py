@@ -294,25 +294,25 @@ async def _site_is_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) ->
             return False
     if "bookmarks" in wanted:
         await desktop.quit()
-        kept = await desktop.read(f"{_PROFILE}/Default/Bookmarks")
-        return bookmarked(kept) == wanted["bookmarks"]
+        bookmarks = await desktop.read(f"{_PROFILE}/Default/Bookmarks")
+        return bookmarked(bookmarks) == wanted["bookmarks"]
     return True
 
 
 def bookmarked(data: bytes | None) -> list[str]:
     """Return the addresses in Chromium's file of bookmarks, in all its folders; none of a file
     that is over a limit."""
-    found: list[str] = []
+    urls: list[str] = []
     try:
         wave = deque[Any](read_json(data)["roots"].values() if data else ())
         while wave:
             one = wave.popleft()
             if one.get("type") == "url":
-                found.append(one["url"])
+                urls.append(one["url"])
             wave.extend(one.get("children", ()))
     except (JsonLimitError, TypeError, KeyError, AttributeError):
         return []
-    return found
+    return urls
 
 
 def _files(wanted: Wanted) -> Mapping[str, bytes]:

@@ -20,16 +20,16 @@ def _sum(random: Random) -> tuple[str, str]:
     """Return an expression and what it comes to."""
     a, b, c = random.randint(12, 99), random.randint(12, 99), random.randint(100, 999)
     expression = random.choice((f"{a}*{b}+{c}", f"{c}-{a}*{b}", f"{a}+{b}+{c}", f"{a}*{b}"))
-    left, _, right = expression.partition("-")
-    value = (c - a * b) if right else sum(_product(part) for part in left.split("+"))
+    terms, _, right = expression.partition("-")
+    value = (c - a * b) if right else sum(_product(part) for part in terms.split("+"))
     return expression, f"{value}"
 
 
 def _product(factors: str) -> int:
-    made = 1
+    product = 1
     for factor in factors.split("*"):
-        made *= int(factor)
-    return made
+        product *= int(factor)
+    return product
 
 
 def _answer_make(random: Random) -> Wanted:
@@ -51,13 +51,13 @@ def _press_make(random: Random) -> Wanted:
 
 
 def _clear_make(random: Random) -> Wanted:
-    wanted = _press_make(random)
+    params = _press_make(random)
     other = "".join(random.sample("123456789", 3))
     goal = (
-        f"Enter {wanted['digits']} into the calculator, clear it with the button AC, and enter "
+        f"Enter {params['digits']} into the calculator, clear it with the button AC, and enter "
         f"{other} instead. Leave that on the display."
     )
-    return {"goal": goal, "digits": wanted["digits"], "instead": other, "shown": other}
+    return {"goal": goal, "digits": params["digits"], "instead": other, "shown": other}
 
 
 def _note_make(random: Random) -> Wanted:

@@ -61,8 +61,8 @@ def _secret_play(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
-    told = shlex.join(["yad", *wanted["yad"]])
-    return [["sh", "-c", f"exec {told} > /home/user/{FOLDER}/{_WRITTEN}"]]
+    command = shlex.join(["yad", *wanted["yad"]])
+    return [["sh", "-c", f"exec {command} > /home/user/{FOLDER}/{_WRITTEN}"]]
 
 
 def _template(

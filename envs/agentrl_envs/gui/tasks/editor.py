@@ -63,8 +63,8 @@ def _delete_line_make(random: Random) -> Wanted:
     goal = f'Delete the line that begins with "{lines[at].split(":")[0]}" in {name} and save it.'
     if len({line.split(":")[0] for line in lines}) < 5:
         raise UnfitChoice
-    kept = lines[:at] + lines[at + 1 :]
-    return _changed(goal, name, _joined(lines), _joined(kept), line=at)
+    new_lines = lines[:at] + lines[at + 1 :]
+    return _changed(goal, name, _joined(lines), _joined(new_lines), line=at)
 
 
 def _replace_make(random: Random) -> Wanted:

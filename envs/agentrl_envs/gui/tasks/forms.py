@@ -117,8 +117,10 @@ def _switches_make(random: Random) -> Wanted:
     labels = random.sample(_SWITCHES, 5)
     old = {label: random.random() < 0.5 for label in labels}
     changed = {label: not old[label] for label in random.sample(labels, random.randint(1, 3))}
-    asked = "; ".join(f'switch "{label}" {"on" if on else "off"}' for label, on in changed.items())
-    goal = f"Change these settings, and no others, then save: {asked}."
+    instructions = "; ".join(
+        f'switch "{label}" {"on" if on else "off"}' for label, on in changed.items()
+    )
+    goal = f"Change these settings, and no others, then save: {instructions}."
     return _form(random, goal, [[_check(label, old[label]) for label in labels]], changed)
 
 
@@ -136,11 +138,11 @@ def _choice_make(random: Random) -> Wanted:
     label = random.choice(labels)
     new = {label: random.choice([x for x in OPTIONS[label] if x != old[label]])}
     fields = [_one_of("choice", name, OPTIONS[name], old[name]) for name in labels]
-    made = _form(random, "", [fields], new)
-    title = made["spec"]["title"]
-    kept = next(name for name in labels if name != label)
-    goal = f'In the form {title}, set {_listed(new)}, keep "{kept}" as it is, and save.'
-    return made | {"goal": goal}
+    form = _form(random, "", [fields], new)
+    title = form["spec"]["title"]
+    other_label = next(name for name in labels if name != label)
+    goal = f'In the form {title}, set {_listed(new)}, keep "{other_label}" as it is, and save.'
+    return form | {"goal": goal}
 
 
 def _radio_make(random: Random) -> Wanted:
@@ -195,8 +197,10 @@ def _mixed_make(random: Random) -> Wanted:
         _check(switch, False),
     ]
     random.shuffle(fields)
-    told = _listed({label: value for label, value in new.items() if label != switch})
-    return _form(random, f'Set {told}; switch "{switch}" on; then save the form.', [fields], new)
+    settings = _listed({label: value for label, value in new.items() if label != switch})
+    return _form(
+        random, f'Set {settings}; switch "{switch}" on; then save the form.', [fields], new
+    )
 
 
 def _press_make(random: Random) -> Wanted:
@@ -207,10 +211,10 @@ def _press_make(random: Random) -> Wanted:
 
 
 def _press_in_order_make(random: Random) -> Wanted:
-    wanted = _press_make(random)
-    labels = random.sample(wanted["spec"]["buttons"], 3)
+    params = _press_make(random)
+    labels = random.sample(params["spec"]["buttons"], 3)
     goal = f"Press these buttons in this order, each once: {', '.join(labels)}."
-    return {"goal": goal, "spec": wanted["spec"], "state": labels}
+    return {"goal": goal, "spec": params["spec"], "state": labels}
 
 
 def _rows(random: Random, count: int) -> tuple[list[str], dict[str, Any]]:
@@ -227,10 +231,10 @@ def _add_row_make(random: Random) -> Wanted:
 
 def _delete_row_make(random: Random) -> Wanted:
     rows, spec = _rows(random, 6)
-    gone = random.sample(rows, random.randint(1, 2))
-    goal = f"Delete from the list: {', '.join(gone)}."
+    cuts = random.sample(rows, random.randint(1, 2))
+    goal = f"Delete from the list: {', '.join(cuts)}."
     return {
-        "goal": goal, "spec": spec, "rows": gone, "state": [row for row in rows if row not in gone],
+        "goal": goal, "spec": spec, "rows": cuts, "state": [row for row in rows if row not in cuts],
     }  # fmt: skip
 
 

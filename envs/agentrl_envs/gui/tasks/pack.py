@@ -20,11 +20,13 @@ class TemplatePack(TemplateTasks[DesktopTemplate]):
 
     def __init__(self, *, programs: Sequence[str] = (), **choices: Any) -> None:
         """Choose tasks of these programs, of all when left out; raises `ConfigError`."""
-        known = list(dict.fromkeys(template.program for template in TEMPLATES))
-        if unknown := [name for name in programs if name not in known]:
-            raise ConfigError(f"there are no tasks in {unknown}; there are in {', '.join(known)}")
-        chosen = [one for one in TEMPLATES if not programs or one.program in programs]
-        super().__init__("gui", chosen, HELD_OUT, **choices)
+        program_names = list(dict.fromkeys(template.program for template in TEMPLATES))
+        if unknown := [name for name in programs if name not in program_names]:
+            raise ConfigError(
+                f"there are no tasks in {unknown}; there are in {', '.join(program_names)}"
+            )
+        templates = [one for one in TEMPLATES if not programs or one.program in programs]
+        super().__init__("gui", templates, HELD_OUT, **choices)
 
     def filled_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
         """Return the parameters of a task."""
@@ -33,11 +35,11 @@ class TemplatePack(TemplateTasks[DesktopTemplate]):
 
     def scene(self, task: Task) -> DesktopScene:
         """Return the desktop's scene when `task` begins."""
-        template, wanted = self.template_of(task), dict(task.data["wanted"])
+        template, params = self.template_of(task), dict(task.data["wanted"])
         return DesktopScene(
-            goal=wanted["goal"],
-            files=template.files(wanted),
-            programs=template.programs(wanted),
+            goal=params["goal"],
+            files=template.files(params),
+            programs=template.programs(params),
             runs_code=template.runs_code,
         )
 
@@ -45,10 +47,10 @@ class TemplatePack(TemplateTasks[DesktopTemplate]):
         self, task: Task, desktop: LiveDesktop, said: str | None, *, failed: bool
     ) -> TaskVerdict:
         """Pay 1 for a desktop that is as it must be, and for a right answer where one is asked."""
-        template, wanted = self.template_of(task), dict(task.data["wanted"])
+        template, params = self.template_of(task), dict(task.data["wanted"])
         if failed or template.impossible:
             return TaskVerdict(reward=float(failed and template.impossible))
-        return TaskVerdict(reward=float(await template.check(desktop, wanted, said or "")))
+        return TaskVerdict(reward=float(await template.check(desktop, params, said or "")))
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
         """Return the next action of the template's player."""

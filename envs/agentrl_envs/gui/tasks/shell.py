@@ -73,8 +73,8 @@ def _xterm_make(random: Random) -> Wanted:
 
 def _answer_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield typed(wanted["type"])
-    shown = page.find("terminal", "Terminal").value().split("\n")
-    yield done(shown[-2])
+    lines = page.find("terminal", "Terminal").value().split("\n")
+    yield done(lines[-2])
 
 
 def _do_play(page: ObservedPage, wanted: Wanted) -> Script:

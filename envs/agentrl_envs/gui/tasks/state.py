@@ -22,8 +22,8 @@ Cells = dict[str, str]
 
 def documents(wanted: Wanted) -> Mapping[str, bytes]:
     """Return the files that `wanted["files"]` puts into the folder; a name with `/` is a folder."""
-    made = {f"{FOLDER}/": b""}
-    return made | {f"{FOLDER}/{name}": text.encode() for name, text in wanted["files"].items()}
+    folders = {f"{FOLDER}/": b""}
+    return folders | {f"{FOLDER}/{name}": text.encode() for name, text in wanted["files"].items()}
 
 
 async def documents_are_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
@@ -54,7 +54,7 @@ async def said_the_answer(desktop: LiveDesktop, wanted: Wanted, said: str) -> bo
 
 def sheet(cells: Cells) -> bytes:
     """Return a workbook of one sheet in Gnumeric's format."""
-    made = [
+    cell_tags = [
         f'<gnm:Cell Row="{row}" Col="{col}" ValueType="{_NUMBER if _is_number(text) else _STRING}">'
         f"{escape(text)}</gnm:Cell>"
         for (row, col), text in sorted((_place(name), text) for name, text in cells.items())
@@ -63,7 +63,7 @@ def sheet(cells: Cells) -> bytes:
         f'<?xml version="1.0" encoding="UTF-8"?><gnm:Workbook xmlns:gnm="{_GNM}">'
         '<gnm:SheetNameIndex><gnm:SheetName gnm:Cols="256" gnm:Rows="65536">Sheet1'
         "</gnm:SheetName></gnm:SheetNameIndex><gnm:Sheets>"
-        f"<gnm:Sheet><gnm:Name>Sheet1</gnm:Name><gnm:Cells>{''.join(made)}</gnm:Cells>"
+        f"<gnm:Sheet><gnm:Name>Sheet1</gnm:Name><gnm:Cells>{''.join(cell_tags)}</gnm:Cells>"
         "</gnm:Sheet></gnm:Sheets></gnm:Workbook>"
     ).encode()
 
@@ -80,13 +80,13 @@ def cells_of(data: bytes) -> Cells | None:
         root = read_markup(data[:_SHEET_BYTES])
     except (ElementTree.ParseError, zlib.error, ValueError):
         return None
-    found: Cells = {}
+    cells: Cells = {}
     for one in root.iterfind(f"{{{_GNM}}}Sheets/{{{_GNM}}}Sheet[1]/{{{_GNM}}}Cells/{{{_GNM}}}Cell"):
         row, col = one.get("Row", ""), one.get("Col", "")
         if not (_NUMBERED.fullmatch(row) and _NUMBERED.fullmatch(col) and int(col) < 26):
             return None
-        found[f"{chr(ord('A') + int(col))}{int(row) + 1}"] = one.text or ""
-    return found
+        cells[f"{chr(ord('A') + int(col))}{int(row) + 1}"] = one.text or ""
+    return cells
 
 
 def _place(name: str) -> tuple[int, int]:

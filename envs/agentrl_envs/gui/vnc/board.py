@@ -37,10 +37,10 @@ class StatusBoard:
         for number, line in enumerate([*lines, *[""] * (_GOAL_LINES - len(lines)), self.state]):
             draw.text((_MARGIN, number * LINE_PIXELS + 2), line, fill=_INK, font=_font())
         for number, button in enumerate(BUTTONS):
-            left = _MARGIN + number * _BUTTON_PIXELS
-            box = (left, HEIGHT - LINE_PIXELS, left + _BUTTON_PIXELS - _MARGIN, HEIGHT - 2)
+            x = _MARGIN + number * _BUTTON_PIXELS
+            box = (x, HEIGHT - LINE_PIXELS, x + _BUTTON_PIXELS - _MARGIN, HEIGHT - 2)
             draw.rectangle(box, fill=_BUTTON, outline=_INK)
-            draw.text((left + _MARGIN, box[1] + 1), button, fill=_INK, font=_font())
+            draw.text((x + _MARGIN, box[1] + 1), button, fill=_INK, font=_font())
         drawn = np.zeros((HEIGHT, width, 4), dtype=np.uint8)
         drawn[..., :3] = np.asarray(picture)[..., ::-1]
         return drawn

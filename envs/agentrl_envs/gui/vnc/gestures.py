@@ -158,8 +158,8 @@ class GestureRecognizer:
 
     def _after_key(self, event: KeyEvent) -> tuple["GestureRecognizer", tuple[InputGesture, ...]]:
         if modifier := MODIFIERS.get(event.symbol):
-            held = self.held | {modifier} if event.down else self.held - {modifier}
-            return replace(self, held=held), ()
+            modifiers = self.held | {modifier} if event.down else self.held - {modifier}
+            return replace(self, held=modifiers), ()
         if not event.down:
             return self, ()
         hands, over = (self, ()) if self.text else self.ended()
@@ -242,11 +242,11 @@ class GestureRecognizer:
 
 def gestures(events: Iterable[Event], pace: GestureTiming | None = None) -> list[InputGesture]:
     """Return all that was done in these events, in order."""
-    hands, done = GestureRecognizer(pace or GestureTiming()), list[InputGesture]()
+    hands, input_gestures = GestureRecognizer(pace or GestureTiming()), list[InputGesture]()
     for event in events:
         hands, over = hands.after(event)
-        done += over
-    return [*done, *hands.ended()[1]]
+        input_gestures += over
+    return [*input_gestures, *hands.ended()[1]]
 
 
 def _named(button: str) -> Literal["left", "middle", "right"]:

@@ -121,9 +121,9 @@ async def read_message(reader: asyncio.StreamReader) -> Said:
 
 def server_init(width: int, height: int, name: str) -> bytes:
     """Return a server's description of its screen."""
-    named = name.encode()
+    name_bytes = name.encode()
     size = struct.pack("!HH", width, height)
-    return size + PixelFormat().pack() + struct.pack("!I", len(named)) + named
+    return size + PixelFormat().pack() + struct.pack("!I", len(name_bytes)) + name_bytes
 
 
 def update(frame: Frame, left: int, top: int, pixels: PixelFormat) -> bytes:

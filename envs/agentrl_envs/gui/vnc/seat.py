@@ -113,8 +113,8 @@ class VncPlayer:
     async def act(self, new: Observation, seen: tuple[Message, ...]) -> Action:
         """Return the person's next action; may raise `TaskSkipped` and `PlayerLeft`."""
         self._goal = next((m.text.partition("\n")[0] for m in seen if m.role == "user"), "")
-        told = next((m.text.partition("\n")[0] for m in new.messages if m.role == "tool"), "")
-        self._state = "" if told.startswith("screen:") else told
+        tool_text = next((m.text.partition("\n")[0] for m in new.messages if m.role == "tool"), "")
+        self._state = "" if tool_text.startswith("screen:") else tool_text
         over = await self._next()
         if not isinstance(over, InputGesture):
             raise over
@@ -183,22 +183,22 @@ class VncPlayer:
     async def _action(self, gesture: InputGesture) -> Action:
         """Return a gesture as an agent would say it."""
         sight = self._sight()
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         if gesture.point is not None:
             number = None if gesture.to else await self._element(gesture.point, sight)
             if number is None:
-                given["coordinate"] = sight.grid.coordinate(*gesture.point)
+                arguments["coordinate"] = sight.grid.coordinate(*gesture.point)
             else:
-                given["element"] = number
+                arguments["element"] = number
         if gesture.to is not None:
-            given["to_coordinate"] = sight.grid.coordinate(*gesture.to)
+            arguments["to_coordinate"] = sight.grid.coordinate(*gesture.to)
         if gesture.text:
-            given["text"] = gesture.text
+            arguments["text"] = gesture.text
         if gesture.keys:
-            given["keys"] = gesture.keys
+            arguments["keys"] = gesture.keys
         if gesture.verb == "scroll":
-            given |= {"direction": gesture.direction, "amount": gesture.amount}
-        return call("computer", action=gesture.verb, **given)
+            arguments |= {"direction": gesture.direction, "amount": gesture.amount}
+        return call("computer", action=gesture.verb, **arguments)
 
     async def _element(self, point: Point, sight: PlayerView) -> int | None:
         """Return the number that means what is at a point; None where only the point means it."""

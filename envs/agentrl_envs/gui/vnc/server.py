@@ -125,10 +125,10 @@ class VncServer:
 
     async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(VERSION)
-        said = await reader.readexactly(len(VERSION))
-        if not (said.startswith(b"RFB 003.") and said[8:11].isdigit()):
-            raise BadViewer(f"a viewer that says {said!r}")
-        minor = int(said[8:11])
+        version = await reader.readexactly(len(VERSION))
+        if not (version.startswith(b"RFB 003.") and version[8:11].isdigit()):
+            raise BadViewer(f"a viewer that says {version!r}")
+        minor = int(version[8:11])
         if minor < 7:
             writer.write(struct.pack("!I", VNC_AUTHENTICATION))
         else:
@@ -154,10 +154,10 @@ class VncServer:
         self, reader: asyncio.StreamReader, wishes: asyncio.Queue[UpdateRequest | PixelFormat]
     ) -> None:
         while True:
-            said, at_s = await read_message(reader), time.monotonic()
-            match said:
+            message, at_s = await read_message(reader), time.monotonic()
+            match message:
                 case UpdateRequest() | PixelFormat():
-                    wishes.put_nowait(said)
+                    wishes.put_nowait(message)
                 case KeyMessage(symbol, down):
                     self._on_event(KeyEvent(at_s, symbol, down))
                 case PointerMessage(buttons, point):
@@ -178,11 +178,11 @@ class VncServer:
             part = (0, 0, wide, high)
             if wish.changes:
                 async with self._is_new:
-                    while (found := changed(last, self._frame)) is None:
+                    while (rectangle := changed(last, self._frame)) is None:
                         await self._is_new.wait()
-                part = found
+                part = rectangle
             last = self._frame
-            left, top, right, bottom = part
-            writer.write(update(last[top:bottom, left:right], left, top, pixels))
+            left_x, top, right, bottom = part
+            writer.write(update(last[top:bottom, left_x:right], left_x, top, pixels))
             async with asyncio.timeout(_SEND_S):
                 await writer.drain()

@@ -91,12 +91,12 @@ def _describe_checksum(params: Params) -> str:
 
 
 def add_check(params: dict[str, Any], code: str) -> str:
-    kept = code.replace(params["skip"], "")
+    payload = code.replace(params["skip"], "")
     weights = params["weights"]
     total = params["start"]
-    for at, char in enumerate(reversed(kept) if params["from_right"] else kept):
+    for at, char in enumerate(reversed(payload) if params["from_right"] else payload):
         total += int(char, 36) * weights[at % len(weights)]
-    return kept + params["alphabet"][total % params["modulus"]]
+    return payload + params["alphabet"][total % params["modulus"]]
 
 
 def _checksum_inputs(rng: Random, params: Params, level: int) -> Arguments:

@@ -135,10 +135,10 @@ def merge_intervals(params: dict[str, Any], intervals: list[list[int]]) -> list[
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([begin, end])
-    kept = [pair for pair in merged if pair[1] - pair[0] >= params["least"]]
+    pairs = [pair for pair in merged if pair[1] - pair[0] >= params["least"]]
     if params["gives"] == "gaps":
-        kept = [[kept[at][1], kept[at + 1][0]] for at in range(len(kept) - 1)]
-    return [[x * params["factor"] for x in pair] for pair in kept]
+        pairs = [[pairs[at][1], pairs[at + 1][0]] for at in range(len(pairs) - 1)]
+    return [[x * params["factor"] for x in pair] for pair in pairs]
 
 
 def _interval_inputs(rng: Random, params: Params, level: int) -> Arguments:
@@ -209,22 +209,22 @@ def walk_matrix(params: dict[str, Any], matrix: list[list[int]]) -> list[int]:
         rows = [row[::-1] for row in rows]
     if params["flip"]:
         rows = rows[::-1]
-    found: list[int] = []
+    cells: list[int] = []
     if params["walk"] == "snake":
         for at, row in enumerate(rows):
-            found += row[::-1] if at % 2 else row
+            cells += row[::-1] if at % 2 else row
     elif params["walk"] == "diagonals":
         width = len(rows[0]) if rows else 0
         for total in range(len(rows) + width):
             for at, row in enumerate(rows):
                 if 0 <= total - at < width:
-                    found.append(row[total - at])
+                    cells.append(row[total - at])
     else:
         while rows and rows[0]:
-            found += rows.pop(0)
+            cells += rows.pop(0)
             rows = [list(column) for column in zip(*rows)][::-1]  # noqa: B905
-    chosen = found[params["first"] :: params["stride"]]
-    return [params["factor"] * x % params["modulus"] for x in chosen]
+    selection = cells[params["first"] :: params["stride"]]
+    return [params["factor"] * x % params["modulus"] for x in selection]
 
 
 def _matrix_inputs(rng: Random, params: Params, level: int) -> Arguments:

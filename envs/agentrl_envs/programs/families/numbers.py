@@ -65,8 +65,8 @@ def filtered_sum(params: dict[str, Any], n: int) -> int:
         small = [d for d in range(1, isqrt(k) + 1) if k % d == 0]
         return sum(1 if d * d == k else 2 for d in small) >= rest[0]
 
-    chosen = [k for k in range(1, n + 1) if all(holds(k, *c) for c in params["conditions"])]
-    return sum(params["factor"] * k + params["offset"] for k in chosen) % params["modulus"]
+    numbers = [k for k in range(1, n + 1) if all(holds(k, *c) for c in params["conditions"])]
+    return sum(params["factor"] * k + params["offset"] for k in numbers) % params["modulus"]
 
 
 def _sum_inputs(rng: Random, params: Params, level: int) -> Arguments:
@@ -109,11 +109,11 @@ def working_day(params: dict[str, Any], day: str, count: int) -> str:
     from datetime import date, timedelta
 
     at = date.fromisoformat(day)
-    left = count + params["extra"]
-    while left:
+    remaining_days = count + params["extra"]
+    while remaining_days:
         at += timedelta(days=-1 if params["back"] else 1)
         off = at.weekday() in params["rest"] or at.day in params["holidays"]
-        left -= not off and at.month not in params["months_off"]
+        remaining_days -= not off and at.month not in params["months_off"]
     return at.isoformat()
 
 

@@ -119,7 +119,7 @@ def _describe_records(params: Params) -> str:
 
 
 def read_records(params: dict[str, Any], text: str) -> dict[str, int]:
-    found: dict[str, list[int]] = {}
+    values_by_name: dict[str, list[int]] = {}
     for line in text.split("\n"):
         if not line or line.startswith(params["comment"]):
             continue
@@ -127,17 +127,17 @@ def read_records(params: dict[str, Any], text: str) -> dict[str, int]:
             name, pair, number = entry.partition(params["pair"])
             if pair and int(number) >= params["least"]:
                 name = name.strip().lower() if params["fold"] else name.strip()
-                found.setdefault(name, []).append(int(number))
+                values_by_name.setdefault(name, []).append(int(number))
     combine = params["combine"]
-    kept: dict[str, int] = {}
-    for name, values in found.items():
+    results: dict[str, int] = {}
+    for name, values in values_by_name.items():
         if combine == "sum":
-            kept[name] = sum(values)
+            results[name] = sum(values)
         elif combine == "largest":
-            kept[name] = max(values)
+            results[name] = max(values)
         else:
-            kept[name] = values[-1] if combine == "last" else values[0]
-    return {name: value * params["factor"] for name, value in kept.items()}
+            results[name] = values[-1] if combine == "last" else values[0]
+    return {name: value * params["factor"] for name, value in results.items()}
 
 
 def _record_inputs(rng: Random, params: Params, level: int) -> Arguments:

@@ -70,13 +70,15 @@ def _episodes(file: Path) -> Iterator[Mapping[str, Any]]:
 
 def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> ConversationRecording:
     actions = [json.loads(a) if isinstance(a, str) else a for a in episode["actions"]]
-    told = episode.get("step_instructions") or [""] * len(actions)
+    instructions = episode.get("step_instructions") or [""] * len(actions)
     screens = [_screen(episode, step, folder, shown) for step in range(len(actions) + 1)]
-    if len(told) != len(actions):
-        raise UnusableTrajectory(f"{len(actions)} actions have {len(told)} step instructions")
+    if len(instructions) != len(actions):
+        raise UnusableTrajectory(
+            f"{len(actions)} actions have {len(instructions)} step instructions"
+        )
     goal = f"Goal: {' '.join(str(episode['goal']).split())}\n"
     messages: list[RecordedMessage] = [asked(_headed(goal, screens[0].content))]
-    for step, (action, instruction) in enumerate(zip(actions, told, strict=True)):
+    for step, (action, instruction) in enumerate(zip(actions, instructions, strict=True)):
         call, before = call_of(action), screens[step]
         if shown != "screenshot":
             call = _by_number(call, before.places)
@@ -129,15 +131,15 @@ def _tree(tree: Any) -> tuple[str, dict[int, Box]]:
     places: dict[int, Box] = {}
     for node in map(_snake, _nodes(tree)):
         box = _box(node)
-        named = " ".join(str(node.get("text") or node.get("content_description") or "").split())
+        label = " ".join(str(node.get("text") or node.get("content_description") or "").split())
         can = [name for name in ("clickable", "editable") if _is(node, name)]
-        if box is None or not (named or can) or node.get("is_visible_to_user", True) is False:
+        if box is None or not (label or can) or node.get("is_visible_to_user", True) is False:
             continue
         number = len(places) + 1
         places[number] = box
         role = str(node.get("class_name") or "view").rpartition(".")[2].lower()
         flags = [flag for flag in _FLAGS if _is(node, flag)]
-        quoted = [json.dumps(named, ensure_ascii=False)] if named else []
+        quoted = [json.dumps(label, ensure_ascii=False)] if label else []
         lines.append(" ".join([f"[{number}]", role, *quoted, *flags]))
     return "\n".join(lines), places
 
@@ -145,8 +147,8 @@ def _tree(tree: Any) -> tuple[str, dict[int, Box]]:
 def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the nodes of a forest as the protocol buffers have it, or of a plain list."""
     if isinstance(tree, Mapping):
-        held = cast("Mapping[str, Any]", tree)
-        for window in held.get("windows") or [held]:
+        forest = cast("Mapping[str, Any]", tree)
+        for window in forest.get("windows") or [forest]:
             inside = window.get("tree", window)
             yield from inside.get("nodes") or []
     else:
@@ -164,15 +166,15 @@ def _is(node: Mapping[str, Any], flag: str) -> bool:
 def _box(node: Mapping[str, Any]) -> Box | None:
     bounds = node.get("bounds_in_screen") or node.get("bounds") or node.get("bbox")
     if isinstance(bounds, Mapping):
-        held = cast("Mapping[str, float]", bounds)
-        left, top, right, bottom = (
-            float(held.get(side, 0)) for side in ("left", "top", "right", "bottom")
+        sides = cast("Mapping[str, float]", bounds)
+        left_x, top, right, bottom = (
+            float(sides.get(side, 0)) for side in ("left", "top", "right", "bottom")
         )
     elif isinstance(bounds, Sequence) and len(cast("Sequence[Any]", bounds)) == 4:
-        left, top, right, bottom = map(float, cast("Sequence[Any]", bounds))
+        left_x, top, right, bottom = map(float, cast("Sequence[Any]", bounds))
     else:
         return None
-    return (left, top, right - left, bottom - top) if right > left and bottom > top else None
+    return (left_x, top, right - left_x, bottom - top) if right > left_x and bottom > top else None
 
 
 def _by_number(call: dict[str, Any], places: Mapping[int, Box]) -> dict[str, Any]:

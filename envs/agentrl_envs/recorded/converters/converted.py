@@ -65,13 +65,13 @@ def did(
     places: Mapping[int, Box] | None = None,
 ) -> RecordedAction:
     """Return a turn of these calls of one tool."""
-    made = [
+    tool_calls = [
         RecordedCall(id=f"call_{i}", name=tool, arguments=dict(arguments))
         for i, arguments in enumerate(calls)
     ]
     return RecordedAction(
         role="assistant",
-        tool_calls=tuple(made),
+        tool_calls=tuple(tool_calls),
         thought=thought,
         instruction=instruction,
         places=dict(places or {}),

@@ -39,10 +39,10 @@ def osworld(
     `ConfigError` where there is no trajectory.
     """
     files = some(sorted(source.rglob(_FILE)), source, f"no {_FILE}")
-    known = {file.stem: file for file in tasks.rglob("*.json")} if tasks else {}
+    task_files = {file.stem: file for file in tasks.rglob("*.json")} if tasks else {}
     for file in files:
         try:
-            yield ConversionResult(str(file.parent), _recording(file, known, size))
+            yield ConversionResult(str(file.parent), _recording(file, task_files, size))
         except (UnusableTrajectory, ValueError, KeyError, OSError) as error:
             why = str(error) if isinstance(error, UnusableTrajectory) else repr(error)
             yield ConversionResult(str(file.parent), why)
@@ -62,8 +62,8 @@ def _recording(
     if first is None:
         # Nobody can learn an action from a screen that was not kept.
         (line, calls), *steps = steps
-        told = "; ".join(json.dumps(call, ensure_ascii=False) for call in calls)
-        head, first = f"{head}Done so far: {told}\n", _picture(folder, line)
+        history = "; ".join(json.dumps(call, ensure_ascii=False) for call in calls)
+        head, first = f"{head}Done so far: {history}\n", _picture(folder, line)
     if not steps:
         raise UnusableTrajectory("its only action has no screen before it")
     messages: list[RecordedMessage] = [asked(content_of(head + screen, first))]

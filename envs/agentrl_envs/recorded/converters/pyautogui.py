@@ -70,20 +70,23 @@ def _of_object(action: dict[str, Any]) -> list[Call]:
         raise UnusableTrajectory(
             f"there is no action {kind!r}; there are {', '.join([*_NAMES, *_SPECIAL])}"
         )
-    given: dict[str, Any] = dict(action.get("parameters") or {})
+    parameters: dict[str, Any] = dict(action.get("parameters") or {})
     hand = _Hand()
     if kind == "SCROLL":
-        for name, units in (("hscroll", given.get("dx", 0)), ("scroll", given.get("dy", 0))):
+        for name, units in (
+            ("hscroll", parameters.get("dx", 0)),
+            ("scroll", parameters.get("dy", 0)),
+        ):
             if units:
                 hand.do(name, {"clicks": units})
         return hand.ended()
     renamed = {"num_clicks": "clicks", "text": "message"}
-    named = {renamed.get(name, name): value for name, value in given.items()}
+    arguments = {renamed.get(name, name): value for name, value in parameters.items()}
     if kind == "PRESS":
-        named = {"keys": named.get("key")}
+        arguments = {"keys": arguments.get("key")}
     if kind == "HOTKEY":
-        named = {"": named.get("keys", ())}
-    hand.do(_NAMES[kind], named)
+        arguments = {"": arguments.get("keys", ())}
+    hand.do(_NAMES[kind], arguments)
     return hand.ended()
 
 
@@ -97,7 +100,7 @@ def _called(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
         raise UnusableTrajectory(f"{ast.unparse(call.func)!r} is no function of pyautogui")
     try:
         values = [ast.literal_eval(argument) for argument in call.args]
-        named = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        keywords = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except ValueError as error:
         raise UnusableTrajectory(
             f"{ast.unparse(call)!r} has an argument that is no plain value"
@@ -107,7 +110,7 @@ def _called(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
     positions = _POSITIONS.get(name, ())
     if len(values) == 1 and isinstance(values[0], list | tuple) and positions[:2] == ("x", "y"):
         values = [*values[0]]
-    return name, dict(zip(positions, values, strict=False)) | named
+    return name, dict(zip(positions, values, strict=False)) | keywords
 
 
 class _Hand:

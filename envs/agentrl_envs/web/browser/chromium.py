@@ -58,8 +58,8 @@ _NO_NETWORK = (
 
 def flags(*, profile: str, own_sandbox: bool) -> list[str]:
     """Return Chromium's arguments; `own_sandbox` confines its renderers beyond what we do."""
-    chosen = [*_FLAGS, *_NO_NETWORK, f"--user-data-dir={profile}"]
-    return chosen if own_sandbox else [*chosen, "--no-sandbox"]
+    arguments = [*_FLAGS, *_NO_NETWORK, f"--user-data-dir={profile}"]
+    return arguments if own_sandbox else [*arguments, "--no-sandbox"]
 
 
 def find(executable: str = "") -> str:

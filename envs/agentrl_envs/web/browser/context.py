@@ -139,8 +139,8 @@ class EpisodeContext:
         await self.go(world.start_url)
         await self.tab.loaded()
         if (where := self.tab.url) == "about:blank":
-            said = "; ".join(self.notices) or "nothing answered"
-            raise EnvError(f"{world.start_url} did not open, and the page is {where}: {said}")
+            detail = "; ".join(self.notices) or "nothing answered"
+            raise EnvError(f"{world.start_url} did not open, and the page is {where}: {detail}")
 
     async def go(self, url: str) -> str:
         """Take the tab in front somewhere; return what was in the way, if anything."""
@@ -200,21 +200,21 @@ class EpisodeContext:
 
     def taken_notices(self) -> list[str]:
         """Return the pending notices, each once."""
-        told, self.notices[:] = list(self.notices), []
-        return told
+        notices, self.notices[:] = list(self.notices), []
+        return notices
 
     async def storage(self) -> SiteStorage:
         """Return the cookies, and what the page in front keeps for its origin."""
         cookies = await self._call("cookies", self._context.cookies())
-        kept = await self.tab.evaluate(_KEPT)
-        return SiteStorage(cookies=cookies, kept=dict(kept))
+        page_storage = await self.tab.evaluate(_KEPT)
+        return SiteStorage(cookies=cookies, kept=dict(page_storage))
 
     async def restore(self, storage: SiteStorage) -> None:
         """Put cookies, and what a page keeps, there before the page is loaded."""
         self.tab.has_cookies = bool(storage.cookies)
         if storage.cookies:
             await self._call("cookies", self._context.add_cookies(storage.cookies))
-        if any(any(kept.values()) for kept in storage.kept.values()):
+        if any(any(areas.values()) for areas in storage.kept.values()):
             script = f"({_KEEP})({json.dumps(storage.kept)})"
             await self.tab.send("Page.addScriptToEvaluateOnNewDocument", source=script)
 
@@ -279,8 +279,8 @@ class EpisodeContext:
         if self._dialogs > DIALOGS:
             self.fail(EnvError(f"the page opened more than {DIALOGS} dialogs, one after another"))
         if dialog.type != "beforeunload":
-            said = dialog.message[:200].encode("utf-8", "replace").decode()
-            self._notice(f"the page said: {said}")
+            text = dialog.message[:200].encode("utf-8", "replace").decode()
+            self._notice(f"the page said: {text}")
         try:
             await (dialog.accept() if dialog.type == "beforeunload" else dialog.dismiss())
         except Error:

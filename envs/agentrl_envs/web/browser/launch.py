@@ -86,10 +86,10 @@ def _inside(
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise ConfigError(f"browsers run inside bubblewrap, and bwrap is not installed; {WAY_OUT}")
-    shown, stage, inside = _shown(program)
+    visible_paths, stage, inside = _shown(program)
     as_root = os.geteuid() == 0
     options = bubblewrap_options(
-        shown,
+        visible_paths,
         writable_bytes=settings.memory_bytes // _SHM_SHARE,
         environ=environ,
         host_name="browser",

@@ -179,10 +179,10 @@ class BrowserPage:
     async def _isolated(self) -> int:
         if self._world is None:
             # Of this name it is there already, with our scripts; this tells its number.
-            made = await self._ask(
+            reply = await self._ask(
                 "Page.createIsolatedWorld", {"frameId": self.frame, "worldName": _WORLD}
             )
-            world: int = made["executionContextId"]
+            world: int = reply["executionContextId"]
             self._world = world
         return self._world
 
@@ -221,9 +221,9 @@ class BrowserPage:
         Raises as `call` does.
         """
         try:
-            if held := self._held:
+            if animation_count := self._held:
                 await self._run("glide", ms)
-            return bool(await self._value(f"({_ADVANCE})({ms})", None)) or held > 0
+            return bool(await self._value(f"({_ADVANCE})({ms})", None)) or animation_count > 0
         except MovedOn:
             # Time has taken the page to another one, and begins anew there.
             self._world = None
@@ -257,17 +257,17 @@ class BrowserPage:
 
     async def _until_idle(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        while not self.idle and (left := deadline - loop.time()) > 0:
+        while not self.idle and (remaining_s := deadline - loop.time()) > 0:
             if self.broken.done():
                 self.broken.result()
             oldest = min(self._requested.values(), default=loop.time())
             if self._requested:
-                left = min(left, max(0.0, oldest + _REQUESTED_S - loop.time()))
+                remaining_s = min(remaining_s, max(0.0, oldest + _REQUESTED_S - loop.time()))
             self._changed.clear()
             waiting = asyncio.ensure_future(self._changed.wait())
             try:
                 await asyncio.wait(
-                    {waiting, self.broken}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                    {waiting, self.broken}, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED
                 )
             finally:
                 waiting.cancel()

@@ -111,7 +111,7 @@ class BrowserPool:
     def memory_bytes(self) -> int | None:
         """Return the memory that the browsers hold, where cgroups count it."""
         running = [browser.memory_bytes() for browser in self._browsers if browser is not None]
-        counted = [held for held in running if held is not None]
+        counted = [size_bytes for size_bytes in running if size_bytes is not None]
         return sum(counted) if counted else None
 
     async def close(self) -> None:

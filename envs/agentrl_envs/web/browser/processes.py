@@ -30,13 +30,13 @@ def _children(pid: int) -> list[int]:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []  # it has ended meanwhile
-    found: list[int] = []
+    pids: list[int] = []
     for task in tasks:
         try:
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+            pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
         except OSError:
             continue
-    return found
+    return pids
 
 
 def _carries(pid: int, mark: bytes) -> bool:

@@ -91,11 +91,11 @@ class MessageGate:
         size = self._dropped + len(message)
         end = _SESSION.search(message, max(0, len(message) - _END))
         session = b"" if end is None else end[1]
-        told = b',"sessionId":"%s"' % session if session else b""
+        session_field = b',"sessionId":"%s"' % session if session else b""
         reply = _REPLY.match(self._start or message)
         if reply is not None:
             fits = size <= MAX_REPLY_BYTES
-            return bytes(message) + b"\0" if fits else _REFUSAL % (reply[1], told)
+            return bytes(message) + b"\0" if fits else _REFUSAL % (reply[1], session_field)
         if not session:
             # About the browser: pages cannot make these large.
             return bytes(message) + b"\0" if size <= MAX_EVENT_BYTES else b""
@@ -108,7 +108,7 @@ class MessageGate:
         if budget.admits(size, now_s) and size <= MAX_EVENT_BYTES:
             return bytes(message) + b"\0"
         budget.spent = True
-        return _CRASH % told
+        return _CRASH % session_field
 
 
 def main(command: list[str]) -> int:

@@ -40,14 +40,14 @@ class RefusedRequest:
 
 def request_of(paused: Mapping[str, Any], cookies: str = "") -> WebRequest:
     """Return a held request as a world sees it."""
-    asked = paused["request"]
-    headers = {name.lower(): value for name, value in asked["headers"].items()}
+    request = paused["request"]
+    headers = {name.lower(): value for name, value in request["headers"].items()}
     if cookies:
         headers["cookie"] = cookies
-    parts = [base64.b64decode(part.get("bytes", "")) for part in asked.get("postDataEntries", ())]
-    body = b"".join(parts) or asked.get("postData", "").encode()
+    parts = [base64.b64decode(part.get("bytes", "")) for part in request.get("postDataEntries", ())]
+    body = b"".join(parts) or request.get("postData", "").encode()
     # What follows # is for the page alone, and no server ever sees it.
-    return WebRequest(method=asked["method"], url=asked["url"], headers=headers, body=body)
+    return WebRequest(method=request["method"], url=request["url"], headers=headers, body=body)
 
 
 def is_shown(response: WebResponse) -> bool:
@@ -80,12 +80,12 @@ async def answer(
     tab: BrowserPage, paused: Mapping[str, Any], world: EpisodeSite | None
 ) -> RefusedRequest | None:
     """Answer a held request out of a world; say so where it is refused."""
-    url, held = paused["request"]["url"], {"requestId": paused["requestId"]}
+    url, params = paused["request"]["url"], {"requestId": paused["requestId"]}
     is_page = paused.get("resourceType") == "Document"
     if world is None or not is_within(url, world.origins):
         # An aborted navigation leaves the page where it is; a failed one shows the browser's own.
         reason = "Aborted" if is_page else "BlockedByClient"
-        await _quietly(tab, "Fetch.failRequest", {**held, "errorReason": reason})
+        await _quietly(tab, "Fetch.failRequest", {**params, "errorReason": reason})
         return RefusedRequest(f"{url} is not allowed here")
     cookies = ""
     if tab.has_cookies is None:
@@ -103,7 +103,7 @@ async def answer(
         response = WebResponse(status=204) if is_page else TOO_LARGE
     elif is_page and not is_shown(response):
         response, refused = WebResponse(status=204), RefusedRequest(f"{url} is no page to be shown")
-    await _quietly(tab, "Fetch.fulfillRequest", {**held, **fulfilment(response)})
+    await _quietly(tab, "Fetch.fulfillRequest", {**params, **fulfilment(response)})
     return refused
 
 
@@ -113,9 +113,9 @@ async def _cookies(tab: BrowserPage, url: str) -> str:
     Those of longer paths come first, as in a browser. Among equals it goes by the moment at which
     each was set, which is no order for cookies of one answer: here they go by name.
     """
-    found = await tab.cdp.send("Network.getCookies", {"urls": [url]})
+    reply = await tab.cdp.send("Network.getCookies", {"urls": [url]})
     return "; ".join(
-        f"{one['name']}={one['value']}" for one in sorted(found["cookies"], key=_place)
+        f"{one['name']}={one['value']}" for one in sorted(reply["cookies"], key=_place)
     )
 
 

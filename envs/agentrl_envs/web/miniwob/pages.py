@@ -56,8 +56,8 @@ def script(name: str) -> str:
 @cache
 def root() -> Path:
     """Return the folder of the pages; `ConfigError` where the package is not installed."""
-    found = find_spec("miniwob")
-    places = found.submodule_search_locations if found is not None else None
+    spec = find_spec("miniwob")
+    places = spec.submodule_search_locations if spec is not None else None
     if not places:
         raise ConfigError(
             "the pages of MiniWoB++ come with the package miniwob, which is not installed; "
@@ -76,10 +76,10 @@ def answer(request: WebRequest) -> WebResponse | None:
     parts = urlsplit(request.url)
     if request.method != "GET" or f"{parts.scheme}://{parts.netloc}" != ORIGIN:
         return None
-    found = _file(unquote(parts.path))
-    if found is None:
+    file = _file(unquote(parts.path))
+    if file is None:
         return None
-    kind, body = found
+    kind, body = file
     if not kind.startswith("text/html"):
         return WebResponse(headers={"content-type": kind}, body=body)
     nonce = secrets.token_urlsafe(18)

@@ -32,27 +32,29 @@ async def look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
 
 async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
     limits = _limits(wants)
-    seen = await eye.run("observe", limits)
-    nodes = tuple(_node(*fields) for fields in seen["nodes"])
+    snapshot = await eye.run("observe", limits)
+    nodes = tuple(_node(*fields) for fields in snapshot["nodes"])
     texts = dict[Kind, tuple[str, bool]]()
     if "axtree" in wants.kinds:
-        texts["axtree"] = capped([node.line for node in nodes], seen["left"], wants.max_characters)
+        texts["axtree"] = capped(
+            [node.line for node in nodes], snapshot["left"], wants.max_characters
+        )
     if "text" in wants.kinds:
-        texts["text"] = capped(plain(nodes), seen["left"], wants.max_characters)
+        texts["text"] = capped(plain(nodes), snapshot["left"], wants.max_characters)
     if "dom" in wants.kinds:
         ids = [node.id for node in nodes if node.id is not None]
         pruned = await eye.run("markup", {"wants": limits, "ids": ids})
         texts["dom"] = capped(pruned["lines"], pruned["left"], wants.max_characters)
-    images = await _images(eye, wants, seen)
+    images = await _images(eye, wants, snapshot)
     ordered = [(kind, *texts[kind]) for kind in wants.kinds if kind in texts]
     headed = [text if len(ordered) == 1 else f"{kind}:\n{text}" for kind, text, _ in ordered]
     return PageView(
-        url=seen["url"],
-        title=seen["title"],
+        url=snapshot["url"],
+        title=snapshot["title"],
         text="\n\n".join(headed),
         images=images,
         nodes=nodes,
-        truncated=bool(seen["left"]) or any(cut for _, _, cut in ordered),
+        truncated=bool(snapshot["left"]) or any(cut for _, _, cut in ordered),
     )
 
 
@@ -66,16 +68,16 @@ def capped(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, b
 
     `left` more were never looked at; the last line then says how many are missing in all.
     """
-    kept, length = list[str](), 0
+    output, length = list[str](), 0
     for line in lines:
         length += len(line) + 1
         if length > max_characters:
             break
-        kept.append(line)
-    missing = len(lines) - len(kept) + left
+        output.append(line)
+    missing = len(lines) - len(output) + left
     if missing:
-        kept.append(f"... {missing} more elements")
-    return "\n".join(kept), missing > 0
+        output.append(f"... {missing} more elements")
+    return "\n".join(output), missing > 0
 
 
 async def _images(

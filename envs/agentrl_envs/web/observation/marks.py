@@ -25,8 +25,8 @@ def mark(png: bytes, boxes: Mapping[int, Box], viewport: tuple[int, int]) -> byt
     scale = picture.width / viewport[0]
     draw = ImageDraw.Draw(picture)
     font = ImageFont.load_default(_FONT_PX)
-    for at, (id_, (left, top, width, height)) in enumerate(boxes.items()):
-        x0, y0 = left * scale, top * scale
+    for at, (id_, (left_x, top, width, height)) in enumerate(boxes.items()):
+        x0, y0 = left_x * scale, top * scale
         x1, y1 = x0 + width * scale, y0 + height * scale
         if x1 <= 0 or y1 <= 0 or x0 >= picture.width or y0 >= picture.height:
             continue

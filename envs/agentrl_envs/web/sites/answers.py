@@ -13,8 +13,8 @@ def same_text(said: str, wanted: str) -> bool:
 
 def same_amount(said: str, wanted: str) -> bool:
     """Return whether two texts are the same number, with or without the currency."""
-    found = [_AMOUNT.fullmatch(text.casefold().strip(_EDGES)) for text in (said, wanted)]
-    return all(found) and len({float(match[1]) for match in found if match}) == 1
+    matches = [_AMOUNT.fullmatch(text.casefold().strip(_EDGES)) for text in (said, wanted)]
+    return all(matches) and len({float(match[1]) for match in matches if match}) == 1
 
 
 def _plain(text: str) -> str:

@@ -55,10 +55,10 @@ class AsgiSite(Generic[State]):
         parts = urlsplit(request.url)
         if f"{parts.scheme}://{parts.netloc}" not in self.origins:
             return None
-        kept = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
+        request_headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
         with blame(EnvError, f"the site on {request.method} {parts.path}"):
             response = await self._client.request(
-                request.method, request.url, headers=kept, content=request.body
+                request.method, request.url, headers=request_headers, content=request.body
             )
         headers = {k: v for k, v in response.headers.items() if k not in _HOP_BY_HOP}
         if cookies := response.headers.get_list("set-cookie"):

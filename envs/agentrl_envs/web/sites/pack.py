@@ -55,14 +55,14 @@ class TemplateSitePack(TemplateTasks[SiteTemplate[State]], Generic[State]):
 
     def world(self, task: Task) -> AsgiSite[State]:
         """Return the world of a task, with a state of its own."""
-        template, wanted = self.template_of(task), dict(task.data["wanted"])
+        template, spec = self.template_of(task), dict(task.data["wanted"])
         state = self._site.state(task.data["seed"])
-        template.prepare(state, wanted)
+        template.prepare(state, spec)
         return AsgiSite(
             self._site.app(),
             state,
-            goal=wanted["goal"],
-            check=checker(template, wanted, copy.deepcopy(state), self._site.summary),
+            goal=spec["goal"],
+            check=checker(template, spec, copy.deepcopy(state), self._site.summary),
             origin=self._site.origin,
         )
 

@@ -20,11 +20,11 @@ def next_action(player: Player, task: Task, seen: Sequence[Message]) -> Action:
     The script is played again from its beginning. Raises `LookupError` where the page is not what
     the script expects, or where it has ended.
     """
-    shown = _observations(seen)
-    script = player(read(shown[0]), task.data["wanted"])
+    observations = _observations(seen)
+    script = player(read(observations[0]), task.data["wanted"])
     try:
         action = next(script)
-        for text in shown[1:]:
+        for text in observations[1:]:
             action = script.send(read(text))
     except StopIteration:
         raise LookupError(f"the player of {task.id!r} has ended and the episode goes on") from None
@@ -33,13 +33,13 @@ def next_action(player: Player, task: Task, seen: Sequence[Message]) -> Action:
 
 def _observations(seen: Sequence[Message]) -> list[str]:
     """Return the texts shown before the first action and after each: one text a time."""
-    shown = [""]
+    observations = [""]
     for message in seen:
         if message.role == "assistant":
-            shown.append("")
+            observations.append("")
         elif message.role in ("user", "tool"):
-            shown[-1] = message.text
-    return shown
+            observations[-1] = message.text
+    return observations
 
 
 def click(page: ObservedPage, role: str, name: str) -> Action:

@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("site", choices=SITES)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=8000)
-    given = parser.parse_args(arguments)
-    app: Any = served(site_of(given.site), given.seed)
-    uvicorn.run(app, host="127.0.0.1", port=given.port, lifespan="off")
+    args = parser.parse_args(arguments)
+    app: Any = served(site_of(args.site), args.seed)
+    uvicorn.run(app, host="127.0.0.1", port=args.port, lifespan="off")
 
 
 if __name__ == "__main__":

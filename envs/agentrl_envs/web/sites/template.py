@@ -49,9 +49,9 @@ def checker(
     It pays 1 once the state is as it must be in everything `summary` tells, what nobody asked for
     included; with an answer to give, when that is right too. It ends with success or a last word.
     """
-    done = copy.deepcopy(start)
-    template.do(done, wanted)
-    aim = summary(done)
+    goal_state = copy.deepcopy(start)
+    template.do(goal_state, wanted)
+    aim = summary(goal_state)
 
     def check(state: State, said: str | None) -> SiteVerdict:
         fits = summary(state) == aim

@@ -21,10 +21,10 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("click-test-2", "click-test-transfer", "click-button-sequence")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    named = [word.strip(".,") for word in scene.goal.split() if word.strip(".,").isupper()]
-    if not all(scene.first.all("button", name) for name in named):
+    labels = [word.strip(".,") for word in scene.goal.split() if word.strip(".,").isupper()]
+    if not all(scene.first.all("button", name) for name in labels):
         return [say("It lies under another button.")]  # about one problem in a thousand
-    return [submit(scene.first, name) for name in named]
+    return [submit(scene.first, name) for name in labels]
 
 
 @plans("click-button", "unicode-test")
@@ -62,8 +62,8 @@ def _(scene: PlayerConversation) -> Action:
 )
 def _(scene: PlayerConversation) -> Action:
     """Open one after the other until the link is there."""
-    wanted = scene.quoted[0]
-    for node in scene.page.all("generic", wanted):
+    target = scene.quoted[0]
+    for node in scene.page.all("generic", target):
         return click(node)
     tabs = [tab for tab in scene.page.all("tab") if not tab.has("selected")]
     return click(next(tab for tab in tabs if not scene.clicked(tab.id)))
@@ -141,8 +141,8 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
     (shade,) = found(r"shades of (\w+)", scene.goal)
     channel = ("red", "green", "blue").index(shade)
     boxes = [node for node in scene.first.all("generic") if node.has("fill")]
-    chosen = [box for box in boxes if _strongest(box.value("fill")) == channel]
-    return [*map(click, chosen), submit(scene.first)]
+    matches = [box for box in boxes if _strongest(box.value("fill")) == channel]
+    return [*map(click, matches), submit(scene.first)]
 
 
 @plans("ascending-numbers")
@@ -169,14 +169,14 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("click-shape")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (wanted,) = found(r"Click on an? (.+)", scene.goal)
-    return [click(next(node for node in _shapes(scene.first) if fits(node, wanted)))]
+    (target,) = found(r"Click on an? (.+)", scene.goal)
+    return [click(next(node for node in _shapes(scene.first) if fits(node, target)))]
 
 
 @plans("count-shape")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (wanted,) = found(r"How many (.+) are there", scene.goal)
-    count = sum(fits(node, wanted) for node in _shapes(scene.first))
+    (target,) = found(r"How many (.+) are there", scene.goal)
+    count = sum(fits(node, target) for node in _shapes(scene.first))
     return [submit(scene.first, str(count))]
 
 
@@ -245,7 +245,7 @@ def _shapes(page: ObservedPage) -> list[AccessibilityNode]:
 
 
 def _strongest(fill: str) -> int:
-    named = {"red": "#ff0000", "lime": "#00ff00", "green": "#008000", "blue": "#0000ff"}
-    hex_ = named.get(fill, fill).lstrip("#")
+    colours = {"red": "#ff0000", "lime": "#00ff00", "green": "#008000", "blue": "#0000ff"}
+    hex_ = colours.get(fill, fill).lstrip("#")
     parts = [int(hex_[at : at + 2], 16) for at in (0, 2, 4)]
     return parts.index(max(parts))

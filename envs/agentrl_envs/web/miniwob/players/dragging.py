@@ -35,12 +35,12 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 def _(scene: PlayerConversation) -> Sequence[Action]:
     shapes = [n for n in scene.first.nodes if n.role in ("circle", "rect", "polygon")]
     boxes = sorted((n for n in shapes if not n.has("fill")), key=lambda box: box.at)
-    (wanted,) = found(r"Drag all (.+?) into", scene.goal)
+    (target,) = found(r"Drag all (.+?) into", scene.goal)
     actions = list[Action]()
     for shape in shapes:
         if shape in boxes:
             continue
-        box = boxes[0] if fits(shape, wanted) else boxes[1] if len(boxes) > 1 else None
+        box = boxes[0] if fits(shape, target) else boxes[1] if len(boxes) > 1 else None
         if box is not None:
             actions.append(drag_at(shape.at, box.at))
     return [*actions, submit(scene.first)]

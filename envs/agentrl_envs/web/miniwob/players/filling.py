@@ -108,9 +108,9 @@ def _(scene: PlayerConversation) -> Action:
     handle = next(n for n in scene.page.nodes if "ui-slider-handle" in n.value("class"))
     if not handle.has("focused") and not scene.called("press") and not scene.calls:
         return click(handle)
-    shown = int(next(text for text in texts(scene.page) if re.fullmatch(r"-?\d+", text)))
-    if shown != int(value):
-        return press("ArrowRight" if shown < int(value) else "ArrowLeft")
+    readout = int(next(text for text in texts(scene.page) if re.fullmatch(r"-?\d+", text)))
+    if readout != int(value):
+        return press("ArrowRight" if readout < int(value) else "ArrowLeft")
     checkbox = scene.page.all("checkbox")[ORDINALS[box]]
     return submit(scene.page) if checkbox.has("checked") else click(checkbox)
 
@@ -127,8 +127,10 @@ def _(scene: PlayerConversation) -> Action:
 
 @plays("generate-number")
 def _(scene: PlayerConversation) -> Action:
-    shown = [int(text) for text in texts(scene.page) if re.fullmatch(r"-?\d+", text)]
-    return submit(scene.page, "Submit" if shown and _suits(shown[0], scene.goal) else "Generate")
+    readout = [int(text) for text in texts(scene.page) if re.fullmatch(r"-?\d+", text)]
+    return submit(
+        scene.page, "Submit" if readout and _suits(readout[0], scene.goal) else "Generate"
+    )
 
 
 @plays("guess-number")
@@ -170,27 +172,27 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 @plans("read-table-2")
 def _(scene: PlayerConversation) -> Sequence[Action]:
     table = _table(scene.first)
-    asked = [fill(field, table[label.rstrip(":")]) for label, field in _labelled(scene.first)]
-    return [*asked, submit(scene.first)]
+    fills = [fill(field, table[label.rstrip(":")]) for label, field in _labelled(scene.first)]
+    return [*fills, submit(scene.first)]
 
 
 @plans("simple-arithmetic")
 def _(scene: PlayerConversation) -> Sequence[Action]:
     a, sign, b = found(r"(-?\d+) ?([+x*-]) ?(-?\d+)", " ".join(texts(scene.first)))
-    left, right = int(a), int(b)
-    answer = {"+": left + right, "-": left - right}.get(sign, left * right)
+    number, right = int(a), int(b)
+    answer = {"+": number + right, "-": number - right}.get(sign, number * right)
     return [fill(fields(scene.first)[0], str(answer)), submit(scene.first)]
 
 
 @plans("simple-algebra")
 def _(scene: PlayerConversation) -> Sequence[Action]:
     line = next(text for text in texts(scene.first) if re.search(r"\d", text))
-    left, sign, right, total = found(r"(x|-?\d+) ([+-]) (x|-?\d+) = (-?\d+)", line)
+    number, sign, right, total = found(r"(x|-?\d+) ([+-]) (x|-?\d+) = (-?\d+)", line)
     result = int(total)
-    if left == "x":
+    if number == "x":
         answer = result - int(right) if sign == "+" else result + int(right)
     else:
-        answer = result - int(left) if sign == "+" else int(left) - result
+        answer = result - int(number) if sign == "+" else int(number) - result
     return [fill(fields(scene.first)[0], str(answer)), submit(scene.first)]
 
 
@@ -220,8 +222,8 @@ def _(scene: PlayerConversation) -> Action:
     spinner = scene.page.find("spinbutton")
     if not scene.calls:
         return click(spinner)
-    left = int(value) - int(spinner.value())
-    return press("ArrowUp" if left > 0 else "ArrowDown") if left else submit(scene.page)
+    number = int(value) - int(spinner.value())
+    return press("ArrowUp" if number > 0 else "ArrowDown") if number else submit(scene.page)
 
 
 @plays("sign-agreement")

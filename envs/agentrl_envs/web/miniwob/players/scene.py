@@ -68,15 +68,17 @@ def plans(*families: str) -> Callable[[Callable[[PlayerConversation], Sequence[A
 
 def scene_of(seen: Sequence[Message]) -> PlayerConversation:
     """Read a conversation that begins with a goal and a page."""
-    shown = [message.text for message in seen if message.role in ("user", "tool")]
-    pages = [text for text in shown if "\nurl: " in text or text.startswith(("url: ", "notice: "))]
+    observations = [message.text for message in seen if message.role in ("user", "tool")]
+    pages = [
+        text for text in observations if "\nurl: " in text or text.startswith(("url: ", "notice: "))
+    ]
     first = read(pages[0])
     return PlayerConversation(
         goal=first.goal,
         first=first,
         page=read(pages[-1]),
         calls=tuple(one for message in seen for one in message.tool_calls),
-        said=shown[-1],
+        said=observations[-1],
     )
 
 

@@ -29,10 +29,10 @@ def _(scene: PlayerConversation) -> Action:
     field = fields(scene.page)[0]
     if field.value():
         return submit(scene.page)
-    shown = [text.split()[0] for text in texts(scene.page) if text.split()[0] in _MONTHS]
-    if not shown:
+    months = [text.split()[0] for text in texts(scene.page) if text.split()[0] in _MONTHS]
+    if not months:
         return click(field)
-    at = _MONTHS.index(shown[0]) + 1
+    at = _MONTHS.index(months[0]) + 1
     if at != month:
         return click(scene.page.find(None, "Prev" if month < at else "Next"))
     return click(scene.page.find("link", str(day)))
@@ -132,8 +132,8 @@ def _(scene: PlayerConversation) -> Action:
         return click(_mail(scene.page, name))
     forward = "forward" in scene.goal
     if len(scene.calls) == 1:
-        wanted = "forward" if forward else "reply"
-        return click(next(n for n in scene.page.nodes if wanted in _called(n)))
+        label = "forward" if forward else "reply"
+        return click(next(n for n in scene.page.nodes if label in _called(n)))
     boxes = fields(scene.page)
     text = found(r"forward that email to (\w+)", scene.goal)[0] if forward else scene.quoted[0]
     if len(scene.calls) == 2:

@@ -35,20 +35,20 @@ async def home(request: Request) -> Response:
 
 async def search(request: Request) -> Response:
     """Show a page of the products that fit."""
-    asked = request.query_params
-    fields = {name: asked.get(name, "") for name in ("q", "category", "max", "rating", "sort")}
-    found = state_of(request).catalogue.search(
+    params = request.query_params
+    fields = {name: params.get(name, "") for name in ("q", "category", "max", "rating", "sort")}
+    products = state_of(request).catalogue.search(
         query=fields["q"],
         category=fields["category"] if fields["category"] in CATEGORIES else "",
         max_price_cents=number(fields["max"]) * 100 if fields["max"].strip() else None,
         min_rating_tenths=number(fields["rating"]) * 10,
         sort=fields["sort"],
     )
-    page = max(1, number(asked.get("page", "1"), 1))
-    last = max(1, -(-len(found) // PER_PAGE))
-    shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
+    page = max(1, number(params.get("page", "1"), 1))
+    last = max(1, -(-len(products) // PER_PAGE))
+    page_items = products[(page - 1) * PER_PAGE : page * PER_PAGE]
     link = "/search?" + urlencode({k: v for k, v in fields.items() if v} | {"page": ""})
-    context: dict[str, Any] = {"fields": fields, "found": len(found), "shown": shown}
+    context: dict[str, Any] = {"fields": fields, "found": len(products), "shown": page_items}
     return _show(request, "search", sorts=SORTS, page=page, last=last, link=link, **context)
 
 
@@ -60,12 +60,12 @@ async def product(request: Request) -> Response:
 def _product(request: Request, problem: str = "") -> Response:
     shop: ShopState = state_of(request)
     try:
-        found = shop.product(request.path_params["id"])
+        item = shop.product(request.path_params["id"])
     except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
-    reviews = [review for review in shop.reviews if review.product == found.id]
+    reviews = [review for review in shop.reviews if review.product == item.id]
     status = 422 if problem else 200
-    return _show(request, "product", status=status, product=found, reviews=reviews, problem=problem)
+    return _show(request, "product", status=status, product=item, reviews=reviews, problem=problem)
 
 
 async def add(request: Request) -> Response:
@@ -156,11 +156,13 @@ async def order(request: Request) -> Response:
 
 def _with_order(request: Request, name: str, problem: str = "") -> Response:
     try:
-        found = state_of(request).order_of(_id(request))
+        customer_order = state_of(request).order_of(_id(request))
     except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
     status = 422 if problem else 200
-    return _show(request, name, status=status, order=found, problem=problem, reasons=REASONS)
+    return _show(
+        request, name, status=status, order=customer_order, problem=problem, reasons=REASONS
+    )
 
 
 async def cancel(request: Request) -> Response:
@@ -219,8 +221,8 @@ async def new_address(request: Request) -> Response:
     fields = dict.fromkeys(("name", "street", "city", "postcode"), "")
     problem = ""
     if request.method == "POST":
-        given = await form(request)
-        fields = {name: given.get(name, "") for name in fields}
+        form_data = await form(request)
+        fields = {name: form_data.get(name, "") for name in fields}
         try:
             state_of(request).add_address(**fields)
         except SiteRefusal as refusal:

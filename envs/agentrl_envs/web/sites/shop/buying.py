@@ -51,25 +51,25 @@ def _cheapest_play(page: ObservedPage, wanted: Wanted) -> Script:
 def _order_make(
     random: Random, shop: ShopState, *, lines: int = 1, coupon: bool = False, city: bool = False
 ) -> Wanted:
-    chosen = [some_line(random, shop) for _ in range(lines)]
-    if len({line["product"] for line in chosen}) < lines:
+    cart_lines = [some_line(random, shop) for _ in range(lines)]
+    if len({line["product"] for line in cart_lines}) < lines:
         raise UnfitChoice
-    for line in chosen[1:]:
+    for line in cart_lines[1:]:
         line["quantity"] = 1
     delivery = random.choice(list(DELIVERIES))
     address = random.choice(shop.addresses[1:]) if city else shop.addresses[0]
-    wanted: Wanted = {
-        "lines": chosen,
+    spec: Wanted = {
+        "lines": cart_lines,
         "delivery": delivery,
         "address": address.id,
         "place": address.line if city else "",
         "coupon": random.choice(list(COUPONS)) if coupon else "",
     }
     where = f"your address in {address.city}" if city else "your default address"
-    how = f", with the coupon code {wanted['coupon']}" if coupon else ""
-    what = " and ".join(worded(line) for line in chosen)
-    wanted["goal"] = f"Order {what}{how}, by {delivery} delivery to {where}."
-    return wanted
+    how = f", with the coupon code {spec['coupon']}" if coupon else ""
+    what = " and ".join(worded(line) for line in cart_lines)
+    spec["goal"] = f"Order {what}{how}, by {delivery} delivery to {where}."
+    return spec
 
 
 def _order_do(shop: ShopState, wanted: Wanted) -> None:
@@ -151,9 +151,9 @@ def _mend_do(shop: ShopState, wanted: Wanted) -> None:
 
 
 def _mend_play(page: ObservedPage, wanted: Wanted) -> Script:
-    gone, changed, _ = (f"{line['name']}, {line['colour']}" for line in wanted["lines"])
+    extra_label, changed, _ = (f"{line['name']}, {line['colour']}" for line in wanted["lines"])
     page = yield click(page, "link", f"Cart ({_count(wanted)})")
-    page = yield click(page, "button", f"Remove {gone}")
+    page = yield click(page, "button", f"Remove {extra_label}")
     page = yield fill(page, f"Quantity of {changed}", str(wanted["quantity"]))
     yield click(page, "button", f"Update {changed}")
 

@@ -65,7 +65,7 @@ class ShopCatalogue:
         sort: str = "",
     ) -> Sequence[ShopProduct]:
         """Return the products that fit: every word of the query in the name, brand or feature."""
-        found = [
+        matches = [
             product
             for product in self.products.values()
             if all(word in _words(product) for word in query.casefold().split())
@@ -75,14 +75,14 @@ class ShopCatalogue:
         ]
         match sort:
             case "price":
-                found.sort(key=lambda product: product.price_cents)
+                matches.sort(key=lambda product: product.price_cents)
             case "price-down":
-                found.sort(key=lambda product: -product.price_cents)
+                matches.sort(key=lambda product: -product.price_cents)
             case "rating":
-                found.sort(key=lambda product: -product.rating_tenths)
+                matches.sort(key=lambda product: -product.rating_tenths)
             case _:
                 pass
-        return found
+        return matches
 
 
 SORTS = {"": "Name", "price": "Price, low to high", "price-down": "Price, high to low"} | {
@@ -96,13 +96,13 @@ def catalogue(seed: int) -> ShopCatalogue:
     """Return the catalogue of a seed: no two products of equal name or price."""
     random = Random(derive("shop catalogue", seed))
     prices = random.sample(range(495, 14995, 100), len(CATEGORIES) * 5 * _PER_GOOD)
-    made: list[ShopProduct] = []
+    products: list[ShopProduct] = []
     for category, goods in _GOODS.items():
         for good in goods:
             ratings = random.sample(range(28, 50), _PER_GOOD)
             for brand, rating in zip(random.sample(_BRANDS, _PER_GOOD), ratings, strict=True):
                 name = f"{brand} {good}"
-                made.append(
+                products.append(
                     ShopProduct(
                         id=name.lower().replace(" ", "-"),
                         name=name,
@@ -115,8 +115,8 @@ def catalogue(seed: int) -> ShopCatalogue:
                         feature=random.choice(_FEATURES),
                     )
                 )
-    made.sort(key=lambda product: product.name)
-    return ShopCatalogue(products={product.id: product for product in made})
+    products.sort(key=lambda product: product.name)
+    return ShopCatalogue(products={product.id: product for product in products})
 
 
 def euros(cents: int) -> str:

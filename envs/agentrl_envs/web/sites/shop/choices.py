@@ -41,15 +41,15 @@ def filtered(random: Random, shop: ShopState, *, sort: str) -> Wanted:
     category = random.choice(CATEGORIES)
     max_price = random.choice((40, 60, 80, 100))
     stars = random.choice((3, 4))
-    found = shop.catalogue.search(
+    products = shop.catalogue.search(
         category=category,
         max_price_cents=max_price * 100,
         min_rating_tenths=stars * 10,
         sort=sort,
     )
-    if len(found) < 2 or _tied(found[0], found[1], sort):
+    if len(products) < 2 or _tied(products[0], products[1], sort):
         raise UnfitChoice
-    first: ShopProduct = found[0]
+    first: ShopProduct = products[0]
     return {
         "category": category,
         "max_price": str(max_price),

@@ -86,8 +86,8 @@ def _return_make(random: Random, shop: ShopState) -> Wanted:
     product = shop.product(random.choice(order.lines).product)
     reason = random.choice(REASONS)
     goal = f"Return the {product.name} of order {order.id}. Give the reason: {reason}."
-    named = {"product": product.id, "name": product.name}
-    return {"goal": goal, "order": order.id, "reason": reason, **named}
+    product_fields = {"product": product.id, "name": product.name}
+    return {"goal": goal, "order": order.id, "reason": reason, **product_fields}
 
 
 def _return_do(shop: ShopState, wanted: Wanted) -> None:
@@ -197,8 +197,8 @@ def _review_make(random: Random, shop: ShopState) -> Wanted:
     product = some_product(random, shop)
     stars, text = random.randrange(1, 6), random.choice(_OPINIONS)
     goal = f'Review the {product.name}: {stars} stars, with the words "{text}".'
-    named = {"product": product.id, "name": product.name}
-    return {"goal": goal, "stars": stars, "text": text, **named}
+    product_fields = {"product": product.id, "name": product.name}
+    return {"goal": goal, "stars": stars, "text": text, **product_fields}
 
 
 def _review_do(shop: ShopState, wanted: Wanted) -> None:

@@ -37,10 +37,10 @@ def first_product(page: ObservedPage, category: str) -> str:
     start = next(
         i for i, node in enumerate(page.nodes) if re.fullmatch(r"\d+ products?", node.name)
     )
-    shown = [node for node in page.nodes[start:] if node.role == "link"]
-    if not shown:
+    links = [node for node in page.nodes[start:] if node.role == "link"]
+    if not links:
         raise LookupError(f"no product of {category} is shown")
-    return shown[0].name
+    return links[0].name
 
 
 def add(page: ObservedPage, *, colour: str, quantity: int) -> Moves:

@@ -106,8 +106,8 @@ class ShopState:
         if colour not in product.colours:
             raise SiteRefusal("Please choose a colour.")
         line = next((x for x in self.cart if (x.product, x.colour) == (id, colour)), None)
-        held = line.quantity if line else 0
-        if quantity < 1 or held + quantity > QUANTITY_MAX:
+        cart_quantity = line.quantity if line else 0
+        if quantity < 1 or cart_quantity + quantity > QUANTITY_MAX:
             raise SiteRefusal(f"Please choose 1 to {QUANTITY_MAX} of a product.")
         if line is None:
             self.cart.append(CartLine(product=id, colour=colour, quantity=quantity))
@@ -205,9 +205,9 @@ class ShopState:
                 raise SiteRefusal(f"Please fill in the {key}.")
         if not (fields["postcode"].isdigit() and len(fields["postcode"]) == 5):
             raise SiteRefusal("A postcode has five digits.")
-        made = DeliveryAddress(id=max((x.id for x in self.addresses), default=0) + 1, **fields)
-        self.addresses.append(made)
-        return made
+        address = DeliveryAddress(id=max((x.id for x in self.addresses), default=0) + 1, **fields)
+        self.addresses.append(address)
+        return address
 
     def make_default(self, id: int) -> None:
         """Use an address where no other is chosen."""
@@ -258,11 +258,11 @@ def shop(seed: int) -> ShopState:
     random = Random(derive("shop state", seed))
     goods = catalogue(seed)
     name = random.choice(_NAMES)
-    made = ShopState(
+    state = ShopState(
         catalogue=goods, name=name, email=f"{name.split()[0].lower()}@mail.example", phone=""
     )
     for street, city in zip(random.sample(_STREETS, 2), random.sample(_CITIES, 2), strict=True):
-        made.add_address(
+        state.add_address(
             name=name,
             street=f"{random.randrange(2, 90)} {street}",
             city=city,
@@ -271,7 +271,7 @@ def shop(seed: int) -> ShopState:
     statuses: list[Status] = ["delivered", "shipped", "processing"]
     for status in statuses:
         for product in random.sample(list(goods.products.values()), 2):
-            made.add_to_cart(product.id, random.choice(product.colours), random.randrange(1, 3))
-        made.order(address=1, delivery=random.choice(list(DELIVERIES)), accepted=True)
-        made.orders[-1].status = status
-    return made
+            state.add_to_cart(product.id, random.choice(product.colours), random.randrange(1, 3))
+        state.order(address=1, delivery=random.choice(list(DELIVERIES)), accepted=True)
+        state.orders[-1].status = status
+    return state

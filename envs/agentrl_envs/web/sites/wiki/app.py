@@ -29,11 +29,11 @@ def path_of(title: str) -> str:
 def _linked(text: str) -> Markup:
     """Return a line of an article with its links, everything else escaped."""
     parts = _LINK.split(text)
-    made = [
+    pieces = [
         Markup('<a href="{}">{}</a>').format(path_of(part), part) if place % 2 else escape(part)
         for place, part in enumerate(parts)
     ]
-    return Markup("").join(made)
+    return Markup("").join(pieces)
 
 
 _PAGES = PageTemplates(Path(__file__).with_name("templates"), {"path": path_of, "linked": _linked})
@@ -59,9 +59,9 @@ async def home(request: Request) -> Response:
 async def search(request: Request) -> Response:
     """Show what is found."""
     query = " ".join(request.query_params.get("q", "").split())
-    found = state_of(request).search(query)
+    titles = state_of(request).search(query)
     return _show(
-        request, "search", query=query, found=found[:RESULTS_MAX], more=len(found) - RESULTS_MAX
+        request, "search", query=query, found=titles[:RESULTS_MAX], more=len(titles) - RESULTS_MAX
     )
 
 
@@ -127,8 +127,8 @@ async def new(request: Request) -> Response:
 
 async def restore(request: Request) -> Response:
     """Restore a revision."""
-    wanted = number((await form(request)).get("revision", ""))
-    return _then(request, lambda wiki, title: wiki.restore(title, wanted))
+    revision = number((await form(request)).get("revision", ""))
+    return _then(request, lambda wiki, title: wiki.restore(title, revision))
 
 
 async def watch(request: Request) -> Response:

@@ -15,10 +15,10 @@ from agentrl_envs.web.sites.wiki.state import WikiState
 def _facts_make(random: Random, wiki: WikiState, *, lengths: tuple[int, ...]) -> Wanted:
     facts = wiki.world.facts
     entity = random.choice(list(facts.entities.values()))
-    found = list(chains(facts, entity.name, random.choice(lengths)))
-    if not found:
+    hop_chains = list(chains(facts, entity.name, random.choice(lengths)))
+    if not hop_chains:
         raise UnfitChoice
-    question = FactQuestion(hops=random.choice(found), country=entity.country)
+    question = FactQuestion(hops=random.choice(hop_chains), country=entity.country)
     hops = [{"subject": hop.subject, "value": hop.value} for hop in question.hops]
     return {"goal": question.text, "hops": hops, "answer": question.answer}
 
@@ -46,13 +46,13 @@ def _older_play(page: ObservedPage, wanted: Wanted) -> Script:
 
 def _count_make(random: Random, wiki: WikiState) -> Wanted:
     # As many works and people of a country as of any other: their number is no secret.
-    chosen = random.sample([name for name in wiki.categories if " of " not in name], 2)
+    categories = random.sample([name for name in wiki.categories if " of " not in name], 2)
     goal = (
-        f"How many articles are in the categories {chosen[0]} and {chosen[1]} together? Answer "
-        "with the number."
+        f"How many articles are in the categories {categories[0]} and {categories[1]} together? "
+        "Answer with the number."
     )
-    answer = sum(len(wiki.in_category(name)) for name in chosen)
-    return {"goal": goal, "categories": chosen, "answer": str(answer)}
+    answer = sum(len(wiki.in_category(name)) for name in categories)
+    return {"goal": goal, "categories": categories, "answer": str(answer)}
 
 
 def _count_play(page: ObservedPage, wanted: Wanted) -> Script:

@@ -107,19 +107,25 @@ class WikiState:
         words = query.casefold().split()
         if not words:
             return []
-        named = [t for t in self.articles if all(word in t.casefold() for word in words)]
-        named.sort(key=lambda title: (title.casefold() != query.casefold(), title))
+        title_matches = [t for t in self.articles if all(word in t.casefold() for word in words)]
+        title_matches.sort(key=lambda title: (title.casefold() != query.casefold(), title))
         texts = {title: self.latest(title).text.casefold() for title in self.articles}
-        told = [t for t, text in texts.items() if all(word in text for word in words)]
-        return [*named, *sorted(title for title in told if title not in named)]
+        text_matches = [t for t, text in texts.items() if all(word in text for word in words)]
+        return [
+            *title_matches,
+            *sorted(title for title in text_matches if title not in title_matches),
+        ]
 
     def _save(self, title: str, text: str, categories: Sequence[str], comment: str) -> None:
         text = "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").split("\n")).strip()
         if not text or len(text) > TEXT_CHARS_MAX:
             raise SiteRefusal("Please write a text.")
-        named = sorted({" ".join(name.split()) for name in categories} - {""})
+        category_names = sorted({" ".join(name.split()) for name in categories} - {""})
         revision = ArticleRevision(
-            text=text, categories=tuple(named), editor=READER, comment=" ".join(comment.split())
+            text=text,
+            categories=tuple(category_names),
+            editor=READER,
+            comment=" ".join(comment.split()),
         )
         self.articles.setdefault(title, []).append(revision)
 
@@ -154,7 +160,7 @@ def _history(entity: FactEntity, random: Random) -> list[ArticleRevision]:
 def _categories(entity: FactEntity) -> list[str]:
     if entity.kind == "country":
         return ["Countries"]
-    found = [f"{_PLURALS[entity.kind]} of {entity.country}"]
+    categories = [f"{_PLURALS[entity.kind]} of {entity.country}"]
     if entity.kind in ("person", "work"):
-        found.append(_AFTER_CONSONANT.sub("ies", f"{entity.what.capitalize()}s"))
-    return found
+        categories.append(_AFTER_CONSONANT.sub("ies", f"{entity.what.capitalize()}s"))
+    return categories
