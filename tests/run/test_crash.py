@@ -245,7 +245,7 @@ MODES = {
     "async": ("rollout.mode=async", "rollout.max_staleness=1"),
 }
 
-KILLS = ["moment"] * 3 + ["growth"] * 3 + ["checkpoint"] * 3 + ["supervisor"]
+KILLS = ["moment"] * 2 + ["growth"] * 2 + ["checkpoint", "supervisor"]
 """Of each mode, in a seeded order; `benchmarks/kills.py` has hundreds."""
 
 
