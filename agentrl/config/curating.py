@@ -24,5 +24,4 @@ def surroundings(config: "RunConfig", *, tasks: int | None = None) -> CurationCo
         tasks=config.env.task_limit if tasks is None else tasks,
         entropies=config.engine.tells_distributions,
         max_age=rollout.max_age,
-        gated=True,
     )

@@ -107,12 +107,6 @@ class DapoFilter(ConfigSection):
     """Keep groups of one trajectory on purpose, which have no spread to measure."""
     max_refills: NonNegativeInt = 9
     """A step that has dropped so many times its groups, and once more, asks for no others."""
-    refill: Literal["missing", "batch"] = "missing"
-    """Ask for what is missing; `batch` is for steps without a gate, and refused in a run."""
-    oversample: float = Field(default=1.0, ge=1)
-    """Groups asked for, over groups needed; in a run `rollout.over_provision` says it."""
-    surplus_age: NonNegativeInt = 1
-    """Versions that a complete group too many waits; in a run `rollout.max_age` says it."""
     short: Literal["train", "stop"] = "train"
     """With fewer groups than wanted at the end: train on them, or stop the run."""
 

@@ -53,8 +53,8 @@ from agentrl.metrics.rollout_metrics import rollout_figures
 from agentrl.metrics.similarity import likeness_figures
 from agentrl.metrics.spans import SpanExporter
 from agentrl.metrics.writer import MetricsWriter
-from agentrl.rollout.curation.curated_step import CuratedBatch
 from agentrl.rollout.curation.group_curation import GroupCuration
+from agentrl.rollout.curation.task_curator import CuratedBatch
 from agentrl.rollout.drafts.runner import DraftingRunner
 from agentrl.rollout.length_schedule import cap_figures
 from agentrl.rollout.runner import RolloutRunner

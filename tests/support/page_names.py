@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from agentrl.env import Observation, call, say
@@ -31,23 +30,6 @@ def chat() -> dict[str, Any]:
     answers = (Message("user", "And 41 + 2?"),)
     known = {"tokenizer": tokenizer, "messages": messages, "tools": ()}
     return known | {"engine": engine, "answers": answers}
-
-
-def curation() -> dict[str, Any]:
-    """A curator of tasks whose samples are right in turn."""
-    from agentrl.rollout.curation.dapo import DynamicSamplingFilter
-    from agentrl.rollout.curation.rules import CurationRules
-    from tests.support.curating import curator, filled
-
-    async def tree_of(ask: Any) -> Tree:
-        return filled(ask, 0, 3, lambda step, task, sample: float(sample % 2))
-
-    rules = CurationRules(filter=DynamicSamplingFilter())
-    return {
-        "curator": curator(rules),
-        "trainer": SimpleNamespace(version=3),
-        "tree_of": tree_of,
-    }
 
 
 def durability() -> dict[str, Any]:
@@ -88,7 +70,6 @@ def engines() -> dict[str, Any]:
 
 NAMES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "docs/chat.md": chat,
-    "docs/curation.md": curation,
     "docs/durability.md": durability,
     "docs/engines.md": engines,
 }

@@ -25,8 +25,7 @@ from agentrl.rollout.curation.allocation import (
     FixedAllocator,
     RolloutAllocation,
 )
-from agentrl.rollout.curation.dapo import DynamicSamplingFilter, Verdict, spread, to_ask, verdict
-from agentrl.rollout.curation.length_bias import length_bias
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter, Verdict, spread, verdict
 from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, group_result
 from agentrl.rollout.curation.record import UNSEEN, TaskStatistics, observe
 from agentrl.rollout.curation.rules import (
@@ -217,40 +216,6 @@ def test_failures_never_change_a_verdict(rewards: list[float], failures: int) ->
 
 def test_equal_rewards_have_no_spread_whatever_the_rounding() -> None:
     assert spread((0.1,) * 3) == spread((0.7,) * 7) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("rule", "live", "rounds", "count"),
-    [
-        (None, 0, 0, 8),
-        (None, 5, 1, 0),
-        (DynamicSamplingFilter(), 0, 0, 8),
-        (DynamicSamplingFilter(), 5, 1, 3),
-        (DynamicSamplingFilter(), 8, 1, 0),
-        (DynamicSamplingFilter(refill="batch"), 5, 1, 8),
-        (DynamicSamplingFilter(refill="batch"), 3, 0, 5),
-        (DynamicSamplingFilter(oversample=1.5), 0, 0, 12),
-        (DynamicSamplingFilter(oversample=1.1), 0, 0, 9),
-        (DynamicSamplingFilter(oversample=1.1), 7, 1, 2),
-        (DynamicSamplingFilter(max_refills=2), 5, 2, 3),
-        (DynamicSamplingFilter(max_refills=2), 5, 3, 0),
-    ],
-)
-def test_refills_ask_for_what_is_missing_within_their_budget(
-    rule: DynamicSamplingFilter | None, live: int, rounds: int, count: int
-) -> None:
-    assert to_ask(rule, wanted=8, live=live, rounds=rounds) == count
-
-
-# Redundancy
-
-
-def test_the_bias_of_first_come_first_kept_is_told() -> None:
-    bias = length_bias([1, 2, 3, 4], [50, 60])
-    assert bias is not None
-    assert (bias.taken_tokens, bias.left_tokens) == (2.5, 55.0)
-    assert bias.ratio == pytest.approx(2.5 / 55)
-    assert length_bias([1], []) is None
 
 
 # Success pool
@@ -461,7 +426,7 @@ def test_wrong_names_and_knobs_are_named(keys: dict[str, object], text: str) -> 
 ALL = {
     "sampler": {"name": "cdas"},
     "allocation": {"name": "dart"},
-    "filter": {"name": "dapo", "oversample": 1.5},
+    "filter": {"name": "dapo"},
     "pool": {"name": "success"},
     "steps": {"name": "high_entropy"},
     "revisit_every": 5,
@@ -501,11 +466,6 @@ def complaint(rules: CurationRules, around: CurationContext) -> str:
             {"tasks": 3},
             ("curation.sampler.name", "rollout.tasks_per_step"),
         ),
-        (
-            {"sampler": {"name": "vade"}, "filter": {"name": "dapo", "oversample": 2.0}},
-            {"tasks": 7},
-            ("curation.sampler.name", "curation.filter.oversample"),
-        ),
         ({"revisit_every": 2}, {}, ("curation.revisit_every", "curation.sampler.name")),
         ({"allocation": {"name": "dart"}}, {"tasks": None}, ("dart", "env.task_limit")),
         ({"pool": {"name": "success"}}, {"tasks": None}, ("curation.pool.name", "env.task_limit")),
@@ -537,11 +497,6 @@ def complaint(rules: CurationRules, around: CurationContext) -> str:
             ("curation.allocation.max_trajectories", "rollout.group_size"),
         ),
         (
-            {"allocation": {"name": "dars"}, "filter": {"name": "dapo", "oversample": 1.1}},
-            {},
-            ("curation.filter.oversample", "curation.allocation.name"),
-        ),
-        (
             {"steps": {"name": "high_entropy"}},
             {"entropies": False},
             ("curation.steps.name", "engine.kind"),
@@ -556,21 +511,6 @@ def complaint(rules: CurationRules, around: CurationContext) -> str:
             {"allocation": {"name": "dart"}, "filter": {"name": "dapo", "min_valid": 3}},
             {},
             ("curation.filter.min_valid", "curation.allocation.minimum"),
-        ),
-        (
-            {"filter": {"name": "dapo", "oversample": 1.5}},
-            {"gated": True},
-            ("curation.filter.oversample", "rollout.over_provision"),
-        ),
-        (
-            {"filter": {"name": "dapo", "refill": "batch"}},
-            {"gated": True},
-            ("curation.filter.refill", "rollout.over_provision"),
-        ),
-        (
-            {"filter": {"name": "dapo", "surplus_age": 0}},
-            {"gated": True},
-            ("curation.filter.surplus_age", "rollout.max_age"),
         ),
     ],
 )

@@ -21,7 +21,6 @@ from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import DarsAllocator, DartAllocator
 from agentrl.rollout.curation.cdas import CdasTaskSampler
-from agentrl.rollout.curation.curated_step import CuratedBatch, TaskCurator
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.curation.rules import CurationRules
@@ -29,6 +28,7 @@ from agentrl.rollout.curation.sampling import CurriculumSampler, UniformTaskSamp
 from agentrl.rollout.curation.state_json import decode, encode
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import PooledSuccess, PoolState, SuccessPool
+from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
 from agentrl.rollout.curation.vade import VadeTaskSampler
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner

@@ -19,11 +19,11 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.events.kinds import GroupDropped, GroupResized
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import DarsAllocator
-from agentrl.rollout.curation.curated_step import CuratedBatch, TaskCurator
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.curation.sampling import UniformTaskSampler
+from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
 from agentrl.rollout.curation.vade import VadeTaskSampler
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner

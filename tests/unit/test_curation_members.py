@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.rollout.curation.allocation import DartAllocator
-from agentrl.rollout.curation.curated_step import CurationRequest
-from agentrl.rollout.curation.dapo import DynamicSamplingFilter
+from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.curation.members import BalancedRollouts
 from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
@@ -24,10 +23,11 @@ from agentrl.rollout.curation.rules import CurationContext, CurationRules, confl
 from agentrl.rollout.curation.success_pool import SuccessPool
 from agentrl.rollout.scheduler.topology import GroupState, RolloutKey
 from agentrl.store.trajectory_copy import with_members
+from agentrl.task import Task
 from agentrl.trajectory import Finished, Tree, reward_of
-from tests.support.curating import Score, curator, filled, tokens_of
+from tests.support.curating import Score, curator, filled, play_step, tokens_of
 from tests.unit.test_curation_gate import MODES, Mode, Rig
-from tests.unit.test_curation_step import by_number, run
+from tests.unit.test_curation_step import by_number
 
 AROUND = CurationContext(group_size=12, tasks_per_step=8, tasks=100)
 
@@ -106,8 +106,7 @@ def test_who_goes_is_drawn_anew_for_every_group() -> None:
 
 def test_a_tree_keeps_its_members_its_failures_and_its_nodes() -> None:
     score: Score = lambda step, task, sample: None if sample == 3 else float(sample)  # noqa: E731
-    (ask, *_) = curator(CurationRules()).step(1, version=0).asks()
-    tree = filled(ask, 0, 0, score)
+    tree = filled(Tree(Task(prompt="t0", id="t0")), 4, 0, 0, score)
     cut = with_members(tree, {1})
     assert [leaf.sample for leaf in cut.leaves] == [1, 3]
     assert cut.nodes == tree.nodes
@@ -127,7 +126,7 @@ def test_a_step_trains_on_the_cut_and_learns_from_all() -> None:
     )
     score: Score = lambda step, task, sample: float(sample == 4)  # noqa: E731
     who = curator(rules, group_size=6)
-    curated, _ = run(who, 3, score)
+    curated, _ = play_step(who, 3, score)
     samples = [{leaf.sample for leaf in tree.leaves} for tree in curated.trees]
     assert all(len(kept) == 3 and 4 in kept for kept in samples)
     assert curated.figures["curation/members_left_out"] == 9
@@ -145,9 +144,8 @@ def test_a_group_that_is_left_with_one_outcome_is_dropped_by_the_filter() -> Non
         members=BalancedRollouts(most=4, min_failed_turns=50), filter=DynamicSamplingFilter()
     )
     score: Score = lambda step, task, sample: float(sample % 2)  # noqa: E731
-    step = curator(rules).step(2, version=0)
-    (ask, *_) = step.asks()
-    assert step.ended(ask, filled(ask, 0, 0, score)) == "all_right"
+    with pytest.raises(NothingToLearn):
+        play_step(curator(rules), 2, score)
 
 
 def test_a_loan_is_a_member_like_any_success() -> None:
@@ -156,8 +154,8 @@ def test_a_loan_is_a_member_like_any_success() -> None:
     )
     who = curator(rules, tasks=2, group_size=16)
     first: Score = lambda step, task, sample: float(step == 0 and sample == 1)  # noqa: E731
-    run(who, 2, first)
-    curated, _ = run(who, 2, first)
+    play_step(who, 2, first)
+    curated, _ = play_step(who, 2, first)
     assert len(curated.loans) == 2
     assert curated.figures["curation/rounds"] == 1
     for tree, loan in zip(curated.trees, curated.loans, strict=True):
@@ -168,19 +166,15 @@ def test_a_loan_is_a_member_like_any_success() -> None:
 
 
 def test_tokens_are_conserved_and_seeds_decide() -> None:
-    rules = CurationRules(
-        members=BalancedRollouts(most=2), filter=DynamicSamplingFilter(oversample=2.0)
-    )
+    rules = CurationRules(members=BalancedRollouts(most=2), filter=DynamicSamplingFilter())
     one, other = curator(rules, group_size=6), curator(rules, group_size=6)
-    waiting = 0
     for _ in range(4):
-        (a, log), (b, _) = run(one, 2, by_number), run(other, 2, by_number)
+        (a, log), (b, _) = play_step(one, 2, by_number), play_step(other, 2, by_number)
         assert [t.leaves for t in a.trees] == [t.leaves for t in b.trees]
         assert a.figures == b.figures
         asked = sum(tokens_of(ask.task.id, i) for ask in log.asks for i in range(6))
         trained = sum(tokens_of(t.task.id, leaf.sample) for t in a.trees for leaf in t.leaves)
-        before, waiting = waiting, sum(group.tokens for group in one.state.carried)
-        assert asked + before == trained + a.figures["curation/tokens_wasted"] + waiting
+        assert asked == trained + a.figures["curation/tokens_wasted"]
         assert {len(t.leaves) for t in a.trees} == {2}
 
 
@@ -207,8 +201,8 @@ def test_behind_the_gate_a_group_that_waits_is_cut_when_it_trains() -> None:
     orders = curation.tasks(2)
     curation.flying = lambda: [order.task for order in orders]
     for number, order in enumerate(orders):
-        ask = CurationRequest(ordinal=number, task=order.task, trajectories=6, max_turns=8)
-        trees.append(filled(ask, 0, 0, lambda step, task, sample: float(sample % 2)))
+        tree = Tree(order.task)
+        trees.append(filled(tree, 6, 0, 0, lambda step, task, sample: float(sample % 2)))
         curation.hooks.on_finished(
             RolloutKey(group=number, sample=0), trees[-1], trees[-1].leaves[0]
         )

@@ -293,7 +293,6 @@ def after(
     ]
     collection = StepCollection(
         step=step,
-        wanted=len(got),
         judged=tuple(JudgedGroup(group=g, verdict="kept") for g in groups),
     )
     return after_step(

@@ -1,18 +1,16 @@
-"""A step of curation: refills, second phases, loans, what waits, what it costs, how it resumes.
+"""A step of curation: refills, second phases, loans, costs, resuming.
 
-Mutants seen caught: a batch not cut; running groups not counted; an exhausted sampler asked
-again; carried groups forgotten, or a version too old; groups that end in another step; loans
-observed, unmarked, beside the trajectory they replace, carried on, or counted as trained;
-failures counted as trained; a second phase asked twice or with the first one's samples; busy
-tasks drawn; a batch in order of arrival; tasks in flight drawn behind the gate.
+Mutants seen caught: an exhausted sampler asked again; loans observed, unmarked, beside the
+trajectory they replace, or counted as trained;
+failures counted as trained; a second phase asked twice or with the first one's samples; a batch in
+order of arrival; tasks in flight drawn.
 """
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,17 +18,9 @@ from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step
-from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import DarsAllocator, DartAllocator
 from agentrl.rollout.curation.cdas import CdasTaskSampler
-from agentrl.rollout.curation.collection import JudgedGroup, StepCollection, ended, started
-from agentrl.rollout.curation.curated_step import (
-    CuratedBatch,
-    CuratedStep,
-    CurationRequest,
-    TaskCurator,
-)
 from agentrl.rollout.curation.curator import CurationState
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn, verdict
 from agentrl.rollout.curation.group_curation import GroupCuration
@@ -40,6 +30,7 @@ from agentrl.rollout.curation.sampling import UniformTaskSampler
 from agentrl.rollout.curation.state_json import decode, encode
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
+from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
 from agentrl.rollout.curation.vade import VadeState, VadeTaskSampler
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner
@@ -51,36 +42,7 @@ from agentrl.store.trajectory_copy import AGE
 from agentrl.task import Split, Task
 from agentrl.trajectory import Finished, Leaf, Tree, reward_of
 from benchmarks.letters import END, LetterChat
-from tests.support.curating import Score, curator, filled, tokens_of
-
-
-@dataclass
-class Log:
-    """Everything that was asked for in a step, and how often anything was."""
-
-    asks: list[CurationRequest] = field(default_factory=list[CurationRequest])
-    batches: int = 0
-
-
-def run(
-    who: TaskCurator,
-    wanted: int,
-    score: Score,
-    *,
-    version: int | None = None,
-    random: Random | None = None,
-) -> tuple[CuratedBatch, Log]:
-    """Play a step to its end; within a round, asks end in the order `random` gives them."""
-    at = who.state.steps if version is None else version
-    step, log = who.step(wanted, version=at), Log()
-    while asks := step.asks():
-        log.asks += asks
-        log.batches += 1
-        (random or Random(0)).shuffle(asks)
-        for ask in asks:
-            step.ended(ask, filled(ask, who.state.steps, at, score))
-    assert step.done
-    return step.finish(), log
+from tests.support.curating import Score, curator, filled, play_step, tokens_of
 
 
 def by_number(step: int, task: str, sample: int) -> float | None:
@@ -96,7 +58,7 @@ def ids(curated: CuratedBatch) -> list[str]:
 
 
 def test_dropped_groups_are_replaced_until_the_batch_is_full() -> None:
-    curated, log = run(curator(CurationRules(filter=DynamicSamplingFilter())), 3, by_number)
+    curated, log = play_step(curator(CurationRules(filter=DynamicSamplingFilter())), 3, by_number)
     assert ids(curated) == ["t2", "t5", "t8"]
     assert [a.task.id for a in log.asks] == [f"t{i}" for i in range(9)]
     assert {k: v for k, v in curated.figures.items() if v and "token" not in k} == {
@@ -112,134 +74,9 @@ def test_dropped_groups_are_replaced_until_the_batch_is_full() -> None:
     assert curated.figures["curation/tokens_wasted_fraction"] == wasted / (wasted + trained)
 
 
-def test_refills_stop_at_their_budget() -> None:
-    who = curator(CurationRules(filter=DynamicSamplingFilter(max_refills=1)))
-    curated, log = run(who, 3, by_number)
-    assert log.batches == 2
-    assert ids(curated) == ["t2"]
-    assert curated.figures["curation/short"] == 2
-
-
-def test_a_short_batch_stops_the_run_where_that_is_wanted() -> None:
-    who = curator(CurationRules(filter=DynamicSamplingFilter(max_refills=1, short="stop")))
-    with pytest.raises(NothingToLearn, match=r"1 of 3 groups.*2 rounds.*2 all_right, 2 all_wrong"):
-        run(who, 3, by_number)
-    assert who.state.steps == 0
-
-
-@pytest.mark.parametrize("short", ["train", "stop"])
-def test_an_empty_batch_always_stops_the_run_and_names_what_helps(
-    short: Literal["train", "stop"],
-) -> None:
-    who = curator(CurationRules(filter=DynamicSamplingFilter(max_refills=0, short=short)))
-    with pytest.raises(NothingToLearn, match=r"0 of 2.*curation\.filter\.max_refills") as stopped:
-        run(who, 2, lambda step, task, sample: 1.0)
-    assert ("curation.filter.short: train" in str(stopped.value)) == (short == "stop")
-
-
 def test_without_a_filter_everything_is_kept_in_one_round() -> None:
-    curated, log = run(curator(CurationRules()), 3, lambda step, task, sample: None)
-    assert (ids(curated), log.batches) == (["t0", "t1", "t2"], 1)
-
-
-def test_a_sampler_that_runs_out_ends_the_step() -> None:
-    who = curator(
-        CurationRules(sampler=UniformTaskSampler(), filter=DynamicSamplingFilter()), tasks=6
-    )
-    curated, log = run(who, 4, by_number)
-    assert sorted(ids(curated)) == ["t2", "t5"]
-    assert sorted(a.task.id for a in log.asks) == [f"t{i}" for i in range(6)]
-
-
-def test_a_whole_batch_is_asked_for_again_and_the_surplus_waits() -> None:
-    who = curator(CurationRules(filter=DynamicSamplingFilter(refill="batch")), tasks=100)
-    curated, log = run(who, 4, by_number)
-    assert [len(log.asks), log.batches] == [12, 3]
-    assert ids(curated) == ["t2", "t5", "t8", "t11"]
-    who = curator(CurationRules(filter=DynamicSamplingFilter(oversample=3.0)), tasks=100)
-    curated, _ = run(who, 1, lambda step, task, sample: float(sample % 2))
-    assert curated.figures["curation/surplus"] == 2
-    waiting = {group.task_id for group in who.state.carried}
-    assert waiting | {*ids(curated)} == {"t0", "t1", "t2"}
-    later, log = run(who, 2, by_number)
-    assert not log.asks
-    assert {*ids(later)} == waiting
-    assert later.figures["curation/carried_in"] == 2
-    assert who.state.carried == ()
-
-
-def test_a_group_that_waits_too_long_is_wasted() -> None:
-    who = curator(CurationRules(filter=DynamicSamplingFilter(oversample=2.0)), tasks=100)
-    run(who, 1, lambda step, task, sample: float(sample % 2), version=0)
-    (waiting,) = who.state.carried
-    curated, log = run(who, 1, lambda step, task, sample: float(sample % 2), version=2)
-    assert log.asks
-    assert waiting.task_id not in ids(curated)
-    assert curated.figures["curation/tokens_wasted"] == waiting.tokens
-
-
-def test_nothing_waits_at_age_zero() -> None:
-    who = curator(
-        CurationRules(filter=DynamicSamplingFilter(oversample=2.0, surplus_age=0)), tasks=100
-    )
-    curated, _ = run(who, 1, lambda step, task, sample: float(sample % 2))
-    assert who.state.carried == ()
-    assert curated.figures["curation/tokens_wasted"] > 0
-
-
-def test_the_first_to_end_are_taken_and_the_length_bias_is_told() -> None:
-    who = curator(CurationRules(filter=DynamicSamplingFilter(oversample=2.0)), tasks=100)
-    step = who.step(2, version=0)
-    asks = step.asks()
-    mixed: Score = lambda step, task, sample: float(sample % 2)  # noqa: E731
-    for ask in (asks[3], asks[1]):
-        assert not step.done
-        step.ended(ask, filled(ask, 0, 0, mixed))
-    assert step.done
-    for ask in (asks[0], asks[2]):
-        step.abandoned(ask, filled(ask, 0, 0, mixed))
-    curated = step.finish()
-    assert ids(curated) == ["t1", "t3"]
-    lengths = {i: sum(tokens_of(f"t{i}", s) for s in range(4)) / 4 for i in range(4)}
-    taken, left = (lengths[1] + lengths[3]) / 2, (lengths[0] + lengths[2]) / 2
-    assert curated.figures["curation/tokens_taken_mean"] == taken
-    assert curated.figures["curation/tokens_left_mean"] == left
-    assert curated.figures["curation/length_bias"] == pytest.approx(taken / left)
-    assert curated.figures["curation/tokens_wasted"] == 4 * (lengths[0] + lengths[2])
-
-
-def test_a_step_is_finished_when_it_is_done() -> None:
-    who = curator(CurationRules())
-    step = who.step(1, version=0)
-    (ask,) = step.asks()
-    with pytest.raises(ValueError, match=r"groups \[0\] are running"):
-        step.finish()
-    step.ended(ask, filled(ask, 0, 0, by_number))
-    assert ids(step.finish()) == ["t0"]
-
-
-def test_busy_tasks_and_those_of_waiting_groups_are_not_drawn() -> None:
-    who = curator(
-        CurationRules(sampler=UniformTaskSampler(), filter=DynamicSamplingFilter(oversample=3.0)),
-        tasks=6,
-    )
-    mixed: Score = lambda step, task, sample: float(sample % 2)  # noqa: E731
-    curated, _ = run(who, 1, mixed)
-    step = who.step(6, version=1, busy=ids(curated))
-    drawn = {ask.task.id for ask in step.asks()}
-    assert len(drawn) == 3
-    assert not drawn & ({*ids(curated)} | {g.task_id for g in who.state.carried})
-
-
-def test_a_group_ends_once_and_only_in_its_step() -> None:
-    result = RolloutSummary(sample=0, reward=1.0, tokens=1, turns=1, version=0)
-    group = GroupOutcome(step=4, ordinal=0, task_id="t", asked=1, results=(result,))
-    state = started(StepCollection(step=4, wanted=1), asked=1, got=1)
-    once = ended(state, JudgedGroup(group=group, verdict="kept"))
-    with pytest.raises(ValueError, match="4/0 is not running"):
-        ended(once, JudgedGroup(group=group, verdict="kept"))
-    with pytest.raises(ValueError, match="5/0 is not running"):
-        ended(state, JudgedGroup(group=replace(group, step=5), verdict="kept"))
+    curated, log = play_step(curator(CurationRules()), 3, lambda step, task, sample: None)
+    assert (ids(curated), log.rounds) == (["t0", "t1", "t2"], 1)
 
 
 scores = st.sampled_from([0.0, 1.0, 0.5, None])
@@ -249,25 +86,21 @@ scores = st.sampled_from([0.0, 1.0, 0.5, None])
     st.lists(scores, min_size=40, max_size=40),
     st.integers(1, 6),
     st.integers(0, 4),
-    st.sampled_from(["missing", "batch"]),
-    st.sampled_from([1.0, 1.5]),
     st.integers(0, 2**32),
 )
 def test_no_token_and_no_group_is_lost_or_counted_twice(
     pattern: list[float | None],
     wanted: int,
     refills: int,
-    refill: Any,
-    oversample: float,
     order: int,
 ) -> None:
-    rule = DynamicSamplingFilter(max_refills=refills, refill=refill, oversample=oversample)
+    rule = DynamicSamplingFilter(max_refills=refills)
     who = curator(CurationRules(filter=rule, pool=SuccessPool()), tasks=9)
     random, sampled, trained, wasted = Random(order), 0, 0, 0.0
     score: Score = lambda step, task, sample: pattern[(7 * step + 3 * int(task[1:]) + sample) % 40]  # noqa: E731
     for _ in range(4):
         try:
-            curated, log = run(who, wanted, score, random=random)
+            curated, log = play_step(who, wanted, score, random=random)
         except NothingToLearn:
             return
         sampled += sum(
@@ -284,9 +117,7 @@ def test_no_token_and_no_group_is_lost_or_counted_twice(
             if node.source == "sampled"
         )
         wasted += curated.figures["curation/tokens_wasted"]
-        waiting = sum(group.tokens for group in who.state.carried)
-        assert sampled == trained + wasted + waiting
-        assert log.batches <= refills + 1
+        assert sampled == trained + wasted
         assert 1 <= len(curated.trees) <= wanted
         keys = [tree.task.id for tree in curated.trees]
         assert len(curated.trees) == len({id(tree) for tree in curated.trees}) == len(keys)
@@ -299,7 +130,7 @@ def test_the_order_within_a_round_changes_nothing_that_is_kept(one: int, other: 
             sampler=VadeTaskSampler(), filter=DynamicSamplingFilter(), pool=SuccessPool()
         )
         who, random = curator(rules), Random(order)
-        played = [run(who, 3, by_number, random=random)[0] for _ in range(4)]
+        played = [play_step(who, 3, by_number, random=random)[0] for _ in range(4)]
         return who.state, [ids(c) for c in played], [c.figures for c in played]
 
     assert states(one) == states(other)
@@ -309,14 +140,15 @@ def test_the_order_within_a_round_changes_nothing_that_is_kept(one: int, other: 
 
 
 def test_dars_grows_hard_groups_once_and_within_its_limit() -> None:
-    rules = CurationRules(allocation=DarsAllocator(), filter=DynamicSamplingFilter(max_refills=0))
+    rules = CurationRules(allocation=DarsAllocator())
     rate = {"t0": 0, "t1": 1, "t2": 4}
     score: Score = lambda step, task, sample: float(sample % 8 < rate[task])  # noqa: E731
-    curated, log = run(curator(rules, group_size=8), 3, score)
+    curated, log = play_step(curator(rules, group_size=8), 3, score)
     asked = {(a.task.id, a.first_sample): a.trajectories for a in log.asks}
     assert asked == {("t0", 0): 8, ("t1", 0): 8, ("t2", 0): 8, ("t0", 8): 24, ("t1", 8): 11}
-    assert [len(tree.leaves) for tree in curated.trees] == [19, 8]
+    assert [len(tree.leaves) for tree in curated.trees] == [32, 19, 8]
     assert [sorted(leaf.sample for leaf in tree.leaves) for tree in curated.trees] == [
+        [*range(32)],
         [*range(19)],
         [*range(8)],
     ]
@@ -328,8 +160,8 @@ def test_dart_learns_from_a_tasks_own_past() -> None:
     rules = CurationRules(allocation=DartAllocator(length_slack=1.5))
     who = curator(rules, tasks=2, group_size=8)
     score: Score = lambda step, task, sample: float(task == "t0" or sample == 0)  # noqa: E731
-    run(who, 2, score)
-    _, log = run(who, 2, score)
+    play_step(who, 2, score)
+    _, log = play_step(who, 2, score)
     assert {a.task.id: (a.trajectories, a.max_turns) for a in log.asks} == {
         "t0": (2, 2),
         "t1": (8, 2),
@@ -347,8 +179,8 @@ def test_a_group_without_success_is_lent_an_old_one_and_says_so() -> None:
     who = curator(
         CurationRules(filter=DynamicSamplingFilter(), pool=SuccessPool(max_age=3)), tasks=2
     )
-    run(who, 2, by_step, version=0)
-    curated, _ = run(who, 2, by_step, version=3)
+    play_step(who, 2, by_step, version=0)
+    curated, _ = play_step(who, 2, by_step, version=3)
     assert [(loan.ref, loan.age, loan.result.sample) for loan in curated.loans] == [
         (f"0/{tree.task.id[1:]}/1", 3, 0) for tree in curated.trees
     ]
@@ -370,9 +202,9 @@ def test_a_success_too_old_is_not_lent() -> None:
     who = curator(
         CurationRules(filter=DynamicSamplingFilter(), pool=SuccessPool(max_age=3)), tasks=2
     )
-    run(who, 2, by_step, version=0)
-    with pytest.raises(NothingToLearn, match="all_wrong"):
-        run(who, 2, by_step, version=4)
+    play_step(who, 2, by_step, version=0)
+    with pytest.raises(NothingToLearn, match="20 groups that can teach nothing"):
+        play_step(who, 2, by_step, version=4)
 
 
 def test_a_lent_success_is_no_observation() -> None:
@@ -381,14 +213,10 @@ def test_a_lent_success_is_no_observation() -> None:
     )
     lending, alone = curator(rules, tasks=2), curator(replace(rules, pool=None), tasks=2)
     for who in (lending, alone):
-        run(who, 2, by_step)
-    run(lending, 2, by_step)
-    step = alone.step(2, version=1)
-    while asks := step.asks():
-        for ask in asks:
-            step.ended(ask, filled(ask, 1, 1, by_step))
+        play_step(who, 2, by_step)
+    play_step(lending, 2, by_step)
     with pytest.raises(NothingToLearn):
-        step.finish()
+        play_step(alone, 2, by_step)
     known = lending.state.sampler
     assert known == rules.sampler.observe(  # pyright: ignore[reportOptionalMemberAccess]
         alone.state.sampler,
@@ -412,21 +240,19 @@ def test_a_lent_success_is_no_observation() -> None:
 def test_only_what_the_pool_names_stays_in_memory() -> None:
     who = curator(CurationRules(pool=SuccessPool(per_task=1)), tasks=3)
     for _ in range(4):
-        run(who, 3, by_number)
-        branches, carried = who.stored
-        assert branches.keys() == who.state.pool.refs
-        assert len(branches) == 2
-        assert not carried
+        play_step(who, 3, by_number)
+        assert who.branches.keys() == who.state.pool.refs
+        assert len(who.branches) == 2
 
 
 # Steps of high entropy
 
 
 def test_turn_weights_come_with_the_batch() -> None:
-    curated, _ = run(curator(CurationRules(steps=HighEntropySteps(keep=0.5))), 1, by_number)
+    curated, _ = play_step(curator(CurationRules(steps=HighEntropySteps(keep=0.5))), 1, by_number)
     assert curated.weights is not None
     assert dict(curated.weights[0]) == {0: {0: 0.0}, 1: {0: 0.0}, 2: {0: 1.0}, 3: {0: 1.0}}
-    assert run(curator(CurationRules()), 1, by_number)[0].weights is None
+    assert play_step(curator(CurationRules()), 1, by_number)[0].weights is None
 
 
 # Resuming
@@ -435,7 +261,7 @@ def test_turn_weights_come_with_the_batch() -> None:
 EVERYTHING = CurationRules(
     sampler=CdasTaskSampler(),
     allocation=DartAllocator(),
-    filter=DynamicSamplingFilter(oversample=1.5),
+    filter=DynamicSamplingFilter(),
     pool=SuccessPool(),
     revisit_every=4,
 )
@@ -445,7 +271,7 @@ EVERYTHING = CurationRules(
     "rules",
     [
         EVERYTHING,
-        CurationRules(filter=DynamicSamplingFilter(refill="batch")),
+        CurationRules(filter=DynamicSamplingFilter(max_refills=2)),
         CurationRules(
             sampler=VadeTaskSampler(),
             allocation=DarsAllocator(),
@@ -455,55 +281,23 @@ EVERYTHING = CurationRules(
         CurationRules(sampler=UniformTaskSampler(), pool=SuccessPool(per_task=1, max_uses=1)),
     ],
 )
-def test_a_run_resumed_after_every_step_is_the_same_run(rules: CurationRules) -> None:
+def test_a_run_resumed_after_every_step_is_the_same_play_step(rules: CurationRules) -> None:
     def score(step: int, task: str, sample: int) -> float | None:
         return (0.0, 1.0, 0.0, None, 0.5)[(5 * step + int(task[1:]) * 3 + sample * sample) % 5]
 
     def played(resume: bool) -> list[object]:
         who, seen = curator(rules, tasks=20), list[object]()
         for step in range(8):
-            curated, log = run(who, 3, score, random=Random(step))
+            curated, log = play_step(who, 3, score, random=Random(step))
             asked = [(a.task.id, a.first_sample, a.trajectories, a.max_turns) for a in log.asks]
             leaves = [[(x.sample, x.outcome) for x in tree.leaves] for tree in curated.trees]
             seen.append((asked, leaves, curated.figures, curated.loans, who.state))
             if resume:
                 state = decode(CurationState, json.loads(json.dumps(encode(who.state))))
-                branches, carried = who.stored
-                who = curator(rules, tasks=20, state=state, branches=branches, carried=carried)
+                who = curator(rules, tasks=20, state=state, branches=who.branches)
         return seen
 
     assert played(resume=True) == played(resume=False)
-
-
-@given(st.lists(scores, min_size=8, max_size=8))
-def test_a_step_half_way_survives_json(pattern: list[float | None]) -> None:
-    groups = [
-        GroupOutcome(
-            step=0,
-            ordinal=i,
-            task_id="t",
-            asked=1,
-            results=(
-                RolloutSummary(sample=0, reward=reward, tokens=1, turns=1, version=0, seconds=0.1),
-            ),
-        )
-        for i, reward in enumerate(pattern)
-    ]
-    state = started(StepCollection(step=0, wanted=5), asked=8, got=8)
-    for group in groups[:5]:
-        state = ended(state, JudgedGroup(group=group, verdict="kept"))
-    assert decode(StepCollection, json.loads(json.dumps(encode(state)))) == state
-
-
-def test_what_was_not_stored_is_neither_lent_nor_carried() -> None:
-    rules = CurationRules(filter=DynamicSamplingFilter(oversample=2.0), pool=SuccessPool())
-    who = curator(rules, tasks=2)
-    run(who, 1, by_step)
-    assert who.state.carried
-    assert who.state.pool.refs
-    bare = curator(rules, tasks=2, state=who.state)
-    with pytest.raises(NothingToLearn):
-        run(bare, 1, by_step)
 
 
 # With the pool of rollouts and a scripted engine
@@ -537,25 +331,6 @@ def reply(request: GenerateRequest) -> Sequence[int]:
     return (*map(ord, "yes" if good else "no"), END)
 
 
-async def rolled(step: CuratedStep, rollouts: RolloutRunner, *, seed: int) -> list[CurationRequest]:
-    """Play a step as a training loop would, one call of the pool per ask."""
-    played: list[CurationRequest] = []
-
-    async def play(ask: CurationRequest) -> None:
-        limits = replace(rollouts.limits, max_turns=ask.max_turns)
-        (tree,) = await replace(rollouts, limits=limits).collect(
-            [ask.task], group_size=ask.trajectories, seed=seed, sampling=Sampling()
-        )
-        step.ended(ask, tree)
-
-    while asks := step.asks():
-        played += asks
-        async with asyncio.TaskGroup() as group:
-            for ask in asks:
-                group.create_task(play(ask))
-    return played
-
-
 def scripted() -> RolloutRunner:
     return RolloutRunner(
         make_env=Graded,
@@ -569,46 +344,6 @@ def scripted() -> RolloutRunner:
 def graded_tasks() -> TaskSampler:
     env: Env = Graded()
     return TaskSampler(env, seed=0, limit=20)
-
-
-async def test_dynamic_sampling_over_the_pool_of_rollouts() -> None:
-    rollouts = scripted()
-    who = TaskCurator(
-        CurationRules(filter=DynamicSamplingFilter(), allocation=DartAllocator(length_slack=None)),
-        graded_tasks(),
-        seed=0,
-        group_size=4,
-        max_turns=8,
-    )
-    for number in range(2):
-        step = who.step(3, version=number)
-        asks = await rolled(step, rollouts, seed=derive(0, "rollouts", number))
-        curated = step.finish()
-        assert ids(curated) == [f"t{i}" for i in range(9 * number + 2, 9 * number + 9, 3)]
-        assert len(asks) == 9
-        for tree in curated.trees:
-            assert len(tree.leaves) == 4
-            rewards = [reward_of(t.outcome) for t in tree.trajectories()]
-            assert rewards == [1.0, 0.0, 1.0, None]
-        figures = curated.figures
-        assert figures["curation/dropped_all_right"] == figures["curation/dropped_all_wrong"] == 3
-        assert figures["curation/tokens_wasted"] == 3 * (4 * 4 + 4 * 3) + 3 * 4
-    assert who.state.position == 18
-    assert who.state.records["t2"].recent == (1.0, 0.0, 1.0)
-
-
-async def test_a_training_loop_needs_one_call_of_the_pool_per_round() -> None:
-    rules = CurationRules(filter=DynamicSamplingFilter())
-    who = TaskCurator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
-    step, rounds = who.step(3, version=0), 0
-    while asks := step.asks():
-        tasks = [ask.task for ask in asks]
-        trees = await scripted().collect(tasks, group_size=4, seed=rounds, sampling=Sampling())
-        for ask, tree in zip(asks, trees, strict=True):
-            step.ended(ask, tree)
-        rounds += 1
-    assert ids(step.finish()) == ["t2", "t5", "t8"]
-    assert rounds == 5
 
 
 async def test_the_gate_replaces_what_dynamic_sampling_drops() -> None:
@@ -697,7 +432,7 @@ async def test_curation_behind_the_gate(mode: Any) -> None:
     assert known.evidence["t1"].misses == 0
 
 
-async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_run() -> None:
+async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_play_step() -> None:
     rules = CurationRules(filter=DynamicSamplingFilter(max_refills=1, min_spread=0.9, short="stop"))
     who = TaskCurator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
     curation = GroupCuration(curator=who, wanted=3)
@@ -711,20 +446,16 @@ async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_run() -> No
     async with gate:
         with pytest.raises(NothingToLearn, match=r"6 groups.*wants 3.*max_refills"):
             await gate.batch()
-    more = CurationRules(filter=DynamicSamplingFilter(oversample=2.0))
-    with pytest.raises(ConfigError, match=r"filter\.oversample.*rollout\.over_provision"):
-        GroupCuration(curator=curator(more), wanted=1)
 
 
 def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:
     who = curator(CurationRules(filter=DynamicSamplingFilter()), group_size=2)
     curation = GroupCuration(curator=who, wanted=1)
     (order,) = curation.tasks(1)
-    ask = CurationRequest(ordinal=0, task=order.task, trajectories=2, max_turns=8)
     kept: list[bool] = []
     scores: tuple[Score, ...] = (lambda s, t, i: 1.0, lambda s, t, i: float(i))
     for score in scores:
-        tree = filled(ask, 0, 0, score)
+        tree = filled(Tree(order.task), 2, 0, 0, score)
         for leaf in tree.leaves:
             curation.hooks.on_finished(RolloutKey(group=0, sample=leaf.sample), tree, leaf)
         state = GroupState(number=0, target=2, started=2, live=0, valid=2, failed=0)
@@ -743,8 +474,7 @@ def test_a_loan_waits_with_its_group_behind_the_gate() -> None:
     for number, score in enumerate(scores):
         (order,) = curation.tasks(1)
         curation.flying = lambda order=order: [order.task]
-        ask = CurationRequest(ordinal=number, task=order.task, trajectories=2, max_turns=8)
-        tree = filled(ask, number, number, score)
+        tree = filled(Tree(order.task), 2, number, number, score)
         curation.hooks.on_finished(RolloutKey(group=number, sample=0), tree, tree.leaves[0])
         assert curation.hooks.on_group(GroupState(number=number, target=2), tree.leaves)
         curation.version = number + 1

@@ -1,4 +1,4 @@
-"""The state of curation across steps: what was learnt of tasks, and what waits for a later step."""
+"""The state of curation across steps, and the source of its tasks."""
 
 from collections.abc import Collection as Names
 from collections.abc import Iterable, Mapping
@@ -7,8 +7,7 @@ from itertools import islice
 
 from agentrl.errors import ConfigError
 from agentrl.rollout.curation.cdas import CdasState
-from agentrl.rollout.curation.collection import StepCollection, carried_over
-from agentrl.rollout.curation.outcomes import GroupOutcome
+from agentrl.rollout.curation.collection import StepCollection
 from agentrl.rollout.curation.record import UNSEEN, TaskStatistics, observe
 from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.curation.sampling import UniformSamplerState, overdue
@@ -37,8 +36,6 @@ class CurationState:
     drawn: Mapping[str, int] = field(default_factory=dict[str, int])
     """The step each task was last drawn in, where a sampler chooses."""
     pool: PoolState = field(default_factory=PoolState)
-    carried: tuple[GroupOutcome, ...] = ()
-    """Complete groups that found no place in their step's batch."""
 
 
 def first_state(rules: CurationRules) -> CurationState:
@@ -63,7 +60,7 @@ def after_step(
     tasks that were drawn, `position` where the stream is, `tasks` how many there are.
     """
     groups = [judged.group for judged in collection.judged]
-    batch = {group.key for group in collection.batch}
+    batch = {group.key for group in collection.kept}
     lent = {loan.group: loan for loan in loans}
     sampler = state.sampler
     if rules.sampler is not None:
@@ -76,8 +73,6 @@ def after_step(
         pool = rules.pool.observe(
             pool, groups, used, version=version, success_above=rules.success_above
         )
-    # A group with a loan would be older next time than the pool's bound allows.
-    waiting = [group for group in collection.surplus if group.key not in lent]
     return replace(
         state,
         steps=state.steps + 1,
@@ -86,16 +81,7 @@ def after_step(
         records=records,
         drawn={**state.drawn, **dict.fromkeys(drawn, state.steps)} if rules.sampler else {},
         pool=pool,
-        carried=tuple(waiting) if rules.filter and rules.filter.surplus_age else (),
     )
-
-
-def usable_carried(
-    rules: CurationRules, state: CurationState, version: int
-) -> tuple[GroupOutcome, ...]:
-    """Return the carried groups that are young enough for a step at `version`."""
-    age = rules.filter.surplus_age if rules.filter else 0
-    return carried_over(state.carried, version=version, max_age=age)
 
 
 def record_of(state: CurationState, task_id: str) -> TaskStatistics:

@@ -7,14 +7,10 @@ threshold is UI-S1's (arXiv 2509.11543).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from math import ceil
 from typing import Literal
 
 from agentrl.errors import AgentrlError
 from agentrl.rollout.curation.outcomes import GroupOutcome, mean
-
-HAIR = 1e-9
-"""Keeps a product that is whole on paper from being rounded up by its last bit."""
 
 Verdict = Literal["kept", "all_right", "all_wrong", "even", "too_easy", "too_few"]
 """`even`: one reward for all that is neither right nor wrong, or less spread than wanted; where
@@ -53,12 +49,6 @@ class DynamicSamplingFilter:
     """Keep groups of one trajectory on purpose, which have no spread to measure."""
     max_refills: int = 9
     """Rounds of requests after the first one of a step."""
-    refill: Literal["missing", "batch"] = "missing"
-    """Ask for the groups that are missing (`missing`), or for a whole batch again (slime, verl)."""
-    oversample: float = 1.0
-    """Groups asked for, over groups needed; more than 1 takes the first to be complete."""
-    surplus_age: int = 1
-    """Versions that a complete group too many may wait for a later step; 0 drops it at once."""
     short: Literal["train", "stop"] = "train"
     """With fewer groups than wanted at the end: train on them, or stop the run (verl)."""
 
@@ -121,18 +111,3 @@ def _why_even(rewards: Sequence[float], rule: DynamicSamplingFilter) -> Verdict:
     if min(rewards) >= rule.right_at:
         return "all_right"
     return "all_wrong" if max(rewards) <= rule.wrong_at else "even"
-
-
-def to_ask(rule: DynamicSamplingFilter | None, *, wanted: int, live: int, rounds: int) -> int:
-    """Return the number of groups to start now.
-
-    `live` groups are kept or still running, `rounds` requests went out before. Without a rule there
-    is one round, of what is wanted.
-    """
-    missing = wanted - live
-    if missing <= 0 or rounds > (rule.max_refills if rule else 0):
-        return 0
-    if rule is None:
-        return missing
-    again = rule.refill == "batch" and rounds > 0
-    return ceil(rule.oversample * (wanted if again else missing) - HAIR)

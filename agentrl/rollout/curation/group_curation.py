@@ -1,4 +1,4 @@
-"""Curation behind a gate, which opens groups, replaces dropped ones and lets surplus wait itself.
+"""Curation of the groups of a scheduler, which opens them and replaces dropped ones.
 
 Groups may begin in one step and end in another, so each counts in the step in which it ends; one
 that is begun again for its age counts again when it ends again. The gate decides how many groups to
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentrl.rollout.curation.collection import JudgedGroup, StepCollection
-from agentrl.rollout.curation.curated_step import CuratedBatch, TaskCurator
 from agentrl.rollout.curation.curator import CurationState, after_step, record_of
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn
 from agentrl.rollout.curation.metrics import StepAccount, figures
@@ -19,6 +18,7 @@ from agentrl.rollout.curation.rules import CurationContext, check
 from agentrl.rollout.curation.state_json import encode
 from agentrl.rollout.curation.steps import kept_share, turn_weights
 from agentrl.rollout.curation.success_pool import SuccessLoan
+from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
 from agentrl.rollout.recorder import KeptGroup
 from agentrl.rollout.scheduler.topology import GroupRequest, GroupState, RolloutHooks, RolloutKey
 from agentrl.store.trajectory_copy import TrajectoryCopy, with_branch, with_members
@@ -41,7 +41,7 @@ class SavedCuration:
 class GroupCuration:
     """Curation of a scheduler's groups: `tasks`, `hooks`, and after each batch `batch`.
 
-    Raises `ConfigError` for rules that only a step without a gate can follow.
+    Raises `ConfigError` for rules that contradict each other.
     """
 
     curator: TaskCurator
@@ -84,7 +84,6 @@ class GroupCuration:
             tasks_per_step=self.wanted,
             tasks=self.curator.source.tasks or 2**63,
             entropies=True,
-            gated=True,
         )
         check(self.curator.rules, around)
         if self.saved_before is not None:
@@ -189,7 +188,6 @@ class GroupCuration:
         curator, before = self.curator, self.curator.state
         collection = StepCollection(
             step=before.steps,
-            wanted=len(self._judged),
             judged=tuple(self._judged),
             rounds=self._rounds,
         )
@@ -207,9 +205,6 @@ class GroupCuration:
         account = StepAccount(
             collection=collection,
             loans=tuple(self._new_loans),
-            abandoned=(),
-            carried_before=(),
-            carried_after=(),
             base=curator.group_size,
             trains=curator.trains,
         )
@@ -333,7 +328,7 @@ class GroupCuration:
         }
         # A loan in a group that waits for a later batch must still find its trajectory then.
         copies = {loan.ref: self.curator.branches[loan.ref] for _, loan in self._loans.values()}
-        self.curator.keep_stored({})
+        self.curator.keep_stored()
         self.curator.branches |= copies
 
 

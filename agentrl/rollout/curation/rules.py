@@ -102,8 +102,6 @@ class CurationContext:
     """True when the engine reports the entropy of what it samples."""
     max_age: int | None = None
     """Oldest version difference at which a token still trains; None without a bound."""
-    gated: bool = False
-    """True when a scheduler opens the groups and keeps those that wait, as in every run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +110,6 @@ class CurationConflict:
 
     holds: Callable[[CurationRules, CurationContext], bool]
     text: str
-
-
-def _first_round(rules: CurationRules, around: CurationContext) -> float:
-    return around.tasks_per_step * (rules.filter.oversample if rules.filter else 1.0)
 
 
 def _caps_turns(rules: CurationRules) -> bool:
@@ -129,10 +123,10 @@ CONFLICTS: tuple[CurationConflict, ...] = (
         "tasks ends; set env.task_limit, or curation.sampler.name: stream",
     ),
     CurationConflict(
-        lambda r, a: r.sampler is not None and a.tasks is not None and a.tasks < _first_round(r, a),
-        "curation.sampler.name draws no task twice in a step, and rollout.tasks_per_step (times "
-        "curation.filter.oversample) is more than there are tasks; lower rollout.tasks_per_step, "
-        "raise env.task_limit, or set curation.sampler.name: stream",
+        lambda r, a: r.sampler is not None and a.tasks is not None and a.tasks < a.tasks_per_step,
+        "curation.sampler.name draws no task twice in a step, and rollout.tasks_per_step is more "
+        "than there are tasks; lower rollout.tasks_per_step, raise env.task_limit, or set "
+        "curation.sampler.name: stream",
     ),
     CurationConflict(
         lambda r, a: r.sampler is None and r.revisit_every is not None,
@@ -221,39 +215,10 @@ CONFLICTS: tuple[CurationConflict, ...] = (
         "curation.allocation.name: fixed",
     ),
     CurationConflict(
-        lambda r, a: (
-            isinstance(r.allocation, DarsAllocator)
-            and r.filter is not None
-            and r.filter.oversample > 1
-        ),
-        "curation.filter.oversample takes the groups that are complete first, and "
-        "curation.allocation.name: dars makes hard tasks complete last, so the ones it spends most "
-        "on would be left behind; set curation.filter.oversample: 1, or another "
-        "curation.allocation.name",
-    ),
-    CurationConflict(
         lambda r, a: r.steps is not None and not a.entropies,
         "curation.steps.name: high_entropy needs the entropy of sampled tokens, which engine.kind "
         "endpoint and vLLM's own sampler do not report; set engine.vllm.sampler: agentrl or "
         "engine.kind: local, or set curation.steps.name: all",
-    ),
-    CurationConflict(
-        lambda r, a: a.gated and r.filter is not None and r.filter.oversample > 1,
-        "curation.filter.oversample asks for more groups than are needed, and in a run "
-        "rollout.over_provision does; leave curation.filter.oversample at 1, and set rollout.mode: "
-        "partial with rollout.over_provision",
-    ),
-    CurationConflict(
-        lambda r, a: a.gated and r.filter is not None and r.filter.refill != "missing",
-        "curation.filter.refill: batch asks for more groups than are missing, and in a run "
-        "rollout.over_provision does; leave curation.filter.refill at missing, and set "
-        "rollout.mode: partial with rollout.over_provision",
-    ),
-    CurationConflict(
-        lambda r, a: a.gated and r.filter is not None and r.filter.surplus_age != 1,
-        "curation.filter.surplus_age bounds how long complete groups wait, and in a run "
-        "rollout.max_age and rollout.max_start_lag do; leave curation.filter.surplus_age at 1, and "
-        "set one of those",
     ),
 )
 """The one list of what cannot be combined. Everything that is not here composes."""

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrl.config.run import RunConfig
-from agentrl.rollout.curation.curated_step import TaskCurator
 from agentrl.rollout.curation.group_curation import GroupCuration, SavedCuration
 from agentrl.rollout.curation.rules import curation_of
 from agentrl.rollout.curation.state_json import decode
+from agentrl.rollout.curation.task_curator import TaskCurator
 from agentrl.rollout.drafts.cache import DraftCache
 from agentrl.rollout.drafts.engine import DraftReuseSettings
 from agentrl.rollout.drafts.runner import DraftingRunner
