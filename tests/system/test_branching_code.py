@@ -19,7 +19,6 @@ from agentrl.rollout.branching.balanced import EntropyBalancedTopology
 from agentrl.rollout.branching.budget import BranchBudget
 from agentrl.rollout.branching.entropy import EntropySignal
 from agentrl.rollout.branching.fixed_topologies import TreeGrpoTopology
-from agentrl.rollout.branching.grow import GrownTree, TreeGrower
 from agentrl.rollout.branching.topology import AnyTopology
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.runtime.scope import run_scope
@@ -27,6 +26,7 @@ from agentrl.runtime.seeds import derive
 from agentrl.trajectory import Finished
 from agentrl_envs.code import CodeEnv
 from benchmarks.letters import END, LetterChat, ids, said
+from benchmarks.tree_grower import GrownTree, TreeGrower
 
 TURN = 1
 TURNS = 4

@@ -28,7 +28,6 @@ from agentrl.rollout.branching.balanced import EntropyBalancedTopology
 from agentrl.rollout.branching.budget import BranchBudget
 from agentrl.rollout.branching.entropy import EntropySignal
 from agentrl.rollout.branching.fixed_topologies import FanOutTopology, TreeGrpoTopology, chains
-from agentrl.rollout.branching.grow import GrownTree, TreeGrower
 from agentrl.rollout.branching.topology import AnyTopology, restore
 from agentrl.rollout.env_replay import ActionHistory, ReplayMismatch, replay
 from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
@@ -37,6 +36,7 @@ from agentrl.task import Split, Task
 from agentrl.testing import ScriptedEnv, ScriptedTurn
 from agentrl.trajectory import Failed, Finished, Tree
 from benchmarks.letters import END, LetterChat
+from benchmarks.tree_grower import GrownTree, TreeGrower
 
 TURN = ord(">")
 TASK = Task(prompt="ab", answer="x", id="task")

@@ -38,9 +38,10 @@ from agentrl.rollout.scheduler.policy import (
 )
 from agentrl.rollout.scheduler.segments import SegmentBudget, SegmentUse, segment_verdict
 from agentrl.rollout.scheduler.staleness import age_histogram, trainable
-from agentrl.rollout.scheduler.topology import GroupState, IndependentRollouts, RootedTopology
+from agentrl.rollout.scheduler.topology import GroupState, IndependentRollouts
 from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all, overdue
 from agentrl.trajectory import Failed, Finished
+from tests.support.rooted_topology import RootedTopology
 
 # --- admission ------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from agentrl.rollout.scheduler.topology import (
     IndependentRollouts,
     RolloutKey,
     RolloutTopology,
-    RootedTopology,
 )
 from agentrl.trajectory import Failed, Finished, Leaf
+from tests.support.rooted_topology import RootedTopology
 
 
 @st.composite

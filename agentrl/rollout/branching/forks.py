@@ -1,7 +1,7 @@
-"""One tree in the making: the topology's state, and the worlds that no episode plays yet.
+"""One tree in the making: the topology's state, and the environments that no episode plays yet.
 
-Two edges begin trajectories around it: `grow.py` alone, `gated.py` behind the gate. A copy that
-cannot be made costs the branch and nothing else: it is recorded, and its place is free again.
+`BranchingTopology` begins the rollouts around it. A copy that cannot be made costs the branch and
+nothing else: it is recorded, and its place is free again.
 """
 
 import asyncio

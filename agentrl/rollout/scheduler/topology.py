@@ -122,19 +122,6 @@ class IndependentRollouts(RolloutTopology):
         return max(0, group.target + self.redundancy - group.started)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootedTopology(RolloutTopology):
-    """A few roots that branch as they go; what is then missing is filled up with fresh ones."""
-
-    roots: int
-
-    def wanted(self, group: GroupState) -> int:
-        """Return the roots at first, and once nothing lives any more, what is missing."""
-        if group.started == 0:
-            return min(self.roots, group.target)
-        return 0 if group.live else max(0, group.target - group.valid - group.failed)
-
-
 def _no_turn(attempt: RolloutKey, tree: Tree) -> None:
     del attempt, tree
 
@@ -169,19 +156,6 @@ class RolloutHooks:
     Asked again when those have ended."""
     on_group: Callable[[GroupState, Sequence[Leaf]], bool] = _every_group
     """A group is complete; False drops it, and another one takes its place."""
-
-
-def plan(tasks: int, group_size: int) -> tuple[RolloutKey, ...]:
-    """Return the first tries of a step, the groups side by side.
-
-    Sample 0 of every task comes before sample 1 of any: when concurrency is short, the first
-    samples compute the prompts that the later ones reuse.
-    """
-    return tuple(
-        RolloutKey(group=group, sample=sample)
-        for sample in range(group_size)
-        for group in range(tasks)
-    )
 
 
 def tries_again(outcome: Outcome, attempt: RolloutKey, *, retries: int) -> bool:
