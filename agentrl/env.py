@@ -11,6 +11,7 @@ from agentrl.message import Message, ToolCall
 from agentrl.task import Split, Task
 
 Info = dict[str, Any]
+"""Facts beside an observation, by name; see `Env` for the well-known keys."""
 ToolSchema = Mapping[str, Any]
 """A JSON schema of a function, as `transformers.utils.get_json_schema` makes it."""
 
@@ -25,9 +26,11 @@ class TurnRequest:
     """Settings of an agent program for one turn: limits below the run's, a rule on calls."""
 
     max_tokens: int | None = None
+    """Largest number of tokens of the turn; None leaves the run's limit."""
     stop: tuple[str, ...] = ()
     """Texts that end the turn; the tokens of the one that did stay in the context."""
     calls: CallRule = "auto"
+    """Rule on tool calls."""
     tool: str = ""
     """The only tool that may be called where a call is required; empty allows any."""
 
@@ -37,11 +40,13 @@ class TurnUsage:
     """Token counts of one turn, and why it ended."""
 
     prompt_tokens: int
-    """Of the context the turn was sampled in."""
+    """Number of tokens of the context the turn was sampled in."""
     completion_tokens: int
+    """Number of sampled tokens."""
     cached_tokens: int = 0
-    """Of the prompt's, those the engine did not have to compute again."""
+    """Number of the prompt's tokens that the engine did not have to compute again."""
     finish: Literal["stop", "length"] = "stop"
+    """Reason for the end: the policy's own end of turn, or a limit on tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Observation:
     """Messages that the agent has not seen yet: those since its last action."""
 
     messages: tuple[Message, ...]
+    """The new messages, in order; never the agent's own."""
     tools: tuple[ToolSchema, ...] | None = None
     """The tools callable from here on; None leaves them as they were. `reset` and a
     conversation begun `anew` always set it."""
@@ -70,6 +76,7 @@ class Action:
     text: str
     """Text outside tool calls."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """Calls, in the order in which they were said."""
     malformed: tuple[str, ...] = ()
     """One error text per tool call that could not be parsed; the agent is answered with it."""
     malformed_text: str = field(default="", compare=False)
@@ -84,13 +91,17 @@ class Action:
 
 
 ConversationCheck = Callable[[Observation], Awaitable[str | None]]
-"""Says why the policy cannot be shown an observation; None when it can."""
+"""Reason why the policy cannot be shown an observation; None when it can."""
 _check: ContextVar[ConversationCheck | None] = ContextVar("agentrl_conversation", default=None)
 
 
 @contextmanager
 def checking_conversations(check: ConversationCheck) -> Generator[None]:
-    """Let the environment ask `conversation_fault` within the block."""
+    """Let the environment ask `conversation_fault` within the block.
+
+    Args:
+        check: Asynchronous function that answers for the policy.
+    """
     token = _check.set(check)
     try:
         yield
@@ -103,6 +114,9 @@ async def conversation_fault(observation: Observation) -> str | None:
 
     For an environment that shows the words of a program, which it can tell so: an observation that
     is returned all the same fails its trajectory.
+
+    Args:
+        observation: The one that is about to be returned.
     """
     check = _check.get()
     return None if check is None else await check(observation)
@@ -117,6 +131,7 @@ class Patch:
     """
 
     action: Action
+    """Action that takes the place of the policy's."""
     hint: str = ""
     """Shown to the policy, and to it alone, so that it thinks in words of its own before the
     action: what it then says outside tool calls is put before the action's text. Empty asks for
@@ -142,19 +157,46 @@ class Env(Protocol):
     """
 
     fork_strategy: ForkStrategy
+    """Strategy of `fork`; `none` for a world that cannot be copied."""
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
-        """Yield the tasks of a split, finitely or not; the same ones for the same seed."""
+        """Yield the tasks of a split, finitely or not; the same ones for the same seed.
+
+        Args:
+            split: Split to yield; every task's own `split` says the same.
+            seed: Seed of the order, and of the tasks where they are drawn.
+        """
         ...
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode on `options["task"]`, or on a train task chosen by `seed`."""
+        """Begin an episode on `options["task"]`, or on a train task chosen by `seed`.
+
+        Args:
+            seed: Seed of the world: equal seeds and tasks open and go on equally.
+            options: `task` is the `Task` to play, `sample` the index of the trajectory within its
+                group, `next` the tasks that come next (see `LooksAhead`). All are optional.
+
+        Returns:
+            The opening observation, which has messages and tools, and an info.
+        """
         ...
 
     async def step(self, action: Action) -> Step:
-        """Answer one assistant message."""
+        """Answer one assistant message.
+
+        Args:
+            action: Action of the agent.
+
+        Returns:
+            Observation, reward, terminated, truncated and info. The reward is a finite number of
+            at most 1e100 either way, paid for this step alone. `terminated` says that the task
+            came to its end, `truncated` that the environment stopped it.
+
+        Raises:
+            RuntimeError: No episode is running: `reset` was not called, or the last one ended.
+        """
         ...
 
     async def fork(self) -> Self:
@@ -162,7 +204,10 @@ class Env(Protocol):
 
         Made as `fork_strategy` says: `native` (the world copies itself, such as a forked
         interpreter), `copy` (plain Python state), `replay` (reset with the same seed and re-run
-        the actions, every observation compared). `none` raises `ForkUnsupported`.
+        the actions, every observation compared).
+
+        Raises:
+            ForkUnsupported: The strategy is `none`, or the world cannot be copied as it is now.
         """
         ...
 
@@ -175,9 +220,14 @@ class BaseEnv:
     """Defaults for environments that need no fork and hold nothing."""
 
     fork_strategy: ForkStrategy = "none"
+    """No fork, unless a subclass has one."""
 
     async def fork(self) -> Self:
-        """Raise `ForkUnsupported`."""
+        """Refuse to be copied.
+
+        Raises:
+            ForkUnsupported: Always.
+        """
         raise ForkUnsupported(
             f"{type(self).__name__} declares fork_strategy={self.fork_strategy!r} and has no fork; "
             "implement fork() and declare how, or train without branching"
@@ -196,10 +246,15 @@ class LooksAhead(Protocol):
     """
 
     looks_ahead: bool
+    """Whether this instance wants to know them."""
 
 
 def looks_ahead(env: object) -> bool:
-    """Return whether an environment wants to know what comes next."""
+    """Return whether an environment wants to know what comes next.
+
+    Args:
+        env: Any object; one without the attribute does not.
+    """
     return isinstance(env, LooksAhead) and env.looks_ahead
 
 
@@ -210,7 +265,11 @@ class GoldPlayer(Protocol):
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
         """Return the next action of a player that solves `task`, having seen these messages.
 
-        `seen` is the conversation so far, the task's own messages first; a pure function of both.
+        A pure function of both.
+
+        Args:
+            task: Task that is played.
+            seen: The conversation so far, the task's own messages first.
         """
         ...
 
@@ -239,7 +298,14 @@ class RecordScorer(Protocol):
     async def rescore(self, task: Task, messages: Sequence[Message]) -> tuple[float, Info]:
         """Return the reward of the last step of an episode that said these messages.
 
-        Info as of that step: `reward_components`. Nothing was reset, and nothing else runs.
+        Nothing was reset, and nothing else runs.
+
+        Args:
+            task: Task that was played.
+            messages: The whole conversation, the opening first.
+
+        Returns:
+            The reward, and the info of that step, such as `reward_components`.
         """
         ...
 
@@ -250,17 +316,32 @@ def rescored_by(env: Env) -> RescoreBy:
     `record`: its `rescore` judges the recorded conversation. `replay`, which is what an environment
     without the attribute gets: its recorded actions are done again in a new world. `never`: neither
     would be right, since an action reaches what is outside of the world, or cannot be repeated.
+
+    Args:
+        env: Environment that the trajectories were played in.
     """
     return getattr(env, "rescore_by", "replay")
 
 
 def say(text: str) -> Action:
-    """Return the action of answering in plain text. Raises `TypeError` for what is none."""
+    """Return the action of answering in plain text.
+
+    Args:
+        text: The whole message.
+
+    Raises:
+        TypeError: The text is no `str`.
+    """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"agentrl.say wants text, got a {type(text).__name__}: {text!r:.80}")
     return Action(text)
 
 
 def call(tool: str, /, **arguments: Any) -> Action:
-    """Return the action of calling one tool."""
+    """Return the action of calling one tool.
+
+    Args:
+        tool: Name of the tool.
+        arguments: Values by parameter, JSON-serialisable.
+    """
     return Action("", (ToolCall("call_0", tool, arguments),))

@@ -12,6 +12,7 @@
         │   └── WorldLost      what held its world is gone; it can be made again elsewhere
         ├── ToolFailure        a tool raised something other than ToolError, or missed a deadline
         ├── SandboxError       the sandbox is gone or broke its protocol
+        ├── VerifierError      a verifier that is not ours gave no verdict
         ├── EngineError        the policy engine raised, or missed a deadline
         │   ├── EngineLost     the engine is gone, with the request; it can be asked for again
         │   └── WeightsUnproven  the engine computes something else than the trainer
@@ -27,23 +28,30 @@ from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 FailureKind = Literal["env", "tool", "sandbox", "verifier", "engine", "cancelled", "stale"]
-"""`stale` had become too old to train: nobody's fault, and no alarm counts it."""
+"""Kind of a failure, as records and metrics name it. `stale` had become too old to train: nobody's
+fault, and no alarm counts it."""
 
 
 class AgentrlError(Exception):
-    """Base of every error agentrl raises on purpose."""
+    """Base of every error that agentrl raises on purpose."""
 
 
 class ConfigError(AgentrlError, ValueError):
-    """A config or an argument is wrong: names the value, the rule and the way out."""
+    """A config or an argument is wrong. The text names the value, the rule and the way out.
+
+    A `ValueError` too. It is no failure of a trajectory: it stops the run.
+    """
 
 
 class CheckError(AgentrlError, AssertionError):
-    """An implementation breaks a promise of its contract."""
+    """An implementation breaks a promise of its contract. The text begins with the promise.
+
+    An `AssertionError` too, so that a test runner counts it as a failed test.
+    """
 
 
 class ForkUnsupported(AgentrlError):
-    """This world cannot be copied as it is now."""
+    """This world cannot be copied as it is now. It is an answer to `fork`, and no failure."""
 
 
 class LearnError(AgentrlError, RuntimeError):
@@ -52,13 +60,14 @@ class LearnError(AgentrlError, RuntimeError):
 
 
 class ToolError(AgentrlError):
-    """Raised by a tool to answer the model with an error it can react to."""
+    """Refusal of a tool: its text is the answer that the model reads and can react to."""
 
 
 class RolloutError(AgentrlError):
     """One trajectory broke. It is recorded as `Failed` and never trains."""
 
     kind: ClassVar[FailureKind]
+    """Kind of the recorded failure; set by every subclass."""
 
 
 class EnvError(RolloutError):
@@ -115,7 +124,11 @@ class CancelledRollout(RolloutError):
 
 @contextmanager
 def first_error() -> Generator[None]:
-    """Raise the first error of a task group as itself, with its own cause."""
+    """Raise the first error of a task group as itself, with its own cause.
+
+    A context manager for `async with asyncio.TaskGroup()`: whatever the group collects into an
+    `ExceptionGroup` leaves the block as the one error that came first, groups in groups too.
+    """
     try:
         yield
     except BaseExceptionGroup as broken:
@@ -135,12 +148,19 @@ def blame(
 ) -> Generator[None]:
     """Attribute whatever escapes this block to `kind`; an error already attributed passes through.
 
-    `deadline` is the key that sets the block's, with its value, for the error of a late one.
-    `limit` is the timeout itself, where what runs in the block may raise a `TimeoutError` of its
-    own, of a socket say: only once it has expired was the deadline missed.
-
     `ConfigError` passes too: a wrong configuration stops the run instead of failing one trajectory
     after another. So does `ForkUnsupported`: it is an answer, and nothing broke.
+
+    Args:
+        kind: Class of the error to raise.
+        what: Description of the work in the block; the error's text begins with it.
+        deadline: Key that sets the block's deadline, with its value, for the error of a late one.
+        limit: Timeout of the block itself, where the work may raise a `TimeoutError` of its own,
+            of a socket say. Only once it has expired was the deadline missed.
+
+    Raises:
+        RolloutError: An error of the class `kind`, caused by the one that escaped. `SystemExit`
+            becomes one as well.
     """
     try:
         yield

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
+"""Speaker of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,9 @@ class Image:
     """An encoded picture, named by its content."""
 
     data: bytes = field(repr=False)
+    """The file's bytes, encoded as `media_type` says."""
     media_type: str = "image/png"
+    """MIME type."""
 
     @property
     def digest(self) -> str:
@@ -23,16 +26,21 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """An image, and where its tokens stand in a sequence of tokens."""
+    """An image, and the places of its tokens in a sequence of tokens."""
 
     image: Image
+    """The picture."""
     start: int
     """Place of its first token."""
     stop: int
     """One past its last token."""
 
     def moved(self, by: int) -> "ImageSpan":
-        """Return the same image so many places further on."""
+        """Return the same image so many places further on.
+
+        Args:
+            by: Number of tokens; negative moves it towards the beginning.
+        """
         return ImageSpan(self.image, self.start + by, self.stop + by)
 
 
@@ -42,11 +50,14 @@ Content = str | tuple[str | Image, ...]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call the agent asked for. `id` is unique within its message."""
+    """One call that the agent asked for."""
 
     id: str
+    """Unique within its message; the answer's `tool_call_id`."""
     name: str
+    """Name of the tool."""
     arguments: Mapping[str, Any]
+    """Values by parameter, as JSON has them: nothing is checked or converted yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +65,15 @@ class Message:
     """One message of a conversation."""
 
     role: Role
+    """Speaker."""
     content: Content
+    """Text, or text and images."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Only on `assistant` messages."""
+    """Calls, in the order in which they are run. Only on `assistant` messages."""
     tool_call_id: str | None = None
-    """Only on `tool` messages: the call this answers."""
+    """Id of the call that this answers. Only on `tool` messages."""
     name: str | None = None
-    """Only on `tool` messages: the tool that answers."""
+    """Name of the tool that answers. Only on `tool` messages."""
 
     @property
     def text(self) -> str:

@@ -6,17 +6,24 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from agentrl.message import ImageSpan
 
 FinishReason = Literal["stop", "length", "aborted"]
+"""Reason for the end of a completion: a stop token or string, a limit on tokens, or `abort`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The distribution tokens are drawn from. Log-probs are taken under exactly this one."""
+    """The distribution tokens are drawn from. Log-probs are taken under exactly this one.
+
+    Raises:
+        ValueError: A value is out of its range.
+    """
 
     temperature: float = 1.0
-    """0 is greedy: the distribution is a point, and its log-prob is 0."""
+    """Divisor of the logits, within [0, 100]. 0 is greedy: the distribution is a point, and its
+    log-prob is 0."""
     top_p: float = 1.0
+    """Mass of the most likely tokens that are kept, within (0, 1]; 1 keeps all."""
     top_k: int = 0
-    """0 keeps the whole vocabulary."""
+    """Number of the most likely tokens that are kept; 0 keeps the whole vocabulary."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature <= 100:
@@ -36,19 +43,21 @@ class GenerateRequest:
     prompt: tuple[int, ...]
     """The whole context as token ids; the engine finds what it already has in its cache."""
     max_new_tokens: int
+    """Largest number of tokens to sample, at least 1."""
     sampling: Sampling = field(default_factory=Sampling)
+    """The distribution to draw from."""
     stop_token_ids: frozenset[int] = frozenset()
-    """The stop token is part of the completion: the policy sampled it."""
+    """Tokens that end the turn. The stop token is part of the completion: the policy sampled it."""
     stop_strings: tuple[str, ...] = ()
-    """Generation ends with the token that completes one; that token is kept."""
+    """Texts that end the turn with the token that completes one; that token is kept."""
     top_logprobs: int = 0
     """Number of alternatives to return per token."""
     entropies: bool = False
     """Whether to return the entropy of the distribution each token was drawn from."""
     seed: int = 0
-    """Same request, same weights, same tokens, whatever else is in the batch. The noise of a token
-    depends on the seed and on its position in the context, so a continued request goes on as if it
-    had never been interrupted."""
+    """Seed of the sampling noise. Same request, same weights, same tokens, whatever else is in the
+    batch. The noise of a token depends on the seed and on its position in the context, so a
+    continued request goes on as if it had never been interrupted."""
     images: tuple[ImageSpan, ...] = ()
     """Images of the prompt, in its order. Every token outside of these is text, whatever its id: a
     policy that samples the id of an image's tokens has said a word, and shown nothing."""
@@ -56,20 +65,28 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """Tokens that the policy sampled, stamped by the engine at the moment of sampling."""
+    """Tokens that the policy sampled, stamped by the engine at the moment of sampling.
+
+    All per-token tuples have one length, but for those that are empty.
+
+    Raises:
+        ValueError: There is not one log-prob and one version per token.
+    """
 
     token_ids: tuple[int, ...]
+    """The sampled tokens; none of the prompt's."""
     logprobs: tuple[float, ...]
-    """Of each token, in nats, under the exact sampling distribution."""
+    """Log-prob of each token, in nats, under the exact sampling distribution."""
     versions: tuple[int, ...]
-    """Of the weights that sampled each token."""
+    """Version of the weights that sampled each token."""
     finish: FinishReason
+    """Reason for the end."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token, `(token id, log-prob)` of the most likely ones, most likely first, under the
     sampling distribution; empty unless asked for."""
     entropies: tuple[float, ...] = ()
-    """Per token, of the sampling distribution it was drawn from, in nats; empty unless asked for,
-    and from an engine that cannot tell."""
+    """Entropy of the distribution each token was drawn from, in nats; empty unless asked for, and
+    from an engine that cannot tell."""
     prompt_cached_tokens: int = 0
     """Number of prompt tokens the engine did not have to compute again."""
 
@@ -96,6 +113,7 @@ class ScoreRequest:
     top_logprobs: int = 0
     """Number of alternatives to return per token."""
     entropies: bool = False
+    """Whether to return the entropy of the distribution at each token."""
     distribution: bool = False
     """Whether to return the whole distribution at the last token."""
     images: tuple[ImageSpan, ...] = ()
@@ -107,15 +125,17 @@ class Scores:
     """Log-probs of tokens under one version of the policy."""
 
     logprobs: tuple[float, ...]
-    """Of each token, in nats, under the exact sampling distribution; -inf for one that cannot be
-    drawn. Empty when the request was aborted."""
+    """Log-prob of each token, in nats, under the exact sampling distribution; -inf for one that
+    cannot be drawn. Empty when the request was aborted."""
     version: int
+    """Version of the weights that scored all of them."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Per token, as in `Completion`."""
     entropies: tuple[float, ...] = ()
-    """Per token, in nats."""
+    """Entropy at each token, in nats; empty unless asked for."""
     distribution: tuple[float, ...] = ()
-    """Log-probs of the whole vocabulary, by token id, at the place of the last token."""
+    """Log-probs of the whole vocabulary, by token id, in nats, at the place of the last token;
+    empty unless asked for."""
 
 
 @runtime_checkable
@@ -130,12 +150,25 @@ class PolicyEngine(Protocol):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn. Cancelling the caller frees the request and returns nothing.
 
-        Raises `ValueError` for a prompt that leaves no room in the context.
+        Args:
+            request: The turn to sample.
+
+        Returns:
+            The sampled tokens; those there are, where the request was aborted.
+
+        Raises:
+            ValueError: The request cannot be served: its prompt leaves no room in the context, or
+                its id is in flight already.
+            EngineError: The engine is closed, or broke.
         """
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
+        """End a request now: its `generate` returns what it has, `finish="aborted"`.
+
+        Args:
+            request_id: Id of the request; one that is not in flight is ignored.
+        """
         ...
 
     async def pause(self) -> None:
@@ -147,9 +180,13 @@ class PolicyEngine(Protocol):
         ...
 
     async def load(self, weights: Any, version: int) -> None:
-        """Take new weights (a state dict, or what the engine documents) and forget cached keys.
+        """Take new weights and forget cached keys.
 
         Requests in flight go on, and their next tokens carry the new version.
+
+        Args:
+            weights: A state dict, or what the engine documents.
+            version: Version of these weights, greater than the one before.
         """
         ...
 
@@ -165,7 +202,16 @@ class ScoringEngine(PolicyEngine, Protocol):
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights now loaded, all under one version.
 
-        `abort`, `pause` and `close` end it with empty log-probs. Raises `ValueError` for tokens
-        that do not fit the context or the vocabulary.
+        `abort`, `pause` and `close` end it with empty log-probs.
+
+        Args:
+            request: The tokens, and the context before them.
+
+        Returns:
+            One log-prob per token of the request.
+
+        Raises:
+            ValueError: The tokens do not fit the context or the vocabulary.
+            EngineError: The engine is closed, or broke.
         """
         ...

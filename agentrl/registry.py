@@ -30,10 +30,13 @@ class EnvSpec:
     """Registry entry of an environment. JSON-able."""
 
     id: str
+    """Name of the form `namespace/Name-v0`."""
     entry_point: str
     """`module:Class`, or what a registered function is called."""
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Default settings."""
     description: str = ""
+    """One line for lists of environments."""
     needs: tuple[str, ...] = ()
     """Functions that report, before it is made, parts that a machine lacks; see `register`."""
 
@@ -52,14 +55,22 @@ def register(
 ) -> None:
     """Give an environment a name of the form `namespace/Name-v0`.
 
-    `entry_point` is `module:Class`, imported when it is made, or a callable that returns an
-    environment; `kwargs` are its defaults and JSON-able. The environment is then in Gymnasium's
-    registry too. Registering the same again changes nothing, so a cell of a notebook can be run
-    twice; another entry point under a known id is a `ConfigError`.
+    The environment is then in Gymnasium's registry too. Registering the same again changes
+    nothing, so a cell of a notebook can be run twice.
 
-    `needs` are functions as `module:name`, each of which is given the config of a run and yields a
-    sentence for every part that this machine lacks. A run asks them before anything heavy is
-    imported. An attribute `needs` of the environment says the same once it is made.
+    Args:
+        id: The name, with its version.
+        entry_point: `module:Class`, imported when it is made, or a callable that returns an
+            environment.
+        kwargs: Default settings, JSON-able.
+        description: One line for lists of environments.
+        needs: Functions as `module:name`, each of which is given the config of a run and yields a
+            sentence for every part that this machine lacks. A run asks them before anything heavy
+            is imported. An attribute `needs` of the environment says the same once it is made.
+
+    Raises:
+        ConfigError: The id has no version or not that form, another entry point has it already,
+            or `kwargs` are not JSON-able.
     """
     if EnvId.parse(id).version is None:
         raise ConfigError(f"environment id {id!r} has no version; register {id + '-v0'!r}")
@@ -92,7 +103,26 @@ def register_tool_env(
     tool_timeout_s: float = 30.0,
     description: str = "",
 ) -> None:
-    """Register a `ToolEnv` made of these parts; `make(id, system=...)` can replace any of them."""
+    """Register a `ToolEnv` made of these parts; `make(id, system=...)` can replace any of them.
+
+    Args:
+        id: Name of the form `namespace/Name-v0`, with its version.
+        tasks: Function of a split and a seed that yields tasks, finitely or not.
+        reward: Function of a task and the whole conversation that scores an episode at its end.
+            It returns a number, a mapping of names to numbers whose sum is the reward, or a
+            `ScoredAnswer`, and may be asynchronous. One that declares a third parameter is handed
+            the `ToolSet` as the episode left it.
+        tools: Functions marked with `@tool`, classes with such methods, or `LateTools`.
+        system: System message; empty for none.
+        gold: Function of a task and the messages so far that returns the next action of a player
+            that solves the task. Demonstrations need it.
+        tool_timeout_s: Deadline of every call, open, fork and close of a tool.
+        description: One line for lists of environments.
+
+    Raises:
+        ConfigError: The id has no version or not that form, or other parts have it already. What
+            is wrong with the parts themselves is raised where they are used.
+    """
     maker = functools.partial(
         ToolEnv,
         tasks=tasks,
@@ -116,8 +146,13 @@ def make(id: str, /, **kwargs: Any) -> Env:
     - `gymnasium:FrozenLake-v1`, one of Gymnasium's, as text; `gymnasium:module:Name-v0` imports
       `module` first, and `gymnasium:module:Class` needs no registration there.
 
-    `kwargs` override the registered ones. Raises `ConfigError` for an unknown id, with the nearest
-    known ones, for settings the environment does not have, and for what is no environment.
+    Args:
+        id: Name of the environment, in one of these forms.
+        kwargs: Settings, over the registered ones.
+
+    Raises:
+        ConfigError: The id is unknown (the text has the nearest known ones), the environment does
+            not have such a setting, or what was made is no environment.
     """
     env_spec, entry_point = _resolve(id)
     maker = import_callable(entry_point) if isinstance(entry_point, str) else entry_point
@@ -147,12 +182,22 @@ def make(id: str, /, **kwargs: Any) -> Env:
 
 
 def spec(id: str) -> EnvSpec:
-    """Return the spec of `id`, in any of the forms `make` takes, without making it."""
+    """Return the spec of an environment without making it.
+
+    Args:
+        id: Name of the environment, in any of the forms that `make` takes.
+
+    Raises:
+        ConfigError: The id is unknown.
+    """
     return _resolve(id)[0]
 
 
 class _Registry(Mapping[str, EnvSpec]):
-    """Every registered environment by id; the only place that writes is `add`."""
+    """Every registered environment by id, those of installed distributions too.
+
+    A mapping to read; `register` alone adds to it, by `add`.
+    """
 
     def __init__(self) -> None:
         self._specs: dict[str, EnvSpec] = {}

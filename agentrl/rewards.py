@@ -15,23 +15,42 @@ def exact_answer(task: Task, messages: Sequence[Message]) -> float:
     """Return 1.0 if the final answer is `task.answer`, compared as text without outer spaces.
 
     The final answer is the last assistant message, or what it marks as the answer: the last
-    `<answer>...</answer>`, the last `\\boxed{...}`, or what follows the last `Answer:`.
+    `<answer>...</answer>`, the last `\\boxed{...}`, or what follows the last `Answer:`. Every other
+    answer, and none, is 0.0.
+
+    Args:
+        task: Task that was played; its `answer` is read as text.
+        messages: The whole conversation.
     """
     ground_truth = str(task.answer).strip()
     return float(any(ground_truth == answer for answer in answers(messages)))
 
 
 def contains_answer(task: Task, messages: Sequence[Message]) -> float:
-    """Return 1.0 if the last assistant message has `task.answer` in it as a whole word."""
-    pattern = re.escape(str(task.answer).strip())
-    match = re.search(rf"(?<!\w){pattern}(?!\w)", last_text(messages))
-    return float(bool(pattern) and match is not None)
+    """Return 1.0 if the last assistant message has `task.answer` in it as a whole word, else 0.0.
+
+    A number is no part of another one: 42 is not in `-42`, `42.5` or `1,420`. A message that lists
+    many words is paid too, so prefer `exact_answer` for training.
+
+    Args:
+        task: Task that was played; its `answer` is read as text, and case counts.
+        messages: The whole conversation.
+    """
+    answer = str(task.answer).strip()
+    before = r"(?<![\w.+\-\u2212])(?<!\d,)" if answer[:1].isdigit() else r"(?<!\w)"
+    after = r"(?!\w)(?![.,]\d)" if answer[-1:].isdigit() else r"(?!\w)"
+    match = re.search(f"{before}{re.escape(answer)}{after}", last_text(messages))
+    return float(bool(answer) and match is not None)
 
 
 def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]], float]:
-    """Return a reward: 1.0 if the answer's last number is within `tolerance` of `task.answer`.
+    """Return a reward function: 1.0 if the answer's last number is near `task.answer`, else 0.0.
 
-    The tolerance is absolute. A marked answer (see `exact_answer`) is read before the whole text.
+    A marked answer (see `exact_answer`) is read before the whole text. The function raises
+    `ValueError` for a task whose answer is no number, which fails the trajectory.
+
+    Args:
+        tolerance: Largest absolute difference that is paid.
     """
 
     def reward(task: Task, messages: Sequence[Message]) -> float:
@@ -45,7 +64,11 @@ def numeric_answer(tolerance: float = 1e-6) -> Callable[[Task, Sequence[Message]
 
 
 def last_text(messages: Sequence[Message]) -> str:
-    """Return the text of the last assistant message, or nothing if there is none."""
+    """Return the text of the last assistant message, or an empty one if there is none.
+
+    Args:
+        messages: The whole conversation.
+    """
     for message in reversed(messages):
         if message.role == "assistant":
             return message.text
@@ -53,7 +76,11 @@ def last_text(messages: Sequence[Message]) -> str:
 
 
 def answers(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the candidates for the final answer: the whole last text, then what it marks."""
+    """Return the candidates for the final answer: the whole last text, then what it marks.
+
+    Args:
+        messages: The whole conversation.
+    """
     text = last_text(messages)
     marked = [
         *(answer for answer in (tagged_answer(text), _boxed(text)) if answer is not None),
@@ -66,6 +93,9 @@ def tagged_answer(text: str) -> str | None:
     """Return the content of the last `<answer>...</answer>` of a text, in linear time.
 
     None without one. A tag opens unless one is open already, and the next closing tag ends it.
+
+    Args:
+        text: Text of any length; tags may be written in capitals.
     """
     start: int | None = None
     answer: str | None = None

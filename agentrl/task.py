@@ -9,12 +9,18 @@ from typing import Any, Literal
 from agentrl.message import Message
 
 Split = Literal["train", "heldout"]
+"""Part of an environment's tasks: to train on, or to evaluate with."""
 SPLITS: tuple[Split, ...] = ("train", "heldout")
+"""Both splits, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem instance. What the policy may see is `prompt`; the rest is for the checker."""
+    """One problem instance. What the policy may see is `prompt`; the rest is for the checker.
+
+    Raises:
+        ValueError: The prompt is empty.
+    """
 
     prompt: str | tuple[Message, ...]
     """A user message, or the opening messages."""
@@ -23,7 +29,9 @@ class Task:
     id: str = ""
     """Unique within its environment; the fingerprint when left empty."""
     split: Split = "train"
+    """Split that the task belongs to."""
     seed: int = 0
+    """Seed of the world of this task, for environments that draw one."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Anything else the checker or the gold player needs; JSON-serialisable."""
     tags: tuple[str, ...] = ()
@@ -37,7 +45,7 @@ class Task:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """Return the opening messages."""
+        """Return the opening messages: `prompt`, a text as one user message."""
         if isinstance(self.prompt, str):
             return (Message("user", self.prompt),)
         return self.prompt
@@ -51,10 +59,14 @@ class Task:
 
 
 def split_of(problem: str, *, heldout_fraction: float = 0.1) -> Split:
-    """Return the split a problem's text falls into, by hash.
+    """Return the split that a problem's text falls into, by hash.
 
     Generators use it beside disjoint seeds: two seeds can produce the same problem, and a problem
     decided by its own text cannot be in both splits.
+
+    Args:
+        problem: Text that is equal for equal problems. The prompt will do.
+        heldout_fraction: Share of all problems to hold out, within [0, 1].
     """
     bucket = int.from_bytes(hashlib.sha256(problem.encode()).digest()[:8], "big") / 2**64
     return "heldout" if bucket < heldout_fraction else "train"

@@ -25,8 +25,11 @@ class ToolContext:
     the model never sees it."""
 
     task_id: str
+    """Id of the task."""
     sample: int
+    """Index of the trajectory within its group."""
     seed: int
+    """Seed of the trajectory's tools: equal for the same task, sample and seed of the episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +37,15 @@ class ToolResult:
     """Result of one call. An `error` is an answer to the model, not a failure of the episode."""
 
     call_id: str
+    """Id of the call that this answers."""
     name: str
+    """Name of the tool."""
     content: Content
+    """Answer, as the model reads it."""
     status: Literal["ok", "error"]
+    """Whether the tool answered, or refused."""
     seconds: float = 0.0
+    """Wall time of the call."""
 
     @property
     def message(self) -> Message:
@@ -55,7 +63,14 @@ class LateTools(ABC):
 
     @abstractmethod
     async def known(self, taken: Collection[str]) -> ToolSource:
-        """Return the source that stands for it, whose tools have none of the names in `taken`."""
+        """Return the source that stands for it.
+
+        Args:
+            taken: Names of the other tools; none of these tools may have one of them.
+
+        Returns:
+            A function marked with `@tool`, or a class that has marked methods.
+        """
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,9 +83,19 @@ def tool(function: F) -> F:
 
     Its name, type hints and Google-style docstring become the schema the model reads. An `Args:`
     section is optional; one that is there describes every parameter. Raise `ToolError` to answer
-    the model with an error; anything else that escapes fails the trajectory.
+    the model with an error; anything else that escapes fails the trajectory. A function that is
+    not `async` runs in a thread. Text, an `Image` and a tuple of both reach the model as they are,
+    any other value as JSON.
 
-    Raises `ConfigError` for what no schema can be made of.
+    Args:
+        function: A function or a method whose parameters all have a name and a type. One of type
+            `ToolContext` is filled in by the environment.
+
+    Returns:
+        The same function.
+
+    Raises:
+        ConfigError: There is no docstring, or a parameter has no name or no type.
     """
     name = function.__qualname__
     if not inspect.getdoc(function):

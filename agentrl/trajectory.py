@@ -11,7 +11,9 @@ from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
 
 Source = Literal["prompt", "sampled", "tool", "template", "forced"]
-"""Origin of a token: the task, the policy, the environment, the chat template, or the runner."""
+"""Origin of a token: the task, the policy, the environment, the chat template, or the runner.
+
+Only a `sampled` token trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,23 +22,33 @@ class Node:
 
     It is its context too, but for nodes that a later one on it has withdrawn. Log-probs and
     versions are there for sampled tokens and only for them.
+
+    Raises:
+        ValueError: Lengths do not agree, or the node withdraws, resumes or shows what its source
+            may not.
     """
 
     parent: int | None
+    """Id of the node before it; None for a root."""
     source: Source
+    """Origin of its tokens."""
     token_ids: tuple[int, ...]
+    """Its tokens; none of the context before it."""
     turn: int
-    """Turns are counted from 0; a prompt belongs to the turn it precedes."""
+    """Number of its turn, counted from 0; a prompt belongs to the turn it precedes."""
     logprobs: tuple[float, ...] = ()
+    """Log-prob of each token, in nats, as the engine returned them; empty unless `sampled`."""
     versions: tuple[int, ...] = ()
+    """Version of the weights that sampled each token; empty unless `sampled`."""
     entropies: tuple[float, ...] = ()
-    """In nats, where the engine reported them."""
+    """Entropy at each token, in nats, where the engine reported them."""
     images: tuple[Image, ...] = ()
+    """Images that it shows, in order."""
     image_spans: tuple[tuple[int, int], ...] = ()
     """First and one past the last of the tokens of each image, within the node; empty where the
     policy cannot see."""
     seconds: float = 0.0
-    """Duration of the event."""
+    """Wall time of the event."""
     tool_status: str = ""
     """For `tool` nodes: `ok` or `error` per call, comma-separated."""
     withdraws: int = 0
@@ -89,6 +101,7 @@ class Finished:
     """The task's own end: the reward is its verdict."""
 
     reward: float
+    """Sum of the rewards of all turns."""
 
 
 Limit = Literal["turns", "tokens", "seconds", "tool_calls", "money", "observation"]
@@ -97,10 +110,12 @@ Limit = Literal["turns", "tokens", "seconds", "tool_calls", "money", "observatio
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """We stopped it; the reward is what it had earned."""
+    """A stop by the runner or the environment; the reward is what it had earned."""
 
     limit: Limit
+    """Limit that was reached."""
     reward: float
+    """Sum of the rewards of the turns so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +123,21 @@ class Failed:
     """Something broke. There is no reward, and nothing here may train."""
 
     kind: FailureKind
+    """Kind of the failure."""
     error: str
+    """Text of the error."""
 
 
 Outcome = Finished | Truncated | Failed
+"""End of a trajectory."""
 
 
 def reward_of(outcome: Outcome) -> float | None:
-    """Return the reward, or None for a failure: failures leave baselines and normalisers."""
+    """Return the reward, or None for a failure: failures leave baselines and normalisers.
+
+    Args:
+        outcome: End of a trajectory.
+    """
     match outcome:
         case Finished(reward) | Truncated(_, reward):
             return reward
@@ -124,7 +146,11 @@ def reward_of(outcome: Outcome) -> float | None:
 
 
 def outcome_name(outcome: Outcome) -> str:
-    """Return an outcome in one word: how it ended, and by what limit or failure."""
+    """Return an outcome in one word: `finished`, `truncated_<limit>` or `failed_<kind>`.
+
+    Args:
+        outcome: End of a trajectory.
+    """
     match outcome:
         case Finished():
             return "finished"
@@ -141,13 +167,17 @@ class Leaf:
     node: int | None
     """Node at which it ended; None when it failed before its prompt was known."""
     outcome: Outcome
+    """Way in which it ended, with its reward."""
     sample: int
     """Index of the trajectory within its group."""
     turn_rewards: tuple[float, ...] = ()
     """Rewards that the environment paid after each turn; their sum is the outcome's reward."""
     components: dict[str, float] = field(default_factory=dict[str, float])
+    """Parts of the reward by name, as the environment told them."""
     seconds: float = 0.0
+    """Wall time of the episode."""
     tool_calls: int = 0
+    """Number of tool calls."""
     root: int | None = None
     """Number of the first trajectory of its group that it grew from; None where it grew from none.
     Two of one root may share no sampled token, when both left it at the prompt."""
@@ -157,37 +187,47 @@ class Leaf:
 class Trajectory:
     """One root-to-leaf path, flattened, in the order things were said.
 
-    All per-token tuples have one length. `jumps` says which tokens are in the context of which.
+    The per-token tuples `token_ids`, `sources`, `turns`, `logprobs`, `versions`, `nodes` and `mask`
+    have one length. `jumps` says which tokens are in the context of which.
     """
 
     task: Task
+    """Task that was played."""
     sample: int
+    """Index within its group."""
     outcome: Outcome
+    """Way in which it ended, with its reward."""
     token_ids: tuple[int, ...]
+    """Every token, in the order in which things were said."""
     sources: tuple[Source, ...]
+    """Origin of each token."""
     turns: tuple[int, ...]
+    """Turn of each token, counted from 0."""
     logprobs: tuple[float, ...]
-    """0.0 where the policy did not sample."""
+    """Log-prob of each token, in nats; 0.0 where the policy did not sample."""
     versions: tuple[int, ...]
-    """-1 where the policy did not sample."""
+    """Version of the weights that sampled each token; -1 where the policy did not sample."""
     nodes: tuple[int, ...]
     """The tree's node of each token; trajectories that share one share its tokens."""
     turn_rewards: tuple[float, ...] = ()
+    """Rewards that the environment paid after each turn."""
     components: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The leaf's."""
+    """Parts of the reward by name, as of the leaf."""
     seconds: float = 0.0
+    """Wall time of the episode."""
     tool_calls: int = 0
+    """Number of tool calls."""
     jumps: tuple[tuple[int, int], ...] = ()
     """Places of tokens that do not follow the token before them, in order, each with the place of
     the token that it follows in its context; -1 where it begins one."""
     images: tuple[ImageSpan, ...] = ()
     """Images among its tokens, in order."""
     root: int | None = None
-    """The leaf's."""
+    """Number of the trajectory that it grew from, as of the leaf."""
 
     @property
     def mask(self) -> tuple[bool, ...]:
-        """True on the tokens the policy sampled, by construction."""
+        """Whether the policy sampled each token, by construction."""
         return tuple(source == "sampled" for source in self.sources)
 
 
@@ -210,10 +250,14 @@ class Tree:
 
     Append-only, and owned by the episodes of its group: forking copies nothing but references to
     images, a branch is a second child. A node costs the same however long its context is.
+
+    Args:
+        task: Task that all of them play.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        """Task that all trajectories play."""
         self._nodes: list[Node] = []
         self._ends: list[_ContextEnd] = []
         self._prompts: dict[tuple[object, ...], int] = {}
@@ -230,7 +274,18 @@ class Tree:
         return tuple(self._leaves)
 
     def add(self, node: Node) -> int:
-        """Append `node` and return its id."""
+        """Append a node and return its id.
+
+        Args:
+            node: Node whose parent is in the tree already.
+
+        Returns:
+            The id: its index in `nodes`.
+
+        Raises:
+            ValueError: The parent is not in the tree, or the node withdraws or resumes what is not
+                there.
+        """
         if node.parent is not None and not 0 <= node.parent < len(self._nodes):
             raise ValueError(f"parent {node.parent} is not one of the tree's {len(self._nodes)}")
         if node.withdraws:
@@ -243,9 +298,15 @@ class Tree:
         return node_id
 
     def share(self, node: Node) -> int:
-        """Return the id of an equal prompt below the same parent, or append `node`.
+        """Return the id of an equal prompt below the same parent, or append the node.
 
         The trajectories of a group open with the same prompt: it is stored once.
+
+        Args:
+            node: Node as for `add`; one that is no `prompt` is always appended.
+
+        Raises:
+            ValueError: As `add` does.
         """
         if (
             node.source == "prompt"
@@ -255,38 +316,73 @@ class Tree:
         return self.add(node)
 
     def end(self, leaf: Leaf) -> None:
-        """Record that a trajectory ended at `leaf.node`."""
+        """Record that a trajectory ended at `leaf.node`.
+
+        Args:
+            leaf: The end.
+
+        Raises:
+            ValueError: That node is not in the tree.
+        """
         if leaf.node is not None and not 0 <= leaf.node < len(self._nodes):
             raise ValueError(f"node {leaf.node} is not one of the tree's {len(self._nodes)}")
         self._leaves.append(leaf)
 
     def node(self, id: int) -> Node:
-        """Return one node."""
+        """Return one node.
+
+        Args:
+            id: Id that `add` or `share` returned.
+        """
         return self._nodes[id]
 
     def path(self, node: int) -> tuple[Node, ...]:
-        """Return the nodes from the root to `node`."""
+        """Return the nodes from the root to `node`.
+
+        Args:
+            node: Id of the last one.
+        """
         return tuple(self._nodes[i] for i in self.path_ids(node))
 
     def path_ids(self, node: int) -> tuple[int, ...]:
-        """Return the ids of the nodes from the root to `node`."""
+        """Return the ids of the nodes from the root to `node`.
+
+        Args:
+            node: Id of the last one.
+        """
         return tuple(reversed([*self._ancestors(node)]))
 
     def tokens(self, node: int) -> tuple[int, ...]:
-        """Return the whole context at `node`, as token ids."""
+        """Return the whole context at `node`, as token ids.
+
+        Args:
+            node: Id of the node that the context ends with.
+        """
         return tuple(token for part in self.context(node) for token in part.token_ids)
 
     def images(self, node: int) -> tuple[ImageSpan, ...]:
-        """Return the images of the context at `node`, with their places in `tokens`."""
+        """Return the images of the context at `node`, with their places in `tokens`.
+
+        Args:
+            node: Id of the node that the context ends with.
+        """
         end = self._ends[node]
         return tuple(end.spans[: end.images])
 
     def image_count(self, node: int) -> int:
-        """Return the number of images that the context at `node` shows."""
+        """Return the number of images that the context at `node` shows.
+
+        Args:
+            node: Id of the node that the context ends with.
+        """
         return self._ends[node].images
 
     def context(self, node: int) -> tuple[Node, ...]:
-        """Return the nodes of the context at `node`: those of its path that it goes on from."""
+        """Return the nodes of the context at `node`: those of its path that it goes on from.
+
+        Args:
+            node: Id of the node that the context ends with.
+        """
         context: list[Node] = []
         at: int | None = node
         while at is not None:
@@ -295,13 +391,22 @@ class Tree:
         return tuple(reversed(context))
 
     def context_nodes(self, node: int) -> int:
-        """Count the nodes of the context at `node`."""
+        """Return the number of nodes of the context at `node`.
+
+        Args:
+            node: Id of the node that the context ends with.
+        """
         return self._ends[node].nodes
 
     def turn_end(self, node: int, turn: int) -> int:
-        """Count the nodes from the root to the end of a turn, on the path to `node`.
+        """Return the number of nodes from the root to the end of a turn, on the path to `node`.
 
-        Raises `ValueError` for a turn that has nothing on it.
+        Args:
+            node: Id of the node that the path ends with.
+            turn: Number of the turn, counted from 0.
+
+        Raises:
+            ValueError: The turn has nothing on that path.
         """
         path = self.path_ids(node)
         for place in range(len(path), 0, -1):
@@ -310,7 +415,11 @@ class Tree:
         raise ValueError(f"turn {turn} is not on the path of {len(path)} nodes to node {node}")
 
     def trajectory(self, leaf: Leaf) -> Trajectory:
-        """Return the path to `leaf` as one flat record."""
+        """Return the path to `leaf` as one flat record.
+
+        Args:
+            leaf: End of a trajectory of this tree.
+        """
         ids = () if leaf.node is None else self.path_ids(leaf.node)
         path = tuple(self._nodes[i] for i in ids)
         sampled = [part.source == "sampled" for part in path]
@@ -415,7 +524,9 @@ class Tree:
 def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int, int], ...]:
     """Return the runs of places, first and one past the last, of the context ending at `last`.
 
-    `jumps` as in `Trajectory`; the context of place -1 is empty.
+    Args:
+        jumps: Pairs as in `Trajectory.jumps`.
+        last: Place of the last token of the context; the context of place -1 is empty.
     """
     starts = [start for start, _ in jumps]
     runs: list[tuple[int, int]] = []

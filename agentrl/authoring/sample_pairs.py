@@ -13,6 +13,12 @@ def sample_pairs(
     """Yield endless pairs of integers between `low` and `high`, both included.
 
     A pair's own text decides its split, so no pair is in both whatever the seeds; pairs repeat.
+
+    Args:
+        split: Split whose pairs to yield.
+        seed: Seed of the order.
+        low: Smallest integer.
+        high: Largest integer.
     """
     rng = random.Random(derive("pairs", split, seed))
     while True:

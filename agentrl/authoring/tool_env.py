@@ -26,7 +26,9 @@ class ScoredAnswer:
     """A reward, and what the step that pays it tells beside it."""
 
     reward: Verdict
+    """The reward, or its named parts."""
     info: Info = field(default_factory=dict[str, Any])
+    """Facts for the info of the episode's last step."""
 
 
 Judged = Verdict | ScoredAnswer
@@ -34,10 +36,11 @@ Reward = (
     Callable[[Task, Sequence[Message]], Judged | Awaitable[Judged]]
     | Callable[[Task, Sequence[Message], ToolSet], Judged | Awaitable[Judged]]
 )
-"""Scores a finished conversation; synchronous ones run in a thread of their own. One that declares
-a third parameter is handed the tools as the episode left them."""
+"""Function of a task and the messages that scores a finished conversation: a number, named parts or
+a `ScoredAnswer`. A synchronous one runs in a thread of its own. One that declares a third parameter
+is handed the `ToolSet` as the episode left it."""
 Tasks = Callable[[Split, int], Iterable[Task]]
-"""Yields the tasks of a split, finitely or not; the same ones for the same seed."""
+"""Function of a split and a seed that yields tasks, finitely or not; equal seeds, equal tasks."""
 
 
 class ToolEnv:
@@ -46,9 +49,24 @@ class ToolEnv:
     The reward function scores the whole conversation once, at its end; every earlier turn pays 0.
     With `max_turns` the conversation also ends, truncated and scored, after so many messages of the
     agent. Calls of one message run in order. Tasks are put into the split they were asked for.
+
+    Args:
+        tasks: Function of a split and a seed that yields tasks.
+        reward: Function of a task and the whole conversation that scores it; see
+            `register_tool_env`.
+        tools: Tools as for `register_tool_env`, or by name: `"module:name"`, and
+            `{"source": "module:name", ...}` with arguments.
+        system: System message; empty for none.
+        gold: Function of a task and the messages so far that returns the next action.
+        tool_timeout_s: Deadline of every call, open, fork and close of a tool.
+        max_turns: Number of messages of the agent after which an episode ends; None sets no end.
+
+    Raises:
+        ConfigError: `max_turns` is below 1, or a tool that is given by name cannot be made.
     """
 
     fork_strategy: ForkStrategy = "native"
+    """Forks copy every tool, by its own `fork` where it has one."""
 
     gold: Callable[[Task, Sequence[Message]], Action]
     """Only there when a gold player was given, so that `isinstance(env, GoldPlayer)` says so."""
@@ -255,7 +273,7 @@ def _number(task: Task, verdict: object, component: str = "") -> float:
     except (TypeError, ValueError):
         raise EnvError(
             f"{_which(component)} of task {task.id!r} is {verdict!r:.80}; return a number from "
-            "every path of the reward function, a mapping of names to numbers, or a Scored"
+            "every path of the reward function, a mapping of names to numbers, or a ScoredAnswer"
         ) from None
 
 

@@ -96,8 +96,15 @@ class ToolSet:
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call.
 
-        An unknown tool, arguments that do not fit and `ToolError` are results of status `error`,
-        worded for the model. Any other exception and a missed deadline raise `ToolFailure`.
+        Args:
+            call: Name and arguments, as the model gave them.
+
+        Returns:
+            The answer. An unknown tool, arguments that do not fit and `ToolError` are answers of
+            status `error`, worded for the model.
+
+        Raises:
+            ToolFailure: The tool raised anything else, or missed its deadline.
         """
         start_s = time.monotonic()
         content, status = await self._answer(call)
@@ -110,7 +117,14 @@ class ToolSet:
         )
 
     def instance(self, kind: type[T]) -> T:
-        """Return the open instance of a class among the sources; `ConfigError` if there is none."""
+        """Return the open instance of a class among the sources.
+
+        Args:
+            kind: The class, or one that it inherits from.
+
+        Raises:
+            ConfigError: No source is of that class.
+        """
         for holder in self._holders:
             if isinstance(holder.instance, kind):
                 return holder.instance

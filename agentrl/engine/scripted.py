@@ -10,9 +10,11 @@ from agentrl.errors import EngineError
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 
 Reply = Callable[[GenerateRequest], Sequence[int]]
-"""Reply to a request, as token ids; the rest of a turn whose first tokens end the prompt."""
+"""Function of a request that returns the reply as token ids; the rest of a turn whose first tokens
+end the prompt."""
 Logprob = Callable[[GenerateRequest, int, int], float]
-"""Log-prob of a token, given its request, place in the completion, and id; entropies too."""
+"""Function of a request, a place in its completion and the token id there that returns a log-prob;
+or an entropy. Both are in nats."""
 Distribution = Callable[[tuple[int, ...]], Sequence[float]]
 """Log-probs of the whole vocabulary after a context; at temperature 0 too."""
 
@@ -35,6 +37,16 @@ class ScriptedEngine:
     for the replies to continue. Ends with `stop` on a stop token, else with `length` at the
     budget; a reply that simply runs out ends with `stop`. Stop strings are ignored: there is no
     text.
+
+    Args:
+        replies: Function from request to reply, or a mapping from prompt to reply, both as token
+            ids.
+        logprob: Log-prob of every token in nats, or a function of a request, the place in the
+            completion and the token id.
+        entropy: Entropy at every token in nats, or such a function.
+        token_s: Time that a token takes.
+        context_tokens: Length of the context; None has no end.
+        version: Version of the weights before anything is loaded.
     """
 
     def __init__(
@@ -47,11 +59,6 @@ class ScriptedEngine:
         context_tokens: int | None = None,
         version: int = 0,
     ) -> None:
-        """Take a function from request to reply, or a mapping from prompt to reply.
-
-        `token_s` is how long a token takes. A prompt the mapping does not know raises
-        `EngineError`.
-        """
         self._replies = replies
         self._logprob = logprob
         self._entropy = entropy
@@ -74,7 +81,13 @@ class ScriptedEngine:
         return self._version
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Play the reply to a request. `ValueError` for a prompt that leaves no room."""
+        """Play the reply to a request.
+
+        Raises:
+            ValueError: The prompt leaves no room, nothing may be sampled, or the id is in flight
+                already.
+            EngineError: The engine is closed, or the mapping has no reply to this prompt.
+        """
         if not self._open:
             raise EngineError("the engine is closed; make a new one")
         room = self._room(request)

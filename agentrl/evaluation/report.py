@@ -22,15 +22,17 @@ class EvaluationReport:
     """The figures of one evaluation, over all tasks and per tag."""
 
     rules: ScoringRules
+    """Threshold of a pass, and the kind of the intervals."""
     overall: EvaluationScores
+    """Figures of all tasks."""
     tags: Mapping[str, EvaluationScores]
-    """Of the tasks with each tag; a task with two tags is in both."""
+    """Figures of the tasks with each tag; a task with two tags is in both."""
     samples: tuple[EvaluationSample, ...]
     """Outcome of every trajectory."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Conditions of the evaluation: two reports are comparable where this is equal."""
     spent: Mapping[str, float] | None = None
-    """Of the budgets, tries that broke among it; None where there are none."""
+    """Amounts spent of each budget, tries that broke among it; None where there are no budgets."""
     stopped: Mapping[str, Any] | None = None
     """Reason for a stop before the last task; None where there was none."""
     scaled: ScalingReport | None = None
@@ -80,9 +82,8 @@ class EvaluationReport:
         """Return the few figures people quote, as JSON.
 
         `pass@1` with its interval (`ci95` for a confidence of 0.95) and the number of tasks `n` it
-        rests on; then every other pass@k, every pass^k, the mean reward and the number of failed
-        trajectories.
-        A figure nobody knows, because every trajectory failed, is null.
+        rests on; then every other pass@k, every pass^k, the mean `reward` and the number of
+        `failed` trajectories. A figure nobody knows, because every trajectory failed, is null.
         """
         one = self.overall.pass_at.get(1)
         reward = self.overall.reward
@@ -123,7 +124,7 @@ class EvaluationReport:
         }
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return a table for people, see `HEADINGS`; every cell is text."""
+        """Return a table for people: figure, value, interval and number of tasks, all as text."""
         rows = [*_estimate_rows(self.overall.estimates, "")]
         if self.scaled is not None:
             estimates = {"one attempt: pass@1": self.scaled.plain, "gain": self.scaled.gain}

@@ -49,12 +49,26 @@ def evaluate(
     The policy is `checkpoint`, or the newest one of the run that `config` describes, or
     `policy.path`. The tasks and the sampling noise are those of the run's own evaluations.
 
-    With `out` every trajectory is kept in that folder as it ends, and `resume` plays only what is
-    missing there, those that broke among it. Raises `ConfigError` naming the keys that changed.
+    Args:
+        config: A YAML file, or a config that was loaded already.
+        overrides: Values by dotted key, laid over the file. They are not looked at where the config
+            was loaded already.
+        checkpoint: Folder of a policy or of a checkpoint.
+        progress: Object that is told of phases and tasks; None shows nothing.
+        out: Folder in which every trajectory is kept as it ends.
+        resume: Play only what is missing in `out`, those that broke among it.
+        endpoint: Server of somebody else's that answers as the policy; the policies of the config
+            are not looked at.
+        player: `gold`, `random`, or `module:function`, which plays in the place of a policy. The
+            function is given the messages so far and the tools, and returns an `Action` or text.
 
-    With `endpoint` the policy is what answers there, and those of the config are not looked at.
-    With `player` there is none: `gold`, `random`, or `module:function`, which is given the messages
-    so far and the tools, and returns an `Action` or text.
+    Returns:
+        Every score with its interval, failed trajectories apart.
+
+    Raises:
+        ConfigError: The config has a problem, there is no policy, arguments do not go together, or
+            `out` holds an evaluation under other keys, which are named.
+        AgentrlError: Something else ended it, such as that every trajectory failed.
     """
     if resume and out is None:
         raise ConfigError("resume (--resume) goes on with the evaluation in out (--out); name it")

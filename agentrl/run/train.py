@@ -100,13 +100,15 @@ class TrainingResult:
     """Result of a run; the same is in its `summary.json`."""
 
     folder: Path
+    """Folder of the run, with its checkpoints, metrics and policy."""
     steps: int
+    """Number of optimiser steps, those before a resume among them."""
     before: Mapping[str, Any]
     """Held-out evaluation of the first policy: `pass@k`, `ci95`, `n` and more."""
     after: Mapping[str, Any]
     """The same of the trained policy."""
     seconds: Mapping[str, float]
-    """Wall time per phase."""
+    """Wall time per phase, in seconds."""
 
 
 def train(
@@ -119,9 +121,27 @@ def train(
 ) -> TrainingResult:
     """Train a policy as `config` says, and evaluate it on held-out tasks before and after.
 
-    `resume` goes on from the newest checkpoint in the run's folder, with every turn that was played
-    since; `cut_damaged` then gives up what lies behind damage in the run's store. Ctrl-C finishes
-    what cannot be left half done, writes a checkpoint and raises `KeyboardInterrupt`.
+    Args:
+        config: A YAML file, or a config that was loaded already; docs/configuration.md has every
+            key.
+        overrides: Values by dotted key, laid over the file, such as `{"run.steps": 200}`. They are
+            not looked at where the config was loaded already.
+        progress: Object that is told of phases and steps; None shows nothing.
+        resume: Go on from the newest checkpoint in the run's folder, with every turn that was
+            played since.
+        cut_damaged: Give up what lies behind damage in the store of a run that is resumed.
+
+    Returns:
+        The folder of the run, and both evaluations.
+
+    Raises:
+        ConfigError: The config has a problem, this machine lacks something it asks for, or the
+            run's folder holds another run. Nothing was trained.
+        LearnError: The trainer cannot go on, such as with a gradient that is not finite.
+        AgentrlError: Something else ended the run, such as too many trajectories that failed, or a
+            store that cannot be used.
+        KeyboardInterrupt: Ctrl-C. What cannot be left half done is finished, and a checkpoint
+            written.
     """
     if cut_damaged and not resume:
         raise ConfigError(

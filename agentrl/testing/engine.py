@@ -38,15 +38,30 @@ async def check_engine(
     timeout_s: float = 60.0,
     is_server: bool = False,
 ) -> tuple[str, ...]:
-    """Prove an engine's promises and return them; raise `CheckError` for a broken one.
+    """Prove an engine's promises and return them.
 
-    Prompts are made of token ids below `vocab_size`. With `context_tokens`, a prompt that fills
-    the context must be refused; with `weights`, the engine must load them (as version + 1, and
-    again while sampling). Every call must end within `timeout_s`. An engine that plays a script
-    must have at least `new_tokens` to say. The engine is closed at the end.
+    An engine that plays a script must have at least `new_tokens` to say. The engine is closed at
+    the end.
 
-    An engine that asks somebody else's server (`is_server`) is let off two promises that it cannot
-    keep: a request that goes on draws noise of its own, and scores are log-probs alone.
+    Args:
+        engine: The engine. One that scores is asked for scores too.
+        vocab_size: Number of tokens; prompts are made of ids below it.
+        context_tokens: Length of the context in tokens. A prompt that fills it must be refused;
+            None does not try.
+        weights: Weights that the engine must load, as version + 1 and while it samples; None does
+            not try.
+        prompt_tokens: Length of the prompts.
+        new_tokens: Length of the completions.
+        timeout_s: Deadline of every call.
+        is_server: Whether it asks somebody else's server. Then it is let off two promises that it
+            cannot keep: a request that goes on draws noise of its own, and scores are log-probs
+            alone.
+
+    Returns:
+        The promises that were proven, in words, such as `abort returns what there is`.
+
+    Raises:
+        CheckError: A promise is broken; the text begins with it.
     """
     check = _Check(
         engine=engine,

@@ -44,14 +44,26 @@ async def check_env(
     grace_s: float = 5.0,
     actions: Sequence[Action] = (),
 ) -> tuple[str, ...]:
-    """Prove an environment's promises and return them; raise `CheckError` for a broken one.
-
-    `episodes` of each split are played, and the first `tasks` of each are compared. The gold
-    player, if there is one, must earn `gold_reward`; doing nothing must earn less. Every call must
-    end within `timeout_s`, and what was started must be gone `grace_s` after close. `actions` are
-    what is done around a fork where there is no gold player.
+    """Prove an environment's promises and return them.
 
     Everything runs in a scope, as it does in a run, and the environment is closed at the end.
+
+    Args:
+        env: The environment.
+        episodes: Number of episodes of each split to play.
+        tasks: Number of tasks of each split to compare.
+        gold_reward: Reward that the gold player, if there is one, must earn; doing nothing must
+            earn less.
+        max_turns: Largest number of turns of an episode.
+        timeout_s: Deadline of every call.
+        grace_s: Time after close in which whatever was started must be gone.
+        actions: Actions to do around a fork where there is no gold player.
+
+    Returns:
+        The promises that were proven, in words, such as `gold scores`.
+
+    Raises:
+        CheckError: A promise is broken; the text begins with it.
     """
     check = _Check(
         env=env,

@@ -16,9 +16,17 @@ _FLOOD_BYTES = 2**20
 
 
 async def check_sandbox(pool: SandboxPool) -> tuple[str, ...]:
-    """Prove a pool's promises and return them; raise `CheckError` for a broken one.
+    """Prove a pool's promises and return them. The pool is closed at the end.
 
-    Give it a pool that has opened nothing yet. The pool is closed at the end.
+    Args:
+        pool: A pool that runs code and has opened nothing yet.
+
+    Returns:
+        The promises that were proven, in words, such as `output is bounded`.
+
+    Raises:
+        CheckError: A promise is broken; the text begins with it.
+        SandboxError: The sandbox broke.
     """
     before = ProcessHoldings.now()
     check = _Check(pool)
@@ -175,7 +183,12 @@ class _Check:
 
 
 class ScriptedSandbox:
-    """A `Sandbox` that runs nothing: it looks each cell up, and keeps files in a dictionary."""
+    """A `Sandbox` that runs nothing: it looks each cell up, and keeps files in a dictionary.
+
+    Args:
+        answers: Results by the code of their cell.
+        commands: Results by their command line, quoted as for a shell.
+    """
 
     def __init__(
         self,
@@ -187,10 +200,16 @@ class ScriptedSandbox:
         self.cells: list[str] = []
         """Every cell so far, those before a fork included."""
         self.files: dict[str, bytes] = {}
+        """Content of every file by its path."""
         self.closed = False
+        """Whether it was closed."""
 
     async def exec(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
-        """Return the answer for `code`; a cell without one is an error."""
+        """Return the answer for `code`; a cell without one is a result of status `error`.
+
+        Raises:
+            SandboxError: The session is closed.
+        """
         self._check_open()
         self.cells.append(code)
         unknown = ExecResult(status="error", error=f"LookupError: no answer for {code!r}")
@@ -205,13 +224,23 @@ class ScriptedSandbox:
         cwd: str = ".",
         timeout_s: float | None = None,
     ) -> RunResult:
-        """Return the answer for `command`, quoted as for a shell; without one it is not found."""
+        """Return the answer for `command`; one without is a result of status `error`.
+
+        Raises:
+            SandboxError: The session is closed.
+        """
         self._check_open()
         line = shlex.join(command)
         return self._commands.get(line, RunResult(status="error", error=f"no answer for {line!r}"))
 
     async def entries(self, path: str = ".") -> tuple[FileEntry, ...]:
-        """Return the entries of a directory, derived from the kept files."""
+        """Return the entries of a directory, derived from the kept files.
+
+        Raises:
+            FileNotFoundError: No kept file lies below the directory.
+            PermissionError: The path leaves the session's directory.
+            SandboxError: The session is closed.
+        """
         self._check_open()
         above = "" if path in ("", ".") else f"{_inside(path).rstrip('/')}/"
         found: dict[str, FileEntry] = {}
@@ -228,19 +257,34 @@ class ScriptedSandbox:
         return tuple(found[name] for name in sorted(found))
 
     async def write(self, path: str, data: bytes) -> None:
-        """Keep a file."""
+        """Keep a file.
+
+        Raises:
+            PermissionError: The path leaves the session's directory.
+            SandboxError: The session is closed.
+        """
         self._check_open()
         self.files[_inside(path)] = data
 
     async def read(self, path: str) -> bytes:
-        """Return a file."""
+        """Return the content of a kept file.
+
+        Raises:
+            FileNotFoundError: No such file was kept.
+            PermissionError: The path leaves the session's directory.
+            SandboxError: The session is closed.
+        """
         self._check_open()
         if _inside(path) not in self.files:
             raise FileNotFoundError(f"no file {path!r}")
         return self.files[path]
 
     async def fork(self) -> Self:
-        """Return a copy."""
+        """Return a copy, with its own cells and files.
+
+        Raises:
+            SandboxError: The session is closed.
+        """
         self._check_open()
         copy = type(self)(self._answers, self._commands)
         copy.cells, copy.files = [*self.cells], {**self.files}
@@ -256,7 +300,12 @@ class ScriptedSandbox:
 
 
 class InMemorySandboxPool:
-    """A `SandboxPool` of scripted sessions, for tests of what uses sandboxes."""
+    """A `SandboxPool` of scripted sessions, for tests of what uses sandboxes.
+
+    Args:
+        answers: Results by the code of their cell.
+        commands: Results by their command line, quoted as for a shell.
+    """
 
     def __init__(
         self,
@@ -266,17 +315,23 @@ class InMemorySandboxPool:
         self._answers = answers
         self._commands = commands
         self.sessions: list[ScriptedSandbox] = []
+        """Every session in the order in which they were opened, forks left out."""
         self.closed = False
+        """Whether it was closed."""
 
     async def open(self) -> ScriptedSandbox:
-        """Return a fresh session."""
+        """Return a fresh session, without files.
+
+        Raises:
+            SandboxError: The pool is closed.
+        """
         if self.closed:
             raise SandboxError("this sandbox pool is closed; open another one")
         self.sessions.append(ScriptedSandbox(self._answers, self._commands))
         return self.sessions[-1]
 
     async def close(self) -> None:
-        """Close every session."""
+        """Close every session that it opened."""
         self.closed = True
         for session in self.sessions:
             await session.close()

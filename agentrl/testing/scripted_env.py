@@ -17,23 +17,35 @@ class ScriptedTurn:
     """Reaction of the environment to one action."""
 
     reply: str = "Go on."
+    """Text of the answer: one message for each call of the action, or one of the user."""
     reward: float = 0.0
+    """Reward of the turn."""
     wants: str | None = None
     """The text that earns the reward; None pays for anything."""
     truncates: bool = False
+    """Whether the episode is stopped here."""
     raises: Exception | None = None
-    """Raised instead of answering."""
+    """Exception to raise instead of an answer."""
     seconds: float = 0.0
-    """Duration of the answer."""
+    """Wall time that the answer takes."""
 
 
 class ScriptedEnv:
     """Plays its turns in order, whatever the agent does, and ends with the last one.
 
-    Its gold player says what each turn wants. `actions` has what the agent did since `reset`.
+    Its gold player says what each turn wants.
+
+    Args:
+        turns: Turns of an episode, at least one.
+        tools: Schemas to open with; a call of any tool is answered with the turn's reply.
+        prompt: Beginning of every task's text.
+
+    Raises:
+        ValueError: There are no turns.
     """
 
     fork_strategy: ForkStrategy = "copy"
+    """Forks are at the same turn."""
 
     def __init__(
         self,
@@ -45,8 +57,9 @@ class ScriptedEnv:
         if not turns:
             raise ValueError("a scripted environment needs at least one turn, got none")
         self.actions: tuple[Action, ...] = ()
+        """Actions of the agent since `reset`."""
         self.opened = 0
-        """How many times `reset` was called without a `close` after it."""
+        """Number of times that `reset` was called without a `close` after it."""
         self._turns = tuple(turns)
         self._tools = tuple(tools)
         self._prompt = prompt
@@ -62,13 +75,22 @@ class ScriptedEnv:
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin the script."""
+        """Begin the script anew.
+
+        Raises:
+            ConfigError: `options["task"]` is no `Task`.
+        """
         task = choose_task(self, seed=seed or 0, options=options or {})
         self.actions, self._running, self.opened = (), True, self.opened + 1
         return Observation(task.messages, tools=self._tools), {}
 
     async def step(self, action: Action) -> Step:
-        """Play the next turn."""
+        """Play the next turn.
+
+        Raises:
+            RuntimeError: No episode is running.
+            Exception: The turn's own, where it has one in `raises`.
+        """
         if not self._running:
             raise RuntimeError("no episode is running; await env.reset() first")
         turn = self._turns[len(self.actions)]

@@ -23,11 +23,22 @@ async def check_tool(
     timeout_s: float = 30.0,
     grace_s: float = 5.0,
 ) -> tuple[str, ...]:
-    """Prove a tool's promises and return them; raise `CheckError` for a broken one.
+    """Prove a tool's promises and return them.
 
-    `calls` are examples that must succeed, in order, on a fresh instance, with results that depend
-    on nothing else. They show that a fork goes on where it was made, and disturbs nobody.
-    Raises `ConfigError` where no schema can be made.
+    Args:
+        source: A function marked with `@tool`, a class that has marked methods, or `LateTools`.
+        calls: Examples that must succeed, in order, on a fresh instance, with results that depend
+            on nothing else. They show that a fork goes on where it was made, and disturbs nobody.
+        timeout_s: Deadline of every call, open, fork and close.
+        grace_s: Time after close in which whatever was started must be gone.
+
+    Returns:
+        The promises that were proven, in words, such as `forks do not interfere`.
+
+    Raises:
+        CheckError: A promise is broken; the text begins with it.
+        ConfigError: No schema can be made of the tool.
+        ToolFailure: The tool raised something other than `ToolError`, or missed a deadline.
     """
     (source,) = await known_tools([source], timeout_s=timeout_s)
     proven = ["the schema is made from types and docstring"]

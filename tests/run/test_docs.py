@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import CO_COROUTINE
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -44,6 +45,7 @@ from tests.support.pages import LANGUAGES, Block, blocks, find, lines_of, names,
 
 ROOT = Path(__file__).parents[2]
 PAGES = {str(page.relative_to(ROOT)): blocks(page, ROOT) for page in pages(ROOT)}
+REFERENCE = "docs/api.md"
 ELSEWHERE = {"docs/tutorial.md": "tests/run/test_tutorial.py"}
 """Pages that another test runs, whole."""
 SMALL = """
@@ -226,6 +228,11 @@ CHECKS: Mapping[str, Callable[[list[str]], None]] = {
 """Commands of others, of which it can be seen that they exist. Running them takes minutes."""
 
 
+def module_of(page: str) -> str:
+    """Return a name for what a page defines: classes are looked up by their module."""
+    return "docs_" + re.sub(r"\W", "_", page)
+
+
 def needs(page: str) -> list[pytest.MarkDecorator]:
     parts = {part for block in PAGES[page] for part in names(block.marks.get("needs", ""))}
     assert parts <= PARTS.keys(), f"{page}: {sorted(parts - PARTS.keys())} are no parts"
@@ -263,10 +270,8 @@ def reader(
             shutil.copytree(request.getfixturevalue("run_folder"), tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("webbrowser.open", id)
-    # A name of its own, because classes defined here are looked up by their module.
-    module = "docs_" + re.sub(r"\W", "_", page)
     monkeypatch.syspath_prepend(tmp_path)
-    yield Reader(capsys, tmp_path, {"__name__": module})
+    yield Reader(capsys, tmp_path, {"__name__": module_of(page)})
     for name, loaded in [*sys.modules.items()]:
         if str(getattr(loaded, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
@@ -287,6 +292,19 @@ def test_the_page_runs(page: str, reader: Reader) -> None:
         except BaseException as error:
             error.add_note(f"in the block at {block.place}")
             raise
+
+
+@pytest.mark.parametrize(
+    ("example", "below"),
+    [pair for pair in pairwise(PAGES[REFERENCE]) if pair[0].language == "python"],
+    ids=lambda block: block.place,
+)
+def test_an_example_of_the_reference_runs_alone(
+    example: Block, below: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who pastes one into a file has no name of another, and sees what the page says."""
+    monkeypatch.chdir(tmp_path)
+    assert run_python(example, {"__name__": module_of(REFERENCE)}) == below.text
 
 
 @pytest.mark.parametrize("page", [page for page, found in PAGES.items() if found])

@@ -56,7 +56,11 @@ def test_braces_may_nest() -> None:
 
 @pytest.mark.parametrize(
     ("text", "score"),
-    [("it is 42.", 1.0), ("142", 0.0), ("42nd", 0.0), ("(42)", 1.0), ("", 0.0)],
+    [
+        *(("it is 42.", 1.0), ("142", 0.0), ("42nd", 0.0), ("(42)", 1.0), ("", 0.0)),
+        *(("it is -42", 0.0), ("42.5", 0.0), ("1,420", 0.0), ("1,42", 0.0), ("3.42", 0.0)),
+        *(("42, or 43", 1.0), ("x = 42", 1.0), ("42%", 1.0)),
+    ],
 )
 def test_contains_answer_wants_a_whole_word(text: str, score: float) -> None:
     assert contains_answer(task("42"), said(text)) == score

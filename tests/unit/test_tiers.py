@@ -13,10 +13,10 @@ from tests.conftest import PARTS
 
 TIERS = ("unit", "system", "run")
 IMPORTS_TRAINING = re.compile(
-    r"^ *from agentrl(?:\.training)? import (?:\([^)]*|[^#\n]*)\b(?:train|warmstart)\b",
+    r"^ *from agentrl(?:\.run\.train)? import (?:\([^)]*|[^#\n]*)\b(?:train|warmstart)\b",
     re.MULTILINE,
 )
-CALLS_TRAINING = re.compile(r"\b(?:agentrl|(?<!_)training)\.(?:train|warmstart)\(")
+CALLS_TRAINING = re.compile(r"\b(?:agentrl|(?<!_)run\.train)\.(?:train|warmstart)\(")
 """What starts a training run, as it is imported or called."""
 IMPORTS_TESTS = re.compile(r"^ *(?:from|import) (tests\.\w+)", re.MULTILINE)
 
