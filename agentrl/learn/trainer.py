@@ -348,7 +348,7 @@ class PolicyTrainer:
         if newest > self.version:
             raise LearnError(
                 f"a token was sampled by version {newest}, and the trainer is at {self.version}; "
-                "load the engine with Trainer.weights() and Trainer.version before rollouts"
+                "load the engine with the trainer's weights() and version before rollouts"
             )
 
     @property

@@ -1,6 +1,6 @@
 """Leases on what this process holds outside its memory, so that it is removed when we cannot.
 
-    with Lease.take("directory", f"/tmp/agentrl-sandbox-{new_mark()}") as lease:
+    with ResourceLease.take("directory", f"/tmp/agentrl-sandbox-{new_mark()}") as lease:
         os.mkdir(lease.name)        # a kill -9 from here on: a reaper deletes it
         ...
         remove_tree(lease.name)     # gone first, forgotten after

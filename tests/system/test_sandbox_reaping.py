@@ -395,11 +395,11 @@ def test_a_killed_reaper_is_replaced_at_the_next_lease(place: Path) -> None:
     with running(place) as owner:
         first = the_reaper(place)
         os.kill(first, signal.SIGTERM)
-        owner.do("Lease.take('process', new_mark()).release()")
+        owner.do("ResourceLease.take('process', new_mark()).release()")
         assert the_reaper(place) == first
         os.kill(first, signal.SIGKILL)
         until(lambda: not record.is_locked(owner.folder / "reaper"), "the reaper is dead")
-        owner.do("Lease.take('process', new_mark()).release()")
+        owner.do("ResourceLease.take('process', new_mark()).release()")
         assert the_reaper(place) != first
         owner.kill()
         until(lambda: not owner.left(), "all is gone")

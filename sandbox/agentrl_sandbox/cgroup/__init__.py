@@ -1,6 +1,6 @@
 """Cgroups, host side: bounds on whole trees of processes, where this machine permits them.
 
-    cgroups = Cgroups.find()                          # None where they are not permitted
+    cgroups = CgroupRoot.find()                          # None where they are not permitted
     pool = cgroups.make("pool-1", pool_bounds(...))   # everything a supervisor ever starts
     group = pool.make("session-1", session_bounds(limits))
     group.add(host_pid(pidfd))                        # whatever it starts from now on stays inside
