@@ -88,9 +88,10 @@ test-all: dev ## Run every test, with all examples of a property; half an hour o
 fuzz: dev ## Say hostile words on every way in for ten minutes; FUZZ_S=60 for one
 	AGENTRL_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -n0 -s tests/run/test_fuzz.py
 
-check: dev ## Check format, lint and types
+check: dev ## Check format, lint, names and types
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/python .ci/language.py --hold .
 	$(BIN)/pyright
 
 format: dev ## Format the code and mend what the linter can mend
