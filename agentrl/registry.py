@@ -86,7 +86,7 @@ def register(
         env_spec.to_json()
     except TypeError as error:
         raise ConfigError(
-            f"{id}: kwargs must be JSON-able, and {error}; bind other values with "
+            f"{id}: kwargs must be JSON-serialisable, but {error}; bind other values with "
             "functools.partial and register that"
         ) from error
     _registry.add(env_spec, entry_point)
@@ -161,21 +161,23 @@ def make(id: str, /, **kwargs: Any) -> Env:
         inspect.signature(maker).bind(**settings)
     except TypeError as error:
         names = ", ".join(inspect.signature(maker).parameters) or "none"
-        raise ConfigError(f"{id}: {error}; the settings of this environment are: {names}") from None
+        raise ConfigError(
+            f"{id}: {error}; the keyword arguments of this environment are: {names}"
+        ) from None
     try:
         env = maker(**settings)
     except SystemExit as error:  # else it would end the run, and well
         raise ConfigError(
-            f"{id} called sys.exit({error.code!r}) when it was made; raise an error instead"
+            f"{id} called sys.exit({error.code!r}) when it was created; raise an error instead"
         ) from error
     if not isinstance(env, Env):  # pyright: ignore[reportUnnecessaryIsInstance]
         members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")
         missing = ", ".join(name for name in members if not hasattr(env, name))
         gymnasium = sys.modules.get("gymnasium")
         if gymnasium is not None and isinstance(env, gymnasium.Env):
-            raise ConfigError(f"{id} made a gymnasium.Env; name it gymnasium:{id}")
+            raise ConfigError(f"{id} created a gymnasium.Env; name it gymnasium:{id}")
         raise ConfigError(
-            f"{id} made a {type(env).__name__}, which lacks {missing}; implement agentrl.Env "
+            f"{id} created a {type(env).__name__}, which lacks {missing}; implement agentrl.Env "
             "(agentrl.env.BaseEnv has defaults for fork and close)"
         )
     return env
@@ -210,7 +212,7 @@ class _Registry(Mapping[str, EnvSpec]):
             raise ConfigError(
                 f"{env_spec.id} is registered twice: as {entry.entry_point} {dict(entry.kwargs)} "
                 f"and as {env_spec.entry_point} {dict(env_spec.kwargs)}; give one of them another "
-                f"name or the next version, such as {EnvId.parse(env_spec.id).name}-v9"
+                f"name or a new version, such as {EnvId.parse(env_spec.id).name}-v9"
             )
         self._specs[env_spec.id] = env_spec
         self._entry_points[env_spec.id] = entry_point
@@ -243,7 +245,8 @@ class _Registry(Mapping[str, EnvSpec]):
                 self._asked = False
                 raise ConfigError(
                     f"the environments of {point.dist.name if point.dist else point.value!r} "
-                    f"({point.value}) cannot be imported: {error}; fix or uninstall it"
+                    f"({point.value}) cannot be imported: {error}; fix or uninstall that "
+                    "distribution"
                 ) from error
             register_envs()
 
@@ -259,10 +262,10 @@ class _Registry(Mapping[str, EnvSpec]):
         near = get_close_matches(str(wanted).lower(), by_lower, n=3, cutoff=0.5)
         if near:
             ids = [by_lower[key] for key in near]
-            return f"the nearest known ids are {ids}; name one of your own as module:Class"
+            return f"the most similar ids are {ids}; name your own environment as module:Class"
         return (
-            f"{len(self._specs)} are known (agentrl envs lists them); register yours with "
-            "agentrl.register, or name it as module:Class"
+            f"{len(self._specs)} environments are registered (agentrl envs lists them); register "
+            "yours with agentrl.register, or name it as module:Class"
         )
 
     def __getitem__(self, id: str) -> EnvSpec:

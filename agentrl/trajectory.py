@@ -76,7 +76,7 @@ class Node:
         if counts != want:
             raise ValueError(
                 f"a {self.source} node of {len(self.token_ids)} tokens has {counts[0]} log-probs, "
-                f"{counts[1]} versions, wanted {want[0]} of each; pass what the engine returned"
+                f"{counts[1]} versions, expected {want[0]} of each; pass what the engine returned"
             )
         if self.entropies and len(self.entropies) != len(self.token_ids):
             raise ValueError(

@@ -47,7 +47,7 @@ def checked_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
                 what = f"it yielded {_shown(task)}; yield agentrl.Task(prompt=..., answer=...)"
                 raise _broken(env, "tasks", TASKS_ARE_TASKS, what)
             if task.split != split:
-                what = f"task {task.id!r} of {split!r} says {task.split!r}"
+                what = f"task {task.id!r} of split {split!r} has split {task.split!r}"
                 raise _broken(env, "tasks", TASKS_KNOW_THEIR_SPLIT, what)
             if (fault := _text_fault(task)) is not None:
                 raise _broken(env, "tasks", TASKS_HAVE_TEXTS, fault)
@@ -72,8 +72,8 @@ def checked_opening(env: Env, returned: object) -> tuple[Observation, Info]:
             env,
             "reset",
             RESET_OPENS,
-            f"there are {len(opening.messages)} messages and tools={opening.tools}; tools=() says "
-            "that there are none",
+            f"there are {len(opening.messages)} messages and tools={opening.tools}; use tools=() "
+            "if there are no tools",
         )
     return opening, info
 
@@ -90,7 +90,7 @@ def checked_step(env: Env, returned: object) -> Step:
             raise _broken(env, "step", STEP_RETURNS, f"{name} is {_shown(part)}")
     observation, reward = parts[:2]
     if (fault := reward_fault(reward)) is not None:
-        raise _broken(env, "step", REWARDS_ARE_FINITE, f"a step paid {fault}")
+        raise _broken(env, "step", REWARDS_ARE_FINITE, f"the reward of a step is {fault}")
     _check_messages(env, "step", STEP_RETURNS, observation)
     return cast("Step", returned)
 
@@ -104,8 +104,8 @@ def reward_fault(reward: float) -> str | None:
     elif math.isfinite(reward):
         text = f"{reward:g}"
     else:
-        return f"{reward}, and a reward must be a finite number"
-    return f"{text}, and a reward may be {REWARD_MAX:g} at most, either way"
+        return f"{reward}, but a reward must be a finite number"
+    return f"{text}, but a reward may be at most {REWARD_MAX:g} in absolute value"
 
 
 def missing_tasks(env: Env, split: Split) -> str:
@@ -163,7 +163,7 @@ def _text_fault(task: Task) -> str | None:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             return f"{field} of task {task.id!r} is {_shown(name)}; give text"
         if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
-            return f"{field} of task {task.id!r} has half a character (a lone surrogate) in it"
+            return f"{field} of task {task.id!r} contains a lone surrogate"
     return None
 
 

@@ -23,9 +23,8 @@ class EnvId:
         match = _ID.fullmatch(text)
         if match is None:
             raise ConfigError(
-                f"environment id {text!r} is not of the form namespace/Name-v0 "
-                "(letters, digits, '_', '.', '-'), such as demo/Multiply-v0; name a class as "
-                "module:Class"
+                f"environment id {text!r} does not have the form namespace/Name-v0 (letters, "
+                "digits, '_', '.', '-'), such as demo/Multiply-v0; name a class as module:Class"
             )
         version = match["version"]
         return cls(name=match["name"], version=None if version is None else int(version))

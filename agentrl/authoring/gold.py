@@ -47,9 +47,9 @@ async def play_gold(
     """
     if not isinstance(env, GoldPlayer):
         raise ConfigError(
-            f"{type(env).__name__} has no gold player; give it a method "
-            "gold(task, seen) -> Action, pass gold=... to register_tool_env, or begin with a model "
-            "that needs no demonstrations: policy.path, without policy.make and warmstart"
+            f"{type(env).__name__} has no gold player; add a method gold(task, seen) -> Action, "
+            "pass gold=... to register_tool_env, or start from a model that needs no "
+            "demonstrations: policy.path, without policy.make and warmstart"
         )
 
     async def gold(new: Observation, seen: tuple[Message, ...]) -> Action:
@@ -70,7 +70,7 @@ def gold_action(env: GoldPlayer, task: Task, seen: Sequence[Message]) -> Action:
         return action
     place = function_place(env.gold)
     raise ContractError(
-        f"gold returns an Action: for task {task.id!r} it returned {action!r:.80}; return "
+        f"gold must return an Action, but for task {task.id!r} it returned {action!r:.80}; return "
         "agentrl.say(text) or agentrl.call(tool, argument=...)" + (f"; at {place}" if place else "")
     )
 

@@ -13,11 +13,11 @@ from agentrl.message import Message, ToolCall
 from agentrl.runtime.json_limits import read_json
 
 HELP = """\
-Type a call, such as  search(query="tides", most=3)
-or as JSON,           {"name": "search", "arguments": {"query": "tides"}}
-Several calls of one turn stand in one line, with ; between.
-Anything else is said as it stands: an answer, say. A line of only . says nothing.
-/tools what can be called   /skip this task   /leave for good   /help"""
+Type a tool call, such as  search(query="tides", most=3)
+or as JSON,                {"name": "search", "arguments": {"query": "tides"}}
+Separate several calls of one turn with ; on one line.
+Anything else is sent as a text message, such as an answer. A line with only . sends no text.
+/tools list the tools   /skip this task   /leave the session   /help"""
 
 
 class TaskSkipped(AgentrlError):
@@ -86,16 +86,16 @@ class TerminalPlayer:
                 case "/help":
                     self._show(HELP)
                 case "/tools":
-                    self._show("\n".join(map(signature, self._tools)) or "nothing can be called")
+                    self._show("\n".join(map(signature, self._tools)) or "there are no tools")
                 case "/skip":
                     raise TaskSkipped("this task was skipped")
                 case "/leave":
-                    raise PlayerLeft("the person left")
+                    raise PlayerLeft("the player left")
                 case _:
                     try:
                         return typed_action(line, [_name(tool) for tool in self._tools])
                     except ValueError as error:
-                        self._show(f"{error}; /help shows how")
+                        self._show(f"{error}; type /help for help")
 
     def _shown(self, message: Message) -> str:
         """Return a message as text, its pictures as files to look at."""
@@ -128,7 +128,7 @@ def typed_action(line: str, tools: Sequence[str]) -> Action:
         calls = _of_python(line)
     for name, _ in calls:
         if name not in tools:
-            raise ValueError(f"there is no tool {name!r}; there are {', '.join(tools)}")
+            raise ValueError(f"there is no tool {name!r}; the tools are {', '.join(tools)}")
     return Action(
         "",
         tuple(ToolCall(f"call_{i}", name, arguments) for i, (name, arguments) in enumerate(calls)),
@@ -156,24 +156,24 @@ def _of_json(line: str) -> tuple[str, dict[str, Any]]:
         call = read_json(line)
         return str(call["name"]), dict(call.get("arguments", {}))
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"this is no call in JSON: {error!r}") from error
+        raise ValueError(f"this is not a tool call in JSON: {error!r}") from error
 
 
 def _of_python(line: str) -> list[tuple[str, dict[str, Any]]]:
     try:
         body = ast.parse(line).body
     except SyntaxError as error:
-        raise ValueError(f"this cannot be read as a call: {error.msg}") from error
+        raise ValueError(f"this cannot be parsed as a tool call: {error.msg}") from error
     calls: list[tuple[str, dict[str, Any]]] = []
     for statement in body:
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError("a call names its arguments: tool(argument=value)")
+            raise ValueError("arguments of a tool call must be named: tool(argument=value)")
         arguments: dict[str, Any] = {}
         for keyword in call.keywords:
             try:
                 arguments[str(keyword.arg)] = ast.literal_eval(keyword.value)
             except (ValueError, TypeError) as error:
-                raise ValueError(f"{keyword.arg} is no plain value: {error}") from error
+                raise ValueError(f"{keyword.arg} is not a literal value: {error}") from error
         calls.append((call.func.id, arguments))
     return calls

@@ -32,6 +32,6 @@ def choose_task(env: HasTasks, *, seed: int, options: Mapping[str, Any]) -> Task
     pool = list(islice(env.tasks("train", seed=derive("reset", seed)), _POOL))
     if not pool:
         raise ConfigError(
-            f"{type(env).__name__} has no train tasks; its tasks('train', seed) must yield some"
+            f"{type(env).__name__} has no train tasks; tasks('train', seed) must yield at least one"
         )
     return pool[derive("choice", seed) % len(pool)]

@@ -83,7 +83,9 @@ class ToolEnv:
         max_turns: int | None = None,
     ) -> None:
         if max_turns is not None and max_turns < 1:
-            raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
+            raise ConfigError(
+                f"max_turns must be at least 1, got {max_turns}; use None for no limit"
+            )
         self._tasks = tasks
         self._reward = reward
         self._reward_sees_tools = _required_parameters(reward) > 2
@@ -257,7 +259,7 @@ def checked_reward(task: Task, reward: float, *, component: str = "") -> float:
     if (fault := reward_fault(reward)) is None:
         return reward
     raise EnvError(
-        f"{_which(component)} of task {task.id!r} is {fault}, so fix the reward function for this "
+        f"{_which(component)} of task {task.id!r} is {fault}; fix the reward function for this "
         "task's answer"
     )
 

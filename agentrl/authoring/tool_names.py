@@ -25,7 +25,7 @@ def named_tool(given: ToolSource | LateTools | str | Mapping[str, Any]) -> ToolS
     source = settings.pop(_SOURCE, None)
     if not isinstance(source, str):
         raise ConfigError(
-            f"a tool is given as {dict(given)}, without what it is; add "
+            f"a tool is given as {dict(given)}, without its source; add "
             '`source: "module:name"`, such as `source: agentrl_tools.mcp:mcp_tools`'
         )
     make = cast("Callable[..., ToolSource | LateTools]", import_callable(source))

@@ -83,8 +83,8 @@ def signature_of(function: Callable[..., Any]) -> ToolSignature:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         raise ConfigError(
-            f"tool {function.__qualname__}: a type of its signature is unknown ({error}); "
-            "import the type at run time, where the tool is defined"
+            f"tool {function.__qualname__}: a type in its signature cannot be resolved ({error}); "
+            "import the type at run time in the module that defines the tool"
         ) from error
     typed = [p.replace(annotation=hints[p.name]) for p in model_parameters(function)]
     return ToolSignature(
@@ -149,13 +149,13 @@ def _documented(signature: ToolSignature) -> str:
     for name in names:
         if name not in described:
             raise ConfigError(
-                f"{where}: the Args section of its docstring leaves out {name!r}; "
-                f"add a line `{name}: what it means`, or remove the section"
+                f"{where}: the Args section of its docstring does not describe {name!r}; add a "
+                f"line `{name}: description`, or remove the section"
             )
     for name in described.keys() - set(names) - set(signature.context_names):
         near = get_close_matches(name, names, n=1)
         raise ConfigError(
-            f"{where}: the Args section of its docstring describes {name!r}, which is no "
+            f"{where}: the Args section of its docstring describes {name!r}, which is not a "
             f"parameter; {f'did you mean {near[0]!r}?' if near else f'it has {names}'}"
         )
     return doc

@@ -54,8 +54,8 @@ def signatures_of(sources: Sequence[ToolSource]) -> dict[str, ToolSignature]:
         for name, function in _functions(source).items():
             if name in signatures:
                 raise ConfigError(
-                    f"two tools are called {name!r}, the second in {_label(source)}, and the model "
-                    "calls tools by name; rename one of them or leave one out"
+                    f"two tools are named {name!r}, the second in {_label(source)}, but tool names "
+                    "must be unique; rename or remove one of them"
                 )
             signatures[name] = signature_of(function)
     return signatures
@@ -129,7 +129,7 @@ class ToolSet:
             if isinstance(holder.instance, kind):
                 return holder.instance
         raise ConfigError(
-            f"{kind.__qualname__} is not among these tools; put the class into tools=[...]"
+            f"{kind.__qualname__} is not among these tools; add the class to tools=[...]"
         )
 
     async def fork(self) -> Self:
@@ -215,8 +215,8 @@ class _ToolHolder:
             return _ToolHolder.around(copy.deepcopy(self.instance))
         except (TypeError, copy.Error) as error:
             raise ForkUnsupported(
-                f"tool {type(self.instance).__name__} holds what copy.deepcopy cannot copy "
-                f"({error}); give it `async def fork(self)` that returns an independent copy"
+                f"tool {type(self.instance).__name__} holds something that copy.deepcopy cannot "
+                f"copy ({error}); add `async def fork(self)` that returns an independent copy"
             ) from error
 
     async def close(self) -> None:
@@ -237,21 +237,21 @@ def _functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
         owner = cast("functools.partial[Any]", owner).func
     if not isinstance(owner, type):
         raise ConfigError(
-            f"{_label(source)} is no tool; write @agentrl.tool above the function, or pass a class "
-            "whose methods have it (functools.partial(Class, ...) to give it arguments)"
+            f"{_label(source)} is not a tool; add @agentrl.tool to the function, or pass a class "
+            "whose methods have it (functools.partial(Class, ...) to set its arguments)"
         )
     names = dict.fromkeys(name for base in reversed(owner.__mro__) for name in vars(base))
     functions = {name: getattr(owner, name) for name in names if is_tool(getattr(owner, name))}
     if not functions:
         raise ConfigError(
-            f"class {owner.__qualname__} has no tool; write @agentrl.tool above the methods the "
+            f"class {owner.__qualname__} has no tool; add @agentrl.tool to the methods that the "
             "model may call"
         )
     for name in ("open", "fork", "close"):
         hook = getattr(owner, name, None)
         if hook is not None and not is_tool(hook) and not inspect.iscoroutinefunction(hook):
             raise ConfigError(
-                f"{owner.__qualname__}.{name} is a hook of a tool and is awaited; write "
+                f"{owner.__qualname__}.{name} is a hook of a tool and must be asynchronous; write "
                 f"`async def {name}`, or mark it with @tool if the model may call it"
             )
     return functions
@@ -295,7 +295,7 @@ def _content(value: object) -> Content:
             # Its text would be an address, another one each time.
             raise TypeError(
                 f"the tool returned a value of type {kind.__name__}, which is neither text nor "
-                "JSON; return what the model shall read, or give the class a __str__"
+                "JSON; return what the model should read, or add a __str__ to the class"
             ) from None
         return str(value)
 

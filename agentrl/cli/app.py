@@ -45,7 +45,7 @@ COMMANDS = "agentrl.commands"
 
 app = typer.Typer(
     name="agentrl",
-    help="Train tool-using language models by reinforcement learning over many turns.",
+    help="Train tool-using language-model agents with multi-turn reinforcement learning.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -90,7 +90,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     debug: Annotated[
-        bool, typer.Option(DEBUG, help="Show the traceback of an error; may stand anywhere.")
+        bool,
+        typer.Option(
+            DEBUG, help="Show the traceback of an error; valid anywhere on the command line."
+        ),
     ] = False,
     version: Annotated[
         bool,
@@ -104,11 +107,11 @@ def options(
             "--markdown",
             callback=_show_reference,
             is_eager=True,
-            help="Print every command, as the tables of the documentation.",
+            help="Print the reference of every command as Markdown.",
         ),
     ] = False,
 ) -> None:
-    """Train tool-using language models by reinforcement learning over many turns."""
+    """Train tool-using language-model agents with multi-turn reinforcement learning."""
     del debug, version, reference
 
 
@@ -118,7 +121,7 @@ def add_commands() -> None:
         try:
             app.add_typer(point.load(), name=point.name)
         except ImportError as error:
-            show_error(ImportError(f"the command {point.name!r} is left out: {error}"))
+            show_error(ImportError(f"the command {point.name!r} is not available: {error}"))
 
 
 def _is_key_option(argument: str) -> bool:
@@ -141,7 +144,7 @@ def main() -> None:
         name, _, value = key.removeprefix("--").partition("=")
         show_error(
             ConfigError(
-                f"{key} is no option: keys of a config are set without dashes, as "
+                f"{key} is not an option: set config keys without leading dashes, as "
                 f"{name}={value or 'VALUE'}"
             )
         )
@@ -157,6 +160,9 @@ def main() -> None:
         if debug or (error.filename is None and error.errno not in FULL):
             raise
         place = "" if error.filename is None else f"{error.filename}: "
-        rule = "check that the place exists, that you may use it, and that the disk has room"
+        rule = (
+            "check that the path exists, that you have permission to use it, and that the disk is "
+            "not full"
+        )
         show_error(error, f"{place}{error.strerror}; {rule}")
         sys.exit(2)

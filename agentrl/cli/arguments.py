@@ -9,13 +9,13 @@ import typer
 from agentrl.errors import ConfigError
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file (YAML).")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="Config file (YAML).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, such as run.steps=20."),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Config overrides, such as run.steps=20."),
 ]
 EnvKwargs = Annotated[
-    str, typer.Option(help="Keyword arguments of the environment, as a JSON object.")
+    str, typer.Option(help="Keyword arguments for the environment, as a JSON object.")
 ]
 
 
@@ -25,11 +25,15 @@ def writable(file: Path | None, option: str) -> None:
         return
     folder = file.parent
     if file.is_dir():
-        raise ConfigError(f"{option} is {file}, which is a folder; name a file")
+        raise ConfigError(f"{option} is {file}, which is a folder; give the path of a file")
     if not folder.is_dir():
-        raise ConfigError(f"{option} is {file}, and there is no folder {folder}; make it first")
+        raise ConfigError(
+            f"{option} is {file}, but the folder {folder} does not exist; create it first"
+        )
     if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{option} is {file}, and nothing can be written to {folder}")
+        raise ConfigError(
+            f"{option} is {file}, but the folder {folder} is not writable; choose another path"
+        )
 
 
 def env_kwargs(text: str) -> dict[str, Any]:
@@ -40,6 +44,6 @@ def env_kwargs(text: str) -> dict[str, Any]:
         raise ConfigError(f"--kwargs is {text!r:.200}, and {error}") from error
     if not isinstance(settings, dict):
         raise ConfigError(
-            f"--kwargs is {text!r:.200}, wanted a JSON object such as '{{\"terms\": 2}}'"
+            f"--kwargs is {text!r:.200}, expected a JSON object such as '{{\"terms\": 2}}'"
         )
     return cast(dict[str, Any], settings)

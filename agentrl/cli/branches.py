@@ -10,15 +10,18 @@ from agentrl.cli.console import out, show_table
 
 
 def branches(
-    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Run folder.")],
     *,
-    task: Annotated[str | None, typer.Option(help="Of this task alone.")] = None,
-    step: Annotated[int | None, typer.Option(min=1, help="Of this step alone.")] = None,
+    task: Annotated[str | None, typer.Option(help="Show only this task.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="Show only this step.")] = None,
     why: Annotated[
-        bool, typer.Option("--why", help="Say of every place why it did or did not branch.")
+        bool,
+        typer.Option(
+            "--why", help="Explain every branch decision: why a turn did or did not branch."
+        ),
     ] = False,
 ) -> None:
-    """Say where a run's trajectories branched, and why."""
+    """Show where the trajectories of a run branched."""
     from agentrl.errors import ConfigError
     from agentrl.rollout.branching.decision import explain, name_of
     from agentrl.rollout.branching.log import LoggedDecision, read_log
@@ -40,10 +43,10 @@ def branches(
             counts["failed copies"] += bool(copied.error)
             if why and copied.error:
                 place = f"trajectory {name_of(copied.origin.path)}, turn {copied.origin.turn}"
-                text = f"{where}, {place}: no copy of its world: {copied.error}"
+                text = f"{where}, {place}: environment not forked: {copied.error}"
                 out.print(text, markup=False, highlight=False)
     if not groups:
-        raise ConfigError(f"{run} has no group of that task or step; leave --task and --step out")
+        raise ConfigError(f"{run} has no group for that task or step; omit --task and --step")
     if not why:
         _show(groups)
 

@@ -10,15 +10,27 @@ from agentrl.cli.console import out
 
 
 def check_env(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A registered id, or module:Class.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="Registered environment id, or module:Class.")
+    ],
     *,
     kwargs: EnvKwargs = "{}",
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each split to play.")] = 3,
-    max_turns: Annotated[int, typer.Option(min=1, help="Actions the gold player may take.")] = 16,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="For each call.")] = 60.0,
-    grace_s: Annotated[float, typer.Option(min=0, help="For what was started to be gone.")] = 5.0,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes to play per split.")] = 3,
+    max_turns: Annotated[
+        int, typer.Option(min=1, help="Maximum number of turns per episode of the gold player.")
+    ] = 16,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="Timeout of each call, in seconds.")
+    ] = 60.0,
+    grace_s: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Time allowed for processes and threads of the environment to exit, in seconds.",
+        ),
+    ] = 5.0,
 ) -> None:
-    """Prove an environment's promises by playing it."""
+    """Check that an environment keeps its contract, by playing episodes."""
     from agentrl.registry import make
     from agentrl.testing import check_env as check
 

@@ -8,7 +8,7 @@ from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import out, show_table
 
 EXCERPT = 100
-"""Characters of a task that are shown."""
+"""Number of characters of a task that are shown."""
 
 
 def check_splits(
@@ -17,11 +17,13 @@ def check_splits(
     *,
     train_tasks: Annotated[
         int | None,
-        typer.Option(min=1, help="Train tasks to look at; split_guard.train_tasks by default."),
+        typer.Option(
+            min=1, help="Number of train tasks to compare; split_guard.train_tasks by default."
+        ),
     ] = None,
-    show: Annotated[int, typer.Option(help="How many pairs to list.")] = 10,
+    show: Annotated[int, typer.Option(help="Number of pairs to list.")] = 10,
 ) -> None:
-    """Look for held-out tasks among the train tasks, as they are or nearly so. Exits 2 for some."""
+    """Find held-out tasks that leak into training, exactly or nearly. Exits 2 if there are any."""
     from agentrl.config.load import load_config
     from agentrl.evaluation.split_guard import check_overlap
     from agentrl.run import build
@@ -31,7 +33,7 @@ def check_splits(
     heldout = build.build_evaluation_tasks(loaded, env)
     overlap = build.find_split_overlap(loaded, env, heldout, train_tasks=train_tasks)
     looked = f"{overlap.heldout} held-out and {overlap.train} train tasks"
-    out.print(f"{looked}: {len(overlap.exact)} the same, {len(overlap.near)} nearly the same")
+    out.print(f"{looked}: {len(overlap.exact)} identical, {len(overlap.near)} nearly identical")
     pairs = [*overlap.exact, *overlap.near][: max(show, 0)]
     if pairs:
         rows = [

@@ -13,15 +13,18 @@ if TYPE_CHECKING:
 
 def check_template(
     tokenizer: Annotated[
-        str, typer.Argument(metavar="FOLDER|NAME", help="A tokenizer's folder, GGUF file, or name.")
+        str, typer.Argument(metavar="FOLDER|NAME", help="Tokenizer folder, GGUF file, or hub name.")
     ],
     *,
     template: Annotated[
-        str | None, typer.Option(help="A template agentrl ships, or a Jinja file.")
+        str | None,
+        typer.Option(help="Name of a template shipped with agentrl, or path of a Jinja file."),
     ] = None,
-    dialect: Annotated[str, typer.Option(help="How tool calls are written.")] = "auto",
+    dialect: Annotated[
+        str, typer.Option(help="Tool-call dialect: hermes, llama3, or auto.")
+    ] = "auto",
 ) -> None:
-    """Put a tokenizer and its chat template through the conformance suite."""
+    """Run the conformance suite on a tokenizer and its chat template."""
     from agentrl.chat.conformance import check_template as check
 
     verdict = check(_load(tokenizer), template=template, dialect=dialect)
@@ -43,6 +46,6 @@ def _load(name: str) -> "PreTrainedTokenizerBase":
     except ConfigError as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise ConfigError(
-            f"{name!r} has no tokenizer that can be loaded ({reason}); give a folder with "
-            "tokenizer.json in it, a GGUF file, what agentrl model list shows, or a hub name"
+            f"{name!r} has no tokenizer that can be loaded ({reason}); give a folder that contains "
+            "tokenizer.json, a GGUF file, a name listed by agentrl model list, or a hub name"
         ) from error

@@ -11,7 +11,7 @@ from agentrl.cli.console import out, show_table
 
 
 class IntervalMethod(StrEnum):
-    """Method for the intervals."""
+    """Method of the confidence intervals."""
 
     wilson = "wilson"
     bootstrap = "bootstrap"
@@ -19,35 +19,47 @@ class IntervalMethod(StrEnum):
 
 def compare(
     a: Annotated[
-        Path, typer.Argument(metavar="A", help="A run's folder, an evaluation's, or a report.")
+        Path,
+        typer.Argument(
+            metavar="A", help="Baseline: a run folder, an evaluation folder, or a report file."
+        ),
     ],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The same of what A is compared with.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Candidate: the same kinds of path as A.")],
     *,
     which: Annotated[
-        str, typer.Option(help="Evaluation of a run: after, before or step-20.")
+        str, typer.Option(help="Evaluation to read from a run: after, before, or step-N.")
     ] = "after",
     which_a: Annotated[
-        str | None, typer.Option(help="The same for A alone: before against after of one run.")
+        str | None,
+        typer.Option(help="Overrides --which for A, to compare before and after within one run."),
     ] = None,
     common: Annotated[
-        bool, typer.Option("--common", help="Compare what both have, leaving out the rest.")
+        bool,
+        typer.Option(
+            "--common", help="Compare only the tasks and seeds that both evaluations contain."
+        ),
     ] = False,
     threshold: Annotated[
-        float | None, typer.Option(help="A trajectory passes from this reward on.")
+        float | None, typer.Option(help="Minimum reward of a passing trajectory.")
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(min=0.01, max=0.9999, help="Of every interval; A's own by default."),
+        typer.Option(
+            min=0.01, max=0.9999, help="Confidence level of all intervals; that of A by default."
+        ),
     ] = None,
     interval: Annotated[
-        IntervalMethod, typer.Option(help="How intervals are made.")
+        IntervalMethod, typer.Option(help="Interval method.")
     ] = IntervalMethod.wilson,
-    show: Annotated[int, typer.Option(help="How many flipped tasks to list each way.")] = 10,
+    show: Annotated[
+        int, typer.Option(help="Number of flipped tasks to list in each direction.")
+    ] = 10,
     json: Annotated[
-        Path | None, typer.Option("--json", help="Write the whole comparison here, too.")
+        Path | None,
+        typer.Option("--json", help="Also write the full comparison to this file, as JSON."),
     ] = None,
 ) -> None:
-    """Compare two evaluations of the same tasks, paired by task and seed; B against A."""
+    """Compare two policies on the same tasks, paired by task and seed: B against A."""
     from agentrl.evaluation.report import HEADINGS
     from agentrl.evaluation.reports import compare_reports, read_report
     from agentrl.runtime.atomic_files import write_json
@@ -71,6 +83,6 @@ def compare(
             show_table((title, "task", "A", "B"), rows)
     if show > 0 and (comparison.gained or comparison.lost):
         for folder in filter(Path.is_dir, (a, b)):
-            out.print(f"agentrl view {folder} shows its trajectories", markup=False)
+            out.print(f"agentrl view {folder} shows the trajectories", markup=False)
     if json is not None:
         write_json(json, comparison.to_json())

@@ -7,18 +7,18 @@ import typer
 from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import out
 
-app = typer.Typer(help="What the keys of a config mean, and what a config comes to.")
+app = typer.Typer(help="Explain config keys and print resolved configs.")
 
 
 @app.command("explain")
 def explain(
-    key: Annotated[str, typer.Argument(help="A dotted key; everything by default.")] = "",
+    key: Annotated[str, typer.Argument(help="Dotted key; all keys by default.")] = "",
     *,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Every key, as the tables of the documentation.")
+        bool, typer.Option("--markdown", help="Print all keys as Markdown tables.")
     ] = False,
 ) -> None:
-    """Say what a key wants, its default and its meaning."""
+    """Show the type, default, and meaning of a config key."""
     from agentrl.config import explain as explained
 
     text = explained.markdown() if markdown else explained.explain(key)
@@ -27,7 +27,7 @@ def explain(
 
 @app.command("show")
 def show(config_file: ConfigFile, overrides: Overrides = None) -> None:
-    """Print the complete config a file and overrides come to."""
+    """Print the resolved config of a file and its overrides."""
     from agentrl.config.document import dump
     from agentrl.config.load import load_config
     from agentrl.config.schema import plain

@@ -14,20 +14,18 @@ from agentrl.cli.console import out
 def doctor(
     config_file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[CONFIG]", help="Say whether this machine has what this config needs."
-        ),
+        typer.Argument(metavar="[CONFIG]", help="Check whether this machine can run this config."),
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Say what this machine has, and how to get what it lacks."""
+    """Show what is installed on this machine and how to get what is missing."""
     if config_file is not None:
         _check(config_file, overrides or [])
         return
     from agentrl.runtime.doctor import examine
 
     table = Table(show_edge=False)
-    for heading in ("part", "", "what was found", "to get it"):
+    for heading in ("part", "", "details", "how to get it"):
         table.add_column(heading, overflow="fold")
     for group, parts in examine():
         table.add_section()
@@ -40,7 +38,8 @@ def doctor(
 
 
 def _check(config_file: Path, overrides: list[str]) -> None:
-    """Raise `ConfigError` for what the config needs and is not here, as `train` would at once."""
+    """Raise `ConfigError` for a missing requirement of the config, as `train` would at its
+    start."""
     from agentrl.config.load import load_config
     from agentrl.run.preflight import check_training
 
@@ -49,4 +48,4 @@ def _check(config_file: Path, overrides: list[str]) -> None:
     from agentrl.run.build import build_env_factory  # not before: it takes a second
 
     build_env_factory(config)
-    out.print(f"{config_file}: this machine has what it needs", markup=False, highlight=False)
+    out.print(f"{config_file}: this machine meets all requirements", markup=False, highlight=False)

@@ -9,12 +9,12 @@ from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import out
 from agentrl.runtime.machine import device_of
 
-app = typer.Typer(help="Engines that runs on other machines use.", no_args_is_help=True)
+app = typer.Typer(help="Serve inference engines for runs on other machines.", no_args_is_help=True)
 
 
 @app.callback()
 def engine() -> None:
-    """Engines that runs on other machines use."""
+    """Serve inference engines for runs on other machines."""
 
 
 @app.command("serve")
@@ -25,13 +25,15 @@ def serve(
     policy: Annotated[
         Path | None,
         typer.Option(
-            help="Model folder to begin with: that of policy.path by default. A run that comes "
-            "sends its own weights, so any of the same shape will do."
+            help=(
+                "Model folder to load first; policy.path by default. A run sends its own weights "
+                "when it connects, so any model of the same shape works."
+            )
         ),
     ] = None,
     listen: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one."),
+        typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free port."),
     ] = "127.0.0.1:7440",
 ) -> None:
     """Serve the engine of a config until Ctrl-C, to runs whose engine.addresses name it.
@@ -51,8 +53,8 @@ def serve(
     folder = policy or config.policy.path
     if folder is None:
         raise ConfigError(
-            "the config makes a policy of its own, which is not here; name a model folder of its "
-            "shape with --policy, a run's policy/ say"
+            "the config creates a new policy (policy.make), which does not exist on this machine; "
+            "name a model folder of the same shape with --policy, such as policy/ of a run folder"
         )
     host, port = listening_place(listen)
     key = read_key(config.engine.key_file)
@@ -64,7 +66,9 @@ def serve(
             port,
             key=key,
             ready=lambda place: out.print(
-                f"the engine listens at {place}; Ctrl-C ends it", markup=False, highlight=False
+                f"the engine listens on {place}; press Ctrl-C to stop it",
+                markup=False,
+                highlight=False,
             ),
         )
     )

@@ -8,7 +8,12 @@ from agentrl.cli.console import out, show_table
 
 
 def envs(
-    search: Annotated[str, typer.Option(help="Only those that mention this.")] = "",
+    search: Annotated[
+        str,
+        typer.Option(
+            help="Show only environments whose id, description, or entry point contains this text."
+        ),
+    ] = "",
 ) -> None:
     """List the registered environments."""
     from agentrl.registry import registry
@@ -20,7 +25,7 @@ def envs(
         if query in f"{spec.id} {spec.description} {spec.entry_point}".lower()
     ]
     if not specs:
-        out.print(f"none of {len(registry)} environments mentions {search!r}", markup=False)
+        out.print(f"none of the {len(registry)} environments matches {search!r}", markup=False)
         raise typer.Exit(1)
     show_table(
         ("id", "what it is", "defaults"),

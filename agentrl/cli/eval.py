@@ -16,39 +16,47 @@ if TYPE_CHECKING:
 
 def evaluate(
     target: Annotated[
-        Path, typer.Argument(metavar="CONFIG|RUN", help="A config file, or a run's folder.")
+        Path, typer.Argument(metavar="CONFIG|RUN", help="Config file, or run folder.")
     ],
     overrides: Overrides = None,
     *,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Checkpoint to evaluate; the newest of a RUN by default."),
+        typer.Option(help="Checkpoint to evaluate; the newest one of RUN by default."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Keep every trajectory and the report in this folder.")
+        Path | None, typer.Option(help="Folder in which to store all trajectories and the report.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Play what is missing in --out, and what broke.")
+        bool,
+        typer.Option(
+            "--resume", help="Play only the episodes that are missing or failed in --out."
+        ),
     ] = False,
     endpoint: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Evaluate what answers OpenAI's chat completions there, http://HOST:PORT/v1 say; "
-            "the key is that of OPENAI_API_KEY.",
+            help=(
+                "Evaluate a model served by an OpenAI-compatible chat completions endpoint, such "
+                "as http://HOST:PORT/v1; the API key is read from OPENAI_API_KEY."
+            ),
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Name of the model at --endpoint.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name at --endpoint.")] = None,
     player: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Evaluate a player without a model: gold, random, or your function as "
-            "module:function.",
+            help=(
+                "Evaluate a player instead of a model: gold, random, or your own function, as "
+                "module:function."
+            ),
         ),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", help="Write the whole report here, too.")
+        Path | None,
+        typer.Option("--json", help="Also write the full report to this file, as JSON."),
     ] = None,
 ) -> None:
     """Evaluate a policy on held-out tasks."""
@@ -81,8 +89,8 @@ def evaluate(
     show_table(HEADINGS, report.rows())
     if cut := report.overall.outcomes.get("truncated_tokens", 0):
         err.print(
-            f"{cut} trajectories ran out of room for tokens: raise engine.context_tokens "
-            f"({config.engine.context_tokens}) to let them end",
+            f"{cut} trajectories were truncated by the context limit; raise engine.context_tokens "
+            f"({config.engine.context_tokens}) to let them finish",
             markup=False,
             highlight=False,
         )
@@ -111,7 +119,7 @@ def checkpoint_of(run: Path, named: Path | None) -> Path:
         return inside
     names = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     raise ConfigError(
-        f"--checkpoint is {named}, and there is no such folder; {run} has "
+        f"--checkpoint is {named}, but that folder does not exist; {run} has "
         f"{', '.join(names) or 'no checkpoints'}"
     )
 
@@ -119,8 +127,8 @@ def checkpoint_of(run: Path, named: Path | None) -> Path:
 def _no_target(target: Path) -> ConfigError:
     runs = sorted(str(path.parent) for path in target.parent.glob("*/config.yaml"))
     return ConfigError(
-        f"{target}: no such run, and no such config file; "
-        + (f"there are the runs {', '.join(runs)}" if runs else "agentrl train makes a run")
+        f"{target}: there is no run and no config file of this name; "
+        + (f"existing runs: {', '.join(runs)}" if runs else "start one with agentrl train")
     )
 
 
@@ -131,6 +139,7 @@ def newest_checkpoint(run: Path) -> Path:
     checkpoint = latest(run / "checkpoints")
     if checkpoint is None:
         raise ConfigError(
-            f"{run} has no checkpoint to evaluate; train it, or name one with --checkpoint"
+            f"{run} has no checkpoint to evaluate; train it first, or name a checkpoint with "
+            "--checkpoint"
         )
     return checkpoint

@@ -9,37 +9,46 @@ from agentrl.cli.console import err, out
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     *,
     to: Annotated[
         Literal["jsonl", "hf", "atif"],
-        typer.Option(help="JSON lines, a Hugging Face dataset, or harbor's ATIF."),
+        typer.Option(
+            help="Format: JSON Lines (jsonl), a Hugging Face dataset (hf), or Harbor's ATIF (atif)."
+        ),
     ] = "jsonl",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The folder to make; RUN.FORMAT here.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder to create; RUN.FORMAT in the working directory by default.",
+        ),
     ] = None,
     split: Annotated[
-        Literal["train", "heldout"] | None, typer.Option(help="Of this split alone.")
+        Literal["train", "heldout"] | None, typer.Option(help="Export only this split.")
     ] = None,
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", help="A condition, such as reward>=0.5; all must hold."),
+        typer.Option("--filter", help="Condition, such as reward>=0.5; repeat to require several."),
     ] = None,
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="Also token ids, masks and log-probs.")
+        bool, typer.Option("--tokens", help="Include token ids, masks, and log-probs.")
     ] = False,
 ) -> None:
-    """Write a run's trajectories for others to read."""
+    """Export the trajectories of a run to a portable format."""
     from agentrl.export import export as write
 
     folder = output or Path(f"{run.resolve().name}.{to}")
     result = write(run, folder, to=to, split=split, filters=filters or (), tokens=tokens)
-    out.print(f"{result.written} trajectories are in {folder}", markup=False)
+    out.print(f"exported {result.written} trajectories to {folder}", markup=False)
     if result.left_out:
-        err.print(f"{result.left_out} were left out", markup=False)
+        err.print(
+            f"{result.left_out} were left out: filtered, or not representable as {to}", markup=False
+        )
     if result.pruned_groups:
         err.print(
-            f"{result.pruned_groups} groups are gone: the run removed their tokens after training; "
-            "a run with store.keep=all keeps them",
+            f"{result.pruned_groups} groups could not be exported: the run deleted their tokens "
+            "after training; set store.keep=all to keep them in future runs",
             markup=False,
         )

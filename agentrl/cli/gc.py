@@ -11,9 +11,11 @@ _WORDS = {"found": "would be removed", "removed": "removed", "kept": "kept", "fa
 
 def gc(
     *,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="List what would be removed without removing it.")
+    ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove also what no owner can be found for.")
+        bool, typer.Option("--all", help="Also remove resources whose owner is unknown.")
     ] = False,
 ) -> None:
     """Remove what killed processes left: containers, processes, cgroups, directories.
@@ -24,14 +26,16 @@ def gc(
 
     leftovers = list(collect(dry_run=dry_run, unknown_too=everything))
     if not leftovers:
-        out.print("nothing is left behind")
+        out.print("nothing to clean up")
         return
     show_table(
         ("kind", "name", "made by", "", ""),
         [(f.kind, f.name, f.owner, _WORDS[f.outcome], f.detail) for f in leftovers],
     )
     if any(f.outcome == "kept" for f in leftovers):
-        err.print("--all removes what is kept, too; first make sure that nobody uses it")
+        err.print("--all also removes what was kept; first make sure that it is not in use")
     if failed := sum(f.outcome == "failed" for f in leftovers):
-        err.print(f"{failed} could not be removed or looked at; mend that and run agentrl gc again")
+        err.print(
+            f"{failed} could not be removed or inspected; fix the cause and run agentrl gc again"
+        )
         raise typer.Exit(1)

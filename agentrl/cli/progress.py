@@ -25,7 +25,7 @@ SHOWN: Mapping[str, str] = {
     "turns": "turns",
     "tokens_per_s": "tokens/s",
 }
-"""Figures that are shown, and what they are called beside a bar; a step reports dozens."""
+"""Metrics that are shown beside a bar, with their labels; a step reports dozens."""
 
 TENTHS = 10
 QUIET_S = 5.0
@@ -148,7 +148,7 @@ class _Lines:
         self._signs = threading.Thread(target=self._show_signs, name="progress", daemon=True)
 
     def __enter__(self) -> "_Lines":
-        before = f"goes on after {self._before}" if self._before else "begins"
+        before = f"resumes after {self._before}" if self._before else "begins"
         self._write(f"{self._name}: {before}, {self._total - self._before} to do")
         self._signs.start()
         return self
@@ -167,7 +167,7 @@ class _Lines:
         if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
             rate_s = (now - self._began) / max(self._done - self._before, 1)
             to_go_s = max(rate_s * (self._total - self._done), 0)
-            to_go = f", {to_go_s:.0f} s to go" if self._done > self._before else ""
+            to_go = f", {to_go_s:.0f} s left" if self._done > self._before else ""
             self._write(self._line(f"{now - self._began:.0f} s{to_go}"))
             self._tenths, self._last = tenths, now
 

@@ -19,26 +19,46 @@ if TYPE_CHECKING:
 
 
 def record(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A registered id, or module:Class.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The JSONL file to write.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="Registered environment id, or module:Class.")
+    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSONL file to write.")],
     *,
     kwargs: EnvKwargs = "{}",
     player: Annotated[
         Literal["gold", "human"],
-        typer.Option(help="The environment's gold player, or you, who add to FILE."),
+        typer.Option(
+            help=(
+                "Player to record: the environment's gold player, or a human, whose episodes are "
+                "appended to FILE."
+            )
+        ),
     ] = "gold",
-    tasks: Annotated[int, typer.Option(min=1, help="Train tasks to record, at most.")] = 1000,
-    concurrency: Annotated[int, typer.Option(min=1, help="Gold episodes at a time.")] = 16,
-    seed: Annotated[int, typer.Option(help="Of the tasks.")] = 0,
+    tasks: Annotated[
+        int, typer.Option(min=1, help="Maximum number of train tasks to record.")
+    ] = 1000,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Number of gold episodes to play concurrently.")
+    ] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
     at: Annotated[
         str,
-        typer.Option(help="Where you see a desktop by VNC: 127.0.0.1:PORT, or unix:PATH."),
+        typer.Option(
+            help=(
+                "VNC address at which to show the desktop to a human player: 127.0.0.1:PORT or "
+                "unix:PATH."
+            )
+        ),
     ] = "",
     terminal: Annotated[
-        bool, typer.Option("--terminal", help="Type calls, where you could use a desktop.")
+        bool,
+        typer.Option(
+            "--terminal",
+            help="Type tool calls in the terminal even if the environment has a desktop.",
+        ),
     ] = False,
 ) -> None:
-    """Record what an environment's gold player does, or what you do, to train on."""
+    """Record demonstrations of an environment's gold player or of a human, for training."""
     from agentrl.authoring.env_contract import checked_tasks
     from agentrl.registry import make
 
@@ -50,7 +70,7 @@ def record(
         count = asyncio.run(
             _by_gold(make_env, train_tasks, file, seed=seed, concurrency=concurrency)
         )
-    out.print(f"{count} recordings are in {file}", markup=False)
+    out.print(f"wrote {count} recordings to {file}", markup=False)
 
 
 async def _by_gold(
@@ -108,13 +128,13 @@ async def _by_hand(
                     try:
                         episode = await play(env, task, place.act, wants_places=True)
                     except (EnvError, TaskSkipped) as why:
-                        err.print(f"not kept: {why}", markup=False)
+                        err.print(f"not recorded: {why}", markup=False)
                         continue
                     except PlayerLeft:
                         break
                     append_recording(file, recording_of(episode, player="human"))
                     count += 1
-                    out.print(f"kept; it earned {episode.reward:g}", markup=False)
+                    out.print(f"recorded, reward {episode.reward:g}", markup=False)
         finally:
             await env.close()
     return count

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RescoreMethod(StrEnum):
-    """Method for scoring trajectories again."""
+    """Method of re-scoring trajectories."""
 
     auto = "auto"
     record = "record"
@@ -24,7 +24,7 @@ class RescoreMethod(StrEnum):
 
 
 class TaskSourceChoice(StrEnum):
-    """Whose answers and checker data count."""
+    """Source of the tasks' answers and verifier data."""
 
     record = "record"
     today = "today"
@@ -32,27 +32,39 @@ class TaskSourceChoice(StrEnum):
 
 def reverify(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Of agentrl eval --out, or a run's.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Evaluation folder (agentrl eval --out) or run folder."
+        ),
     ],
     overrides: Overrides = None,
     *,
     how: Annotated[
-        RescoreMethod, typer.Option(help="From the record, by replay, or as the environment says.")
+        RescoreMethod,
+        typer.Option(
+            help=(
+                "Method: from the stored record, by replaying the actions, or the environment's "
+                "choice."
+            )
+        ),
     ] = RescoreMethod.auto,
     tasks: Annotated[
-        TaskSourceChoice, typer.Option(help="Whose answers count: the record's or today's tasks'.")
+        TaskSourceChoice,
+        typer.Option(
+            help="Task definitions to use: those in the record, or the environment's current ones."
+        ),
     ] = TaskSourceChoice.record,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Score the newest so many groups alone.")
+        int | None, typer.Option(min=1, help="Re-score only this many of the newest groups.")
     ] = None,
     show: Annotated[
-        int, typer.Option(min=0, help="How many trajectories to list of each kind.")
+        int, typer.Option(min=0, help="Number of trajectories to list of each kind.")
     ] = 10,
     json: Annotated[
-        Path | None, typer.Option("--json", help="Write the new report here, too.")
+        Path | None, typer.Option("--json", help="Also write the new report to this file, as JSON.")
     ] = None,
 ) -> None:
-    """Score stored trajectories again with today's checker, without running the policy."""
+    """Re-score stored trajectories with the current verifier, without running the policy."""
     from agentrl.evaluation.report import HEADINGS
     from agentrl.run.reverify import reverify as score_again
     from agentrl.runtime.atomic_files import write_json
@@ -73,9 +85,11 @@ def reverify(
     every = len(report.found)
     rows = [(name, str(count), f"{count / every:.1%}") for name, count in report.verdicts.items()]
     rows += [("groups pruned", str(report.pruned), "")] if report.pruned else []
-    rows += [("not among today's tasks", str(report.other_tasks), "")] if report.other_tasks else []
+    rows += (
+        [("not among the current tasks", str(report.other_tasks), "")] if report.other_tasks else []
+    )
     show_table(("trajectories", "count", "share"), rows)
-    for title, kind in (("changed", report.changed), ("no score today", report.unknown)):
+    for title, kind in (("changed", report.changed), ("no score now", report.unknown)):
         if kind and show:
             out.print()
             listed = islice(kind, show)

@@ -20,25 +20,30 @@ def simulate(
         str,
         typer.Argument(
             metavar="CONFIG|TRACE",
-            help="A config file, a trace file, or a made-up trace: lognormal, bimodal, agentic.",
+            help="Config file, trace file, or synthetic trace: lognormal, bimodal, agentic.",
         ),
     ],
     overrides: Overrides = None,
     *,
     trace: Annotated[
-        str | None, typer.Option(help="With CONFIG: the trace to play; agentic by default.")
+        str | None, typer.Option(help="With CONFIG: trace to simulate; agentic by default.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=2, help="Training steps to play.")] = 12,
-    train_s: Annotated[float, typer.Option(min=0, help="Seconds of one optimiser step.")] = 20.0,
+    steps: Annotated[int, typer.Option(min=2, help="Number of training steps to simulate.")] = 12,
+    train_s: Annotated[
+        float, typer.Option(min=0, help="Duration of one optimiser step, in seconds.")
+    ] = 20.0,
     failures: Annotated[
-        float | None, typer.Option(min=0, max=0.9, help="Share of attempts that break.")
+        float | None, typer.Option(min=0, max=0.9, help="Fraction of attempts that fail.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write the timeline here, as SVG.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write the timeline to this SVG file.")
+    ] = None,
     recommend: Annotated[
-        bool, typer.Option(help="Search for concurrency, over-provisioning and staleness.")
+        bool,
+        typer.Option(help="Search for the best concurrency, over-provisioning, and staleness."),
     ] = True,
 ) -> None:
-    """Play a run's schedule in virtual time: sync, partial and async beside the ideal."""
+    """Simulate the rollout schedule of a run: sync, partial, and async against the ideal."""
     from agentrl.runtime.atomic_files import write_text
     from agentrl.simulate import study, timeline
 
@@ -169,7 +174,7 @@ def _recommend(setting: "StudySetting") -> None:
 
 
 def _capacity(setting: "StudySetting") -> None:
-    """Say how much it takes to keep the trainer busy, by the staleness that is allowed."""
+    """Show how many engines and environments keep the trainer busy at each staleness."""
     from agentrl.simulate.provision import HEADROOM, provided
 
     if not setting.train_s:
@@ -182,9 +187,9 @@ def _capacity(setting: "StudySetting") -> None:
     show_table(
         ("staleness", "trajectories/s", f"engines of {setting.speed.slots} slots", "environments"),
         rows,
-        title=f"for a trainer that never waits, {HEADROOM:.0%} more than it needs",
+        title=f"capacity for a trainer that never waits, with {HEADROOM:.0%} headroom",
     )
 
 
 def _count(units: int | None) -> str:
-    return "none is enough" if units is None else str(units)
+    return "not reachable" if units is None else str(units)

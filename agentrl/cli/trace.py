@@ -7,31 +7,41 @@ import typer
 
 from agentrl.cli.console import err, show_table
 
-app = typer.Typer(help="What trajectories cost, for `agentrl simulate`.")
+app = typer.Typer(help="Record and inspect latency traces of trajectories, for `agentrl simulate`.")
 
 
 @app.command("record")
 def record(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The trace file; RUN.trace.jsonl here.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Trace file to write; RUN.trace.jsonl in the working directory by default.",
+        ),
     ] = None,
 ) -> None:
-    """Make a trace file of what a run's trajectories cost."""
+    """Write a trace file with the latencies and token counts of a run's trajectories."""
     from agentrl.metrics.latency_trace import FILE, read_trace, write_trace
 
     trace = read_trace(run / FILE, name=run.resolve().name)
     output = output or Path(f"{trace.name}.trace.jsonl")
     write_trace(output, trace)
-    err.print(f"{len(trace.trajectories)} trajectories written to {output}", markup=False)
+    err.print(f"wrote {len(trace.trajectories)} trajectories to {output}", markup=False)
 
 
 @app.command("show")
 def show(
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a made-up one.")],
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE", help="Trace file, or synthetic trace: lognormal, bimodal, agentic."
+        ),
+    ],
 ) -> None:
-    """Print what the trajectories of a trace are like."""
+    """Print latency and length statistics of a trace."""
     from agentrl.metrics.latency_trace import quantile, read_trace
     from agentrl.simulate.synthetic import TRACES, synthetic
 

@@ -25,13 +25,16 @@ def train(
     overrides: Overrides = None,
     *,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the run's newest checkpoint.")
+        bool, typer.Option("--resume", help="Resume from the newest checkpoint of the run.")
     ] = False,
     cut_damaged: Annotated[
         bool,
         typer.Option(
             "--cut-damaged",
-            help="With --resume: give up what lies behind damage in the run's store.",
+            help=(
+                "With --resume: discard everything after the first damaged record in the run's "
+                "store."
+            ),
         ),
     ] = False,
 ) -> None:
@@ -62,7 +65,7 @@ def train(
         if launch is None:
             words = [program(), "train", str(config_file), *(overrides or ()), "--resume"]
             command = shlex.join(words)
-        err.print(f"stopped; {command} goes on from {folder}", markup=False, soft_wrap=True)
+        err.print(f"stopped; to resume {folder}, run {command}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     show(result)
 
@@ -88,7 +91,7 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
 
 
 def show(result: "TrainingResult") -> None:
-    """Print what a run found, its curve of rewards, and the command that shows the rest."""
+    """Print a run's evaluations, its reward curve, and the command that opens the viewer."""
     rows = [(when, *_cells(evaluation)) for when, evaluation in _evaluations(result)]
     headings = ("", "pass@1", "interval", "tasks")
     show_table(headings, rows, title=f"held-out tasks, {result.steps} steps")
@@ -126,6 +129,6 @@ def _cells(found: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return pass@1, its interval at whatever confidence, and the number of tasks."""
     interval = next((value for name, value in found.items() if name.startswith("ci")), None)
     if found["pass@1"] is None or interval is None:
-        return "unknown", "every trajectory failed", str(found["n"])
+        return "unknown", "all trajectories failed", str(found["n"])
     low, high = interval
     return f"{found['pass@1']:.3f}", f"{low:.3f} .. {high:.3f}", str(found["n"])

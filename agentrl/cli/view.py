@@ -13,26 +13,38 @@ PORT = 8765
 
 
 def view(
-    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Run folder.")],
     *,
     output: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The HTML file; NAME.html here.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="HTML file to write; NAME.html in the working directory by default."
+        ),
     ] = None,
     opens: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open it in a browser afterwards.")
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser.")
     ] = True,
     step: Annotated[
-        str | None, typer.Option(metavar="A:B", help="Groups of these steps alone, both included.")
+        str | None, typer.Option(metavar="A:B", help="Show only groups of steps A to B, inclusive.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Most trajectories; beyond, groups are chosen evenly.")
+        int,
+        typer.Option(
+            min=1, help="Maximum number of trajectories; beyond it, groups are sampled evenly."
+        ),
     ] = 4000,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the page instead, with what is new as it comes.")
+        bool,
+        typer.Option(
+            "--serve",
+            help="Serve the page over HTTP and update it live, instead of writing a file.",
+        ),
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0 takes any.")] = PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port for --serve; 0 picks a free port.")
+    ] = PORT,
 ) -> None:
-    """Make one HTML file of a run that opens from disk: groups, trees, trajectories, tokens."""
+    """Write a run's groups, trees, trajectories, and tokens to a self-contained HTML page."""
     from agentrl.errors import ConfigError
     from agentrl.view.document import page
     from agentrl.view.group_choice import StepRange
@@ -41,7 +53,7 @@ def view(
     steps = StepRange.parse(step)
     if serve:
         if output is not None:
-            raise ConfigError(f"--serve makes no file; leave --out {output} out")
+            raise ConfigError(f"--serve writes no file; omit --out {output}")
         from agentrl.view.serve import serve as serve_run
 
         serve_run(run, steps=steps, port=port, announce=partial(_announce, opens=opens))
@@ -56,12 +68,12 @@ def view(
             unfinished.replace(output)
         except OSError as error:
             raise ConfigError(
-                f"{output} cannot be written: {error.strerror}; choose another place with --out"
+                f"{output} cannot be written: {error.strerror}; choose another path with --out"
             ) from error
         finally:
             unfinished.unlink(missing_ok=True)
     size = output.stat().st_size
-    err.print(f"{output} written, {size / 2**20:.1f} MiB", markup=False)
+    err.print(f"wrote {output}, {size / 2**20:.1f} MiB", markup=False)
     if opens:
         webbrowser.open(output.resolve().as_uri())
 

@@ -6,7 +6,7 @@ from agentrl.cli.progress import watch
 
 
 def warmstart(config_file: ConfigFile, overrides: Overrides = None) -> None:
-    """Make the warm-started policy of a config, and no more."""
+    """Train the warm-started policy of a config and stop."""
     from agentrl.config.load import load_config
     from agentrl.run import train
 

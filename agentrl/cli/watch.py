@@ -10,14 +10,14 @@ from agentrl.cli.console import out
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN_FOLDER", help="Run folder.")],
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     every: Annotated[
-        float, typer.Option(min=0.2, metavar="SECONDS", help="Time between two frames.")
+        float, typer.Option(min=0.2, metavar="SECONDS", help="Seconds between frames.")
     ] = 2.0,
 ) -> None:
-    """Show how a run stands: reward, throughput, failures, trajectories that do not move."""
+    """Show the live status of a run: reward, throughput, failures, stalled trajectories."""
     from rich.live import Live
 
     from agentrl.view.frame import frame

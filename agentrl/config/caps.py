@@ -1,4 +1,4 @@
-"""The keys of the schedule of lengths."""
+"""Keys of the length schedule."""
 
 from typing import Literal
 
@@ -8,15 +8,17 @@ from agentrl.config.section import ConfigSection
 
 
 class ScheduleSection(ConfigSection):
-    """SIRI: turns and trajectories are cut short for a while and may be long again after, over and
-    over. What is begun at a step keeps the limits of that step; evaluations have the full ones."""
+    """Periodic schedule of the length limits (SIRI): limits on turns and trajectories tighten, then
+    relax again. A trajectory keeps the limits of the step at which it started; evaluations use the
+    full limits."""
 
     wave: Literal["cosine", "stair", "stair_cosine"] = "cosine"
-    """From the full limit to the least and back: along a cosine; at once, the least first; or along
-    a cosine that rests at either end for a quarter of the period."""
+    """Course of the limits within a period. `cosine`: from full to minimum and back along a cosine;
+    `stair`: first minimum, then full; `stair_cosine`: a cosine that stays at either end for a
+    quarter of the period."""
     period_steps: PositiveInt = 640
-    """Steps until it begins again."""
+    """Length of one period, in training steps."""
     min_turn_tokens: PositiveInt | None = None
-    """The least `sampling.max_turn_tokens`; null leaves that key as it is."""
+    """Minimum of `sampling.max_turn_tokens`; null leaves that key unscheduled."""
     min_turns: PositiveInt | None = None
-    """The least `rollout.max_turns`; null leaves that key as it is."""
+    """Minimum of `rollout.max_turns`; null leaves that key unscheduled."""

@@ -1,4 +1,4 @@
-"""Differences between two configs, for a run or an evaluation that must go on as it began."""
+"""Differences between two configs, for a run or an evaluation that must resume unchanged."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -10,7 +10,7 @@ LISTED = 8
 
 
 def changes(was: RunConfig, now: RunConfig, *, counts: Callable[[str], bool]) -> str:
-    """Return the keys that differ, each with both values, of those that count; empty for none."""
+    """Return the relevant keys that differ, each with both values; empty if there are none."""
     old, new = dict(_flat(plain(was))), dict(_flat(plain(now)))
     changed = [
         f"{key} was {_known(old, key)} and is {_known(new, key)}"

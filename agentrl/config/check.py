@@ -12,7 +12,7 @@ from agentrl.engine.vllm_release import TEMPERATURES
 
 
 def cross_check(config: RunConfig) -> list[ConfigProblem]:
-    """Return every broken rule between keys; counts as reading none of them."""
+    """Return all violated rules between keys; does not count as reading any of them."""
     with peeking():
         return [ConfigProblem("", text) for rule in RULES for text in rule(config)]
 
@@ -21,13 +21,13 @@ def _one_policy(config: RunConfig) -> Iterator[str]:
     policy = config.policy
     if policy.path is None and policy.make is None:
         yield (
-            "neither policy.path nor policy.make is given, and a run needs one policy; set "
-            "policy.path to a model folder, or `policy.make: {}` for a new small model"
+            "neither policy.path nor policy.make is set, but a run needs a policy; set policy.path "
+            "to a model folder, or `policy.make: {}` to create a small model"
         )
     if policy.path is not None and policy.make is not None:
         yield (
-            f"policy.path is {policy.path} and policy.make is given too, and a run has one policy; "
-            "set the other one to null"
+            f"policy.path is {policy.path} and policy.make is also set, but a run has only one "
+            "policy; set one of them to null"
         )
 
 
@@ -37,24 +37,26 @@ def _heads(config: RunConfig) -> Iterator[str]:
         return
     if make.heads % make.kv_heads:
         yield (
-            f"policy.make.heads is {make.heads} and policy.make.kv_heads is {make.kv_heads}: every "
-            "key-value head serves an equal number of heads; make heads a multiple of kv_heads"
+            f"policy.make.heads is {make.heads} and policy.make.kv_heads is {make.kv_heads}: each "
+            "key-value head must serve the same number of heads; make heads a multiple of kv_heads"
         )
     if make.head_dim % 2:
         yield (
-            f"policy.make.head_dim is {make.head_dim}: rotary positions turn pairs of dimensions; "
-            "make it even"
+            f"policy.make.head_dim is {make.head_dim}: rotary position embeddings rotate pairs of "
+            "dimensions; choose an even number"
         )
 
 
 def _pass_at_k(config: RunConfig) -> Iterator[str]:
     k, samples = config.evaluate.k, config.evaluate.samples_per_task
     if not k:
-        yield "evaluate.k is an empty list, and there is nothing to report; write [1]"
+        yield (
+            "evaluate.k is an empty list, so there is nothing to report; set it to [1], for example"
+        )
     if k and max(k) > samples:
         yield (
             f"evaluate.k is {list(k)} and evaluate.samples_per_task is {samples}: pass@k needs k "
-            f"samples of a task; raise evaluate.samples_per_task to {max(k)} or drop that k"
+            f"samples per task; raise evaluate.samples_per_task to {max(k)}, or remove the larger k"
         )
 
 
@@ -64,13 +66,13 @@ def _scaling(config: RunConfig) -> Iterator[str]:
         return
     if scaling.name == "best_of" and scaling.verifier is None:
         yield (
-            "evaluate.scaling.name is best_of, and evaluate.scaling.verifier says what is best; "
-            "set it to a module:function of the task and the messages"
+            "evaluate.scaling.name is best_of, but evaluate.scaling.verifier, which ranks the "
+            "attempts, is not set; set it to a module:function of the task and the messages"
         )
     if scaling.name == "pdr" and scaling.keep > scaling.samples:
         yield (
             f"evaluate.scaling.keep is {scaling.keep} and evaluate.scaling.samples is "
-            f"{scaling.samples}: no more notes can be kept than there are; lower the first"
+            f"{scaling.samples}: there are only as many notes as samples; lower the first"
         )
 
 
@@ -79,7 +81,7 @@ def _turn_fits(config: RunConfig) -> Iterator[str]:
     if turn >= context:
         yield (
             f"sampling.max_turn_tokens is {turn} and engine.context_tokens is {context}: a turn "
-            "and its prompt must fit the context; lower the first or raise the second"
+            "and its prompt must fit in the context; lower the first, or raise the second"
         )
 
 
@@ -100,25 +102,26 @@ def _mode(config: RunConfig) -> Iterator[str]:
         value, default = getattr(rollout, key), type(rollout).model_fields[key].default
         if value != default and rollout.mode not in modes.split(" or "):
             yield (
-                f"rollout.{key} is {value} and rollout.mode is {rollout.mode}, where it decides "
-                f"nothing; leave it out, or set rollout.mode: {modes}"
+                f"rollout.{key} is {value}, but it has no effect with rollout.mode: "
+                f"{rollout.mode}; remove it, or set rollout.mode: {modes}"
             )
     if rollout.min_valid > rollout.group_size:
         yield (
             f"rollout.min_valid is {rollout.min_valid} and rollout.group_size is "
-            f"{rollout.group_size}: no group could ever train; lower the first"
+            f"{rollout.group_size}: no group would ever train; lower the first"
         )
     for key in ("max_staleness", "max_start_lag", "max_age"):
         bound = getattr(rollout, key)
         if bound is not None and rollout.mode == "async" and bound < rollout.backlog:
             yield (
-                f"rollout.backlog is {rollout.backlog} and rollout.{key} is {bound}: what has "
-                "waited so long would be too old to train; raise the second to the first"
+                f"rollout.backlog is {rollout.backlog} and rollout.{key} is {bound}: batches at "
+                "the end of the backlog would be too stale to train; raise the second to at least "
+                "the first"
             )
     if rollout.alarms.min_count > rollout.alarms.window:
         yield (
             f"rollout.alarms.min_count is {rollout.alarms.min_count} and rollout.alarms.window is "
-            f"{rollout.alarms.window}: no alarm could ever go off; lower the first"
+            f"{rollout.alarms.window}: no alarm would ever fire; lower the first"
         )
 
 
@@ -127,7 +130,8 @@ def _own_gpus(config: RunConfig) -> Iterator[str]:
     if engine.processes and cluster.kind == "ray" and cluster.engine_gpus < 1:
         yield (
             f"engine.broadcast.backend is nccl and cluster.engine_gpus is {cluster.engine_gpus:g}: "
-            "NCCL needs a GPU of its own for every engine; set it to 1, or choose gloo"
+            "NCCL needs a separate GPU for each engine; set cluster.engine_gpus to 1, or choose "
+            "gloo"
         )
 
 
@@ -138,17 +142,18 @@ def _engines(config: RunConfig) -> Iterator[str]:
     if engine.addresses and engine.processes:
         yield (
             f"engine.processes is {engine.processes} and engine.addresses names "
-            f"{len(engine.addresses)}: engines are made by the run or by others; leave one out"
+            f"{len(engine.addresses)} engines: either the run starts its engines, or it connects "
+            "to running ones; set only one of the two keys"
         )
     if engine.addresses and engine.key_file is None:
         yield (
-            "engine.addresses names engines and engine.key_file no key; they serve nobody without "
-            "one: set it to the file that they were started with"
+            "engine.addresses is set but engine.key_file is not: engines accept no connection "
+            "without their key; set engine.key_file to the file they were started with"
         )
     if engine.vllm.adapters == "native" and config.learn.lora is None:
         yield (
-            "engine.vllm.adapters is native and learn.lora is not set, so there are none; leave it "
-            "out, or set learn.lora"
+            "engine.vllm.adapters is native but learn.lora is not set, so there are no adapters; "
+            "remove it, or set learn.lora"
         )
     if engine.kind == "vllm" and engine.vllm.sampler == "vllm":
         least, most = TEMPERATURES
@@ -158,36 +163,37 @@ def _engines(config: RunConfig) -> Iterator[str]:
         ):
             if temperature and not least <= temperature <= most:
                 yield (
-                    f"{key} is {temperature:g}, and vLLM's own sampler takes 0 and {least:g} to "
-                    f"{most:g}; set {key} within that, or engine.vllm.sampler: agentrl"
+                    f"{key} is {temperature:g}, but vLLM's own sampler accepts only 0 and "
+                    f"{least:g} to {most:g}; change {key}, or set engine.vllm.sampler: agentrl"
                 )
     if engine.probe is not None and engine.kind == "local" and not count:
         yield (
-            "engine.probe is set and the engine is in this process, which copies the trainer's "
-            "weights itself; leave it out, or set engine.processes or engine.addresses"
+            "engine.probe is set, but the engine runs in this process and copies the trainer's "
+            "weights directly; remove it, or set engine.processes or engine.addresses"
         )
     if engine.broadcast is not None and not count:
         yield (
-            "engine.broadcast is set and the engine is in this process, which copies the trainer's "
-            "weights itself; leave it out, or set engine.processes or engine.addresses"
+            "engine.broadcast is set, but the engine runs in this process and copies the trainer's "
+            "weights directly; remove it, or set engine.processes or engine.addresses"
         )
     if engine.broadcast is not None and engine.broadcast.backend == "nccl":
         yield from _own_gpus(config)
     if engine.probe is not None and engine.probe.tokens >= engine.context_tokens:
         yield (
             f"engine.probe.tokens is {engine.probe.tokens} and engine.context_tokens is "
-            f"{engine.context_tokens}: the probe has one more token, and must fit; lower the first"
+            f"{engine.context_tokens}: the probe and one more token must fit in the context; lower "
+            "the first"
         )
     if engine.rolling and count < 2:
         yield (
-            f"engine.rolling is true and there is {max(1, count)} engine: no other one could go on "
-            "sampling; set engine.processes to 2 or more, or name more engine.addresses or "
-            "engine.endpoint.urls"
+            f"engine.rolling is true, but there is only {max(1, count)} engine: no other engine "
+            "could keep sampling during an update; set engine.processes to 2 or more, or add "
+            "engine.addresses or engine.endpoint.urls"
         )
     if engine.rolling and config.rollout.mode != "async":
         yield (
-            f"engine.rolling is true and rollout.mode is {config.rollout.mode}, in which nothing "
-            "is sampled while weights are loaded; leave it out, or set rollout.mode: async"
+            f"engine.rolling is true, but with rollout.mode: {config.rollout.mode} nothing is "
+            "sampled during a weight update; remove it, or set rollout.mode: async"
         )
 
 
@@ -211,8 +217,8 @@ def _branching(config: RunConfig) -> Iterator[str]:
         value, default = getattr(section, key), type(section).model_fields[key].default
         if value != default and section.topology not in topologies:
             yield (
-                f"rollout.branching.{key} is {value} and rollout.branching.topology is "
-                f"{section.topology}, where it decides nothing; leave it out, or choose one of "
+                f"rollout.branching.{key} is {value}, but it has no effect with "
+                f"rollout.branching.topology: {section.topology}; remove it, or choose one of "
                 f"{', '.join(topologies)}"
             )
     if section.topology == "none":
@@ -220,16 +226,16 @@ def _branching(config: RunConfig) -> Iterator[str]:
     if config.rollout.redundancy:
         yield (
             f"rollout.redundancy is {config.rollout.redundancy} and rollout.branching.topology is "
-            f"{section.topology}: a tree has exactly rollout.group_size trajectories, and ending "
-            "some of them would cut its branches; set one of the two to 0 or none"
+            f"{section.topology}: a tree has exactly rollout.group_size trajectories, and stopping "
+            "some of them would cut off its branches; set the first to 0 or the second to none"
         )
     if section.topology == "aepo" and section.base == 0:
-        yield "rollout.branching.base is 0: in aepo that branches always; choose more than 0"
+        yield "rollout.branching.base is 0, with which aepo branches at every turn; set it above 0"
     if section.topology in _BALANCED and section.probe_tokens >= config.sampling.max_turn_tokens:
         yield (
             f"rollout.branching.probe_tokens is {section.probe_tokens} and "
-            f"sampling.max_turn_tokens is {config.sampling.max_turn_tokens}: a turn must go on "
-            "after its probe; lower the first"
+            f"sampling.max_turn_tokens is {config.sampling.max_turn_tokens}: a turn must be longer "
+            "than its probe; lower the first"
         )
     yield from _tree_shape(config)
 
@@ -239,19 +245,20 @@ def _tree_shape(config: RunConfig) -> Iterator[str]:
     leaves = section.trees * (1 + section.rounds * section.width)
     if section.topology == "tree_grpo" and leaves != size:
         yield (
-            f"rollout.branching has trees x (1 + rounds x width) = {leaves} trajectories and "
+            f"rollout.branching creates trees x (1 + rounds x width) = {leaves} trajectories, but "
             f"rollout.group_size is {size}; make them equal"
         )
     allocation = config.curation.allocation.name
     if section.topology == "tree_grpo" and allocation != "fixed":
         yield (
-            f"curation.allocation.name is {allocation} and rollout.branching.topology is "
-            "tree_grpo, whose trees have one size; choose fixed, or another topology"
+            f"curation.allocation.name is {allocation}, but with rollout.branching.topology: "
+            "tree_grpo all trees have the same size; choose curation.allocation.name: fixed, or "
+            "another topology"
         )
     if section.topology == "fan_out" and not section.turns:
         yield (
-            "rollout.branching.topology is fan_out and rollout.branching.turns names no turn, so "
-            "that nothing branches; name some, such as [1, 2], or choose none"
+            "rollout.branching.topology is fan_out but rollout.branching.turns is empty, so "
+            "nothing branches; list some turns, such as [1, 2], or set the topology to none"
         )
 
 
@@ -260,7 +267,7 @@ def _isolated(config: RunConfig) -> Iterator[str]:
     if sandbox.backend == "process" and not sandbox.allow_unisolated:
         yield (
             "sandbox.backend is process, which does not isolate model-written code from this "
-            "machine; use namespaces, or accept it with sandbox.allow_unisolated: true"
+            "machine; use namespaces, or accept the risk with sandbox.allow_unisolated: true"
         )
 
 
@@ -271,16 +278,16 @@ def _warmed_up(config: RunConfig) -> Iterator[str]:
     if warmstart.until_loss is not None and warmstart.steps < UNTIL_STEPS:
         yield (
             f"warmstart.until_loss={warmstart.until_loss} is compared with the mean loss of "
-            f"{UNTIL_STEPS} steps, and warmstart.steps={warmstart.steps} are fewer; raise steps, "
-            "or take until_loss out"
+            f"{UNTIL_STEPS} steps, but warmstart.steps={warmstart.steps} is less than that; raise "
+            "warmstart.steps, or remove warmstart.until_loss"
         )
     if warmstart.recordings is None:
         return
     for key in ("demonstrations", "guess_fraction"):
         if key in warmstart.model_fields_set:
             yield (
-                f"warmstart.{key} is set and warmstart.recordings is too: the gold player plays "
-                "nothing when there are recordings; take one of them out"
+                f"warmstart.{key} and warmstart.recordings are both set: recordings replace the "
+                "demonstrations of the gold player; remove one of the two"
             )
 
 
@@ -288,8 +295,8 @@ def _batch_splits(config: RunConfig) -> Iterator[str]:
     trajectories = config.rollout.tasks_per_step * config.rollout.group_size
     if config.learn.minibatches > trajectories:
         yield (
-            f"learn.minibatches is {config.learn.minibatches} and a step has {trajectories} "
-            "trajectories (rollout.tasks_per_step x rollout.group_size): a minibatch needs at "
+            f"learn.minibatches is {config.learn.minibatches}, but a step has {trajectories} "
+            "trajectories (rollout.tasks_per_step x rollout.group_size) and a minibatch needs at "
             "least one; lower learn.minibatches"
         )
 
@@ -298,13 +305,13 @@ def _context_trains(config: RunConfig) -> Iterator[str]:
     micro, context = config.learn.micro_batch_tokens, config.engine.context_tokens
     if micro < context:
         yield (
-            f"learn.micro_batch_tokens is {micro} and engine.context_tokens is {context}: a "
-            "trajectory that fills the context must fit one forward pass; raise the first"
+            f"learn.micro_batch_tokens is {micro} and engine.context_tokens is {context}: the "
+            "longest possible trajectory must fit in one forward pass; raise the first"
         )
 
 
 def _schedule(config: RunConfig) -> Iterator[str]:
-    """Yield what the schedule of lengths and the rest of a config cannot do together."""
+    """Yield conflicts between the length schedule and the rest of a config."""
     schedule, branching = config.rollout.schedule, config.rollout.branching
     if schedule is None:
         return
@@ -318,54 +325,54 @@ def _schedule(config: RunConfig) -> Iterator[str]:
     }
     if all(value is None for value, _ in least.values()):
         yield (
-            "rollout.schedule has neither min_turn_tokens nor min_turns, and nothing would change; "
-            "set one of them, or leave the section out"
+            "rollout.schedule sets neither min_turn_tokens nor min_turns, so it has no effect; set "
+            "one of them, or remove the section"
         )
     for key, (value, limit) in least.items():
         if value is not None and value >= limits[key]:
             yield (
-                f"rollout.schedule.{key} is {value} and {limit} is {limits[key]}, which is the "
-                "most: nothing would change; lower the first, or leave it out"
+                f"rollout.schedule.{key} is {value} and {limit} is {limits[key]}: the minimum must "
+                "be below the full limit; lower the first, or remove it"
             )
     tokens = schedule.min_turn_tokens
     if tokens is not None and branching.topology != "none" and branching.probe_tokens >= tokens:
         yield (
             f"rollout.branching.probe_tokens is {branching.probe_tokens} and "
-            f"rollout.schedule.min_turn_tokens is {tokens}: a turn must go on after its probe; "
+            f"rollout.schedule.min_turn_tokens is {tokens}: a turn must be longer than its probe; "
             "lower the first"
         )
 
 
 def _endpoint(config: RunConfig) -> Iterator[str]:
-    """Yield what a server of somebody else's and the rest of a config cannot do together."""
+    """Yield conflicts between an external server and the rest of a config."""
     engine = config.engine
     if engine.kind != "endpoint":
         if engine.endpoint is not None:
             yield (
-                f"engine.endpoint is set and engine.kind is {engine.kind}, which asks no server; "
-                "set engine.kind: endpoint, or leave it out"
+                f"engine.endpoint is set but engine.kind is {engine.kind}, which uses no server; "
+                "set engine.kind: endpoint, or remove engine.endpoint"
             )
         return
     if engine.endpoint is None:
         yield (
-            "engine.kind is endpoint and engine.endpoint does not say which; set "
-            "engine.endpoint.urls and engine.endpoint.model"
+            "engine.kind is endpoint but engine.endpoint is not set; set engine.endpoint.urls and "
+            "engine.endpoint.model"
         )
     if config.learn.lora is None:
         yield (
-            "engine.kind is endpoint and learn.lora is not set: an endpoint takes adapters, and no "
-            "other weights; set learn.lora"
+            "engine.kind is endpoint but learn.lora is not set: an endpoint accepts adapters, not "
+            "full weights; set learn.lora"
         )
     for key in ("processes", "addresses", "python", "broadcast"):
         if value := getattr(engine, key):
             yield (
-                f"engine.{key} is {value} and engine.kind is endpoint, whose servers somebody else "
-                "starts; leave it out"
+                f"engine.{key} is {value}, but with engine.kind: endpoint the run starts no "
+                "engine; remove it"
             )
     if config.policy.make is not None and config.policy.make.vision is not None:
         yield (
-            "policy.make.vision is set and engine.kind is endpoint, which is shown no images; use "
-            "engine.kind local or vllm"
+            "policy.make.vision is set and engine.kind is endpoint, which supports no images; use "
+            "engine.kind: local or vllm"
         )
 
 

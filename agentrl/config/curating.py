@@ -1,4 +1,4 @@
-"""Curation's keys against the others: what they mean to it, and what cannot be combined."""
+"""Validation of the curation section against the rest of a config."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def curation_conflicts(config: "RunConfig") -> Iterator[str]:
-    """Yield what curation and the rest of a config cannot do together."""
+    """Yield conflicts between curation and the rest of a config."""
     yield from conflicts(curation_of(plain(config.curation)), surroundings(config))
 
 

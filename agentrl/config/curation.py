@@ -1,4 +1,4 @@
-"""Curation's keys: one section per slot, a method chosen by name with its own knobs."""
+"""Curation keys: one section per slot, with a method chosen by name and its own keys."""
 
 from typing import Annotated, Literal
 
@@ -8,37 +8,38 @@ from agentrl.config.section import ConfigSection
 
 
 class StreamSampler(ConfigSection):
-    """The environment's own order, then shuffled epochs."""
+    """Tasks in the environment's own order, then in shuffled epochs."""
 
     name: Literal["stream"] = "stream"
 
 
 class UniformSampler(ConfigSection):
-    """Different tasks, all equally likely in every step."""
+    """Distinct tasks, sampled uniformly in each step."""
 
     name: Literal["uniform"] = "uniform"
 
 
 class CdasSampler(ConfigSection):
-    """CDAS: half from just below the policy's competence, half from just above."""
+    """CDAS: half of the tasks from just below the policy's competence, half from just above."""
 
     name: Literal["cdas"] = "cdas"
     warmup_steps: NonNegativeInt = 1
-    """Steps of uniform draws."""
+    """Number of initial steps with uniform sampling."""
     first_halved: bool = False
-    """Count the initial 0 as an observation, as the released code does."""
+    """Count the initial value 0 as an observation, as the released code does."""
 
 
 class VadeSampler(ConfigSection):
-    """VADE: highest p (1 - p)^2 of a success rate p drawn from what is known of each task."""
+    """VADE: tasks with the highest p (1 - p)^2, where the success rate p is drawn from each task's
+    posterior."""
 
     name: Literal["vade"] = "vade"
     local_decay: float = Field(default=0.7, gt=0, le=1)
-    """Decay of a task's old evidence when it is observed again; 1 forgets nothing."""
+    """Decay of a task's previous evidence when the task is observed again; 1 keeps it all."""
     global_decay: float = Field(default=0.995, gt=0, le=1)
-    """Decay of every task's evidence at the end of every step."""
+    """Decay of all evidence at the end of each step."""
     max_evidence: PositiveFloat | None = 32.0
-    """Most trajectories a task may count for; null sets no bound."""
+    """Maximum number of trajectories that a task's evidence may represent; null sets no limit."""
 
 
 class FixedAllocation(ConfigSection):
@@ -48,119 +49,129 @@ class FixedAllocation(ConfigSection):
 
 
 class DartAllocation(ConfigSection):
-    """DART: fewer trajectories for nearly solved tasks, and at most a bit longer than a success."""
+    """DART: fewer trajectories for tasks that are nearly solved, with a turn limit just above the
+    longest success."""
 
     name: Literal["dart"] = "dart"
     threshold: float = Field(default=0.6, gt=0, le=1)
-    """Success rate from which a task gets fewer; 1.0 is the released code's."""
+    """Success rate from which a task gets fewer trajectories; 1.0 matches the released code."""
     minimum: PositiveInt = 1
-    """Fewest trajectories; the formula itself never goes below 2."""
+    """Minimum number of trajectories; the formula itself never goes below 2."""
     window: PositiveInt = 8
-    """Latest trajectories that the success rate is taken over."""
+    """Number of latest trajectories over which the success rate is computed."""
     length_slack: float | None = Field(default=1.5, ge=1)
-    """Turn cap over the longest success; 1.0 is the paper's, null leaves `rollout.max_turns`."""
+    """Turn limit relative to the longest success; 1.0 matches the paper, null leaves
+    `rollout.max_turns`."""
 
 
 class DarsAllocation(ConfigSection):
-    """DARS: a second phase of trajectories for tasks that succeed less than half of the time."""
+    """DARS: a second phase of rollouts for tasks that succeed less than half of the time."""
 
     name: Literal["dars"] = "dars"
     form: Literal["equal", "hardness"] = "equal"
-    """Lift hard tasks to equal mass, or in proportion to their hardness."""
+    """Raise hard tasks to the same total weight, or in proportion to their difficulty."""
     max_trajectories: PositiveInt | None = None
-    """Most trajectories of both phases. Null is 4 (equal) or 8 (hardness) times
+    """Maximum number of trajectories of both phases. Null means 4 (`equal`) or 8 (`hardness`) times
     `rollout.group_size`."""
     normalise_std: bool = False
-    """Take the mass of a group from advantages over the standard deviation."""
+    """Compute a group's total weight from advantages divided by the standard deviation."""
     budget_s: PositiveFloat | None = None
-    """Most seconds of trajectories that a second phase may add, by the first phase's mean."""
+    """Maximum rollout time, in seconds, that a second phase may add, estimated from the first
+    phase's mean."""
 
 
 class NoFilter(ConfigSection):
-    """Every group trains."""
+    """No filter: all groups train."""
 
     name: Literal["none"] = "none"
 
 
 class DapoFilter(ConfigSection):
-    """DAPO's dynamic sampling: groups whose rewards differ train, others are replaced."""
+    """DAPO's dynamic sampling: groups with differing rewards train, all others are replaced."""
 
     name: Literal["dapo"] = "dapo"
     min_spread: float = Field(default=1e-6, ge=0)
-    """The standard deviation of a group's rewards must be above it; 0.3 in UI-S1."""
+    """Minimum standard deviation of a group's rewards (exclusive); 0.3 in UI-S1."""
     spread_of: Literal["reward", "first_return", "last_turn"] = "reward"
-    """Values that the spread is of. In UI-S1 `first_return`, the return up to the first mismatch,
-    or `last_turn`, the last turn's pay."""
+    """Value whose spread is measured. In UI-S1: `first_return`, the return up to the first
+    mismatch, or `last_turn`, the reward of the last turn."""
     gamma: float = Field(default=0.5, ge=0, le=1)
-    """Discount per turn of that return."""
+    """Discount per turn of `first_return`."""
     match_reward: float = 1.0
-    """A turn that is paid less is a mismatch, which ends that return and is not in it."""
+    """Turns with a lower reward are mismatches. A mismatch ends `first_return` and is not included
+    in it."""
     right_at: float = 1.0
-    """Equal rewards from here on count as all right."""
+    """If all rewards are equal and at least this, the group counts as solved."""
     wrong_at: float = 0.0
-    """Equal rewards up to here count as all wrong."""
+    """If all rewards are equal and at most this, the group counts as failed."""
     max_mean_reward: float | None = None
-    """Groups whose mean reward is at least this are too easy; null sets no bound."""
+    """Groups with at least this mean reward are dropped as too easy; null disables the check."""
     min_valid: PositiveInt = 2
-    """Fewest trajectories with a reward, of those that did not fail."""
+    """Minimum number of trajectories that did not fail."""
     singletons: bool = True
-    """Keep groups of one trajectory on purpose, which have no spread to measure."""
+    """Keep groups that have a single trajectory by design, for which no spread can be measured."""
     max_refills: NonNegativeInt = 9
-    """A step that has dropped so many times its groups, and once more, asks for no others."""
+    """Maximum number of refills of a step: once `max_refills` + 1 times its groups have been
+    dropped, no more are requested."""
     short: Literal["train", "stop"] = "train"
-    """With fewer groups than wanted at the end: train on them, or stop the run."""
+    """If fewer groups than needed remain: train on them, or stop the run."""
 
 
 class NoPool(ConfigSection):
-    """Nothing is lent."""
+    """No pool."""
 
     name: Literal["none"] = "none"
 
 
 class SuccessPoolSection(ConfigSection):
-    """DART's experience pool: an old success for a group that has none."""
+    """DART's experience pool: adds a past success to a group that has none."""
 
     name: Literal["success"] = "success"
     max_age: NonNegativeInt | None = 8
-    """Oldest version difference of a lent token; null lends any."""
+    """Maximum version difference of a reused token; null sets no limit."""
     max_uses: PositiveInt | None = 4
-    """Batches one success may be lent to; null sets no bound."""
+    """Maximum number of batches that reuse one success; null sets no limit."""
     per_task: PositiveInt = 4
-    """Successes kept of each task."""
+    """Number of successes kept per task."""
 
 
 class AllMembers(ConfigSection):
-    """Every trajectory of a group trains."""
+    """All trajectories of a group train."""
 
     name: Literal["all"] = "all"
 
 
 class BalancedMembers(ConfigSection):
-    """DART's groups: some of the trajectories train, a success and a failure among them."""
+    """DART: only some trajectories of a group train, including a success and a failure."""
 
     name: Literal["balanced"] = "balanced"
     most: int = Field(default=8, ge=2)
-    """Trajectories of one group that train; one of each outcome that there is, others at random."""
+    """Maximum number of trajectories per group that train: one of each outcome present, the rest at
+    random."""
     min_failed_turns: NonNegativeInt = 0
-    """A trajectory without success trains from so many policy messages on; 4 in DART's code."""
+    """A trajectory without success trains only if it has at least this many policy messages; 4 in
+    DART's code."""
 
 
 class AllSteps(ConfigSection):
-    """Every sampled token trains."""
+    """All sampled tokens train."""
 
     name: Literal["all"] = "all"
 
 
 class HighEntropySection(ConfigSection):
-    """DART's high-entropy steps: of a group's turns, those the policy was least sure of."""
+    """DART's high-entropy steps: only the turns of a group at which the policy was least certain
+    train."""
 
     name: Literal["high_entropy"] = "high_entropy"
     keep: float = Field(default=0.8, gt=0, le=1)
-    """Share of the turns, by entropy."""
+    """Fraction of turns to keep, by entropy."""
     how: Literal["percentile", "top"] = "percentile"
-    """At or above the percentile 1 - keep, ties included, or exactly the top share."""
+    """Keep turns at or above the percentile 1 - `keep`, ties included, or exactly the top
+    fraction."""
     weight: Literal["mask", "renormalised"] = "mask"
-    """Kept turns weigh 1, or all tokens over kept ones, so that a group weighs what it did."""
+    """Weight of kept turns: 1, or all tokens divided by kept tokens, which preserves the total
+    weight of the group."""
 
 
 Sampler = Annotated[
@@ -176,7 +187,8 @@ Steps = Annotated[AllSteps | HighEntropySection, Field(discriminator="name")]
 
 
 class CurationSection(ConfigSection):
-    """Choice of tasks for a step, of the trajectories for each, and of the groups that train."""
+    """Choice of the tasks of a step, the number of trajectories per task, and the groups that
+    train."""
 
     sampler: Sampler = StreamSampler()
     allocation: Allocation = FixedAllocation()
@@ -185,6 +197,8 @@ class CurationSection(ConfigSection):
     members: Members = AllMembers()
     steps: Steps = AllSteps()
     success_above: float = 0.0
-    """A reward above this is a success, for the pool, for `members` and for DART's turn caps."""
+    """A trajectory with a reward above this is a success, for `pool`, `members`, and DART's turn
+    limits."""
     revisit_every: PositiveInt | None = None
-    """Steps after which a task that was not drawn comes first; null lets the sampler decide."""
+    """Number of steps after which a task that was not drawn is scheduled first; null leaves it to
+    the sampler."""

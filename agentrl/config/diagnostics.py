@@ -1,4 +1,4 @@
-"""Config of what is looked at in a run's metrics, and when it is an alarm."""
+"""Config section of the training diagnostics."""
 
 from typing import Literal
 
@@ -8,24 +8,24 @@ from agentrl.config.section import ConfigSection
 
 
 class DiagnosticsSection(ConfigSection):
-    """Signs that a run goes wrong, each with advice; said once."""
+    """Diagnostics that warn once, with advice, when training shows signs of failure."""
 
     action: Literal["stop", "warn", "none"] = "warn"
-    """`stop` writes a checkpoint and ends the run; `warn` says it once and goes on."""
+    """`stop` writes a checkpoint and ends the run; `warn` prints a warning once and continues."""
     window: PositiveInt = 10
-    """Steps that a figure is averaged over."""
+    """Number of steps over which a metric is averaged."""
     zero_advantage: float = Field(default=0.9, ge=0, le=1)
-    """Most of the trajectories' advantages that may be zero."""
+    """Maximum fraction of trajectories with zero advantage."""
     entropy_left: float = Field(default=0.1, ge=0, le=1)
-    """Least share of the first window's entropy that has to be left."""
+    """Minimum entropy relative to the first window."""
     heldout_drop: PositiveFloat = 0.1
-    """Most that the held-out reward may be below its best while the training reward rises."""
+    """Maximum drop of the held-out reward below its best value while the training reward rises."""
     length_growth: PositiveFloat = 2.0
-    """Most times longer than in the first window that trajectories may get without more reward."""
+    """Maximum growth of trajectory length relative to the first window without a gain in reward."""
     reward_gain: float = Field(default=0.02, ge=0)
-    """Less than this is not more reward."""
+    """Minimum increase that counts as a gain in reward."""
     other_task_likeness: float = Field(default=0.8, ge=0, le=1)
-    """Most that trajectories of different tasks may come to be alike without more reward."""
+    """Maximum similarity of trajectories of different tasks without a gain in reward."""
     component_left: float = Field(default=0.5, ge=0, le=1)
-    """Least share of a reward component's first window that has to be left while the reward rises;
-    0 looks at none."""
+    """Minimum of a reward component relative to its first window while the reward rises; 0 disables
+    the check."""

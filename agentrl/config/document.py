@@ -71,7 +71,9 @@ class _Loader(yaml.SafeLoader):
         """Compose a node and all below it; refuses what Python could not go down to."""
         if self._levels > MOST_LEVELS:
             mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(None, None, f"more than {MOST_LEVELS} levels", mark)
+            raise yaml.MarkedYAMLError(
+                None, None, f"more than {MOST_LEVELS} levels of nesting", mark
+            )
         self._levels += 1
         try:
             return super().compose_node(parent, index)
@@ -84,14 +86,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(
                 None,
                 None,
-                f"{_kind(node)}, and a config holds text, numbers, true, false, null, lists and "
-                "mappings",
+                f"{_kind(node)}, but a config holds only text, numbers, true, false, null, lists, "
+                "and mappings",
                 node.start_mark,
             )
         try:
             return super().construct_object(node, deep=deep)
         except (KeyError, ValueError) as error:
-            problem = f"{node.value!r:.40}, wanted {_kind(node)}"
+            problem = f"{node.value!r:.40}, expected {_kind(node)}"
             raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
@@ -125,7 +127,7 @@ TAGS = frozenset({*(tag for tag, _, _ in _RULES), *(f"tag:yaml.org,2002:{t}" for
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = str(loader.construct_scalar(node))
     if len(text) > MOST_DIGITS:
-        problem = f"a number of {len(text)} digits, and {MOST_DIGITS} are the most"
+        problem = f"a number of {len(text)} digits, and at most {MOST_DIGITS} are allowed"
         raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
     return int(text, 0)
 
@@ -133,7 +135,7 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
 def _construct_str(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        problem = "a text with half a character (a lone surrogate)"
+        problem = "a text with a lone surrogate"
         raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
     return text
 
@@ -174,13 +176,13 @@ def read(path: Path) -> ConfigDocument:
             return ConfigDocument({})
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(
-                f"{path}: a config is a mapping of keys, got {_kind(node)} at the top"
+                f"{path}: expected a mapping of keys at the top level, got {_kind(node)}"
             )
         walk = _Walk(path)
         if (count := walk.count_nodes(node, ())) > MOST_NODES:
             raise ConfigError(
-                f"{path}: with its anchors written out it has {count} keys and values, and a "
-                f"config has {MOST_NODES} at most; name fewer, or take out anchors that repeat"
+                f"{path}: with anchors expanded it has {count} keys and values, and a config may "
+                f"have at most {MOST_NODES}; remove some, or remove repeated anchors"
             )
         walk.mapping(node, ())
         values: dict[str, Any] = loader.construct_document(node)
@@ -189,7 +191,7 @@ def read(path: Path) -> ConfigDocument:
         where = path if mark is None else f"{path}:{mark.line + 1}"
         key = "" if node is None or mark is None else ".".join(_key_at(node, mark.index))
         what = f"{key} is {_reason(error)}" if key else f"not valid YAML: {_reason(error)}"
-        raise ConfigError(f"{where}: {what}; mend this line") from error
+        raise ConfigError(f"{where}: {what}; fix this line") from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -213,7 +215,7 @@ class _Walk:
         """
         if id(node) in above:
             line = node.start_mark.line + 1
-            raise ConfigError(f"{self.path}:{line}: the anchor refers to itself; write it out")
+            raise ConfigError(f"{self.path}:{line}: the anchor refers to itself; expand it by hand")
         if id(node) not in self._counts:
             inner = (self.count_nodes(child, (*above, id(node))) for child in _children(node))
             text = node.value if isinstance(node, yaml.ScalarNode) else ""
@@ -228,16 +230,18 @@ class _Walk:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise ConfigError(
-                    f"{self.path}:{line}: a key is {_kind(key)}, and keys are text; name it"
+                    f"{self.path}:{line}: a key is {_kind(key)}, but keys must be text; rename it"
                 )
             origin, path = f"{self.path}:{line}", (*above, str(key.value))
             if key.tag != "tag:yaml.org,2002:str":
-                text = f"the key {key.value} is {_kind(key)}, and keys are text; put it in quotes"
+                text = (
+                    f"the key {key.value} is {_kind(key)}, but keys must be text; put it in quotes"
+                )
                 self.problems.append(ConfigProblem(origin, text))
             if key.value in lines:
                 text = (
-                    f"{'.'.join(path)} is set twice, first on line {lines[key.value]}; keep one of "
-                    "the two"
+                    f"{'.'.join(path)} is set twice, first on line {lines[key.value]}; remove one "
+                    "of them"
                 )
                 self.problems.append(ConfigProblem(origin, text))
             lines[key.value] = line
@@ -278,17 +282,19 @@ def _read_text(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config file; {_near(path)}") from error
+        raise ConfigError(f"{path}: this config file does not exist; {_near(path)}") from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path} is a folder, not a config file; {_near(path / 'x')}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text; is it a config file? {_near(path)}") from error
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}; check its rights") from error
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; check its permissions"
+        ) from error
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(
-            f"{path} has more than {MOST_CHARACTERS:,} characters, the most a config has; is it a "
-            f"config file? {_near(path)}"
+            f"{path} has more than {MOST_CHARACTERS:,} characters, the maximum for a config; is it "
+            f"a config file? {_near(path)}"
         )
     return text
 
@@ -303,7 +309,7 @@ def _near(path: Path) -> str:
         folder = Path("configs")
         files = sorted(f for f in folder.iterdir() if f.suffix in {".yaml", ".yml"})
     if not files:
-        return f"there is no YAML file in {folder.resolve()}; `agentrl init NAME` makes one"
+        return f"there is no YAML file in {folder.resolve()}; `agentrl init NAME` creates one"
     similar = difflib.get_close_matches(path.name, [f.name for f in files], n=3, cutoff=0.5)
     names = [*similar, *(f.name for f in files if f.name not in similar)]
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""

@@ -1,4 +1,4 @@
-"""The section of a config that says how a task's last trajectories are reused."""
+"""Config section of the reuse of earlier trajectories as drafts."""
 
 import math
 from typing import Literal
@@ -9,24 +9,26 @@ from agentrl.config.section import ConfigSection
 
 
 class DraftsSection(ConfigSection):
-    """Reuse of a task's last trajectories as drafts (SPEC-RL); see docs/scheduling.md.
-    Tokens that pass the test are not sampled again."""
+    """Reuse of a task's previous trajectories as drafts (SPEC-RL); see docs/scheduling.md. Accepted
+    tokens are not sampled again."""
 
     leniency: float = Field(default=math.exp(0.5), ge=0)
-    """A token stands with chance `min(1, (leniency * p / q) ** scale)`, p now and q when it was
-    sampled: 1 is the plain test, 0 keeps nothing."""
+    """Draft tokens are accepted with probability `min(1, (leniency * p / q) ** scale)`, where p is
+    the current probability and q the one at sampling: 1 is the exact test, 0 rejects all."""
     scale: float = Field(default=1.0, gt=0)
-    """More than 1 judges unlikely tokens harder."""
+    """Values above 1 reject unlikely tokens more strictly."""
     floor: float = Field(default=0.0, ge=0, le=1)
-    """A token that is now less likely than this never stands."""
+    """Draft tokens with a current probability below this are always rejected."""
     residual: bool = False
-    """Draw a rejected token from what is left of the policy, so that trajectories are exactly its
-    samples; needs `leniency` of at most 1 and `scale` of at least 1."""
+    """Sample the replacement of a rejected token from the residual distribution, so that
+    trajectories are exact samples of the policy; requires `leniency` of at most 1 and `scale` of at
+    least 1."""
     alternatives: PositiveInt = 20
-    """With `residual`: likeliest tokens kept per token; a draft is only judged while it is among
-    them."""
+    """With `residual`: number of most likely tokens stored per token; a draft token outside them is
+    rejected."""
     reuse: Literal["execute", "verify", "trust"] = "verify"
-    """Between turns: tools run again and their answers count; they do, and another answer ends the
-    draft; or recorded answers are given while the actions are the same."""
+    """Environment between drafted turns. `execute`: run tools again and use their answers;
+    `verify`: run tools again, and end the draft at a different answer; `trust`: use recorded
+    answers as long as the actions match."""
     capacity_tokens: PositiveInt = 5_000_000
-    """Capacity for all drafts that are kept, context included."""
+    """Total number of tokens stored for drafts, context included."""

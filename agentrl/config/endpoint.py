@@ -1,4 +1,4 @@
-"""The keys of a server that somebody else started."""
+"""Keys of an external inference server."""
 
 from pathlib import Path
 
@@ -8,20 +8,20 @@ from agentrl.config.section import ConfigSection
 
 
 class EndpointSection(ConfigSection):
-    """Servers that somebody else started (docs/engines.md), each with the policy as its base."""
+    """External inference servers (docs/engines.md), which serve the policy as their base model."""
 
     urls: list[str] = Field(min_length=1)
-    """Up to and with the version, such as `http://localhost:8000/v1`; requests are spread over
-    several."""
+    """URLs including the API version, such as `http://localhost:8000/v1`; requests are distributed
+    over all of them."""
     model: str = Field(min_length=1)
     """Name of the base model on the servers."""
     adapters: Path | None = None
-    """Folder for the adapters of each version, which the servers read under the same path; null is
-    `adapters` in the run's folder."""
+    """Folder for the adapters of each version, which the servers read under the same path; null
+    means `adapters` in the run folder."""
     key_variable: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key; none is sent where it is not set."""
+    """Environment variable that holds the API key; if it is not set, no key is sent."""
     silence_s: PositiveFloat = 300.0
-    """Longest silence while an answer is to come; then it is asked for again."""
+    """Maximum time without data from the server before a request is sent again."""
     retries: NonNegativeInt = 8
-    """Tries in a row after answers 408, 409, 425, 429 and 5xx and lost connections, waiting up to a
-    minute; then the request counts as lost."""
+    """Number of consecutive retries after responses 408, 409, 425, 429 and 5xx and lost
+    connections, with waits of up to a minute; then the request fails."""

@@ -37,7 +37,7 @@ def markdown() -> str:
             parts += [f"### {_heading(key, section)}", "", _whole_doc(section), ""]
             rows = [k for k in _rows(section, key.path) if not k.sections]
             if rows:
-                parts += ["| key | wants | default | meaning |", "| --- | --- | --- | --- |"]
+                parts += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
                 parts += [*(_markdown_row(row) for row in rows), ""]
     return "\n".join(parts)
 
@@ -45,7 +45,7 @@ def markdown() -> str:
 def _explained(key: ConfigKey) -> Iterator[str]:
     if key.doc:
         yield f"  {key.doc}"
-    yield f"  wants    {key.wants}"
+    yield f"  type     {key.wants}"
     yield f"  default  {key.default}"
     for section in key.sections:
         yield ""
@@ -58,7 +58,7 @@ def _explained(key: ConfigKey) -> Iterator[str]:
 
 
 def _table(rows: Iterable[ConfigKey]) -> Iterator[str]:
-    cells = [("key", "wants", "default", "meaning")]
+    cells = [("key", "type", "default", "meaning")]
     cells += [(key.path, key.wants, key.default, key.doc) for key in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     for row in cells:

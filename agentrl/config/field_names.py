@@ -1,4 +1,4 @@
-"""Keys by the names that other frameworks give them, for whoever writes those."""
+"""Keys by the names that other frameworks give them, for error hints."""
 
 from collections.abc import Mapping
 
@@ -63,4 +63,4 @@ FIELD_NAMES: Mapping[str, str] = {
     "lora_alpha": "learn.lora.alpha",
     "target_modules": "learn.lora.targets",
 }
-"""A name that stands elsewhere, TRL, verl, vLLM or prime-rl, and the key that does the same."""
+"""Name used elsewhere (TRL, verl, vLLM, prime-rl), and the equivalent key."""

@@ -1,4 +1,5 @@
-"""The learning half's keys: one section per slot, a method chosen by name with its own knobs."""
+"""Keys of the training section: one section per slot, with a method chosen by name and its own
+keys."""
 
 from pydantic import Field, PositiveInt
 
@@ -23,52 +24,57 @@ from agentrl.config.section import ConfigSection
 
 
 class LearnSection(ConfigSection):
-    """Training on a batch of groups: credit, loss and optimiser."""
+    """Training on a batch of groups: advantages, loss, and optimiser."""
 
     reward_shaping: tuple[AnyShaping, ...] = ()
-    """Change the reward that credit is made of, one after the other; reports keep the raw one."""
+    """Reward shaping, applied in order before advantages are computed; reports show the unshaped
+    reward."""
     advantage: AnyAdvantage = GrpoAdvantage()
     critic: CriticSection | None = None
-    """Critic that gives the advantage its values; `gae` needs it, the others may not have it."""
+    """Critic that provides values for the advantage; `gae` requires it, other methods do not allow
+    it."""
     loss: AnyLoss = PpoClipLoss()
     proximal: AnyProximal = RecomputedProximal()
     correction: AnyCorrection = TruncatedCorrection()
     rejection: tuple[AnyRejection, ...] = ()
-    """A token trains if none of these rejects it; denominators stay as they are."""
+    """Rejection filters: a token trains only if all of them keep it. Denominators of the loss do
+    not change."""
     selection: tuple[AnySelection, ...] = ()
-    """Applied to the batch one after the other, once its credit is known."""
+    """Sample selection, applied to the batch in order after advantages are computed."""
     aggregation: Aggregation | None = None
-    """Aggregation of token losses; counts are those of the whole optimiser step. Null takes the
-    loss's own: seq-mean-token-mean for gspo and sapo, token-mean for the others."""
+    """Aggregation of token losses, counted over the whole optimiser step. Null uses the default of
+    the loss: seq-mean-token-mean for gspo and sapo, token-mean for the others."""
     horizon_tokens: PositiveInt | None = None
-    """The constant that seq-mean-token-sum-norm divides by."""
+    """Constant divisor of seq-mean-token-sum-norm."""
     kl: KlSection | None = None
-    """Null lets the policy go where the rewards lead."""
+    """KL penalty towards a reference policy; null applies none."""
     entropy_bonus: float = Field(default=0.0, ge=0)
-    """Weight of the policy's exact entropy in nats per token, subtracted from the loss."""
+    """Weight of the policy's exact entropy, in nats per token, which is subtracted from the
+    loss."""
     gap_alarm: GapAlarmSection = GapAlarmSection()
-    """Reaction to a gap between engine and trainer under the same weights."""
+    """Reaction to a gap between the log-probs of engine and trainer under the same weights."""
     minibatches: PositiveInt = 1
-    """Optimiser steps per pass over the batch; each takes an equal share of its trajectories."""
+    """Optimiser steps per pass over the batch; each takes an equal share of the trajectories."""
     epochs: PositiveInt = 1
-    """Passes over the batch."""
+    """Number of passes over the batch."""
     layout: LayoutName = "tree"
-    """Layout of sequences in a forward pass; never changes the result. `padded`: a row each;
-    `packed`: one after the other; `tree`: with common prefixes computed once."""
+    """Layout of sequences in a forward pass; does not change the result. `padded`: one row per
+    sequence; `packed`: sequences concatenated; `tree`: concatenated, with common prefixes computed
+    once."""
     micro_batch_tokens: PositiveInt = 8192
-    """Most tokens in one forward pass, padding included, at least `engine.context_tokens`; never
-    changes the result."""
+    """Maximum number of tokens in one forward pass, padding included; at least
+    `engine.context_tokens`. Does not change the result."""
     head_chunk_tokens: PositiveInt = 1024
-    """Most predictions whose logits over the whole vocabulary exist at once, where they would take
-    more than 64 MiB together; changes no value, and costs up to a third of the head's time."""
+    """Number of predictions per chunk of the output head, used when full-vocabulary logits would
+    exceed 64 MiB. Does not change the result; costs up to a third of the head's time."""
     gradient_checkpointing: bool = False
-    """Keep the inputs of layers only, and compute the rest again in the backward pass: less memory
-    for one more forward pass, and the same gradient."""
+    """Activation checkpointing: store only layer inputs and recompute activations in the backward
+    pass. Saves memory at the cost of one more forward pass; gradients are the same."""
     precision: Precision = "float32"
-    """Precision of the trainer: float32, or bfloat16 over float32 master weights."""
+    """Precision of training: float32, or bfloat16 with float32 master weights."""
     devices: DevicesSection = DevicesSection()
     lora: LoraSection | None = None
-    """Null trains all weights."""
+    """LoRA adapters to train; null trains all weights."""
     optimizer: AdamWSection = AdamWSection()
     ema: EmaSection | None = None
-    """Null evaluates the weights as they are."""
+    """Moving average of the weights to evaluate; null evaluates the current weights."""

@@ -53,14 +53,14 @@ def save_resolved(config: RunConfig, path: Path) -> None:
 def _with_base(path: Path, above: tuple[Path, ...]) -> ConfigDocument:
     if path.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, path.resolve()))
-        raise ConfigError(f"{path} is its own base ({chain}); take one `base:` out")
+        raise ConfigError(f"{path} is its own base ({chain}); remove one `base:`")
     document = read(path)
     base = document.values.pop("base", None)
     if base is None:
         return document
     origin = document.origins.pop(("base",), str(path))
     if not isinstance(base, str):
-        raise ConfigError(f"{origin}: base is {base!r}, wanted the path of one other config file")
+        raise ConfigError(f"{origin}: base is {base!r}, expected the path of one other config file")
     try:
         below = _with_base(path.parent / base, (*above, path.resolve()))
     except ConfigError as error:

@@ -52,8 +52,8 @@ def _enter(
     inner = section.get(part)
     if isinstance(inner, list | tuple):
         raise ConfigError(
-            f"{'.'.join(path)} is a list ({origins.get(path, 'set in the config')}) and one item "
-            "of it cannot be overridden; give the whole list, such as key=[1, 2]"
+            f"{'.'.join(path)} is a list ({origins.get(path, 'set in the config')}), and single "
+            "items of a list cannot be overridden; give the whole list, such as key=[1, 2]"
         )
     if not isinstance(inner, dict):
         inner = section[part] = {}
@@ -64,7 +64,7 @@ def _pairs(overrides: Overrides, root: type[ConfigSection]) -> list[tuple[str, A
     if isinstance(overrides, Mapping):
         return [(key, _checked(key, value), f"override {key}") for key, value in overrides.items()]
     if isinstance(overrides, str):
-        raise ConfigError(f"overrides is {overrides!r}, wanted a list; write [{overrides!r}]")
+        raise ConfigError(f"overrides is {overrides!r}, expected a list; write [{overrides!r}]")
     return [_split(text, root) for text in overrides]
 
 
@@ -72,7 +72,8 @@ def _split(text: str, root: type[ConfigSection]) -> tuple[str, Any, str]:
     key, equals, raw = text.partition("=")
     if not equals:
         raise ConfigError(
-            f"{text!r} is no override: it has no '='; write key=value, such as run.steps=20"
+            f"{text!r} is not an override, because it has no '='; write key=value, such as "
+            "run.steps=20"
         )
     key = key.strip()
     try:
@@ -101,8 +102,8 @@ def _checked(key: str, value: object) -> Any:
         json.dumps(data)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"override {key} is {value!r}, and a config holds only what YAML can hold; "
-            f"give text, numbers, lists and mappings"
+            f"override {key} is {value!r}, but a config holds only YAML values; use text, numbers, "
+            "lists, and mappings"
         ) from error
     return data
 

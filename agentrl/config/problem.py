@@ -1,4 +1,4 @@
-"""Problems of a config, in terms of the config: key, value, rule, way out."""
+"""Problems of a config, in its own terms: key, value, rule, and fix."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from agentrl.errors import ConfigError
 
 
 def config_error(source: str, problems: Sequence[ConfigProblem]) -> ConfigError:
-    """Return one error that lists every problem with the place it stands at."""
+    """Return one error that lists all problems with their locations."""
     lines = [f"{p.origin}: {p.text}" if p.origin else p.text for p in problems]
     if len(lines) == 1:
         return ConfigError(lines[0] if problems[0].origin else f"{source}: {lines[0]}")
@@ -36,7 +36,7 @@ def config_error(source: str, problems: Sequence[ConfigProblem]) -> ConfigError:
 def unknown_key(
     path: str, sections: Sequence[type[ConfigSection]], root: type[ConfigSection]
 ) -> str:
-    """Say that `path` is no key, what it may have meant, and what its section knows."""
+    """Return the error of an unknown key: similar keys, and the keys of its section."""
     above, _, name = path.rpartition(".")
     names = sorted({key.name for section in sections for key in own_keys(section)})
     near = [FIELD_NAMES[name]] if name in FIELD_NAMES else []
@@ -143,7 +143,7 @@ def _unknown_method(place: _Place, name: object) -> str:
     methods = [method_of(section) for section in place.sections]
     near = difflib.get_close_matches(str(name), methods, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{place.dotted}.name is {shown(name)}, wanted one of {', '.join(methods)}{hint}"
+    return f"{place.dotted}.name is {shown(name)}, expected one of {', '.join(methods)}{hint}"
 
 
 def _wrong_value(place: _Place, value: object) -> str:
@@ -151,11 +151,11 @@ def _wrong_value(place: _Place, value: object) -> str:
     required = place.key is not None and place.key.required
     if value in [method_of(section) for section in place.sections if method_of(section)]:
         way = f"; write {place.dotted}.name={value}, or `{place.dotted}: {{name: {value}}}`"
-        return f"{place.dotted} is {value}, wanted a section{way}"
+        return f"{place.dotted} is {value}, expected a section{way}"
     hint = _hint(value, place.annotation, required=required)
     if value == 0 and place.path[:1] == ("warmstart",):
-        hint = "; write warmstart=null to leave the warm start out"
-    return f"{place.dotted} is {shown(value)}, wanted {wants}{hint}{_doc(place)}"
+        hint = "; write warmstart=null to disable the warm start"
+    return f"{place.dotted} is {shown(value)}, expected {wants}{hint}{_doc(place)}"
 
 
 def _doc(place: _Place) -> str:
@@ -163,7 +163,7 @@ def _doc(place: _Place) -> str:
 
 
 def _hint(value: object, annotation: object, *, required: bool) -> str:
-    """Say how to write what was probably meant."""
+    """Return a hint how to write the intended value."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if takes(annotation, str) and (number or isinstance(value, bool)):
         return f'; write it in quotes: "{shown(value)}"'
@@ -176,7 +176,7 @@ def _hint(value: object, annotation: object, *, required: bool) -> str:
     if isinstance(value, str) and _is_number(value) and not takes(annotation, str):
         return "; write it without quotes"
     if value is None and not takes(annotation, NoneType) and not required:
-        return "; take the key out to get its default"
+        return "; remove the key to use its default"
     return ""
 
 
@@ -189,7 +189,7 @@ def _is_number(text: str) -> bool:
 
 
 def _elsewhere(name: str, root: type[ConfigSection], *, cutoff: float) -> list[str]:
-    """Return the key of another section with this name, or at least so like it."""
+    """Return the key of another section with this name, or a similar one."""
     by_name: dict[str, str] = {}
     for key in keys(root):
         by_name.setdefault(key.name, key.path)

@@ -1,4 +1,4 @@
-"""The config of one whole run: one file, every key, its default and what it means."""
+"""The config of a whole run: one file with every key, its default, and its meaning."""
 
 import os
 from pathlib import Path
@@ -23,425 +23,437 @@ from agentrl.config.view import ViewSection
 from agentrl.errors import FailureKind
 
 NAME_BYTES = 255
-"""Of a file's name, which Linux and its file systems take at most."""
+"""Maximum length of a file name on Linux and its file systems."""
 
 
 class RunSection(ConfigSection):
-    """Folder and length of the run."""
+    """Name, folder, and length of the run."""
 
     name: str = Field(default="run", pattern=r"^[\w.-]*[\w-][\w.-]*$")
-    """Name of the run; its folder is `run.folder`/`run.name`."""
+    """Name of the run; the run folder is `run.folder`/`run.name`."""
     folder: Path = Path("runs")
-    """Folder in which run folders are made."""
+    """Parent folder of run folders."""
     seed: int = Field(default=0, ge=0)
-    """Every random choice of the run derives from it."""
+    """Seed of all random choices of the run."""
     steps: int = Field(default=100, ge=0)
-    """Training steps: one batch of groups each."""
+    """Number of training steps; each trains on one batch of groups."""
     checkpoint_every: int = Field(default=10, ge=1)
-    """Steps between checkpoints; the last step always makes one."""
+    """Steps between checkpoints; the last step always writes one."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Checkpoints that stay on disk."""
+    """Number of checkpoints to keep."""
     threads: int = Field(default=1, ge=1)
-    """Torch threads of this process; more than one pays only on an otherwise idle machine."""
+    """Number of torch threads of this process; more than one helps only on an otherwise idle
+    machine."""
 
     @field_validator("name")
     @classmethod
     def _names_a_folder(cls, name: str) -> str:
         if (size := len(os.fsencode(name))) > NAME_BYTES:
             raise ValueError(
-                f"{size} bytes, and a folder's name has {NAME_BYTES} at most; shorten it"
+                f"{size} bytes, but a folder name may have at most {NAME_BYTES}; shorten it"
             )
         return name
 
 
 class EnvSection(ConfigSection):
-    """Environment the policy acts in."""
+    """Environment in which the policy acts."""
 
     id: str
-    """A registered id such as `code/ChainSum-v0`, or `module:Class`."""
+    """Registered id such as `code/ChainSum-v0`, or `module:Class`."""
     kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Keyword arguments of the environment."""
+    """Keyword arguments for the environment."""
     task_limit: PositiveInt | None = None
-    """Train on the first so many train tasks only; all of them by default."""
+    """Number of train tasks to use, from the first; all tasks by default."""
 
 
 class MakeVisionSection(ConfigSection):
-    """The eyes of a new policy, which is then a Qwen3-VL. A token is two by two patches."""
+    """Vision encoder of a new policy, which is then a Qwen3-VL model. An image token covers two by
+    two patches."""
 
     hidden_size: PositiveInt = 64
-    """Width of the vision tower."""
+    """Width of the vision encoder."""
     layers: PositiveInt = 2
-    """Its layers; what leaves the first goes into the first layer of the text half too."""
+    """Number of layers; the output of the first layer is also fed into the first layer of the text
+    model."""
     heads: PositiveInt = 4
-    """Its attention heads; `hidden_size` is a multiple of four times as many."""
+    """Number of attention heads; `hidden_size` must be a multiple of four times this."""
     intermediate_size: PositiveInt = 128
-    """Width of its feed-forward layers."""
+    """Width of the feed-forward layers."""
     patch_size: PositiveInt = 14
     """Side of a patch, in pixels."""
     max_pixels: PositiveInt = 112 * 112
-    """Larger images are made so small."""
+    """Maximum number of pixels; larger images are downscaled."""
 
 
 class MakePolicySection(ConfigSection):
-    """A new Qwen3 model with random weights and a tokenizer trained on the environment's texts."""
+    """A new Qwen3 model with random weights, and a tokenizer trained on the environment's texts."""
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""
     layers: PositiveInt = 4
-    """Transformer layers."""
+    """Number of transformer layers."""
     heads: PositiveInt = 4
-    """Attention heads."""
+    """Number of attention heads."""
     kv_heads: PositiveInt = 4
-    """Key and value heads; `heads` is a multiple of them."""
+    """Number of key-value heads; `heads` must be a multiple of this."""
     head_dim: PositiveInt = 32
-    """Width of one head."""
+    """Width of one attention head."""
     intermediate_size: PositiveInt = 256
     """Width of the feed-forward layers."""
     vocab_size: PositiveInt = 2048
-    """Upper bound of the tokenizer's vocabulary. Room for merges makes the text that all
-    conversations share a few tokens."""
+    """Maximum size of the tokenizer's vocabulary. With enough merges, the text shared by all
+    conversations becomes a few tokens."""
     tie_embeddings: bool = True
-    """Share the head's weights with the embedding."""
+    """Share weights between output head and embedding."""
     initializer_range: PositiveFloat = 0.02
-    """Standard deviation of new weights. A narrow model learns to copy sooner with more: half of
-    one by the root of `hidden_size`, say."""
+    """Standard deviation of the initial weights. A narrow model learns to copy sooner with a larger
+    value, such as 0.5 / sqrt(`hidden_size`)."""
     vision: MakeVisionSection | None = None
-    """Eyes, for environments that show images."""
+    """Vision encoder, for environments that show images; null makes a text model."""
 
 
 class PolicySection(ConfigSection):
     """The policy: a Hugging Face model folder, or a new small model."""
 
     path: str | None = None
-    """A Hugging Face folder or hub name. Exactly one of `path` and `make` is given."""
+    """Hugging Face model folder or hub name. Set exactly one of `path` and `make`."""
     make: MakePolicySection | None = None
     template: str | None = None
-    """Chat template: a shipped one by name, a file, or the tokenizer's own by default."""
+    """Chat template: the name of a shipped one, a file, or null for the tokenizer's own."""
     dialect: str = "auto"
-    """Syntax of tool calls. `auto` takes it from the template; else `hermes`, `llama3`, one of an
-    installed distribution, or your own as `module:NAME`."""
+    """Tool-call dialect. `auto` detects it from the template; otherwise `hermes`, `llama3`, one
+    from an installed distribution, or your own as `module:NAME`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights as they are loaded, and in the engine; training has `learn.precision`."""
+    """Data type of the weights when loaded, and in the engine; for training see
+    `learn.precision`."""
     device: str = "auto"
-    """`cpu`, `cuda`, or the best there is."""
+    """`cpu`, `cuda`, or `auto` for the best available device."""
 
 
 class VllmSection(ConfigSection):
     """Resources and options of vLLM."""
 
     memory_fraction: float = Field(default=0.45, gt=0, lt=1)
-    """Share of a GPU's memory for weights and keys; the trainer needs some of what is left."""
+    """Fraction of GPU memory for weights and KV cache; leave some for the trainer."""
     cache_bytes: PositiveInt | None = None
-    """Room for keys instead of a share; on a CPU, 1 GiB unless set."""
+    """Size of the KV cache, instead of a fraction; on a CPU, 1 GiB by default."""
     prefill_tokens: PositiveInt | None = None
-    """Most tokens of prompts and samples in one step; vLLM's own choice unless set."""
+    """Maximum number of tokens of prompts and samples per engine step; null uses vLLM's default."""
     prefix_cache: bool = True
-    """Keep keys across turns, and share them between samples of a prompt."""
+    """Prefix caching: reuse the KV cache across turns and between samples of a prompt."""
     eager: bool = False
-    """Go without CUDA graphs; on a CPU it always does."""
+    """Disable CUDA graphs; on a CPU they are always disabled."""
     adapters: Literal["merged", "native"] = "merged"
-    """Use of `learn.lora` in vLLM: merged into its weights, or kept apart as an adapter."""
+    """Use of `learn.lora` in vLLM: merged into the weights, or as a separate adapter."""
     sampler: Literal["vllm", "agentrl"] = "vllm"
-    """Sampler of tokens: vLLM's own, or `agentrl`, which draws what the local engine draws. Drafts
-    and entropies need `agentrl` (docs/vllm.md)."""
+    """Token sampler: vLLM's own, or `agentrl`, which samples exactly what the local engine samples.
+    Drafts and entropies require `agentrl` (docs/vllm.md)."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
+    """Additional arguments of vLLM's `EngineArgs`, such as `quantization`."""
 
 
 class ProbeSection(ConfigSection):
-    """Engines show after every load that they compute what the trainer does."""
+    """Weight check: after each load, engines must reproduce the trainer's log-probs."""
 
     tokens: PositiveInt = 16
-    """Fixed tokens that both score."""
+    """Number of fixed tokens that both sides score."""
     max_gap: PositiveFloat | None = None
-    """Largest accepted gap between their log-probs of a token, in nats. Unless set, 0.01 where
-    trainer and engine both compute in float32, else 0.5, and 0.5 with `endpoint`."""
+    """Maximum difference of a token's log-prob, in nats. By default 0.01 if trainer and engine both
+    compute in float32, else 0.5, and 0.5 with `endpoint`."""
     deadline_s: PositiveFloat = 120.0
-    """Deadline for the weights to be loaded, and again for the tokens to be scored."""
+    """Timeout for loading the weights, and again for scoring the tokens."""
 
 
 class BroadcastSection(ConfigSection):
-    """New weights go to all engines at once, over a process group of torch."""
+    """Weight broadcast: send new weights to all engines at once through a torch process group."""
 
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """Backend of the process group. `auto` is nccl where trainer and engines each have GPUs of
-    their own, on this machine or by `cluster.engine_gpus`, and gloo elsewhere."""
+    """Backend of the process group. `auto` uses nccl if trainer and engines each have their own
+    GPUs, on this machine or through `cluster.engine_gpus`, else gloo."""
     bucket_bytes: PositiveInt = 64 * 2**20
-    """Bytes sent at once; two such buckets are under way."""
+    """Bytes per bucket; two buckets are in flight at a time."""
     deadline_s: PositiveFloat = 120.0
-    """Deadline for all engines to join, and again for each bucket to arrive."""
+    """Timeout for all engines to join, and again for each bucket to arrive."""
 
 
 class EngineSection(ConfigSection):
-    """The policy engine that samples turns."""
+    """Inference engine that samples the policy's turns."""
 
     kind: Literal["local", "vllm", "endpoint"] = "local"
-    """Engine of the policy. `local` decodes with torch alone, `vllm` with vLLM (docs/vllm.md),
-    `endpoint` asks a server that somebody else started."""
+    """Type of engine. `local` decodes with plain torch, `vllm` with vLLM (docs/vllm.md), `endpoint`
+    uses an external inference server."""
     slots: PositiveInt = 32
-    """Requests decoded at once."""
+    """Number of requests decoded concurrently."""
     context_tokens: PositiveInt = 1024
-    """Longest context, prompt and sampled tokens together."""
+    """Maximum context length: prompt and sampled tokens together."""
     vllm: VllmSection = VllmSection()
     """Resources and options of the `vllm` engine."""
     endpoint: EndpointSection | None = None
-    """Servers that `endpoint` asks."""
+    """Servers for `endpoint`."""
     addresses: list[str] = Field(default_factory=list[str])
-    """Engines that others serve, each as `host:port` (`agentrl engine serve`), instead of one that
-    the run makes."""
+    """Addresses, as `host:port`, of engines served elsewhere (`agentrl engine serve`), instead of
+    starting one in this run."""
     key_file: Path | None = None
-    """File with the key that they ask for."""
+    """File with the shared key of those engines."""
     rolling: bool = False
-    """In `async`, with several engines: they take new weights one after the other, and the others
-    go on sampling meanwhile."""
+    """Rolling weight updates, in `async` with several engines: update one engine after the other
+    while the rest keep sampling."""
     processes: int = Field(default=0, ge=0)
-    """Engines in processes of their own, each with all of `slots`; 0 is one in this process."""
+    """Number of engine processes, each with its own `slots`; 0 runs one engine in this process."""
     python: str | None = None
-    """Interpreter of those processes, where vLLM has a venv of its own; this one's by default."""
+    """Python interpreter of the engine processes, if vLLM is installed in another virtual
+    environment; this one by default."""
     start_s: PositiveFloat = 600.0
-    """Deadline for such a process, or an address, to have its engine ready."""
+    """Timeout for an engine process, or an address, to become ready."""
     max_restarts: int = Field(default=10, ge=0)
-    """Number of times that a dead process is replaced."""
+    """Maximum number of times that a dead engine process is restarted."""
     probe: ProbeSection | None = None
-    """New weights are proven, or taken back; null believes that an engine has what it was given.
-    With `vllm` and `endpoint` they always are."""
+    """Weight check after each update; an engine that fails gets its previous weights back. Null
+    trusts engines to load weights correctly. `vllm` and `endpoint` are always checked."""
     broadcast: BroadcastSection | None = None
-    """Null sends weights through shared memory, Ray's object store or sockets, wherever engines
-    are."""
+    """Weight broadcast; null sends weights through shared memory, Ray's object store, or sockets,
+    depending on where engines run."""
 
     @property
     def tells_distributions(self) -> bool:
-        """Return whether the engine tells entropies and whole distributions."""
+        """Return whether the engine reports entropies and full distributions."""
         return self.kind == "local" or (self.kind == "vllm" and self.vllm.sampler == "agentrl")
 
 
 class SamplingSection(ConfigSection):
-    """The distribution tokens are drawn from."""
+    """Distribution from which tokens are sampled."""
 
     temperature: float = Field(default=1.0, ge=0)
-    """Divides the logits; training needs more than 0."""
+    """Divisor of the logits; training requires a value above 0."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Keep the most likely tokens up to this share of the probability; 1 keeps all."""
+    """Nucleus sampling: keep the most likely tokens up to this probability mass; 1 keeps all."""
     top_k: int = Field(default=0, ge=0)
-    """0 keeps the whole vocabulary."""
+    """Keep only this many most likely tokens; 0 keeps all."""
     max_turn_tokens: PositiveInt = 256
-    """Most tokens of one turn."""
+    """Maximum number of tokens per turn."""
 
 
 class SegmentSection(ConfigSection):
-    """Budget of a trajectory before it waits for the next version of the weights."""
+    """Partial rollouts: budget of a trajectory before it waits for the next weight version."""
 
     tokens: PositiveInt = 4096
-    """Sampled in one segment."""
+    """Maximum number of sampled tokens per segment."""
     turns: PositiveInt = 4
-    """Policy messages in one segment."""
+    """Maximum number of policy messages per segment."""
     segments: PositiveInt = 4
-    """Segments of one trajectory; after the last one it is truncated."""
+    """Maximum number of segments per trajectory; after the last one it is truncated."""
 
 
 class AlarmsSection(ConfigSection):
-    """Failures that stop a run, whatever a single step tolerates."""
+    """Failure rates that stop a run, regardless of what a single step tolerates."""
 
     window: PositiveInt = 500
-    """Latest attempts that rates are taken over; retried ones count."""
+    """Number of latest attempts over which rates are computed; retries count."""
     min_count: PositiveInt = 50
-    """Attempts before anything is judged."""
+    """Minimum number of attempts before an alarm can fire."""
     thresholds: dict[FailureKind, float] = Field(default_factory=dict)
-    """Highest tolerated share of attempts by kind: `env`, `tool`, `sandbox`, `verifier`,
-    `engine`."""
+    """Maximum failure rate by kind: `env`, `tool`, `sandbox`, `verifier`, `engine`."""
 
 
 class RolloutSection(ConfigSection):
-    """Collection of trajectories, and the limits that stop one."""
+    """Collection of trajectories, and their limits."""
 
     mode: Literal["sync", "partial", "async"] = "sync"
-    """Overlap of trajectories with training. `sync`: none; `partial`: none, but unfinished ones
-    wait and go on in the next step (APRIL); `async`: always (AReaL)."""
+    """Overlap of rollouts and training. `sync`: none; `partial`: none, but unfinished trajectories
+    wait and resume in the next step (APRIL); `async`: continuous (AReaL)."""
     over_provision: float = Field(default=1.5, ge=1)
-    """In `partial`: groups in flight at the start of a step, per group that the step needs."""
+    """In `partial`: groups in flight at the start of a step, relative to the groups that the step
+    needs."""
     max_staleness: int = Field(default=1, ge=0)
-    """In `async`: most versions ahead of the trainer at which a group may be begun."""
+    """In `async`: maximum staleness: number of versions behind the one that trains a group at which
+    the group may start."""
     backlog: int = Field(default=0, ge=0)
-    """In `async`: batches that wait, complete, behind the one that trains, which makes it so many
-    versions old on purpose; 0 trains as soon as it can."""
+    """In `async`: number of complete batches that wait behind the one that trains, which makes them
+    that many versions older; 0 trains each batch as soon as possible."""
     max_start_lag: int | None = Field(default=None, ge=0)
-    """A trajectory begun more versions ago than this is begun again."""
+    """Maximum number of versions since the start of a trajectory; older trajectories restart. Null
+    sets no limit."""
     max_age: int | None = Field(default=None, ge=0)
-    """No token that was sampled more versions ago than this trains."""
+    """Maximum age of a token, in versions, at which it still trains. Null sets no limit."""
     when_old: Literal["mask", "restart"] = "mask"
-    """A trajectory with older tokens: only the younger ones train, or it begins again."""
+    """Treatment of a trajectory that has older tokens: `mask` them, or `restart` it."""
     min_valid: int = Field(default=0, ge=0)
-    """A group with fewer trajectories that did not fail is not trained; its task is tried again."""
+    """Minimum number of trajectories that did not fail; with fewer, a group is dropped and its task
+    tried again."""
     redundancy: int = Field(default=0, ge=0)
-    """Trajectories started beyond `group_size`; the first to end are kept, the others stopped."""
+    """Number of trajectories started beyond `group_size`; the first ones to end are kept, the
+    others are stopped."""
     segment: SegmentSection | None = None
-    """Budgeted segments; none, and a trajectory runs until it ends."""
+    """Budget of segments; null lets each trajectory run to its end."""
     alarms: AlarmsSection = AlarmsSection()
-    """Failures that stop the run."""
+    """Failure rates that stop the run."""
     branching: BranchingSection = BranchingSection()
-    """Rules by which trajectories branch."""
+    """Rollout topology: the points at which trajectories branch."""
     drafts: DraftsSection | None = None
-    """Reuse of a task's last trajectories; none, and every token is sampled anew."""
+    """Reuse of earlier trajectories as drafts; null samples all tokens."""
     tasks_per_step: PositiveInt = 8
-    """Task groups in one training step."""
+    """Number of tasks (groups) per training step."""
     group_size: PositiveInt = 8
-    """Trajectories of each task."""
+    """Number of trajectories per task."""
     concurrency: PositiveInt = 64
-    """Trajectories in flight at once."""
+    """Maximum number of trajectories in flight."""
     max_turns: PositiveInt = 8
-    """Policy messages per trajectory."""
+    """Maximum number of policy messages per trajectory."""
     images: PositiveInt | None = None
-    """Number of last images that stay in a context. A note takes the place of an older one, which
-    begins a context of its own. Null keeps all."""
+    """Number of latest images kept in the context. Older images are replaced by a note, which
+    starts a new context. Null keeps all."""
     schedule: ScheduleSection | None = None
-    """Null keeps `sampling.max_turn_tokens` and `rollout.max_turns` as they are in every step."""
+    """Schedule of the length limits; null keeps `sampling.max_turn_tokens` and `rollout.max_turns`
+    constant."""
     retries: int = Field(default=2, ge=0)
-    """Number of times that a failed trajectory is started again, alone."""
+    """Number of times a failed trajectory is retried."""
     max_failed_fraction: float = Field(default=0.2, ge=0, le=1)
-    """The run stops when more of a step's trajectories than this fail for good. Those whose
-    verifier gave no verdict do not count."""
+    """Maximum fraction of a step's trajectories that may fail for good before the run stops.
+    Trajectories whose verifier gave no verdict do not count."""
     reset_s: PositiveFloat = 60.0
-    """Deadline of an environment's reset."""
+    """Timeout of an environment's reset."""
     step_s: PositiveFloat = 60.0
-    """Deadline of an environment's step, its tools included."""
+    """Timeout of an environment's step, including its tools."""
     turn_s: PositiveFloat = 600.0
-    """Deadline of one turn of the policy engine."""
+    """Timeout of one turn of the policy engine."""
     fork_s: PositiveFloat = 60.0
-    """Deadline of an environment's fork."""
+    """Timeout of an environment's fork."""
     stall_s: PositiveFloat = 3600.0
-    """The run stops, and says what is stuck, when nothing at all has moved for so long."""
+    """The run stops, with a report of what is stuck, after this time without any progress."""
     episode_s: PositiveFloat = 1800.0
-    """A trajectory that takes longer is truncated after the turn at hand."""
+    """Maximum duration of a trajectory; a longer one is truncated after its current turn."""
 
 
 UNTIL_STEPS = 10
-"""`warmstart.until_loss` is compared with a mean over so many steps: that of one is mostly luck."""
+"""Number of steps whose mean loss is compared with `warmstart.until_loss`; a single step is too
+noisy."""
 
 
 class WarmstartSection(ConfigSection):
     """Supervised training on demonstrations before reinforcement learning; `warmstart: null`
-    leaves it out."""
+    disables it."""
 
     steps: PositiveInt = 600
-    """Optimiser steps; with `until_loss` the most there are."""
+    """Number of optimiser steps; with `until_loss`, the maximum."""
     until_loss: PositiveFloat | None = None
-    """End as soon as the mean loss of the last ten steps is this or less, in nats per token: how
-    long a small policy takes to find out differs much between seeds."""
+    """Stop once the mean loss of the last ten steps is at most this, in nats per token. The number
+    of steps a small policy needs varies widely between seeds."""
     batch_size: PositiveInt = 32
-    """Demonstrations per step."""
+    """Number of demonstrations per step."""
     demonstrations: PositiveInt = 4000
-    """Different train tasks that the environment's gold player demonstrates."""
+    """Number of distinct train tasks that the environment's gold player demonstrates."""
     guess_fraction: float = Field(default=0.0, ge=0, le=1)
-    """This share of the demonstrations answers at once with the most frequent answer of all, so
-    that reinforcement learning has something to discover."""
+    """Fraction of demonstrations that answer immediately with the most frequent answer, which
+    leaves reinforcement learning something to discover."""
     recordings: Path | None = None
-    """A JSONL file of recorded conversations instead of the gold player."""
+    """JSONL file of recorded conversations to use instead of the gold player."""
     layout: LayoutName = "padded"
-    """As `learn.layout`; `tree` computes a system prompt that all demonstrations share once, which
-    pays for a large model."""
+    """Sequence layout, as in `learn.layout`; `tree` computes a shared system prompt once, which
+    pays off for large models."""
     learning_rate: PositiveFloat = 2e-3
-    """AdamW's rate after the warm-up; it falls over the last 30 % of the steps."""
+    """Learning rate of AdamW after the warm-up; it decays over the last 30 % of the steps."""
     warmup_steps: int = Field(default=50, ge=0)
-    """Steps over which the rate rises linearly."""
+    """Number of steps of the linear warm-up."""
     final_learning_rate_fraction: float = Field(default=0.1, ge=0, le=1)
-    """Final rate, as a share of `learning_rate`."""
+    """Final learning rate, as a fraction of `learning_rate`."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's decoupled weight decay."""
+    """Decoupled weight decay of AdamW."""
     max_grad_norm: PositiveFloat = 1.0
-    """A longer gradient is shortened to this."""
+    """Maximum gradient norm; larger gradients are clipped."""
 
 
 class LimitsSection(ConfigSection):
     """Limits of one sandbox session."""
 
     wall_s: PositiveFloat = 10.0
-    """Deadline of one call."""
+    """Timeout of one call."""
     cpu_s: PositiveFloat = 60.0
     """CPU time of the whole session."""
     memory_bytes: PositiveInt = 512 * 2**20
-    """Address space of one process."""
+    """Address space per process."""
     processes: PositiveInt = 32
-    """Processes and threads at once."""
+    """Maximum number of processes and threads."""
     open_files: PositiveInt = 256
-    """File descriptors of one process."""
+    """Maximum number of file descriptors per process."""
     file_bytes: PositiveInt = 64 * 2**20
-    """Size of one file."""
+    """Maximum size of one file."""
     disk_bytes: PositiveInt = 256 * 2**20
-    """Size of the session's directory."""
+    """Maximum size of the session directory."""
     files: PositiveInt = 65_536
-    """Files, directories and links in the session's directory."""
+    """Maximum number of files, directories, and links in the session directory."""
     output_bytes: PositiveInt = 16 * 2**10
-    """Size of stdout and of stderr each; head and tail are kept."""
+    """Maximum size of stdout and of stderr; beyond it, only head and tail are kept."""
 
 
 class PressureSection(ConfigSection):
-    """Load that one pool of sessions may put on the machine."""
+    """Limits on the load that one pool of sessions puts on the machine."""
 
     sessions: PositiveInt = 1024
-    """Live sessions, forks included."""
+    """Maximum number of live sessions, forks included."""
     starts_per_s: PositiveFloat = 200.0
-    """Opened sessions per second in the long run."""
+    """Sustained rate of session starts per second."""
     start_burst: PositiveInt = 64
-    """Sessions that may be opened at once before `starts_per_s` holds them back."""
+    """Number of sessions that may start at once before `starts_per_s` throttles them."""
     cells: PositiveInt = 256
-    """Cells and commands that run at once."""
+    """Maximum number of cells and commands that run concurrently."""
     free_memory_bytes: NonNegativeInt = 512 * 2**20
-    """Memory that must be available on the machine for another session to start."""
+    """Available memory that the machine must have for another session to start."""
     wait_s: PositiveFloat = 60.0
-    """Longest wait for a place before the trajectory fails."""
+    """Maximum time to wait for a session before the trajectory fails."""
 
 
 class SandboxSection(ConfigSection):
     """Sandbox in which model-written code runs."""
 
     backend: Literal["namespaces", "bubblewrap", "docker", "process"] = "namespaces"
-    """Namespaces of our own making, or through bubblewrap, a container, or a bare process with
-    resource limits only."""
+    """Isolation: Linux namespaces directly, or through bubblewrap, a container, or a plain process
+    with resource limits only."""
     allow_unisolated: bool = False
-    """Let the `process` back-end run model-written code with resource limits and nothing else."""
+    """Allow the `process` back-end to run model-written code with nothing but resource limits."""
     after_timeout: Literal["fresh", "restore", "end"] = "fresh"
-    """Reaction to a cell that ran out of time or memory, or crashed. `fresh`: names are gone;
-    `restore`: names are as before the cell (costs a fork per cell); `end`: the session ends."""
+    """Session state after a cell that timed out, ran out of memory, or crashed. `fresh`: variables
+    are lost; `restore`: variables are as before the cell (costs a fork per cell); `end`: the
+    session ends."""
     supervisors: PositiveInt = 1
-    """Supervisors (for `docker`: containers) that sessions are spread over."""
+    """Number of fork servers (with `docker`: containers) over which sessions are spread."""
     image: str = "agentrl-sandbox"
-    """Image of the `docker` back-end."""
+    """Image for the `docker` back-end."""
     packages: str = ""
-    """A directory of Python packages that sessions may import and not change."""
+    """Directory of Python packages that sessions can import but not modify."""
     limits: LimitsSection = LimitsSection()
-    """Limits of one session."""
+    """Limits of each session."""
     pressure: PressureSection = PressureSection()
-    """Load that all sessions together may put on the machine."""
+    """Limits on the load that all sessions together put on the machine."""
 
 
 class WandbSection(ConfigSection):
-    """Numbers go to Weights & Biases, too; needs the extra `wandb`."""
+    """Also send metrics to Weights & Biases; requires the extra `wandb`."""
 
     project: str = "agentrl"
     """W&B project."""
     mode: Literal["online", "offline"] = "online"
-    """`offline` writes into the run's folder; `wandb sync` sends it later."""
+    """`offline` writes to the run folder; upload it later with `wandb sync`."""
     entity: str | None = None
-    """User or team; null is the one that is logged in."""
+    """W&B user or team; null uses the logged-in user."""
     group: str | None = None
-    """Runs that belong together."""
+    """W&B group of related runs."""
     tags: tuple[str, ...] = ()
     """Tags of the W&B run."""
 
 
 class MetricsSection(ConfigSection):
-    """Destinations of the metrics besides `metrics.jsonl`."""
+    """Destinations of metrics besides `metrics.jsonl`."""
 
     tensorboard: bool = True
-    """Also write TensorBoard event files into the run's folder."""
+    """Also write TensorBoard event files to the run folder."""
     wandb: WandbSection | None = None
-    """Also send them to Weights & Biases."""
+    """Also send metrics to Weights & Biases."""
     opentelemetry: bool = False
-    """Send steps and trajectories as OpenTelemetry spans; needs the extra `otel`."""
+    """Send steps and trajectories as OpenTelemetry spans; requires the extra `otel`."""
 
 
 class RunConfig(ConfigSection):
-    """Everything a run needs to know."""
+    """Complete config of a run."""
 
     run: RunSection = RunSection()
     env: EnvSection
@@ -457,7 +469,8 @@ class RunConfig(ConfigSection):
     sandbox: SandboxSection = SandboxSection()
     cluster: ClusterSection = ClusterSection()
     store: StoreSection | None = StoreSection()
-    """None records nothing, and a run that is killed loses what came after its last checkpoint."""
+    """Durable record of the run; null records nothing, and a killed run resumes from its last
+    checkpoint."""
     metrics: MetricsSection = MetricsSection()
     diagnostics: DiagnosticsSection = DiagnosticsSection()
     view: ViewSection = ViewSection()

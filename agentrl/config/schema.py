@@ -1,4 +1,4 @@
-"""The schema of a config, as data: which keys there are, what each wants, what it means."""
+"""The schema of a config, as data: its keys, their types, and their meanings."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class ConfigKey:
 
     @property
     def wants(self) -> str:
-        """Return in words which values are allowed."""
+        """Return a description of the allowed values."""
         return wanted(self.field.annotation, self.field.metadata)
 
     @property
@@ -148,7 +148,7 @@ def takes(annotation: object, kind: type) -> bool:
 
 
 def wanted(annotation: object, metadata: Sequence[object] = ()) -> str:
-    """Return in words which values a type with these constraints allows."""
+    """Return a description of the values that a type with these constraints allows."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return wanted(arguments[0], arguments[1:])
@@ -187,7 +187,7 @@ def _constraints(metadata: Sequence[object]) -> Iterator[str]:
             attribute, words = BOUNDS[type(rule)]
             yield f"{words} {shown(getattr(rule, attribute))}"
         elif pattern := getattr(rule, "pattern", None):
-            yield f"that matches {pattern}"
+            yield f"matching {pattern}"
 
 
 def first_line(section: type[ConfigSection]) -> str:

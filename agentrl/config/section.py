@@ -69,11 +69,9 @@ def is_tag(name: str, field: FieldInfo) -> bool:
 
 
 def unread(section: ConfigSection, prefix: str = "") -> list[str]:
-    """Return the dotted names of keys that differ from their default and were read by nobody.
-
-    A key that repeats its default is left out: without it the run would be the same. So a saved
-    resolved config, which names every key, may be trained again.
-    """
+    """Return the dotted names of keys that differ from their default and were never read. A key
+    that repeats its default is left out: without it the run would be the same. So a saved resolved
+    config, which names every key, may be trained again."""
     with peeking():
         return [prefix + key for key in _unread(section)]
 
@@ -84,8 +82,8 @@ def check_all_read(section: ConfigSection) -> None:
         is_are = "is" if len(names) == 1 else "are"
         raise ConfigError(
             f"{', '.join(names)} {is_are} set but never read: no part of this run uses "
-            f"{'it' if len(names) == 1 else 'them'}, so the value changes nothing; take it out of "
-            "the config, or turn on the part that it belongs to"
+            f"{'it' if len(names) == 1 else 'them'}, so the value has no effect; remove it from "
+            "the config, or enable the part that it belongs to"
         )
 
 

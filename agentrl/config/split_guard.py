@@ -1,4 +1,4 @@
-"""Config of the guard between the splits of an environment."""
+"""Config section of the split guard."""
 
 from pydantic import Field, PositiveInt
 
@@ -6,13 +6,14 @@ from agentrl.config.section import ConfigSection
 
 
 class SplitGuardSection(ConfigSection):
-    """Guard against held-out tasks that train, as they are or nearly so."""
+    """Guard against held-out tasks that leak into training, exactly or nearly."""
 
     allow: bool = False
-    """Go on although splits overlap."""
+    """Continue even if splits overlap."""
     train_tasks: PositiveInt = 1000
-    """Train tasks that are compared before a run; the others are compared exactly as they come."""
+    """Number of train tasks to compare before a run; the rest are compared for exact matches as
+    they are drawn."""
     similarity: float = Field(default=0.8, gt=0, le=1)
-    """Share of their own words, in runs of three, from which on two tasks are nearly the same."""
+    """Minimum fraction of shared word trigrams at which two tasks count as near-duplicates."""
     max_near_fraction: float = Field(default=0.2, ge=0, le=1)
-    """A run is refused when more of the held-out tasks than this have a near-duplicate."""
+    """Maximum fraction of held-out tasks with a near-duplicate before a run is refused."""

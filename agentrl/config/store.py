@@ -1,4 +1,4 @@
-"""Config of the durable record of a run."""
+"""Config section of the durable record of a run."""
 
 from typing import Literal
 
@@ -8,15 +8,15 @@ from agentrl.config.section import ConfigSection
 
 
 class StoreSection(ConfigSection):
-    """The record of everything that happens, from which `--resume` goes on after a crash."""
+    """Durable record of all events of a run, from which `--resume` continues after a crash."""
 
     durable: Literal["process", "interval", "power"] = "process"
-    """Durability of a completed turn. `process`: it survives the end of the process; `interval`:
-    also a power failure, but for the last `interval_s`; `power`: any power failure, and every turn
-    waits for the disk."""
+    """Durability of a completed turn. `process`: survives the end of the process; `interval`: also
+    survives a power failure, except for the last `interval_s`; `power`: survives any power failure,
+    but each turn waits for the disk."""
     interval_s: PositiveFloat = 0.05
-    """In `interval`: age in seconds at which a record is on the disk."""
+    """With `interval`: maximum age in seconds of a record that is not yet on disk."""
     segment_bytes: int = Field(default=64 * 2**20, ge=4096)
-    """Size at which a file of the log is closed and the next one begun."""
+    """Size at which a log file is closed and the next one started."""
     keep: Literal["all", "untrained"] = "untrained"
-    """Tokens that stay on disk: all, or those that a kept checkpoint could need again."""
+    """Tokens to keep on disk: all, or only those that a kept checkpoint may still need."""

@@ -1,4 +1,4 @@
-"""Config of what is kept for the viewer, and of what it hides."""
+"""Config section of the data recorded for the viewer."""
 
 import re
 
@@ -11,11 +11,11 @@ class ViewSection(ConfigSection):
     """Data that a run records for `agentrl view`."""
 
     record: bool = True
-    """Keep what every step made of every token: advantage, ratio, entropy. Needs `store`."""
+    """Record the advantage, ratio, and entropy of each token in each step. Requires `store`."""
     record_bytes: int = Field(default=64 * 2**20, ge=0)
-    """Most of that on disk; then the oldest steps go."""
+    """Maximum size of this record on disk; beyond it, the oldest steps are deleted."""
     redact: tuple[str, ...] = ()
-    """Regular expressions; what matches is hidden, beside the values of environment variables that
+    """Regular expressions of text to hide, in addition to the values of environment variables that
     look like keys."""
 
     @field_validator("redact")
@@ -25,7 +25,12 @@ class ViewSection(ConfigSection):
             try:
                 match = re.compile(pattern).match("")
             except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+                raise ValueError(
+                    f"{pattern!r} is not a valid regular expression: {error}"
+                ) from error
             if match is not None:
-                raise ValueError(f"{pattern!r} matches nothing at all, so everywhere; narrow it")
+                raise ValueError(
+                    f"{pattern!r} matches the empty string, and therefore everywhere; make it more "
+                    "specific"
+                )
         return patterns

@@ -36,8 +36,8 @@ class FallbackDecoder:
         config: Any = model.config
         if config.is_encoder_decoder:
             raise ConfigError(
-                f"{type(model).__name__} is an encoder-decoder; the local engine decodes causal "
-                "language models (AutoModelForCausalLM)"
+                f"{type(model).__name__} is an encoder-decoder model, but the local engine decodes "
+                "causal language models (AutoModelForCausalLM); use one of those"
             )
         self.vocabulary: int = config.get_text_config().vocab_size
         model_copy: Any = copy.deepcopy(model)
@@ -100,8 +100,9 @@ class FallbackDecoder:
         cache = self._caches[segment.slot]
         if cache.get_seq_length() != segment.start:
             raise RuntimeError(
-                f"{type(self._model).__name__} keeps {cache.get_seq_length()} positions where "
-                f"{segment.start} were computed; its cache cannot be continued by the local engine"
+                f"{type(self._model).__name__} keeps {cache.get_seq_length()} positions in its "
+                f"cache after {segment.start} were computed; the local engine cannot continue such "
+                "a cache"
             )
         # 0 would keep the logits of every token.
         keep = max(1, segment.wanted)

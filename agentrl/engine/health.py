@@ -23,8 +23,8 @@ class EngineHealthRule:
     def __post_init__(self) -> None:
         if self.failures < 1 or self.probe_after_s < 0:
             raise ValueError(
-                f"failures must be 1 or more and probe_after_s 0 or more, got {self.failures} and "
-                f"{self.probe_after_s}"
+                f"failures must be at least 1 and probe_after_s at least 0, got {self.failures} "
+                f"and {self.probe_after_s}"
             )
 
 

@@ -62,7 +62,7 @@ class InflightScoreRequest:
         logprobs = distribution(logits, [request.sampling] * len(logits))
         if logprobs.isnan().any():
             raise EngineError(
-                "the model's logits give no distribution; the weights loaded last are not finite "
+                "the model's logits define no distribution; the weights loaded last are not finite "
                 "or have diverged"
             )
         tokens = torch.tensor(request.token_ids[at : at + len(logits)], device=logits.device)

@@ -92,16 +92,16 @@ class LocalEngine(ClosingResource):
         """
         for name, value in (("slots", slots), ("context_tokens", context_tokens)):
             if value < 1:
-                raise ValueError(f"engine.{name} must be 1 or more, got {value}")
+                raise ValueError(f"engine.{name} must be at least 1, got {value}")
         if prefill_tokens < 1:
-            raise ValueError(f"prefill_tokens must be 1 or more, got {prefill_tokens}")
+            raise ValueError(f"prefill_tokens must be at least 1, got {prefill_tokens}")
         set_batch_invariance()
         if threads is not None:
             torch.set_num_threads(threads)
         capacity = DecoderCapacity(
             slots=slots, context_tokens=context_tokens, prefill_tokens=prefill_tokens
         )
-        subject = f"the local engine of {slots} slots with {context_tokens} tokens each"
+        subject = f"the local engine with {slots} slots of {context_tokens} tokens each"
         with explain_out_of_memory(
             ConfigError, subject, "Lower engine.slots or engine.context_tokens."
         ):
@@ -412,7 +412,7 @@ class LocalEngine(ClosingResource):
         self._waiting.remove(flight)
 
     def _break(self, error: AgentrlError) -> None:
-        self._broken = EngineError(f"{error}; the engine is broken, make a new one")
+        self._broken = EngineError(f"{error}; the engine is broken, create a new one")
         self._broken.__cause__ = error
         for flight in list(self._flights.values()):
             self._forget(flight)
@@ -425,7 +425,7 @@ class LocalEngine(ClosingResource):
         if self._broken is not None:
             raise self._broken
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
 
     async def _prepare(self, request: GenerateRequest | ScoreRequest) -> bool:
         """Cut up the images of a request; return False for one that was ended meanwhile."""

@@ -44,8 +44,8 @@ def place_devices(
     """
     if first + ranks > len(devices):
         raise ConfigError(
-            f"learn.devices.count asks for {first + ranks} GPUs on this machine, which shows "
-            f"{len(devices)} ({', '.join(devices) or 'none'}); lower it, or set policy.device: cpu"
+            f"learn.devices.count needs {first + ranks} GPUs on this machine, but {len(devices)} "
+            f"are visible ({', '.join(devices) or 'none'}); lower it, or set policy.device: cpu"
         )
     rank_devices = tuple(devices[first : first + ranks])
     free = [name for name in devices if name not in rank_devices] or list(reversed(rank_devices))

@@ -17,22 +17,22 @@ def check_request(
     """Raise `ValueError` for a request that cannot be served."""
     if not 0 < len(request.prompt) < context_tokens:
         raise ValueError(
-            f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves nothing "
-            f"to sample in a context of engine.context_tokens={context_tokens}; shorten the prompt "
-            "or raise engine.context_tokens"
+            f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves no room to "
+            f"sample in a context of engine.context_tokens={context_tokens}; shorten the prompt or "
+            "raise engine.context_tokens"
             if request.prompt
             else f"request {request.id!r}: the prompt is empty; give at least one token"
         )
     if request.max_new_tokens < 1:
         raise ValueError(
-            f"request {request.id!r}: max_new_tokens must be 1 or more, "
-            f"got {request.max_new_tokens}"
+            f"request {request.id!r}: max_new_tokens must be at least 1, got "
+            f"{request.max_new_tokens}"
         )
     check_id(request.id, in_flight)
     check_images(request, takes_images=takes_images)
     if request.stop_strings and not reads_text:
         raise ValueError(
-            f"request {request.id!r} has stop strings, and the engine cannot read text; make it "
+            f"request {request.id!r} has stop strings, but the engine has no tokenizer; create it "
             "with decode=tokenizer.decode"
         )
     check_vocabulary(request, request.prompt, vocabulary)
@@ -50,9 +50,9 @@ def check_score(
     tokens = request.prompt + request.token_ids
     if not request.prompt or not request.token_ids or len(tokens) > context_tokens:
         raise ValueError(
-            f"request {request.id!r}: {len(request.token_ids)} tokens after a prompt of "
-            f"{len(request.prompt)} are to be scored; give at least one of each, and no more "
-            f"than engine.context_tokens={context_tokens} together"
+            f"request {request.id!r} asks to score {len(request.token_ids)} tokens after a prompt "
+            f"of {len(request.prompt)}; give at least one of each, and no more than "
+            f"engine.context_tokens={context_tokens} in total"
         )
     check_id(request.id, in_flight)
     check_images(request, takes_images=takes_images)
@@ -62,15 +62,15 @@ def check_score(
 def check_id(id: str, in_flight: Container[str]) -> None:
     """Raise `ValueError` for an id that is taken."""
     if id in in_flight:
-        raise ValueError(f"request {id!r} is in flight already; give each its own id")
+        raise ValueError(f"request {id!r} is already in flight; give each request its own id")
 
 
 def check_images(request: GenerateRequest | ScoreRequest, *, takes_images: bool) -> None:
     """Raise `ValueError` for images that nobody would look at."""
     if request.images and not takes_images:
         raise ValueError(
-            f"request {request.id!r} shows {len(request.images)} images, and the engine takes "
-            "none; make it of a Qwen-VL model, with the model's image processor"
+            f"request {request.id!r} has {len(request.images)} images, but the engine accepts "
+            "none; create it from a Qwen-VL model, with the model's image processor"
         )
 
 

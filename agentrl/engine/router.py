@@ -132,7 +132,9 @@ class EngineRouter:
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn on the engine that is best for it; while none is up, all are asked."""
         if request.id in self._flying:
-            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+            raise ValueError(
+                f"request {request.id!r} is already in flight; give each request its own id"
+            )
         session, tokens = self._session(request.id), len(request.prompt)
         weight = self._weighing.weight(tokens)
         index = self.best(request.id, tokens)

@@ -89,10 +89,12 @@ class ScriptedEngine:
             EngineError: The engine is closed, or the mapping has no reply to this prompt.
         """
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
         room = self._room(request)
         if request.id in self._turns:
-            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+            raise ValueError(
+                f"request {request.id!r} is already in flight; give each request its own id"
+            )
         self.requests.append(request)
         turn = _Turn(request, self._script(request), asyncio.Event())
         self._turns[request.id] = turn
@@ -190,8 +192,8 @@ class ScriptedEngine:
             return tuple(self._replies(request))
         if request.prompt not in self._replies:
             raise EngineError(
-                f"request {request.id!r}: there is no reply to prompt {request.prompt}; "
-                f"the script answers {len(self._replies)} prompts"
+                f"request {request.id!r}: the script has no reply to prompt {request.prompt}; it "
+                f"answers {len(self._replies)} prompts"
             )
         return tuple(self._replies[request.prompt])
 
@@ -207,15 +209,15 @@ class ScriptedEngine:
         """Return the number of tokens the request may get."""
         if request.max_new_tokens < 1:
             raise ValueError(
-                f"request {request.id!r}: max_new_tokens must be 1 or more, "
-                f"got {request.max_new_tokens}"
+                f"request {request.id!r}: max_new_tokens must be at least 1, got "
+                f"{request.max_new_tokens}"
             )
         if self._context_tokens is None:
             return request.max_new_tokens
         room = self._context_tokens - len(request.prompt)
         if room < 1:
             raise ValueError(
-                f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves nothing "
+                f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves no room "
                 f"to sample in a context of engine.context_tokens={self._context_tokens}; shorten "
                 "the prompt or raise engine.context_tokens"
             )
@@ -240,7 +242,7 @@ class ScriptedScorer(ScriptedEngine):
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens by `distribution`; with empty log-probs if it is paused meanwhile."""
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
         self.scored.append(request)
         await asyncio.sleep(self._token_s)
         if not self._taking.is_set():

@@ -37,6 +37,6 @@ def check_release(version: str | None = None) -> None:
         return
     requirement = f"vllm>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
     raise ConfigError(
-        f"vLLM {version} is installed, and engine.kind vllm is written for {requirement}: "
-        f"pip install '{requirement}', or set engine.kind: local"
+        f"vLLM {version} is installed, but engine.kind vllm requires {requirement}: pip install "
+        f"'{requirement}', or set engine.kind: local"
     )

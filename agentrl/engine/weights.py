@@ -64,12 +64,12 @@ def take(state: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tens
         names = ", ".join(list(state)[:3])
         raise ValueError(
             f"the weights have no {name!r} (they have {names}, ...); give the state dict of the "
-            "model the engine was made with, under its Hugging Face names"
+            "model the engine was created with, under its Hugging Face names"
         )
     size = tuple(state[name].shape)
     if size != shape:
         raise ValueError(
-            f"{name!r} has shape {size}, the engine's model has {shape}; these are weights of "
-            "another model"
+            f"{name!r} has shape {size}, but the engine's model has {shape}; these weights belong "
+            "to another model"
         )
     return state[name]

@@ -29,7 +29,7 @@ def bootstrap_estimate(
     one value has none: unbounded. Raises `ValueError` without values.
     """
     if not values:
-        raise ValueError("no task has a value, and no values have no mean; check before asking")
+        raise ValueError("no task has a value, so there is no mean; check for values first")
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return IntervalEstimate(mean=mean, low=-math.inf, high=math.inf, tasks=1)

@@ -84,7 +84,7 @@ class PolicyComparison:
         rows.append((f"p ({self.test})", f"{self.p:.2g}", "", ""))
         rows.append(("tasks gained", str(len(self.gained)), "", ""))
         rows.append(("tasks lost", str(len(self.lost)), "", ""))
-        left_out = {"pairs that broke": self.failed, "without a partner": self.unmatched}
+        left_out = {"failed pairs": self.failed, "without a partner": self.unmatched}
         return rows + [(name, str(count), "", "") for name, count in left_out.items() if count]
 
 
@@ -112,8 +112,8 @@ def compare(
             groups.setdefault(key[0], []).append((rewards[0], rewards[1]))
     if not groups:
         raise ConfigError(
-            f"{len(shared)} trajectories are in both evaluations, and in every pair one broke or "
-            "there is none; there is nothing to compare: look at what failed first"
+            f"{len(shared)} trajectories are in both evaluations, but every pair has a failed or "
+            "missing one, so there is nothing to compare; check the failures first"
         )
     names = {key[0]: (of_a[key].task, of_a[key].prompt) for key in sorted(shared)}
     pairs = sum(map(len, groups.values()))
@@ -245,8 +245,8 @@ def _by_key(
     index = {(one.fingerprint, one.sample): one for one in samples}
     if len(index) < len(samples):
         raise ConfigError(
-            f"{whose} has {len(samples)} trajectories of {len(index)} different tasks and samples; "
-            "which belong together cannot be told: evaluate it again"
+            f"{whose} has {len(samples)} trajectories of only {len(index)} distinct tasks and "
+            "samples, so pairs are ambiguous; repeat the evaluation"
         )
     return index
 
@@ -258,18 +258,20 @@ def _unpaired(
     tasks_a, tasks_b = {key[0] for key in a}, {key[0] for key in b}
     if not tasks_a & tasks_b:
         return (
-            f"A has {len(tasks_a)} tasks and B has {len(tasks_b)}, and they share none; a paired "
-            "comparison needs the same tasks: evaluate both with one env.kwargs and one run.seed"
+            f"A has {len(tasks_a)} tasks and B has {len(tasks_b)}, but none in common, and a "
+            "paired comparison needs the same tasks: evaluate both with the same env.kwargs and "
+            "run.seed"
         )
     if tasks_a != tasks_b:
         return (
-            f"A has {len(tasks_a - tasks_b)} tasks that B has not, B has {len(tasks_b - tasks_a)} "
-            f"that A has not, and they share {len(tasks_a & tasks_b)}; evaluate both with one "
-            "evaluate.tasks, or compare what both have (--common)"
+            f"A has {len(tasks_a - tasks_b)} tasks that B lacks, B has {len(tasks_b - tasks_a)} "
+            f"that A lacks, and {len(tasks_a & tasks_b)} are in both; evaluate both with the same "
+            "evaluate.tasks, or compare only the common tasks (--common)"
         )
     return (
         f"A has {len(a)} trajectories of {len(tasks_a)} tasks and B has {len(b)}; evaluate both "
-        "with one evaluate.samples_per_task, or compare what both have (--common)"
+        "with the same evaluate.samples_per_task, or compare only the common trajectories "
+        "(--common)"
     )
 
 

@@ -55,7 +55,7 @@ def rate_estimate(
     """
     mean = _mean(values)
     if min(values) < 0 or max(values) > 1:
-        raise ValueError(f"a rate is within [0, 1], got {min(values)} to {max(values)}")
+        raise ValueError(f"a rate must be within [0, 1], got {min(values)} to {max(values)}")
     if len(values) == 1:
         return IntervalEstimate(mean=mean, low=0.0, high=1.0, tasks=1)
     number = _effective_number(values, mean, trials)
@@ -97,7 +97,7 @@ def _effective_number(
 
 def _mean(values: Sequence[float]) -> float:
     if not values:
-        raise ValueError("no task has a value, and no values have no mean; check before asking")
+        raise ValueError("no task has a value, so there is no mean; check for values first")
     return statistics.fmean(values)
 
 

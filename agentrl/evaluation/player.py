@@ -48,7 +48,7 @@ def find_player(name: str, *, seed: int) -> Player:
     if name == "random":
         return _RandomPlayer(seed)
     if ":" not in name:
-        raise ConfigError(f"--player is {name!r}, wanted gold, random or module:function")
+        raise ConfigError(f"--player is {name!r}, expected gold, random or module:function")
     return _ScriptedPlayer(name, import_callable(name))
 
 
@@ -156,7 +156,7 @@ async def _play_gold(
     del tools
     if not isinstance(env, GoldPlayer):
         raise ConfigError(
-            f"--player is gold, and {type(env).__name__} has no gold player; give it a method "
+            f"--player is gold, but {type(env).__name__} has no gold player; add a method "
             "gold(task, seen) -> Action"
         )
     return gold_action(env, task, seen)

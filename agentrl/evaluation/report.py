@@ -57,7 +57,9 @@ class EvaluationReport:
         """
         groups = _by_task(trajectories)
         if not groups:
-            raise ConfigError("no trajectories, no report; give the evaluation at least one task")
+            raise ConfigError(
+                "there are no trajectories to report on; give the evaluation at least one task"
+            )
         rules = ScoringRules(
             k=tuple(sorted({1, *k})), threshold=threshold, confidence=confidence, interval=interval
         )

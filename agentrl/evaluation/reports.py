@@ -56,7 +56,7 @@ def read_report(path: Path, which: Which = "after") -> StoredReport:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{file} is no report of an evaluation that can be compared ({error!r}); make one with "
+            f"{file} is not an evaluation report that can be compared ({error!r}); create one with "
             "agentrl eval CONFIG|RUN --json FILE"
         ) from error
 
@@ -84,8 +84,8 @@ def compare_reports(
         different.append(f"threshold is {a.threshold:g} in A and {b.threshold:g} in B")
     if different:
         raise ConfigError(
-            f"{a.path} and {b.path} cannot be paired: {'; '.join(different)}. Evaluate one again "
-            "as the other was, such as agentrl eval RUN run.seed=0"
+            f"{a.path} and {b.path} cannot be paired: {'; '.join(different)}. Repeat one "
+            "evaluation with the settings of the other, such as agentrl eval RUN run.seed=0"
         )
     rules = ScoringRules(
         k=(1,),

@@ -148,7 +148,7 @@ class TrajectoryRescorer:
             returned = await env.reset(seed=recording.seed, options=options)
         observation, _ = checked_opening(env, returned)
         if turns and fingerprint(observation) != fingerprint(opening.observation):
-            return _without(recording, "diverged", "the first observation is another one")
+            return _without(recording, "diverged", "the first observation differs")
         rewards: list[float] = []
         components: dict[str, float] = {}
         for number, turn in enumerate(turns, 1):
@@ -159,12 +159,12 @@ class TrajectoryRescorer:
             rewards.append(_finite(answer, task))
             components |= answer[4].get("reward_components", {})
             if answer[2] or answer[3]:
-                why = "" if number == len(turns) else f"it ends today at {where}"
+                why = "" if number == len(turns) else f"it now ends at {where}"
                 return _scored(recording, sum(rewards), components, answer[2], why=why)
             if turn.terminated or turn.truncated:
-                return _without(recording, "goes_on", f"it ended at {where}, and goes on today")
+                return _without(recording, "goes_on", f"it ended at {where}, but now continues")
             if fingerprint(answer[0]) != fingerprint(turn.observation):
-                return _without(recording, "diverged", f"the answer to {where} is another one")
+                return _without(recording, "diverged", f"the answer to {where} differs")
         return _scored(recording, sum(rewards), components, terminated=False)
 
 
@@ -209,4 +209,4 @@ def _without(recording: RecordedTrajectory, verdict: Verdict, why: str) -> Resco
 def _finite(answer: Step, task: Task) -> float:
     if (fault := reward_fault(answer[1])) is None:
         return answer[1]
-    raise EnvError(f"scoring task {task.id} again: the reward is {fault}; mend the reward function")
+    raise EnvError(f"scoring task {task.id} again: the reward is {fault}; fix the reward function")

@@ -126,8 +126,8 @@ def _rewards(group: Sequence[Trajectory]) -> list[float]:
     values = [reward for reward in rewards if reward is not None]
     if not all(map(math.isfinite, values)):
         raise ValueError(
-            f"task {group[0].task.id} has rewards {values}, and a reward is a finite number; mend "
-            "the reward function"
+            f"task {group[0].task.id} has rewards {values}, but a reward must be a finite number; "
+            "fix the reward function"
         )
     return values
 

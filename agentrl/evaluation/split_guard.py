@@ -98,16 +98,16 @@ def check_overlap(found: SplitOverlap, *, max_near_fraction: float) -> None:
     """Raise `ConfigError`, showing pairs, for exact overlap and for too many near-duplicates."""
     if found.exact:
         raise ConfigError(
-            f"{len(found.exact)} of {found.heldout} held-out tasks are train tasks: "
-            f"{_shown(found.exact)}. What is measured on them is memory; keep the splits of the "
-            "environment apart, or set split_guard.allow: true"
+            f"{len(found.exact)} of {found.heldout} held-out tasks are also train tasks: "
+            f"{_shown(found.exact)}. Scores on them measure memorisation; keep the splits of the "
+            "environment disjoint, or set split_guard.allow: true"
         )
     if found.near_fraction > max_near_fraction:
         raise ConfigError(
             f"{len(found.near)} of {found.heldout} held-out tasks ({found.near_fraction:.1%}) are "
-            f"nearly train tasks, and split_guard.max_near_fraction is {max_near_fraction:g}: "
-            f"{_shown(found.near)}. Look at them with agentrl check-splits; keep the splits apart, "
-            "or set split_guard.allow: true"
+            "near-duplicates of train tasks, but split_guard.max_near_fraction is "
+            f"{max_near_fraction:g}: {_shown(found.near)}. Inspect them with agentrl check-splits; "
+            "keep the splits disjoint, or set split_guard.allow: true"
         )
 
 
@@ -218,9 +218,9 @@ def _hashed(
 
 def _shown(pairs: Sequence[TaskPair]) -> str:
     parts = [
-        f"{pair.heldout.id} is {pair.train.id}"
+        f"{pair.heldout.id} equals {pair.train.id}"
         if pair.similarity == 1
-        else f"{pair.heldout.id} is {pair.similarity:.0%} of {pair.train.id}"
+        else f"{pair.heldout.id} is {pair.similarity:.0%} similar to {pair.train.id}"
         for pair in pairs[:LISTED]
     ]
     more = len(pairs) - len(parts)

@@ -12,7 +12,9 @@ def two_sided_t(confidence: float, degrees: int) -> float:
     (Abramowitz and Stegun 26.7.3 and 26.7.4), to 12 digits.
     """
     if degrees < 1 or not 0 < confidence < 1:
-        raise ValueError(f"confidence {confidence} must be within (0, 1), degrees {degrees} >= 1")
+        raise ValueError(
+            f"confidence {confidence} must be within (0, 1), and degrees {degrees} at least 1"
+        )
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2

@@ -108,7 +108,9 @@ def field(body: Body, name: str, kind: type, *, of: str) -> Any:
     if name not in body:
         raise BadRequest(f"{of} lacks {name!r}")
     if not isinstance(body[name], kind):
-        raise BadRequest(f"{name!r} of {of} is {type(body[name]).__name__}, wanted {kind.__name__}")
+        raise BadRequest(
+            f"{name!r} of {of} is {type(body[name]).__name__}, expected {kind.__name__}"
+        )
     return body[name]
 
 

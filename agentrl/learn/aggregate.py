@@ -55,8 +55,8 @@ def aggregate(
         case "seq-mean-token-sum-norm":
             if horizon_tokens is None:
                 raise ValueError(
-                    "seq-mean-token-sum-norm divides by a constant and horizon_tokens is None; "
-                    "set learn.horizon_tokens, to the longest answer for example"
+                    "seq-mean-token-sum-norm divides by a constant, but horizon_tokens is None; "
+                    "set learn.horizon_tokens, for example to the length of the longest answer"
                 )
             return sums.sum() / (max(counts.sequences, 1) * horizon_tokens)
         case "seq-mean-token-mean":

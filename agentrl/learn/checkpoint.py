@@ -202,8 +202,8 @@ def _or_nothing(partial: Path, final: Path) -> Generator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise LearnError(
-            f"the checkpoint {final} could not be written: {error}; older ones are as they were. "
-            f"{disk_advice(error)}, and resume the run"
+            f"the checkpoint {final} could not be written: {error}; older checkpoints are "
+            f"unchanged. {disk_advice(error)}, and resume the run"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -252,7 +252,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
 def _check_files(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
     if manifest.get("format") != FORMAT:
         raise LearnError(
-            f"{checkpoint} has format {manifest.get('format')!r}, and this version reads {FORMAT}; "
+            f"{checkpoint} has format {manifest.get('format')!r}, but this version reads {FORMAT}; "
             "use the version of agentrl that wrote it"
         )
     for name, entry in manifest["files"].items():
@@ -260,7 +260,7 @@ def _check_files(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
         fingerprint = _fingerprint(path) if path.is_file() else None
         if fingerprint != entry:
             raise LearnError(
-                f"{path} is damaged: {fingerprint} where the manifest has {entry}; remove "
+                f"{path} is damaged: {fingerprint}, but the manifest has {entry}; remove "
                 f"{checkpoint.name} to resume from the checkpoint before it"
             )
 
@@ -272,8 +272,8 @@ def _check_model(checkpoint: Path, theirs: Mapping[str, Any], ours: Mapping[str,
             if other.get(key) != spec.get(key):
                 raise ConfigError(
                     f"{checkpoint} is of another model: {part} {key!r} is {other.get(key)!r} there "
-                    f"and {spec.get(key)!r} here; resume with the config the run was started with, "
-                    "or start a new run"
+                    f"and {spec.get(key)!r} here; resume with the run's original config, or start "
+                    "a new run"
                 )
 
 

@@ -43,14 +43,15 @@ def critic_of(
     if config.critic is None:
         if needs_values:
             raise ConfigError(
-                f"learn.advantage {name} is made of a critic's values, and learn.critic is null; "
-                "set it, {} for its defaults, or choose an advantage without values"
+                f"learn.advantage {name} needs the values of a critic, but learn.critic is null; "
+                "set learn.critic, for example to {} for its defaults, or choose an advantage "
+                "without values"
             )
         return None
     if not needs_values:
         raise ConfigError(
-            f"learn.critic is set, and learn.advantage {name} reads no values; take learn.critic "
-            "out, or choose gae"
+            f"learn.critic is set, but learn.advantage {name} uses no values; remove learn.critic, "
+            "or choose gae"
         )
     return ValueHead(
         model, config.critic, returns=returns_of(config.advantage), seed=seed, ranks=ranks
@@ -105,7 +106,7 @@ class ValueHead:
         Not shared, its gradient reaches the head only, and then it has no coefficient.
         """
         if batch.values is None or batch.returns is None:
-            raise LearnError("a batch without values has nothing to teach a critic; see `valued`")
+            raise LearnError("a batch without values cannot train a critic; see `valued`")
         losses = value_loss(
             self.values(hidden, batch.tokens), batch.values, batch.returns, clip=self._clip
         )
@@ -163,8 +164,8 @@ class ValueHead:
         shapes, other = _shapes(self._head.state_dict()), _shapes(_head_of(state))
         if shapes != other:
             raise ConfigError(
-                f"the critic's head has {shapes}, and the saved one has {other}; resume with the "
-                "learn.critic.hidden_size the run was started with"
+                f"the critic's head has {shapes}, but the saved one has {other}; resume with the "
+                "run's original learn.critic.hidden_size"
             )
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

@@ -104,7 +104,8 @@ def _demonstration(
             read(chat.reply(answers, ended=True, tools=conversation.new_tools.get(turn)))
     if len(token_ids) > context_tokens:
         raise ConfigError(
-            f"{conversation.name} is {len(token_ids)} tokens long, and "
-            f"engine.context_tokens={context_tokens} allows fewer; raise it or leave this one out"
+            f"{conversation.name} has {len(token_ids)} tokens, but "
+            f"engine.context_tokens={context_tokens} allows fewer; raise it, or remove this "
+            "recording"
         )
     return TokenizedDemonstration(tuple(token_ids), tuple(mask), tuple(images))

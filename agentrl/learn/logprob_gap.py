@@ -108,10 +108,10 @@ def complaint(seen: Mapping[str, float], *, limit: float) -> str | None:
     if gap is None or gap <= limit:
         return None
     return (
-        f"engine and trainer disagree: on the tokens that the same weights sampled "
+        "engine and trainer disagree: on tokens sampled with the same weights "
         f"({seen['engine_gap/age0_fraction']:.0%} of those seen) their log-probs differ by "
-        f"{gap:.3g} nats in the mean and {seen['engine_gap/age0_max']:.3g} at most, and "
-        f"learn.gap_alarm.mean_abs allows {limit:g}. What makes that: sampling.top_p or top_k, "
-        "another temperature, weights that did not arrive, tokens that were not the ones sampled. "
-        "If it is only numerics, raise learn.gap_alarm.mean_abs"
+        f"{gap:.3g} nats on average and {seen['engine_gap/age0_max']:.3g} at most, but "
+        f"learn.gap_alarm.mean_abs allows {limit:g}. Possible causes: sampling.top_p or top_k, a "
+        "different temperature, a failed weight update, or recorded tokens that are not the "
+        "sampled ones. If the cause is only numerical, raise learn.gap_alarm.mean_abs"
     )

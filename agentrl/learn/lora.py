@@ -184,9 +184,9 @@ def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:
         else:
             continue
         raise ConfigError(
-            f"learn.lora.targets={section.targets!r} adapts {name}, a {kind} with {shapes}; "
-            "adapters are for linear layers and embeddings, so name those of the attention, such "
-            "as [q_proj, k_proj, v_proj, o_proj]"
+            f"learn.lora.targets={section.targets!r} adapts {name}, a {kind} with {shapes}, but "
+            "adapters apply only to linear layers and embeddings; name those of the attention, "
+            "such as [q_proj, k_proj, v_proj, o_proj]"
         )
 
 
@@ -196,9 +196,9 @@ def _check_not_shared(model: PreTrainedModel, section: LoraSection) -> None:
     for name, layer in adapted(model):
         if owners[layer.base_layer.weight.data_ptr()] > 1:
             raise ConfigError(
-                f"learn.lora.targets={section.targets!r} adapts {name}, whose weight is another "
-                "module's too (tied embeddings): the engine could not be given two for one; "
-                "leave it out of the targets"
+                f"learn.lora.targets={section.targets!r} adapts {name}, whose weight is shared "
+                "with another module (tied embeddings), so the engine could not be updated; remove "
+                "it from the targets"
             )
 
 

@@ -65,7 +65,9 @@ def always(*needs: Need) -> Callable[[Any], frozenset[Need]]:
 def needs(*names: Need) -> Callable[[F], F]:
     """Decorate a function of your own with what it has to be given."""
     if unknown := set(names) - set(get_args(Need)):
-        raise ValueError(f"{sorted(unknown)} cannot be needed; known: {sorted(get_args(Need))}")
+        raise ValueError(
+            f"{sorted(unknown)} are not known needs; choose from {sorted(get_args(Need))}"
+        )
 
     def mark(function: F) -> F:
         function.__dict__["needs"] = frozenset(names)
@@ -94,7 +96,9 @@ def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMet
         if method.section is type(section):
             return method
     names = sorted(method.section.__name__ for method in methods)
-    raise ValueError(f"{type(section).__name__} is no method of this slot; known: {names}")
+    raise ValueError(
+        f"{type(section).__name__} is not a method of this slot; the methods are {names}"
+    )
 
 
 def imported(section: CustomMethod) -> Callable[..., Any]:
@@ -102,12 +106,13 @@ def imported(section: CustomMethod) -> Callable[..., Any]:
     module, colon, name = section.function.partition(":")
     where = f"function {section.function!r}"
     if not (module and colon and name):
-        raise ConfigError(f"{where} is not of the form package.module:name; write it like that")
+        raise ConfigError(f"{where} does not have the form package.module:name; correct it")
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{where} cannot be imported: {error}; install its package, or run where it lies"
+            f"{where} cannot be imported: {error}; install its package, or run in the folder that "
+            "holds it"
         ) from error
     if not callable(function):
         raise ConfigError(f"{where} is a {type(function).__name__}; name a function")

@@ -27,8 +27,8 @@ class AdamW:
     ) -> None:
         if steps is None and section.decay != "constant":
             raise ConfigError(
-                f"learn.optimizer.decay={section.decay} needs to know how many steps there will be;"
-                " give the trainer the steps of the run, or keep the rate constant"
+                f"learn.optimizer.decay={section.decay} needs the number of steps; give the "
+                "trainer the steps of the run, or keep the rate constant"
             )
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._masters = {name: MasterWeight.of(parameter) for name, parameter in parameters.items()}
@@ -69,8 +69,8 @@ class AdamW:
             self.zero_grad()
             raise LearnError(
                 f"the gradient norm of update {self.updates + 1} is {float(norm)}; the weights "
-                "were left as they are. See engine_gap/max and ratio/clip_fraction of the steps "
-                "before, and lower learn.optimizer.learning_rate"
+                "were not changed. See engine_gap/max and ratio/clip_fraction of the previous "
+                "steps, and lower learn.optimizer.learning_rate"
             )
         for group in self._adamw.param_groups:
             group["lr"] = self.learning_rate(step=step)

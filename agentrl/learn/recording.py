@@ -84,7 +84,7 @@ class RecordedImage(_Closed):
     @model_validator(mode="after")
     def _one_of_both(self) -> "RecordedImage":
         if (self.image is None) == (self.file is None):
-            raise ValueError("a picture is either image, as base64, or a file")
+            raise ValueError("an image is given either as base64 (`image`) or as a file")
         return self
 
     @property
@@ -97,13 +97,13 @@ class RecordedImage(_Closed):
             image = Image(self.file.read_bytes(), self.media_type)
         except OSError as error:
             raise ConfigError(
-                f"{self.file} is part of a recording and cannot be read ({error.strerror}); keep "
-                "the pictures where they lay beside the JSON lines"
+                f"{self.file} is part of a recording but cannot be read ({error.strerror}); keep "
+                "the image files next to the JSON lines"
             ) from error
         if self.sha256 not in ("", image.digest):
             raise ConfigError(
-                f"{self.file} is not the picture that was recorded: its SHA-256 is {image.digest}, "
-                f"not {self.sha256}"
+                f"{self.file} is not the recorded image: its SHA-256 is {image.digest}, not "
+                f"{self.sha256}"
             )
         return image
 
@@ -200,21 +200,23 @@ class ConversationRecording(_Closed):
     @classmethod
     def _is_known(cls, version: int) -> int:
         if version > VERSION:
-            raise ValueError(f"a recording of version {version}, and this agentrl reads {VERSION}")
+            raise ValueError(
+                f"the recording has version {version}, but this agentrl reads {VERSION}"
+            )
         return version
 
     @model_validator(mode="after")
     def _alternates(self) -> "ConversationRecording":
         roles = [message.role for message in self.messages]
         if "assistant" not in roles:
-            raise ValueError("no assistant message, so there is nothing to learn; record one")
+            raise ValueError("there is no assistant message to train on; record one")
         if roles[0] == "assistant":
-            raise ValueError("it begins with an assistant message; record what it answers to")
+            raise ValueError("it starts with an assistant message; record the message it answers")
         for at, pair in enumerate(pairwise(roles)):
             if pair == ("assistant", "assistant"):
                 raise ValueError(
-                    f"messages {at} and {at + 1} are both by the assistant; join them, or record "
-                    "what was answered in between"
+                    f"messages {at} and {at + 1} are both from the assistant; join them, or record "
+                    "the message in between"
                 )
         return self
 
@@ -228,7 +230,7 @@ def read_recordings(
     `ConfigError` naming the file, the line and the key for anything that is not a recording.
     """
     if not path.is_file():
-        raise ConfigError(f"{path} is no file; give a JSONL file of recorded conversations")
+        raise ConfigError(f"{path} is not a file; give a JSONL file of recorded conversations")
     recordings = tuple(_parsed(path))
     if minimum_reward is None:
         return recordings

@@ -117,8 +117,8 @@ class LossRegularisers:
         if self.kl is not None:
             if reference is None:
                 raise ValueError(
-                    "learn.kl is set and the batch holds no log-probs of a reference policy; "
-                    "score the samples first, by Evidence.as_reference"
+                    "learn.kl is set, but the batch has no log-probs of a reference policy; score "
+                    "the samples first, with LogprobScorer.as_reference"
                 )
             gaps = tokens.logprobs - reference
             kl = self.kl(gaps, tokens.logprobs - tokens.behaviour)

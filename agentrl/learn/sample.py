@@ -125,17 +125,19 @@ def sample_of(
     name = f"task {trajectory.task.id!r} sample {trajectory.sample}"
     if not np.isfinite(reward):
         raise LearnError(
-            f"{name}: its reward is {reward}, and a reward must be a finite number; "
-            "mend the environment's reward, or raise an error there to fail the trajectory"
+            f"{name}: its reward is {reward}, but a reward must be a finite number; fix the "
+            "environment's reward, or raise an error there to fail the trajectory"
         )
     mask = np.asarray(trajectory.mask, dtype=bool)
     loss_mask = np.asarray(trainable(trajectory), dtype=bool)
     if (loss_mask & ~mask).any():
-        raise LearnError(f"{name}: a token that the policy did not sample was chosen to train")
+        raise LearnError(
+            f"{name}: a token that was not sampled by the policy is selected for training"
+        )
     if mask[:1].any():
         raise LearnError(
-            f"{name}: its first token is sampled, and nothing comes before it that could predict "
-            "it; a context starts with a prompt of at least one token"
+            f"{name}: its first token is sampled, but no token before it could predict it; start "
+            "the context with a prompt of at least one token"
         )
     return TrainingSample(
         task_id=trajectory.task.id,

@@ -31,9 +31,9 @@ def _shaped(sample: TrainingSample, functions: Sequence[ShapingFunction]) -> Tra
         reward = float(function(sample))
         if not abs(reward) < float("inf"):
             raise LearnError(
-                f"task {sample.task_id!r} sample {sample.sample}: learn.reward_shaping made "
-                f"{reward} of the reward {sample.reward}, and a reward must be a finite number; "
-                "mend the function"
+                f"task {sample.task_id!r} sample {sample.sample}: learn.reward_shaping turned the "
+                f"reward {sample.reward} into {reward}, but a reward must be a finite number; fix "
+                "the function"
             )
         sample = replace(sample, reward=reward)
     return sample

@@ -147,8 +147,8 @@ def _reading(model: PreTrainedModel, tokens: ModelInputs) -> dict[str, Any]:
 def _check_sees(model: PreTrainedModel) -> None:
     if not vision.sees(model):
         raise ConfigError(
-            f"{type(model).__name__} is given images, and agentrl shows them to models of "
-            f"{', '.join(vision.FAMILY)} only; take one of these, or keep to text"
+            f"{type(model).__name__} was given images, but agentrl supports images only for models "
+            f"of {', '.join(vision.FAMILY)}; use one of these, or use only text"
         )
 
 

@@ -57,7 +57,7 @@ from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapte
 
 STEP_WAY_OUT = (
     "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
-    "or learn.lora, or give the engine less (engine.slots, engine.vllm.memory_fraction)."
+    "or learn.lora, or give the engine less memory (engine.slots, engine.vllm.memory_fraction)."
 )
 
 if TYPE_CHECKING:
@@ -182,9 +182,8 @@ class PolicyTrainer:
         """Raise `ConfigError` for weights beside the trainer's, which take one device."""
         if self.ranks.size > 1 and self._methods.needs & ELSEWHERE:
             raise ConfigError(
-                f"learn.proximal is {config.proximal.name}, which keeps other weights on one "
-                f"device, and there are {self.ranks.size}; choose recomputed, or set "
-                "learn.devices.count to 1"
+                f"learn.proximal is {config.proximal.name}, which supports only one device, but "
+                f"there are {self.ranks.size}; choose recompute, or set learn.devices.count to 1"
             )
 
     def step(
@@ -341,13 +340,13 @@ class PolicyTrainer:
         if not rows:
             raise LearnError(
                 f"no token of this batch can train: {batch.trees} groups, {batch.trajectories} "
-                f"trajectories, {batch.failed} of them failed, and the others hold no sampled "
-                "token; look at the recorded errors, and check that the engine is asked at all"
+                f"trajectories, {batch.failed} of them failed, and the others have no sampled "
+                "token; see the recorded errors, and check that the engine is used at all"
             )
         newest = max(int(row.sample.versions[row.sample.mask].max()) for row in rows)
         if newest > self.version:
             raise LearnError(
-                f"a token was sampled by version {newest}, and the trainer is at {self.version}; "
+                f"a token was sampled by version {newest}, but the trainer is at {self.version}; "
                 "load the engine with the trainer's weights() and version before rollouts"
             )
 
@@ -550,8 +549,8 @@ def _check_there(checkpoint: Path, name: str, key: str) -> None:
     """Raise `ConfigError` where a part is missing that is only there if the config asked for it."""
     if not any((checkpoint / f"{name}{end}").exists() for end in (".safetensors", ".shards")):
         raise ConfigError(
-            f"{checkpoint} was written without {name}, and the config has {key}; resume with "
-            "the config the run was started with, or start a new run"
+            f"{checkpoint} was written without {name}, but the config has {key}; resume with the "
+            "run's original config, or start a new run"
         )
 
 

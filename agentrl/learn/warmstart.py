@@ -43,14 +43,14 @@ class TokenizedDemonstration:
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.mask):
             raise ValueError(
-                f"a demonstration has {len(self.token_ids)} tokens and a mask of {len(self.mask)}; "
-                "give one of each per token"
+                f"a demonstration has {len(self.token_ids)} tokens but a mask of {len(self.mask)}; "
+                "the two must have the same length"
             )
         if not any(self.mask) or self.mask[0]:
             raise ValueError(
-                "a demonstration needs a prompt and something to learn after it: its mask has "
-                f"{sum(self.mask)} tokens and {'begins' if any(self.mask) else 'does not begin'} "
-                "with the first one"
+                "a demonstration needs a prompt and something to train on after it, but its mask "
+                f"has {sum(self.mask)} tokens and "
+                f"{'begins' if any(self.mask) else 'does not begin'} with the first one"
             )
 
 
@@ -87,7 +87,7 @@ def warmstart(
     """
     if not demonstrations:
         raise LearnError(
-            "there is nothing to warm up on: no demonstrations; check warmstart.demonstrations and "
+            "there are no demonstrations for the warm start; check warmstart.demonstrations and "
             "warmstart.recordings, or remove the warmstart section"
         )
     rows = [_Row.of(demonstration) for demonstration in demonstrations]

@@ -36,7 +36,7 @@ def provable(
         raise LearnError(
             f"version {trainer.version} of the weights gives the probe's tokens log-probs "
             f"{logprobs}, which are not all finite; the policy has diverged: lower "
-            "learn.optimizer.learning_rate, and go on from the last checkpoint"
+            "learn.optimizer.learning_rate, and resume from the last checkpoint"
         )
     proof = WeightCheck(
         token_ids=tokens,

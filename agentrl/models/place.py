@@ -28,7 +28,9 @@ def policy_place(path: Path | str, environment: Mapping[str, str] = os.environ) 
     folder = models_folder(environment) / model.name
     if folder.is_dir():
         return str(folder)
-    raise ConfigError(f"{model.name} is made by agentrl model get {model.name}: run that first")
+    raise ConfigError(
+        f"{model.name} does not exist yet; create it with agentrl model get {model.name}"
+    )
 
 
 def is_gguf(path: Path | str) -> bool:
@@ -40,5 +42,5 @@ def gguf_fault(file: Path) -> str:
     """Return the reason that a GGUF file cannot be read here, or an empty string where it may."""
     with file.open("rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
-            return f"{file.name} is no GGUF file: it does not begin with GGUF"
+            return f"{file.name} is not a GGUF file: it does not start with GGUF"
     return "" if is_installed("gguf") else GGUF_MISSING

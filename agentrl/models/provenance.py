@@ -48,10 +48,12 @@ def read_record(folder: Path) -> Mapping[str, Any]:
         content = read_json(record.read_bytes())
     except JsonLimitError as error:
         raise ConfigError(
-            f"{record} is damaged: {error}; remove {folder}, and make it again"
+            f"{record} is damaged: {error}; remove {folder}, and create it again"
         ) from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{record} holds no object; remove {folder}, and make it again")
+        raise ConfigError(
+            f"{record} does not contain a JSON object; remove {folder}, and create it again"
+        )
     return cast("dict[str, Any]", content)
 
 

@@ -34,13 +34,13 @@ def call_opening(chat: "ChatRenderer", request: TurnRequest | None) -> tuple["To
         return ()
     try:
         if not isinstance(chat, CallOpener):
-            raise ConfigError(f"{type(chat).__name__} cannot keep a rule on calls")
+            raise ConfigError(f"{type(chat).__name__} does not support rules on tool calls")
         return (chat.call_opening(request.tool),) if request.calls == "required" else ()
     except ConfigError as error:
         rule = repr(request.tool or request.calls)[:80]
         raise EnvError(
-            f"'tool_choice' of the request asks for {rule}, and {error}; leave it out, or name it "
-            "in the environment's ignore_fields"
+            f"'tool_choice' of the request asks for {rule}, but {error}; omit it, or list it in "
+            "the environment's ignore_fields"
         ) from error
 
 
@@ -61,5 +61,5 @@ def read_turn(
         return action
     assert isinstance(chat, CallOpener)
     rule = f"only {request.tool!r} may be called" if request.tool else "no tool may be called"
-    wrong = tuple(f"The request says that {rule}, got {tool!r}." for tool in sorted(tools))
+    wrong = tuple(f"The request requires that {rule}, got {tool!r}." for tool in sorted(tools))
     return replace(action, malformed=wrong, malformed_text=chat.text(whole))

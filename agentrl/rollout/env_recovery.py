@@ -72,7 +72,9 @@ class EnvRecovery:
                 )
             except ForkUnsupported as error:
                 self._gave_up(turns)
-                raise EnvError(f"{lost}; played again it is another one: {error}") from lost
+                raise EnvError(
+                    f"{lost}; its replay gave a different environment: {error}"
+                ) from lost
             except WorldLost as error:
                 lost = error
             except RolloutError as error:

@@ -74,7 +74,7 @@ async def replay(
 
 async def close_world(env: Env) -> None:
     """Close an environment that no episode owns, within a deadline. Raises `EnvError`."""
-    with blame(EnvError, "close of a world that nobody plays"):
+    with blame(EnvError, "close of an unused environment"):
         async with asyncio.timeout(CLOSE_S):
             await env.close()
 
@@ -105,9 +105,9 @@ async def _relive(env: Env, history: ActionHistory, *, reset_s: float, step_s: f
 def _compare(what: str, found: str, recorded: str, history: ActionHistory) -> None:
     if found != recorded:
         raise ReplayMismatch(
-            f"replay of task {history.task.id}: {what} has fingerprint {found}, and {recorded} was "
-            "recorded; an environment that is forked by replay must be a function of its seed and "
-            "its actions, so mend that, or declare another fork_strategy"
+            f"replay of task {history.task.id}: {what} has fingerprint {found}, but {recorded} was "
+            "recorded; an environment that is forked by replay must be a deterministic function of "
+            "its seed and its actions: fix that, or declare another fork_strategy"
         )
 
 

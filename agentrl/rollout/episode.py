@@ -344,8 +344,8 @@ class EpisodeRunner:
         """Return the reason an observation cannot be shown to the policy; None when it can."""
         if (size := _characters(observation)) > self._observation_limit:
             return (
-                f"the conversation has {size} characters more, and {self._observation_limit} are "
-                "the limit; send less"
+                f"the conversation grew by {size} characters, but the limit is "
+                f"{self._observation_limit}; send less"
             )
         try:
             segments = await self._segments(observation)
@@ -354,8 +354,8 @@ class EpisodeRunner:
         count = sum(len(segment.token_ids) for segment in segments)
         if self._at is None and count >= self.limits.context_tokens:
             return (
-                f"the conversation has {count} tokens, and engine.context_tokens is "
-                f"{self.limits.context_tokens}, which leaves none to sample; send less"
+                f"the conversation has {count} tokens, but engine.context_tokens is "
+                f"{self.limits.context_tokens}, which leaves no room to sample; send less"
             )
         return None
 
@@ -461,8 +461,8 @@ class EpisodeRunner:
 
     def _long_prompt(self, size: str) -> ConfigError:
         return ConfigError(
-            f"the prompt of task {self._task.id} has {size}, and engine.context_tokens is "
-            f"{self.limits.context_tokens}, which leaves none to sample; raise "
+            f"the prompt of task {self._task.id} has {size}, but engine.context_tokens is "
+            f"{self.limits.context_tokens}, which leaves no room to sample; raise "
             "engine.context_tokens or shorten the prompt"
         )
 
@@ -612,7 +612,7 @@ class EpisodeRunner:
         """
         if self._asked is not None and self._asked.calls == "required":
             raise EnvError(
-                f"turn {turn} is patched, and its request required a call, of which the beginning "
+                f"turn {turn} is patched, but its request required a tool call, whose beginning "
                 "was not sampled; patch turns of other requests"
             )
         thought: list[int] = []

@@ -41,8 +41,8 @@ def without_images(
     """
     if not isinstance(chat, ImageNoteRenderer):
         raise ConfigError(
-            f"rollout.images is set, and {type(chat).__name__} cannot note that there was an "
-            "image; give it a property image_note, or keep all images"
+            f"rollout.images is set, but {type(chat).__name__} cannot replace an image with a "
+            "note; add a property image_note to it, or keep all images"
         )
     note = chat.image_note
     tokens: list[int] = []

@@ -72,8 +72,8 @@ class TaskSampler:
             return None
         if (other := self._heldout.get(task.fingerprint)) is not None:
             raise ConfigError(
-                f"train task {task.id} is the same problem as held-out task {other}; keep the "
-                "splits of the environment apart, or set split_guard.allow: true"
+                f"train task {task.id} is identical to held-out task {other}; keep the splits of "
+                "the environment disjoint, or set split_guard.allow: true"
             )
         self._known.append(task)
         return task

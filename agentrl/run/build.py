@@ -110,8 +110,8 @@ def build_evaluation_tasks(
     tasks = heldout_tasks(env, count=count, seed=derive(config.run.seed, "heldout"))
     if say is not None and len(tasks) < count:
         say(
-            f"evaluate.tasks is {count}, and {config.env.id} has {len(tasks)} different held-out "
-            "tasks: all of them are played"
+            f"evaluate.tasks is {count}, but {config.env.id} has only {len(tasks)} distinct "
+            "held-out tasks: all of them are used"
         )
     return tasks
 

@@ -24,8 +24,8 @@ def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineSpec:
     section = config.engine
     if section.kind == "endpoint":
         raise ConfigError(
-            "engine.kind is endpoint, whose servers somebody else starts, and an engine is to be "
-            "made; set engine.kind: local or vllm"
+            "engine.kind is endpoint, whose servers are started externally, so no engine can be "
+            "built; set engine.kind: local or vllm"
         )
     return EngineSpec(
         kind=section.kind,
@@ -108,9 +108,10 @@ def check_file_shapes(policy: "PolicyModel") -> None:
     unknown = [name for name, weight in weights.items() if tuple(weight.shape) not in in_files]
     if unknown:
         raise ConfigError(
-            f"engine.kind is vllm, and {type(policy.model).__name__} trains weights that its files "
-            f"hold in another shape ({', '.join(unknown[:2])}; {len(unknown)} in all), as models "
-            "with experts do: vLLM could not be given new ones; set engine.kind: local"
+            f"engine.kind is vllm, but {type(policy.model).__name__} trains weights in a different "
+            f"shape than its files ({', '.join(unknown[:2])}; {len(unknown)} in all), as "
+            "mixture-of-experts models do, and vLLM cannot be updated with them; set engine.kind: "
+            "local"
         )
 
 
@@ -145,8 +146,8 @@ def engine_at_endpoint(config: "RunConfig", policy: "PolicyModel") -> ClosableEn
     assert section is not None, "load_config sees to it"
     if policy.images is not None:
         raise ConfigError(
-            f"the policy in {policy.path} sees, and engine.kind endpoint shows no images; use "
-            "engine.kind local or vllm"
+            f"the policy in {policy.path} is a vision-language model, but engine.kind: endpoint "
+            "supports no images; use engine.kind: local or vllm"
         )
     _ = config.engine.slots  # how many requests are decoded at once is the server's to say
     draws = config.sampling
@@ -216,8 +217,8 @@ def _spreader(
     elif backend == "nccl" and config.engine.processes and cluster.kind != "ray" and not is_apart:
         description = placement.describe() if placement else f"the trainer is on {device}"
         raise ConfigError(
-            "engine.broadcast.backend is nccl, which needs a GPU for every process of its own, and "
-            f"{description}; choose gloo, lower engine.processes, or start agentrl on more GPUs"
+            "engine.broadcast.backend is nccl, which needs a separate GPU for every process, but "
+            f"{description}; choose gloo, lower engine.processes, or use more GPUs"
         )
     return WeightBroadcaster(
         backend=backend, bucket_bytes=section.bucket_bytes, deadline_s=section.deadline_s

@@ -76,8 +76,8 @@ def _of_torchrun(
     count, size = config.learn.devices.count, launch.size
     if count not in (1, size):
         raise ConfigError(
-            f"learn.devices.count is {count}, and torchrun has started {size} processes; leave "
-            "the key out, or start as many"
+            f"learn.devices.count is {count}, but torchrun started {size} processes; remove the "
+            "key, or start that many processes"
         )
     device = device_of(config, launch.local_rank)
     store = meeting_point()

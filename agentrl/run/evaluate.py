@@ -71,14 +71,16 @@ def evaluate(
         AgentrlError: Something else ended it, such as that every trajectory failed.
     """
     if resume and out is None:
-        raise ConfigError("resume (--resume) goes on with the evaluation in out (--out); name it")
+        raise ConfigError(
+            "resume (--resume) resumes the evaluation in out (--out), which is not set; set it"
+        )
     if not isinstance(config, RunConfig):
         config = load_config(config, overrides or {})
     if player is not None:
         if endpoint is not None or checkpoint is not None or out is not None:
             raise ConfigError(
-                f"player (--player) is {player}, which has no endpoint, no checkpoint and no "
-                "tokens to keep; leave --endpoint, --checkpoint and --out out"
+                f"player (--player) is {player}, which uses no endpoint, no checkpoint, and no "
+                "tokens; omit --endpoint, --checkpoint, and --out"
             )
         return run_to_the_end(evaluate_player(config, player, progress or SilentProgress()))
     if endpoint is not None:
@@ -88,15 +90,15 @@ def evaluate(
     path = checkpoint or _newest(config) or config.policy.path
     if path is None:
         raise ConfigError(
-            f"there is no policy to evaluate: {config.run.folder / config.run.name} holds no "
+            f"there is no policy to evaluate: {config.run.folder / config.run.name} has no "
             "checkpoint and policy.path is not set; train first, or name a checkpoint"
         )
     _check_scaling(config, out)
     if config.engine.kind == "endpoint":
         raise ConfigError(
-            f"engine.kind is endpoint, whose servers have the base of a run and not {path}; "
-            "evaluate with engine.kind local or vllm and engine.endpoint null, or serve it and "
-            "name that with endpoint (--endpoint)"
+            f"engine.kind is endpoint, whose servers have the base model of a run but not {path}; "
+            f"evaluate with engine.kind: local or vllm and engine.endpoint: null, or serve {path} "
+            "and name its server with endpoint (--endpoint)"
         )
     policy = config.policy.model_copy(update={"path": str(path), "make": None})
     progress = progress or SilentProgress()
@@ -104,8 +106,8 @@ def evaluate(
     path = policy_place(path)
     if is_gguf(path) and config.engine.kind == "vllm":
         raise ConfigError(
-            f"engine.kind is vllm, which is given folders, and {path} is a GGUF file; set "
-            "engine.kind to local, or evaluate policy/ of a run that starts from it"
+            f"engine.kind is vllm, which loads model folders, but {path} is a GGUF file; set "
+            "engine.kind: local, or evaluate policy/ of a run that starts from this file"
         )
     set_thread_count(config.run.threads)
     if out is None:
@@ -131,8 +133,8 @@ def _check_scaling(config: RunConfig, out: Path | None) -> None:
     conflicts = [name for name, there in others.items() if there]
     if conflicts:
         raise ConfigError(
-            f"evaluate.scaling submits one attempt for each task and cannot be combined with "
-            f"{', '.join(conflicts)}; leave that out, or set evaluate.scaling to null"
+            "evaluate.scaling submits one attempt per task and cannot be combined with "
+            f"{', '.join(conflicts)}; remove that, or set evaluate.scaling to null"
         )
     method_of(section.scaling)
 
@@ -149,22 +151,27 @@ def _of_endpoint(
     budget = config.evaluate.budget
     if checkpoint is not None:
         raise ConfigError(
-            f"checkpoint (--checkpoint) is {checkpoint} and the policy is {endpoint}; give one"
+            f"checkpoint (--checkpoint) is {checkpoint} and the policy is {endpoint}; give only "
+            "one of them"
         )
     if config.evaluate.scaling is not None:
         raise ConfigError(
-            "evaluate.scaling reads what a policy sampled, token by token, which an endpoint does "
-            "not hand out; set it to null"
+            "evaluate.scaling needs the sampled tokens, which an endpoint does not return; set "
+            "evaluate.scaling to null"
         )
     for name, part in (("each", budget.each), ("total", budget.total)):
         for key in ("tokens", "money"):
             if getattr(part, key) is not None:
                 raise ConfigError(
-                    f"evaluate.budget.{name}.{key} is {getattr(part, key)}, and the tokens of an "
-                    "endpoint are not counted; bound turns, tool_calls or env_s instead"
+                    f"evaluate.budget.{name}.{key} is {getattr(part, key)}, but the tokens of an "
+                    "endpoint are not counted; limit turns, tool_calls or env_s instead"
                 )
     if fault := endpoint_faults([endpoint.url], endpoint.key_variable).get(endpoint.url):
-        way = "start the server there, or name another" if fault.may_pass else "set it to the key"
+        way = (
+            "start the server there, or name another server"
+            if fault.may_pass
+            else "set the variable to the key of the server"
+        )
         raise ConfigError(f"--endpoint is {endpoint.url}, which {fault.why}; {way}")
     if out is None:
         return run_to_the_end(_ask(config, endpoint, progress, None))

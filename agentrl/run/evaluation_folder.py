@@ -47,7 +47,7 @@ def open_record(
     there = (folder / POLICY).exists()
     if there and not resume:
         raise ConfigError(
-            f"{folder} holds an evaluation already; go on with it by --resume, or choose another "
+            f"{folder} already holds an evaluation; resume it with --resume, or choose another "
             "folder"
         )
     if resume and not there:
@@ -88,15 +88,15 @@ def _check_same(folder: Path, config: RunConfig, policy: dict[str, str]) -> None
     changed = changes(was, config, counts=lambda key: key.startswith(MATTERS))
     if changed:
         raise ConfigError(
-            f"{folder} holds an evaluation of another config: {changed}. Resume it with the values "
-            "it had, or choose another folder"
+            f"{folder} holds an evaluation with a different config: {changed}. Resume it with the "
+            "original values, or choose another folder"
         )
-    advice = "bring it back from a copy, or start anew in another folder"
+    advice = "restore it from a copy, or start over in another folder"
     before = load_json(folder / POLICY, dict, advice=advice)
     if before["digest"] != policy["digest"]:
         raise ConfigError(
-            f"{folder} holds an evaluation of {before['policy']} (digest {before['digest']}), and "
-            f"this policy is {policy['policy']} (digest {policy['digest']}); resume it with that "
+            f"{folder} holds an evaluation of {before['policy']} (digest {before['digest']}), but "
+            f"this policy is {policy['policy']} (digest {policy['digest']}); resume with that "
             "--checkpoint, or choose another folder"
         )
     save_resolved(config, folder / CONFIG)

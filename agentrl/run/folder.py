@@ -116,8 +116,8 @@ class RunFolder:
             _remove_empty(new_folders)
             if isinstance(error, OSError):
                 raise ConfigError(
-                    f"{error.filename or path}: {error.strerror}; a run is kept in "
-                    "run.folder/run.name: choose a run.folder that can be written to"
+                    f"{error.filename or path}: {error.strerror}; a run is written to "
+                    "run.folder/run.name: choose a run.folder that is writable"
                 ) from error
             raise
         return folder
@@ -152,7 +152,7 @@ class RunFolder:
         is_run = self.config.exists()
         if is_run and not resume:
             raise ConfigError(
-                f"{self.path} holds a run already; go on with it by --resume (resume=True), or "
+                f"{self.path} already holds a run; resume it with --resume (resume=True), or "
                 "choose another run.name"
             )
         if resume and not is_run:
@@ -178,7 +178,7 @@ class RunFolder:
     def _sessions(self) -> list[Any]:
         if not self.environment.exists():
             return []
-        advice = "remove it to resume: it says on which machines the run was started before"
+        advice = "remove it to resume: it only records the machines on which the run was started"
         return load_json(self.environment, list, advice=advice)
 
     def _check_empty(self) -> None:
@@ -186,16 +186,16 @@ class RunFolder:
         names = sorted(f.name for f in self.path.iterdir() if f.name not in ours)
         if strange := [name for name in names if not name.endswith(".partial")]:
             raise ConfigError(
-                f"{self.path} holds {', '.join(strange[:LISTED_NAMES])} and no run; a run starts "
-                "in a folder of its own: choose another run.name"
+                f"{self.path} holds {', '.join(strange[:LISTED_NAMES])} but no run; a run needs a "
+                "folder of its own: choose another run.name"
             )
 
     def _check_same(self, config: RunConfig) -> None:
         was = load_config(self.config)
         if changed := changes(was, config, counts=lambda key: not key.startswith(MAY_CHANGE)):
             raise ConfigError(
-                f"{self.path} holds a run of another config: {changed}. Resume it with the values "
-                "it had, or choose another run.name"
+                f"{self.path} holds a run with a different config: {changed}. Resume it with the "
+                "original values, or choose another run.name"
             )
 
     def _release(self, *, keep_file: bool) -> None:
@@ -238,15 +238,15 @@ def _lock(path: Path) -> int:
             os.close(descriptor)
             raise ConfigError(
                 f"{path} is in use by {owner}; two runs cannot share a folder: choose another "
-                "run.name, or stop that one"
+                "run.name, or stop the other run"
             ) from error
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor
     raise ConfigError(
-        f"{path} was removed {LOCK_ATTEMPTS} times while it was being opened; another process is "
-        "cleaning it up: choose another run.name"
+        f"{path} was removed {LOCK_ATTEMPTS} times while it was being opened, because another "
+        "process is cleaning it up; choose another run.name"
     )
 
 
@@ -261,7 +261,7 @@ def _owner(descriptor: int) -> str:
         owner = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {owner['pid']} on {owner['host']}"
     except (ValueError, KeyError):
-        return "another process, which is just starting"
+        return "another process, which is still starting"
 
 
 def _is_same_file(descriptor: int, file: Path) -> bool:

@@ -165,7 +165,7 @@ class InitialPolicyBuilder:
             def on_step(step: int, loss: float, tokens: int) -> None:
                 del step, tokens
                 if stop.is_set():
-                    raise CancelledRollout("the warm start was stopped")
+                    raise CancelledRollout("the warm start was interrupted")
                 phase.advance(1, {"loss": loss})
 
             result = warmstart(
@@ -190,7 +190,7 @@ class InitialPolicyBuilder:
             self.progress.say(
                 f"the warm start ended after {result.steps} steps at a loss of "
                 f"{result.last_loss:.3f}, above warmstart.until_loss={section.until_loss}; raise "
-                "warmstart.steps, or see whether its learning_rate suits the policy"
+                "warmstart.steps, or check whether warmstart.learning_rate suits the policy"
             )
 
 

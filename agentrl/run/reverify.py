@@ -112,8 +112,8 @@ def reverify(
     config = _config(folder, overrides)
     if tasks == "today" and not (folder / POLICY).exists():
         raise ConfigError(
-            f"{folder} is a run, and today's train tasks cannot be looked up by their ids; leave "
-            "--tasks today out, or name the folder of agentrl eval --out"
+            f"{folder} is a run, whose current train tasks cannot be looked up by id; omit --tasks "
+            "today, or name a folder of agentrl eval --out"
         )
     set_thread_count(config.run.threads)
     try:
@@ -125,7 +125,7 @@ def reverify(
                 _reverify(folder, config, groups, how, tasks, pruned=pruned, progress=progress)
             )
     except StoreError as error:
-        raise ConfigError(f"{folder} has no trajectories to score again: {error}") from error
+        raise ConfigError(f"{folder} has no trajectories to re-score: {error}") from error
 
 
 async def _reverify(
@@ -143,9 +143,9 @@ async def _reverify(
     by = rescored_by(env)
     if by == "never" and how == "auto":
         raise ConfigError(
-            f"{config.env.id} says that its trajectories cannot be scored again (rescore_by is "
-            "'never'): doing its actions again is not the same as what was done. Evaluate the "
-            "policy again, or insist with --how replay"
+            f"{config.env.id} declares that its trajectories cannot be re-scored (rescore_by is "
+            "'never'), because replaying actions does not reproduce them. Evaluate the policy "
+            "again, or force a replay with --how replay"
         )
     rescorer = TrajectoryRescorer(
         make_env=make_env,
@@ -255,13 +255,13 @@ def _todays(task: Task, today: Mapping[str, Task]) -> Task | None:
 def _config(folder: Path, overrides: Sequence[str]) -> RunConfig:
     if not (folder / STORE).is_dir():
         raise ConfigError(
-            f"{folder} holds no stored trajectories: name the folder of agentrl eval --out, or a "
-            "run that keeps a store (store.keep)"
+            f"{folder} holds no stored trajectories: name a folder of agentrl eval --out, or a run "
+            "with a store (store.keep)"
         )
     if not (folder / CONFIG).is_file():
         raise ConfigError(
-            f"{folder} holds trajectories, and no config.yaml, which names their environment; "
-            "bring it back from a copy"
+            f"{folder} holds trajectories but no config.yaml, which names their environment; "
+            "restore it from a copy"
         )
     return load_config(folder / CONFIG, overrides)
 

@@ -15,7 +15,7 @@ class RunSummary:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        advice = "remove it to resume: the evaluation before training is made again"
+        advice = "remove it to resume: the evaluation before training is then repeated"
         self._found = load_json(path, dict, advice=advice) if path.exists() else dict[str, Any]()
 
     def get(self, name: str) -> Any:

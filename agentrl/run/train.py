@@ -145,7 +145,7 @@ def train(
     """
     if cut_damaged and not resume:
         raise ConfigError(
-            "cut_damaged (--cut-damaged) mends the store of a run that is resumed; add --resume"
+            "cut_damaged (--cut-damaged) repairs the store of a run that is resumed; add --resume"
         )
     if not isinstance(config, RunConfig):
         config = load_config(config, overrides or {})
@@ -217,7 +217,7 @@ async def _train(
             remembered = checkpoints.restore(trainer)
             cut_trace(folder.path / TRACE_FILE, remembered.get("trace", {}).get("bytes", 0))
             if resume and trainer.version == 0:
-                progress.say(f"{folder.checkpoints} holds no checkpoint: the run begins at step 0")
+                progress.say(f"{folder.checkpoints} holds no checkpoint: the run starts at step 0")
             record = build.open_run_store(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged
             )
@@ -518,7 +518,7 @@ class TrainingLoop:
         version = self.trainer.version
         state_dict = await in_thread_to_the_end(weights)
         async with BlockDeadline(
-            SchedulerDeadlines().load_s, f"loading version {version} to judge it"
+            SchedulerDeadlines().load_s, f"loading version {version} for evaluation"
         ):
             await self.gate.engine.load(state_dict, version)
 

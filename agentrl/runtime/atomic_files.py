@@ -94,7 +94,7 @@ def load_json(
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, kind):
-            raise TypeError(f"it holds {value!r:.40}, wanted a {kind.__name__}")
+            raise TypeError(f"it holds {value!r:.40}, expected a {kind.__name__}")
     except (OSError, ValueError, TypeError, RecursionError) as cause:
         raise error(f"{path} is damaged: {cause}; {advice}") from cause
     return value

@@ -20,7 +20,7 @@ def import_object(entry_point: str) -> Any:
     """Import the object that `module:name` names. Raises `ConfigError`."""
     module_name, _, name = entry_point.partition(":")
     if not module_name or not name:
-        raise ConfigError(f"entry point {entry_point!r} is not of the form module:Class")
+        raise ConfigError(f"entry point {entry_point!r} does not have the form module:Class")
     target: Any = import_named(module_name, entry_point)
     for part in name.split("."):
         if not hasattr(target, part):
@@ -42,7 +42,7 @@ def import_named(module_name: str, named_by: str) -> Any:
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
                 f"{named_by}: there is no module {missing!r} on the import path; install it, or "
-                "run from the folder that holds it with that folder on PYTHONPATH"
+                "add its folder to PYTHONPATH"
             ) from error
         raise ConfigError(
             f"{named_by}: the module {module_name} cannot be imported: {type(error).__name__}: "

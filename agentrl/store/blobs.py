@@ -69,7 +69,7 @@ class BlobStore:
 
 def _damaged_object(damage: str) -> DamagedStore:
     return DamagedStore(
-        f"{damage}; bring it back from a copy, or go on from what lies before the record that "
-        "names it with agentrl train --resume --cut-damaged",
+        f"{damage}; restore it from a copy, or resume before the record that names it with agentrl "
+        "train --resume --cut-damaged",
         damage=damage,
     )

@@ -105,8 +105,8 @@ class GroupRecorder:
             if name is not None and name in line.stops:
                 return id
         raise StoreError(
-            f"no trajectory of task {tree.task.id} has ended a turn at node {node}, so none can "
-            "begin there; record the turn first"
+            f"no trajectory of task {tree.task.id} has completed a turn at node {node}, so none "
+            "can branch there; record the turn first"
         )
 
     def shared(self, parent: int, tree: Tree, node: int) -> int:
@@ -116,8 +116,8 @@ class GroupRecorder:
         count = next((i for i, at in enumerate(stops) if at not in way), len(stops))
         if count == 0:
             raise StoreError(
-                f"node {node} is not below the prompt of trajectory {parent}, or that is not "
-                "recorded; fork a trajectory where it has been"
+                f"node {node} is not below the prompt of trajectory {parent}, or is not recorded; "
+                "fork a trajectory at a recorded node"
             )
         return count
 

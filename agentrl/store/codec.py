@@ -29,8 +29,8 @@ MAX_DEPTH = 256
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 _TOO_DEEP = (
-    f"a value is nested so deeply that its record has more than {MAX_DEPTH} levels, which is the "
-    "limit; tasks, actions and observations hold flatter ones"
+    f"a value is nested too deeply: its record would have more than {MAX_DEPTH} levels; flatten "
+    "tasks, actions, and observations"
 )
 
 _PLAIN_TYPES: tuple[type[Any], ...] = (
@@ -107,18 +107,18 @@ def decode(record: LogRecord, objects: BlobStore | None) -> Event:
         event = _unpacked(record.payload, objects)
     except (RecursionError, ValueError, struct.error) as error:
         damage = (
-            f"record {record.sequence} is not what agentrl wrote ({type(error).__name__}: "
+            f"record {record.sequence} was not written by agentrl ({type(error).__name__}: "
             f"{error!s:.200})"
         )
         raise DamagedStore(
-            f"{damage}; bring the store back from a copy, or go on from what lies before it with "
-            "agentrl train --resume --cut-damaged",
+            f"{damage}; restore the store from a copy, or resume before the damage with agentrl "
+            "train --resume --cut-damaged",
             damage=damage,
         ) from error
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"record {record.sequence} was written by another version of agentrl ({error}); read "
-            "the store with that one"
+            "the store with that version"
         ) from error
     return cast(Event, event)
 
@@ -200,8 +200,9 @@ class _Encoder:
                 return {name: sorted(items, key=json.dumps)}
             case _:
                 raise ValueError(
-                    f"a {kind.__name__} cannot be recorded: {value!r:.80}; tasks, actions and "
-                    "observations hold text, numbers, booleans, None, bytes and collections of them"
+                    f"a {kind.__name__} cannot be recorded: {value!r:.80}; tasks, actions, and "
+                    "observations may hold text, numbers, booleans, None, bytes, and collections "
+                    "of them"
                 )
 
     def _object(self, kind: str, names: tuple[str, ...], value: Any) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _sync_all(paths: set[Path]) -> StoreError | None:
             continue  # pruned since
         except OSError as error:
             return StoreError(
-                f"{path} could not be synced: {error.strerror}; what was recorded since the last "
-                "sync may not be on the disk. Check the disk and resume the run"
+                f"{path} could not be synced: {error.strerror}; records since the last sync may "
+                "not be on disk. Check the disk and resume the run"
             )
     return None

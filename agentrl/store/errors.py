@@ -25,10 +25,9 @@ def damaged_segment(file: Path, offset: int, what: str) -> DamagedStore:
     """Return the error for a segment that is wrong at `offset`, with what to do about it."""
     damage = f"{file} is damaged at byte {offset}: {what}"
     return DamagedStore(
-        f"{damage}. Bring the file back from a copy, or go on "
-        "from what lies before it with agentrl train --resume --cut-damaged: that moves the log "
-        "from here on aside, and a checkpoint that builds on that part is refused, so remove it "
-        "to resume from the one before",
+        f"{damage}. Restore the file from a copy, or resume before the damage with agentrl train "
+        "--resume --cut-damaged: that moves the log from this point on aside. A checkpoint that "
+        "builds on that part is rejected, so remove it to resume from the one before",
         damage=damage,
     )
 
@@ -40,6 +39,6 @@ def machine_errors(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"{error.filename or path} cannot be used: {error.strerror or error}; nothing that was "
-            f"recorded is lost. {disk_advice(error)}, and resume the run"
+            f"{error.filename or path} cannot be used: {error.strerror or error}; no recorded data "
+            f"is lost. {disk_advice(error)}, and resume the run"
         ) from error

@@ -125,7 +125,7 @@ class StoreIndex:
             if changed is None:
                 raise self._damaged("its checksums are missing or damaged")
             if changed:
-                raise self._damaged(f"page {min(changed)} is not as it was written")
+                raise self._damaged(f"page {min(changed)} was changed after it was written")
             self._base = _connect(file, mode="ro" if readonly else "rw")
             try:
                 if readonly and not self._log_bytes() and _is_barred(self._base):
@@ -359,7 +359,7 @@ class StoreIndex:
     def _prepare(self) -> None:
         (form,) = self._base.execute("PRAGMA user_version").fetchone()
         if form != FORMAT:
-            raise self._damaged(f"it has format {form}, and this version reads {FORMAT}")
+            raise self._damaged(f"it has format {form}, but this version reads {FORMAT}")
         if not self._writable:
             return
         before = PageChecks.read(self.file)
@@ -367,7 +367,7 @@ class StoreIndex:
         _, frames, _ = self._base.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         # SQLite leaves out frames whose checksums are wrong: pages may be there half.
         if before is None or changed - logged_pages(self.file, frames=max(0, frames)):
-            raise self._damaged("its write-ahead log is not as it was written")
+            raise self._damaged("its write-ahead log was changed after it was written")
         self._checks = PageChecks.of_file(self.file)
         self._base.execute("PRAGMA synchronous = NORMAL")
         # `sync` does it, in a thread: it waits for the disk.
@@ -397,18 +397,18 @@ class StoreIndex:
     def _unusable(self, text: str) -> StoreError:
         if not self._writable:
             return StoreError(
-                f"{self.file} cannot be read: {text}. Copy the run's folder to where it can be "
-                "written to, and look at the copy"
+                f"{self.file} cannot be read: {text}. Copy the run folder to a writable place, and "
+                "open the copy"
             )
         return StoreError(
-            f"{self.file} cannot be used: {text}; nothing that was recorded is lost. "
-            f"{disk_advice(text)}, and resume the run"
+            f"{self.file} cannot be used: {text}; no recorded data is lost. {disk_advice(text)}, "
+            "and resume the run"
         )
 
     def _damaged(self, text: str) -> DamagedStore:
         return DamagedStore(
-            f"{self.file} is damaged: {text}; it is made again from the log when the run is "
-            "resumed (agentrl train CONFIG --resume)"
+            f"{self.file} is damaged: {text}; it is rebuilt from the log when the run is resumed "
+            "(agentrl train CONFIG --resume)"
         )
 
     def _enter(self, sequence: int, place: RecordLocation, event: Event) -> None:
@@ -533,7 +533,7 @@ def make_ledger(file: Path, *, base: Path | None = None) -> None:
         if not isinstance(error, sqlite3.Error):
             raise
         raise StoreError(
-            f"{file} could not be made: {error}; nothing that was recorded is lost. "
+            f"{file} could not be created: {error}; no recorded data is lost. "
             f"{disk_advice(error)}, and resume the run"
         ) from error
 

@@ -18,11 +18,11 @@ class WriterLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "that just starts"
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "that is still starting"
             os.close(descriptor)
             raise ConfigError(
-                f"{file.parent} is written by process {owner}; a store has one writer: stop that "
-                "one, or open a StoreReader, which may read while it writes"
+                f"{file.parent} is being written by process {owner}, and a store allows only one "
+                "writer: stop that process, or open a StoreReader, which can read at the same time"
             ) from None
         # Who holds it is told where there is room for it; a full disk keeps nobody from resuming.
         with suppress(OSError):

@@ -40,14 +40,14 @@ def check_position(position: int, *, step: int, end: int, pruned_for: int, folde
     `position`, or pruned for a checkpoint at `pruned_for`."""
     if position > end:
         raise StoreError(
-            f"the checkpoint of step {step} has position {position}, and {folder} ends at {end}: "
+            f"the checkpoint of step {step} has position {position}, but {folder} ends at {end}: "
             "records it builds on are missing. Remove that checkpoint to resume from the one before"
         )
     if position < pruned_for:
         raise StoreError(
-            f"the checkpoint of step {step} has position {position}, and groups trained before "
-            f"{pruned_for} were pruned; resume from a newer checkpoint, or set store.keep: all "
-            "in the next run"
+            f"the checkpoint of step {step} has position {position}, but groups trained before "
+            f"{pruned_for} were pruned; resume from a newer checkpoint, or set store.keep: all in "
+            "the next run"
         )
 
 
@@ -97,9 +97,9 @@ def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIn
         first_sequence(files[first])  # of another version?
         raise DamagedStore(
             f"{log} lacks segment {0:08d} to {first - 1:08d}, and {folder / LEDGER} and "
-            f"{folder / PRUNED_LEDGER}, which tell what was pruned, are missing or damaged; bring "
-            "one of them back from a copy with the .check file beside it, or start a new run whose "
-            "policy.path is a checkpoint of this one"
+            f"{folder / PRUNED_LEDGER}, which record what was pruned, are missing or damaged; "
+            "restore one of them from a copy together with its .check file, or start a new run "
+            "whose policy.path is a checkpoint of this one"
         )
     try:
         if objects is not None and base is not None:
@@ -111,9 +111,8 @@ def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIn
         if objects is None:
             raise
         raise DamagedStore(
-            f"{folder} cannot be cut there, because segments were pruned: {error.damage}. Bring "
-            "the file back from a copy, or start a new run whose policy.path is a checkpoint of "
-            "this one"
+            f"{folder} cannot be cut there, because segments were pruned: {error.damage}. Restore "
+            "the file from a copy, or start a new run whose policy.path is a checkpoint of this one"
         ) from error
 
 
@@ -162,7 +161,7 @@ def _catch_up(ledger: StoreIndex, log: Path, cut: BlobStore | None) -> LogEnd:
         try:
             if offset == HEAD_BYTES and (first_record := first_sequence(file)) != sequence:
                 raise damaged_segment(
-                    file, 0, f"it begins with record {first_record}, not {sequence}"
+                    file, 0, f"it starts with record {first_record}, not {sequence}"
                 )
         except DamagedStore:
             if cut is None:
@@ -259,8 +258,8 @@ def _check_all_there(
         return
     damage = f"{log} lacks segment {missing[0]:08d}, which was not pruned"
     raise DamagedStore(
-        f"{damage}; bring the file back from a copy, or go on from what lies before it with "
-        "agentrl train --resume --cut-damaged",
+        f"{damage}; restore the file from a copy, or resume before the damage with agentrl train "
+        "--resume --cut-damaged",
         damage=damage,
     )
 
@@ -272,9 +271,9 @@ def _check_same(log: Path, at: RecordLocation, *, sequence: int, files: Mapping[
         raise damaged_segment(
             files[at.segment],
             size,
-            f"it ends there, and record {sequence} was at byte {at.offset}: the machine stopped "
-            "before the record was on the disk (store.durable guards against that), or the file "
-            "was cut",
+            f"it ends there, but record {sequence} was at byte {at.offset}: the machine stopped "
+            "before the record was on disk (store.durable protects against that), or the file was "
+            "truncated",
         )
     read_record(log, at, sequence=sequence)
 

@@ -45,8 +45,8 @@ def frame(kind: int, sequence: int, payload: bytes) -> bytes:
     """Return a record's bytes; raises `ValueError` for a payload over two gigabytes."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(
-            f"a record of {len(payload)} bytes, and {MAX_PAYLOAD_BYTES} is the most; record fewer "
-            "tokens at a time"
+            f"a record has {len(payload)} bytes, but the maximum is {MAX_PAYLOAD_BYTES}; record "
+            "fewer tokens at a time"
         )
     fields = _FIELDS.pack(_MAGIC, kind, 0, len(payload), sequence, zlib.crc32(payload))
     return fields + _CHECK.pack(zlib.crc32(fields)) + payload
@@ -60,7 +60,7 @@ def payload_bytes(header: bytes) -> int | UnreadableRecord:
     (check,) = _CHECK.unpack_from(header, _FIELDS.size)
     magic, _, zero, length, _, _ = _FIELDS.unpack(fields)
     if magic != _MAGIC or zero != 0 or check != zlib.crc32(fields):
-        return UnreadableRecord("damaged", "a record's header does not match its check")
+        return UnreadableRecord("damaged", "a record's header does not match its checksum")
     return length
 
 
@@ -71,12 +71,12 @@ def unframe(data: bytes, *, sequence: int) -> LogRecord | UnreadableRecord:
         return length
     _, kind, _, _, number, check = _FIELDS.unpack_from(data)
     if number != sequence:
-        return UnreadableRecord("damaged", f"record {number} where record {sequence} belongs")
+        return UnreadableRecord("damaged", f"record {number} in place of record {sequence}")
     payload = data[HEADER_BYTES : HEADER_BYTES + length]
     if len(payload) < length:
         return UnreadableRecord("torn", f"{len(payload)} of record {sequence}'s {length} bytes")
     if check != zlib.crc32(payload):
         return UnreadableRecord(
-            "damaged", f"the bytes of record {sequence} do not match their check"
+            "damaged", f"the bytes of record {sequence} do not match their checksum"
         )
     return LogRecord(kind=kind, sequence=sequence, payload=payload)

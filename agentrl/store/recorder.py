@@ -188,7 +188,7 @@ class StoreRecorder:
         before = self._latest.get((attempt.group, attempt.sample))
         if stand is not None:
             if before is None:
-                raise StoreError(f"nothing is kept of {attempt}, and it is to go on")
+                raise StoreError(f"{attempt} is to be resumed, but nothing of it is recorded")
             return before
         if before is not None:
             # It had ended, and has become too old since; or it stood before its reset.

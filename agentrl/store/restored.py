@@ -233,7 +233,7 @@ def restored_group(events: Iterable[Event], *, checkpointed: int = 0) -> Restore
     opened, *rest = events
     later = rest[max(0, checkpointed - 1) :]
     if not isinstance(opened, GroupOpened):
-        raise StoreError(f"a group begins with {type(opened).__name__}, not with GroupOpened")
+        raise StoreError(f"a group starts with {type(opened).__name__}, not with GroupOpened")
     tree = Tree(opened.task)
     paths: dict[int, _Path] = {}
     ended: list[_Path] = []

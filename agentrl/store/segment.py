@@ -57,14 +57,14 @@ def first_sequence(file: Path) -> int:
     with file.open("rb") as stream:
         head = stream.read(HEAD_BYTES)
     if len(head) < HEAD_BYTES:
-        raise damaged_segment(file, 0, f"it has {len(head)} of its head's {HEAD_BYTES} bytes")
+        raise damaged_segment(file, 0, f"it has {len(head)} of the {HEAD_BYTES} bytes of its head")
     magic, form, number, first = _HEAD.unpack_from(head)
     (check,) = _CHECK.unpack_from(head, _HEAD.size)
     if magic != _MAGIC or check != zlib.crc32(head[: _HEAD.size]) or number != int(file.stem):
-        raise damaged_segment(file, 0, "its head does not match its check or its name")
+        raise damaged_segment(file, 0, "its head does not match its checksum or its name")
     if form != FORMAT:
         raise StoreError(
-            f"{file} has format {form}, and this version reads {FORMAT}; use the version of "
+            f"{file} has format {form}, but this version reads {FORMAT}; use the version of "
             "agentrl that wrote it"
         )
     return first
@@ -103,8 +103,8 @@ def read_record(folder: Path, place: RecordLocation, *, sequence: int) -> LogRec
         if file.exists():
             raise
         raise DamagedStore(
-            f"{file} is missing, and record {sequence} lies in it; bring it back from a copy, or "
-            "go on from what lies before it with agentrl train --resume --cut-damaged"
+            f"{file}, which holds record {sequence}, is missing; restore it from a copy, or resume "
+            "before it with agentrl train --resume --cut-damaged"
         ) from error
     record = unframe(data, sequence=sequence)
     if isinstance(record, UnreadableRecord):
@@ -184,8 +184,8 @@ class SegmentWriter:
         except OSError as error:
             # The rest of a record must not stand before the next one.
             what = (
-                f"{self.file} could not be written: {error.strerror}; nothing recorded before is "
-                f"lost. {disk_advice(error)}, and resume the run"
+                f"{self.file} could not be written: {error.strerror}; no recorded data is lost. "
+                f"{disk_advice(error)}, and resume the run"
             )
             try:
                 os.ftruncate(descriptor, self._offset)
@@ -206,8 +206,8 @@ class SegmentWriter:
             partial.replace(self.file)
         except OSError as error:
             raise StoreError(
-                f"{self.file} could not be made: {error.strerror}; nothing recorded before is "
-                f"lost. {disk_advice(error)}, and resume the run"
+                f"{self.file} could not be created: {error.strerror}; no recorded data is lost. "
+                f"{disk_advice(error)}, and resume the run"
             ) from error
         self._written(self.folder)
         self._open(HEAD_BYTES)

@@ -88,8 +88,8 @@ def read_credit(folder: Path, step: int) -> dict[tuple[int, int], TokenCredit]:
         return {(one.owner, one.sample): one for one in _unpacked(data)}
     except (ValueError, KeyError, struct.error, zlib.error) as error:
         raise ConfigError(
-            f"{file} cannot be read ({error}); it was changed or the disk is faulty: remove it, "
-            "and the step is shown without advantages"
+            f"{file} cannot be read ({error}); it was edited or the disk is faulty: remove it, and "
+            "the step is shown without advantages"
         ) from error
 
 

@@ -108,7 +108,8 @@ class StoreWriter:
             folder.mkdir(parents=True, exist_ok=True)
         if not resume and any((folder / SEGMENTS).glob("*.segment")):
             raise ConfigError(
-                f"{folder} holds the record of a run; resume that one, or choose another folder"
+                f"{folder} already holds the record of a run; resume that run, or choose another "
+                "folder"
             )
         lock = WriterLock(folder / "lock")
         try:
@@ -309,7 +310,7 @@ class StoreWriter:
         """
         group, book = self._of(trajectory)
         if book.lines[trajectory].state == "abandoned":
-            raise StoreError(f"trajectory {trajectory} was abandoned before; once is enough")
+            raise StoreError(f"trajectory {trajectory} was already abandoned; abandon it only once")
         turns = book.lines[trajectory].turns
         event = RolloutAbandoned(
             trajectory=trajectory, group=group, reason=reason, turns=turns, failure=failure
@@ -326,8 +327,8 @@ class StoreWriter:
         """Record that a group may train; every trajectory of it has ended."""
         if still := self._book(group).open:
             raise StoreError(
-                f"trajectories {still} of group {group} are open; a group is complete when all its "
-                "trajectories have ended: finish or abandon them first"
+                f"trajectories {still} of group {group} are open, but a group is complete only "
+                "when all its trajectories have ended: finish or abandon them first"
             )
         self._write(GroupCompleted(group=group))
         self._forget(group)
@@ -348,7 +349,10 @@ class StoreWriter:
         Raises `StoreError` for one that is not complete or was trained before.
         """
         if len({*groups}) != len(groups):
-            raise StoreError(f"groups {sorted(groups)} name one twice; a group trains once")
+            raise StoreError(
+                f"groups {sorted(groups)} contain a duplicate, but a group trains only once; name "
+                "each once"
+            )
         for group in groups:
             self._check(group, "complete")
         self._write(GroupsTrained(groups=tuple(groups), step=step))
@@ -467,7 +471,7 @@ class StoreWriter:
         self._syncer.check()
         if self._midway:
             raise StoreError(
-                f"{self.folder} was interrupted while it was written; open it again, which mends it"
+                f"{self.folder} was interrupted during a write; open it again to repair it"
             )
         self._midway = True
         try:
@@ -511,19 +515,23 @@ class StoreWriter:
     def _book(self, group: int) -> GroupRecorder:
         if group not in self._books:
             state = self._ledger.state(group) or "unknown"
-            raise StoreError(f"group {group} is {state}, and only an open one can grow or complete")
+            raise StoreError(
+                f"group {group} is {state}, but only an open group can grow or complete"
+            )
         return self._books[group]
 
     def _of(self, trajectory: int) -> tuple[int, GroupRecorder]:
         if trajectory not in self._group_of:
-            raise StoreError(f"trajectory {trajectory} belongs to no open group; begin one first")
+            raise StoreError(f"trajectory {trajectory} belongs to no open group; open one first")
         group = self._group_of[trajectory]
         return group, self._books[group]
 
     def _open_line(self, trajectory: int) -> tuple[int, GroupRecorder]:
         group, book = self._of(trajectory)
         if (state := book.lines[trajectory].state) != "open":
-            raise StoreError(f"trajectory {trajectory} is {state}; only an open one can go on")
+            raise StoreError(
+                f"trajectory {trajectory} is {state}, but only an open trajectory can continue"
+            )
         return group, book
 
     def _forget(self, group: int) -> None:
@@ -534,6 +542,6 @@ class StoreWriter:
     def _check(self, group: int, *states: GroupState) -> None:
         if (state := self._ledger.state(group)) not in states:
             raise StoreError(
-                f"group {group} is {state or 'unknown'}, and has to be {' or '.join(states)}; a "
+                f"group {group} is {state or 'unknown'}, but must be {' or '.join(states)}; a "
                 "group completes once, and is trained or dropped once"
             )

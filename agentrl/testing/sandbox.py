@@ -166,7 +166,7 @@ class _Check:
     async def value(self, session: Sandbox, code: str, want: str | None, promise: str) -> None:
         result = await session.exec(code)
         good = result.ok and result.value == want
-        self.expect(good, promise, f"{code!r} gave {result}, wanted value {want!r}")
+        self.expect(good, promise, f"{code!r} gave {result}, expected value {want!r}")
 
     async def raises(self, call: Awaitable[object], kind: type[Exception], promise: str) -> None:
         raised = True

@@ -26,7 +26,7 @@ class StepRange:
         except ValueError:
             low = high = -1
         if not text.strip(":") or (low or 0) < 0 or (high or 0) < 0:
-            raise ConfigError(f"--step is {text!r}, wanted steps such as 3:8, 3:, :8 or 3")
+            raise ConfigError(f"--step is {text!r}, expected steps such as 3:8, 3:, :8 or 3")
         if low is not None and high is not None and low > high:
             raise ConfigError(f"--step is {text!r}, and {low} comes after {high}; swap them")
         return cls(low, high if colon else low)

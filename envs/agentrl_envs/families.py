@@ -67,8 +67,10 @@ UNUSABLE: Mapping[str, str] = MappingProxyType(
     {
         "codeio": "it runs programs from a data file inside this process, prints what they print, "
         "and does not repeat itself for one seed",
-        "propositional_logic": "its verifier pays for any formula that follows: `P or Q` in most "
-        "problems, a repeated premise in all, and there is no reference to compare with",
+        "propositional_logic": (
+            "its verifier accepts any formula that follows: `P or Q` in most problems, a repeated "
+            "premise in all, and there is no reference answer to compare with"
+        ),
         "composite": "it mixes other families; name those in `families` instead",
     }
 )

@@ -57,7 +57,7 @@ def missing_gateway(config: "RunConfig") -> Iterator[str]:
     command = config.env.kwargs.get("command")
     if isinstance(command, list) and command and shutil.which(str(command[0])) is None:
         yield (
-            f"command (of env.kwargs) begins with {command[0]!r}, and there is no such program on "
+            f"command (of env.kwargs) starts with {command[0]!r}, but there is no such program on "
             "PATH: install it, or give its path"
         )
 
@@ -85,7 +85,7 @@ def missing_browser(config: "RunConfig") -> Iterator[str]:
         yield str(error)
     isolation = settings.get("isolation", "bubblewrap")
     if isolation == "bubblewrap" and shutil.which("bwrap") is None:
-        yield f"browsers run inside bubblewrap, and bwrap is not installed; {WAY_OUT}"
+        yield f"browsers run inside bubblewrap, but bwrap is not installed; {WAY_OUT}"
 
 
 def missing_desktop(config: "RunConfig") -> Iterator[str]:

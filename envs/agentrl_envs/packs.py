@@ -17,7 +17,9 @@ def made_pack(pack: str | P, kwargs: Mapping[str, Any]) -> P:
     """
     if not isinstance(pack, str):
         if kwargs:
-            raise ConfigError(f"settings {sorted(kwargs)} are for a pack given as module:name")
+            raise ConfigError(
+                f"settings {sorted(kwargs)} apply only to a pack given as module:name"
+            )
         return pack
     maker = import_callable(pack)
     try:

@@ -79,14 +79,15 @@ class TemplateTasks(ABC, Generic[T]):
                 near = get_close_matches(one, self._all, n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise ConfigError(
-                    f"{name} has no template {one!r}.{hint} It has {', '.join(self._all)}"
+                    f"{name} has no template {one!r}.{hint} Its templates are "
+                    f"{', '.join(self._all)}"
                 )
         if not levels or not {*levels} <= {*LEVELS}:
             raise ConfigError(f"levels={list(levels)!r} must be one or more of {list(LEVELS)}")
         if heldout_by not in ("seed", "template"):
-            raise ConfigError(f"heldout_by is {heldout_by!r}; it is 'seed' or 'template'")
+            raise ConfigError(f"heldout_by is {heldout_by!r}; it must be 'seed' or 'template'")
         if not 0 < heldout_fraction < 1:
-            raise ConfigError(f"heldout_fraction must lie between 0 and 1, got {heldout_fraction}")
+            raise ConfigError(f"heldout_fraction must be between 0 and 1, got {heldout_fraction}")
         if size is not None and size < 1:
             raise ConfigError(f"size must be at least 1 task per split, got {size}")
         self._chosen = [

@@ -189,9 +189,9 @@ class PoolAdmission:
     def _why_no_place(self) -> str:
         limit = self._pressure.sessions
         return (
-            f"{self._no('place for another sandbox session')}: {self._live} of {limit} are live "
-            f"and {self._places.waiting} more wait; close sessions and forks that are not needed "
-            "any more, run fewer at once, or raise sandbox.pressure.sessions"
+            f"{self._no('place for another sandbox session')}: {self._live} of {limit} sessions "
+            f"are live and {self._places.waiting} more are waiting; close sessions and forks that "
+            "are no longer needed, run fewer at once, or raise sandbox.pressure.sessions"
         )
 
     def _why_no_start(self) -> str:
@@ -199,20 +199,20 @@ class PoolAdmission:
             free_bytes = self._pressure.free_memory_bytes
             now_bytes = self._memory.available_bytes(self._clock())
             return (
-                f"{self._no('memory for another sandbox session')}: "
-                f"{now_bytes // _MEBIBYTE} MiB are available and {free_bytes // _MEBIBYTE} MiB "
-                "must stay so; run fewer sessions at once, or lower "
-                f"sandbox.pressure.free_memory_bytes={free_bytes}"
+                f"{self._no('memory for another sandbox session')}: {now_bytes // _MEBIBYTE} MiB "
+                f"are available, but {free_bytes // _MEBIBYTE} MiB must stay free; run fewer "
+                f"sessions at once, or lower sandbox.pressure.free_memory_bytes={free_bytes}"
             )
         return (
-            f"{self._no('turn to start a sandbox session')}: {self._starts.waiting} more wait; "
-            f"raise sandbox.pressure.starts_per_s={self._pressure.starts_per_s:g}"
+            f"{self._no('permission to start a sandbox session')}: {self._starts.waiting} more are "
+            f"waiting; raise sandbox.pressure.starts_per_s={self._pressure.starts_per_s:g}"
         )
 
     def _why_no_slot(self) -> str:
         return (
-            f"{self._no('slot for another cell')}: {self._running} run and {self.slots.waiting} "
-            f"more wait; raise sandbox.pressure.cells={self._pressure.cells}, or run fewer at once"
+            f"{self._no('slot for another cell')}: {self._running} cells are running and "
+            f"{self.slots.waiting} more are waiting; raise "
+            f"sandbox.pressure.cells={self._pressure.cells}, or run fewer at once"
         )
 
     def _no(self, what: str) -> str:
@@ -226,6 +226,6 @@ def check(pressure: Pressure) -> None:
         least = 0 if field.name in ("free_memory_bytes", "wait_s") else 1
         if not number > 0 if field.name == "starts_per_s" else number < least:
             raise ConfigError(
-                f"sandbox.pressure.{field.name} is {number}, and nothing could ever start; "
-                f"it must be {'above 0' if field.name == 'starts_per_s' else f'at least {least}'}"
+                f"sandbox.pressure.{field.name} is {number}, so nothing could ever start; it must "
+                f"be {'above 0' if field.name == 'starts_per_s' else f'at least {least}'}"
             )

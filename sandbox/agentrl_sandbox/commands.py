@@ -8,7 +8,9 @@ from agentrl.cli.console import err, out
 from agentrl_sandbox.image import Base, build
 from agentrl_sandbox.recipe import RECIPES, Kind
 
-image = typer.Typer(name="image", help="Images for sandboxes in containers.", no_args_is_help=True)
+image = typer.Typer(
+    name="image", help="Build container images for sandboxes.", no_args_is_help=True
+)
 
 
 @image.callback()
@@ -19,19 +21,28 @@ def images() -> None:
 @image.command("build")
 def build_image(
     kind: Annotated[
-        Kind, typer.Argument(help="sandbox: for sessions. desktop: with the programs of gui/*.")
+        Kind,
+        typer.Argument(
+            help=(
+                "Image to build. sandbox: for sandbox sessions; desktop: with the programs of "
+                "gui/*."
+            )
+        ),
     ] = "sandbox",
     base: Annotated[
         Base,
         typer.Option(
             "--from",
-            help="bootstrap: from Debian's packages, as root. slim: from an image of a registry.",
+            help=(
+                "Base of the image. bootstrap: Debian packages, which requires root; slim: an "
+                "image from a registry."
+            ),
         ),
     ] = "bootstrap",
     tag: Annotated[
-        str, typer.Option(help="Its name; without one agentrl-sandbox or agentrl-desktop.")
+        str, typer.Option(help="Image tag; agentrl-sandbox or agentrl-desktop by default.")
     ] = "",
-    mirror: Annotated[str, typer.Option(help="A mirror of Debian, for bootstrap.")] = "",
+    mirror: Annotated[str, typer.Option(help="Debian mirror for bootstrap.")] = "",
 ) -> None:
     """Build an image into the Docker engine."""
     tag = build(base, tag, kind=kind, mirror=mirror, say=lambda line: err.print(line, markup=False))

@@ -178,7 +178,7 @@ class ControlChannel:
         count = int(frame.body.get("fds", 0))
         if count > len(self._fds):  # those that do not fit into our table are dropped by the kernel
             if future is not None:
-                _fail(future, "no file descriptor left for a session; raise `ulimit -n`")
+                _fail(future, "no file descriptor is left for a session; raise `ulimit -n`")
             return
         reply = ControlReply(frame, tuple(self._fds.popleft() for _ in range(count)))
         if number == EVENT:

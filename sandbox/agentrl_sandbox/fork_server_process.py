@@ -61,7 +61,7 @@ class ForkServerProcess:
             await to_the_end(supervisor.close())
             # What a machine does not allow is said. One that was killed says nothing.
             if not log:
-                raise SandboxError(f"a sandbox supervisor did not start: {error}") from error
+                raise SandboxError(f"a sandbox fork server did not start: {error}") from error
             raise ConfigError(how.explain(log)) from error
         except BaseException:
             await to_the_end(supervisor.close())
@@ -100,4 +100,4 @@ class ForkServerProcess:
 
 def _why_dead(started: StartedForkServer) -> str:
     log = started.log.tail()
-    return "the sandbox supervisor ended" + (f": {log}" if log else "")
+    return "the sandbox fork server ended" + (f": {log}" if log else "")

@@ -61,7 +61,7 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
     if not unknown_too:
         for candidate in removable(survey.held, states, here=here, unknown_too=True):
             if candidate.resource not in removed:
-                yield _leftover(candidate, "kept", "no owner can be found for it")
+                yield _leftover(candidate, "kept", "its owner is unknown")
     for socket, why in survey.silent:
         yield LeftoverResource(kind="engine", name=socket, owner="", outcome="failed", detail=why)
     if not dry_run:
@@ -142,7 +142,7 @@ def _containers(survey: _Survey) -> Iterator[FoundResource]:
             containers = engine.containers(socket, LABEL_RUN)
         except engine.ContainerEngineError as error:
             # What is on a lease fails by itself, in words of its own.
-            survey.silent.append((socket, f"{error}; its containers are not known"))
+            survey.silent.append((socket, f"{error}; its containers are unknown"))
             continue
         for container in containers:
             owner = LeaseOwner.find(container.labels.get(LABEL_OWNER, ""))

@@ -104,8 +104,9 @@ def bootstrap(root: str, *, mirror: str = "", say: Callable[[str], None]) -> Non
     """Fill a directory with a root file system of Debian; `ConfigError` when that fails."""
     if os.geteuid() != 0:
         raise ConfigError(
-            "an image from Debian's packages is made by root, who may make another's files; run "
-            "`sudo agentrl image build`, or use a registry: `agentrl image build --from slim`"
+            "an image from Debian packages must be built by root, who may create files of other "
+            "users; run `sudo agentrl image build`, or use a registry: `agentrl image build --from "
+            "slim`"
         )
     if (program := shutil.which("debootstrap")) is None:
         raise ConfigError(
@@ -119,9 +120,9 @@ def bootstrap(root: str, *, mirror: str = "", say: Callable[[str], None]) -> Non
         say(line)
     if not Path(root, "usr/bin/python3").exists():
         raise ConfigError(
-            f"debootstrap could not make a root file system: {last}; it needs a mirror of Debian "
-            "that it can reach (--mirror, http_proxy) and the keys of its packages "
-            "(apt-get install debian-archive-keyring)"
+            f"debootstrap could not create a root file system: {last}; it needs a reachable Debian "
+            "mirror (--mirror, http_proxy) and the signing keys of its packages (apt-get install "
+            "debian-archive-keyring)"
         )
 
 

@@ -79,7 +79,7 @@ class InterpreterChannel:
             timer.cancel()
         self._greeted = True
         if body.get("nonce") != self._greeting:
-            raise ProtocolViolation("it did not greet as agreed")
+            raise ProtocolViolation("its greeting was invalid")
 
     async def ask(self, code: str, *, timeout_s: float) -> CellReply:
         """Run a cell. May raise `CellDeadlineError`, `LineBroken` and `ProtocolViolation`."""
@@ -93,7 +93,7 @@ class InterpreterChannel:
         finally:
             timer.cancel()
         if body.get("nonce") != nonce:
-            raise ProtocolViolation("a message that answers no request")
+            raise ProtocolViolation("a message without a matching request")
         return _outcome(body, blob, self._output_bytes)
 
     def close(self) -> None:
@@ -163,15 +163,15 @@ class InterpreterChannel:
         if self._answer is None or self._answer.done():
             if not self._greeted:
                 return  # nobody waits for the greeting yet
-            self._break(ProtocolViolation("a message that answers no request"))
+            self._break(ProtocolViolation("a message without a matching request"))
             return
         try:
             body = read_json(bytes(data[HEADER.size : middle]), self._json_limits)
         except JsonLimitError as error:
-            self._break(ProtocolViolation(f"a message that is no answer: {error}"))
+            self._break(ProtocolViolation(f"an invalid message: {error}"))
             return
         if not isinstance(body, dict) or len(data) > end:
-            self._break(ProtocolViolation("a message that makes no sense"))
+            self._break(ProtocolViolation("a message with invalid content"))
             return
         self._buffer = bytearray()
         self._answer.set_result((cast("dict[str, Any]", body), bytes(data[middle:end])))
@@ -203,7 +203,7 @@ def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> CellReply:
         or not all(type(size) is int and 0 <= size <= FIGURE_BYTES_MAX for size in sizes)
         or sum(sizes) != len(blob)
     ):
-        raise ProtocolViolation("its result makes no sense")
+        raise ProtocolViolation("its result is invalid")
     value, error, stdout, stderr = texts
     truncated = body.get("truncated") is True
     images = tuple(blob[start:end] for start, end in pairwise(accumulate(sizes, initial=0)))

@@ -72,14 +72,14 @@ def _namespaces() -> tuple[IsolationLayer, IsolationLayer]:
     detail = "user, mount, process, network, IPC and host name namespaces"
     shared = "all sessions of a pool share one"
     users = IsolationLayer(
-        _USERS, ids > 1, f"{ids - 1} ids for each supervisor" if ids > 1 else shared, more
+        _USERS, ids > 1, f"{ids - 1} ids for each fork server" if ids > 1 else shared, more
     )
     return IsolationLayer(_NAMESPACES, True, detail, get_it), users
 
 
 def _bubblewrap() -> IsolationLayer:
     version = _run("bwrap", "--version")
-    detail = "no bwrap on PATH; for browsers, desktops and sandbox.backend: bubblewrap"
+    detail = "no bwrap on PATH; needed for browsers, desktops, and sandbox.backend: bubblewrap"
     return IsolationLayer("bubblewrap", version is not None, version or detail, INSTALL)
 
 
@@ -90,9 +90,9 @@ def _seccomp() -> IsolationLayer:
     if not kernel:
         detail = "this kernel has no seccomp filters"
     elif not table:
-        detail = f"no table of system calls for {os.uname().machine}"
+        detail = f"the system calls of {os.uname().machine} are not supported"
     elif not syscall_listener.available():
-        detail += "; forks share namespaces, which Linux 5.5 would separate"
+        detail += "; forks share namespaces (Linux 5.5 or later separates them)"
     return IsolationLayer(
         "seccomp", kernel and table, detail, "use a kernel with CONFIG_SECCOMP_FILTER"
     )
@@ -102,7 +102,7 @@ def _landlock() -> IsolationLayer:
     version = landlock.abi()
     detail = f"ABI {version}" if version > 0 else "this kernel has no Landlock"
     if version > 0 and not landlock.scopes(version):
-        detail += "; forks can signal each other, which Linux 6.12 would prevent"
+        detail += "; forks can signal each other (Linux 6.12 or later prevents it)"
     return IsolationLayer(
         "landlock", version > 0, detail, "use a kernel with CONFIG_SECURITY_LANDLOCK"
     )
@@ -114,7 +114,7 @@ def _cgroups() -> tuple[IsolationLayer, IsolationLayer]:
     rows: list[IsolationLayer] = []
     for version in (1, 2):
         if place is None or place.version != version:
-            detail = "no memory controller here"
+            detail = "no memory controller on this machine"
         else:
             also = "" if "cpu" in place.directories else ", without cpu"
             detail = why or f"below {place.directories['memory']}{also}"
@@ -130,7 +130,7 @@ def _docker() -> IsolationLayer:
     except ConfigError as error:
         return IsolationLayer("docker engine", False, str(error).partition(";")[0], _get_docker())
     except SandboxError as error:
-        return IsolationLayer("docker engine", False, str(error), "look into the log of dockerd")
+        return IsolationLayer("docker engine", False, str(error), "see the log of dockerd")
     return IsolationLayer(
         "docker engine", True, f"has the image {SandboxSettings().image}", _get_docker()
     )

@@ -102,7 +102,7 @@ class ResourceLease:
         try:
             remove.remove(self._resource)
         except OSError as error:
-            raise SandboxError(f"{self._resource.kind} {self.name} stays: {error}") from error
+            raise SandboxError(f"{self._resource.kind} {self.name} remains: {error}") from error
         self.release()
 
     def __enter__(self) -> Self:
@@ -133,8 +133,8 @@ class _Holder:
                 raise ConfigError(str(error)) from error
             except OSError as error:
                 raise ConfigError(
-                    f"{self._folder}: {error.strerror}; what a sandbox leaves behind is written "
-                    f"down there: make room, or set {record.VARIABLE} to another directory"
+                    f"{self._folder}: {error.strerror}; leases of sandbox resources are recorded "
+                    f"there: free some space, or set {record.VARIABLE} to another directory"
                 ) from error
             finally:
                 if self._leases == 0:

@@ -27,7 +27,7 @@ from agentrl_sandbox.session_forks import GRACE_S, KEEPER_GONE, SessionForks
 
 WARM = 8
 """Sessions a supervisor keeps ready. Each holds about 5 MB."""
-_CLOSED = "this sandbox pool is closed; open another one"
+_CLOSED = "this sandbox pool is closed; open a new one"
 _FDS_PER_SESSION = 3
 _FDS_OF_OTHERS = 512
 
@@ -144,7 +144,9 @@ class ForkServerPool:
         """Return the error for what could not start: nobody's configuration if others did."""
         if not self._has_worked:
             return ConfigError(why)
-        return SandboxError(f"a sandbox did not start, and earlier ones like it did: {why}")
+        return SandboxError(
+            f"a sandbox did not start, and neither did previous ones like it: {why}"
+        )
 
     async def _close(self, slot: _Slot) -> None:
         async with slot.starting:

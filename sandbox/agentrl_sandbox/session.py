@@ -31,9 +31,9 @@ _OS_ERRORS: dict[str, type[OSError]] = {
     kind.__name__: kind
     for kind in (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 }
-_FRESH = "names are gone, files are kept, and the next cell starts in a fresh interpreter"
-_RESTORED = "names are as before the cell, files are kept"
-_ENDED = "the session has ended, and nothing runs in it any more"
+_FRESH = "variables are lost, files are kept, and the next cell starts in a fresh interpreter"
+_RESTORED = "variables are as before the cell, files are kept"
+_ENDED = "the session has ended and runs nothing any more"
 
 
 class SandboxSession:
@@ -95,9 +95,7 @@ class SandboxSession:
     ) -> RunResult:
         """Run a program; `SandboxError` when the sandbox is gone or does not answer."""
         if not command:
-            raise ValueError(
-                "the command is empty; give a program, and its arguments if it has any"
-            )
+            raise ValueError("the command is empty; give a program and its arguments")
         wall_s = self._family.settings.limits.wall_s
         timeout_s = wall_s if timeout_s is None else min(timeout_s, wall_s)
         body = {
@@ -144,7 +142,8 @@ class SandboxSession:
         limit_bytes = self._family.settings.limits.file_bytes
         if len(data) > limit_bytes:
             raise OSError(
-                f"{path!r} has {len(data)} bytes, over sandbox.limits.file_bytes={limit_bytes}"
+                f"{path!r} has {len(data)} bytes, which exceeds "
+                f"sandbox.limits.file_bytes={limit_bytes}"
             )
         await self._file("write", path, data)
 
@@ -170,7 +169,7 @@ class SandboxSession:
             after = entries[-1].name
             if len(entries) > (files_max := self._family.settings.limits.files):
                 raise OSError(
-                    f"{path!r} holds more than sandbox.limits.files={files_max} entries; list a "
+                    f"{path!r} has more than sandbox.limits.files={files_max} entries; list a "
                     "directory below it"
                 )
         return tuple(entries)
@@ -255,7 +254,7 @@ class SandboxSession:
 
     async def _ready(self) -> None:
         if self._closed:
-            raise SandboxError("this session is closed; open another one")
+            raise SandboxError("this session is closed; open a new one")
         if self._stopping is not None:
             # Whoever stops waiting for the interpreter's end does not keep it from ending.
             await asyncio.shield(self._stopping)
@@ -302,7 +301,7 @@ class SandboxSession:
     async def _cell(self, code: str, timeout_s: float) -> ExecResult:
         if self._closed:
             self.hang_up()
-            raise SandboxError("this session was closed meanwhile; open another one")
+            raise SandboxError("this session was closed in the meantime; open a new one")
         if (line := self._line) is None or self._last_words is not None:
             return await self._told(0.0)  # lost while this waited for its turn
         start_s = time.monotonic()
@@ -385,7 +384,7 @@ class SandboxSession:
     async def _why_broken(self, line: InterpreterChannel, seconds: float) -> ExecResult:
         """Return the result of a cell whose interpreter hung up."""
         if self._closed:
-            raise SandboxError("this session was closed meanwhile; open another one")
+            raise SandboxError("this session was closed in the meantime; open a new one")
         if self._last_words is None:
             report = (await self._stop(line, hung_up=True)).frame.body
             if "late" not in report:
@@ -399,7 +398,7 @@ class SandboxSession:
         await self._ready()
         result, self._last_words = self._last_words, None
         if result is None:
-            raise SandboxError("the interpreter is gone, and nobody said why")
+            raise SandboxError("the interpreter ended for an unknown reason")
         return replace(result, seconds=seconds)
 
     def died(self, event: ControlReply) -> None:
@@ -408,7 +407,7 @@ class SandboxSession:
         self.hang_up()
         status, error = body["status"], body["error"]
         if body.get("signal") == signal.SIGKILL and self._family.was_short_of_memory():
-            status, error = "oom", "the session and its files took more memory than they may"
+            status, error = "oom", "the session and its files exceeded their memory limit"
         self._last_words = self._lost(body, status, error, 0.0)
         if event.fds:
             self._stopping = asyncio.create_task(self._take_over(event))

@@ -11,7 +11,9 @@ from agentrl_sandbox.cgroup.sandbox_cgroups import SessionCgroup
 from agentrl_sandbox.control_channel import ControlChannel, ControlReply
 from agentrl_sandbox.interpreter_channel import InterpreterChannel
 
-KEEPER_GONE = "the sandbox's keeper ended; the session is lost, open another one"
+KEEPER_GONE = (
+    "the init process of the sandbox session ended, and the session is lost; open a new one"
+)
 GRACE_S = 20.0
 """Deadline of a keeper for what takes no time, before it counts as gone."""
 

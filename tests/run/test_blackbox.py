@@ -376,7 +376,7 @@ async def test_a_conversation_that_cannot_be_rendered_is_refused_and_the_episode
     assert leaf.outcome == Finished(0.0)
     words = "Message has tool role, but there was no previous call"
     assert [words in FAULTS[0], words in FAULTS[2]] == [True, True]
-    assert "100 tokens, and engine.context_tokens is 90" in FAULTS[1]
+    assert "100 tokens, but engine.context_tokens is 90" in FAULTS[1]
     assert FAULTS[3] == "length"
     (request,) = engine.requests
     assert (request.max_new_tokens, request.stop_strings) == (4, ("z",))
@@ -449,7 +449,7 @@ async def leaves(task: Task, endpoint: ProgramEndpoint) -> str:
 async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
     async with asyncio.timeout(SOON_S):
         env = env_of(agent=silent)
-        with pytest.raises(EnvError, match="without asking"):
+        with pytest.raises(EnvError, match="without a request"):
             await begun(env)
         env = env_of(agent=broken)
         await begun(env)

@@ -108,12 +108,12 @@ def test_a_torn_line_is_none_and_a_broken_one_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("branching", "said"),
     [
-        ("{beam: 3}", "rollout.branching.beam is 3 and rollout.branching.topology is none"),
+        ("{beam: 3}", "rollout.branching.beam is 3, but it has no effect with"),
         ("{topology: arpo, penalty: 0.1}", "choose one of aepo, aepo_paper"),
-        ("{topology: tree_grpo, trees: 4}", "= 12 trajectories and rollout.group_size is 6"),
-        ("{topology: fan_out}", "names no turn"),
-        ("{topology: aepo, probe_tokens: 64}", "a turn must go on after its probe"),
-        ("{topology: aepo, base: 0}", "choose more than 0"),
+        ("{topology: tree_grpo, trees: 4}", "= 12 trajectories, but rollout.group_size is 6"),
+        ("{topology: fan_out}", "turns is empty, so nothing branches"),
+        ("{topology: aepo, probe_tokens: 64}", "a turn must be longer than its probe"),
+        ("{topology: aepo, base: 0}", "set it above 0"),
     ],
 )
 def test_what_decides_nothing_is_refused(tmp_path: Path, branching: str, said: str) -> None:
@@ -122,5 +122,5 @@ def test_what_decides_nothing_is_refused(tmp_path: Path, branching: str, said: s
 
 
 def test_redundancy_does_not_go_with_branching(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="ending some of them would cut its branches"):
+    with pytest.raises(ConfigError, match="stopping some of them would cut off its branches"):
         load_config(config_file(tmp_path), {"rollout.redundancy": 1})

@@ -102,7 +102,7 @@ def test_a_run_without_drafts_keeps_none(tmp_path: Path) -> None:
     [
         ({"drafts": {"residual": True}}, r"residual.*leniency 1\.64872.*leniency: 1"),
         ({"drafts": {"residual": True, "leniency": 1.0, "scale": 0.5}}, r"scale 0\.5"),
-        ({"drafts": {"alternatives": 5}}, "alternatives is 5.*decides nothing"),
+        ({"drafts": {"alternatives": 5}}, "alternatives is 5.*has no effect"),
         ({"drafts": {}, "branching.topology": "aepo"}, r"topology is aepo"),
         ({"drafts": {"reuse": "hope"}}, "reuse"),
         ({"drafts": {"leniency": -1.0}}, "leniency"),

@@ -167,7 +167,7 @@ async def test_scores_are_asked_where_a_trajectory_is_at_home() -> None:
 
 async def test_who_has_another_key_is_not_tried_again() -> None:
     async with asyncio.timeout(DEADLINE_S), served(scripted()) as port:
-        with pytest.raises(ConfigError, match="the key is another one"):
+        with pytest.raises(ConfigError, match="the key does not match"):
             await AddressEngine(f"127.0.0.1:{port}", key=b"another").__aenter__()
 
 
@@ -198,10 +198,10 @@ def test_a_place_to_listen_is_a_host_and_a_port(text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"engine.addresses": ["a:1"], "engine.processes": 2}, r"leave one out"),
-        ({"engine.addresses": ["a:1"]}, r"engine\.key_file no key"),
-        ({"engine.rolling": True, "rollout.mode": "async"}, r"there is 1 engine"),
-        ({"engine.rolling": True, "engine.processes": 2}, r"rollout\.mode is sync"),
+        ({"engine.addresses": ["a:1"], "engine.processes": 2}, r"set only one of the two"),
+        ({"engine.addresses": ["a:1"]}, r"engine\.key_file is not"),
+        ({"engine.rolling": True, "rollout.mode": "async"}, r"there is only 1 engine"),
+        ({"engine.rolling": True, "engine.processes": 2}, r"rollout\.mode: sync"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -264,7 +264,7 @@ def test_a_run_over_two_engines_that_a_command_serves(tmp_path: Path, root: Path
 def place_of(server: "subprocess.Popen[str]") -> str:
     assert server.stdout is not None
     said = server.stdout.readline()
-    found = re.search(r"listens at (\S+);", said)
+    found = re.search(r"listens on (\S+);", said)
     assert found, said
     host, port = found[1].split(":")
     with socket.create_connection((host, int(port)), timeout=10):

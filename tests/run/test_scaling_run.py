@@ -46,5 +46,5 @@ def test_a_policy_is_evaluated_by_its_config(tmp_path: Path) -> None:
     report = evaluate(config, {"evaluate.scaling": scaling})
     assert report.scaled is not None
     assert report.scaled.costs["attempts per task"] == 2
-    assert report.scaled.costs["of them notes, votes and plans"] > 0
+    assert report.scaled.costs["of which notes, votes, and plans"] > 0
     assert len(report.samples) == 2

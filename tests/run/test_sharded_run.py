@@ -118,7 +118,7 @@ def test_a_count_that_torchrun_has_not_started(
         monkeypatch.setenv(name, "0")
     config: RunConfig = load_config(config_file(tmp_path), {"learn.devices.count": 3})
     nobody = PolicyModel(tmp_path, model_of(), cast(Any, None), cast(Any, None))
-    with pytest.raises(ConfigError, match=r"count is 3, and torchrun has started 2"):
+    with pytest.raises(ConfigError, match=r"count is 3, but torchrun started 2"):
         leading_trainer(config, nobody)
 
 

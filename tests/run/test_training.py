@@ -150,7 +150,7 @@ def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(tmp_path: Pa
     shutil.rmtree(checkpoints / "step-000001")
     config = load_config(config_file(tmp_path), {"run.steps": 1})
     assert train(config, resume=True, progress=Told()).steps == 1
-    assert f"{checkpoints} holds no checkpoint: the run begins at step 0" in lines
+    assert f"{checkpoints} holds no checkpoint: the run starts at step 0" in lines
 
 
 def test_a_trace_holds_no_batch_of_a_killed_step_twice(tmp_path: Path) -> None:

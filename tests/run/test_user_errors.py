@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_written_is_one_message(
     record = ("record", "reasoning/ChainSum-v0", "folder", "--tasks", "1")
     code, _, err = agentrl(capsys, *record)
     assert code == 2
-    assert "error: folder: Is a directory; check that the place exists" in err
+    assert "error: folder: Is a directory; check that the path exists" in err
     assert "partial" not in err
     with pytest.raises(IsADirectoryError):
         agentrl(capsys, *record, "--debug")
@@ -160,8 +160,11 @@ def test_a_file_that_cannot_be_written_is_one_message(
 @pytest.mark.parametrize(
     ("json", "words"),
     [
-        ("none/x.json", "--json is none/x.json, and there is no folder none; make it first"),
-        ("folder", "--json is folder, which is a folder; name a file"),
+        (
+            "none/x.json",
+            "--json is none/x.json, but the folder none does not exist; create it first",
+        ),
+        ("folder", "--json is folder, which is a folder; give the path of a file"),
     ],
 )
 def test_an_evaluation_begins_when_its_report_has_a_place(
@@ -180,13 +183,18 @@ def test_a_checkpoint_may_be_named_by_its_name(
     (run / "checkpoints" / "step-000002").mkdir(parents=True)
     (run / "config.yaml").write_text(f"{RUN}env: {{id: reasoning/ChainSum-v0}}\n")
     code, _, err = agentrl(capsys, "eval", "runs/one", "--checkpoint", "step-2")
-    says = "error: --checkpoint is step-2, and there is no such folder; runs/one has step-000002\n"
+    says = (
+        "error: --checkpoint is step-2, but that folder does not exist; runs/one has step-000002\n"
+    )
     assert (code, err) == (2, says)
     code, _, err = agentrl(capsys, "eval", "runs/one", "--checkpoint", "step-000002")
     assert code == 2
     assert "runs/one/checkpoints/step-000002" in err
     code, _, err = agentrl(capsys, "eval", "runs/two")
-    says = "error: runs/two: no such run, and no such config file; there are the runs runs/one\n"
+    says = (
+        "error: runs/two: there is no run and no config file of this name; existing runs: "
+        "runs/one\n"
+    )
     assert (code, err) == (2, says)
 
 
@@ -198,7 +206,7 @@ def test_a_policy_that_is_not_there_is_not_looked_for_elsewhere(
     changes = ("policy.path=./nowhere", "policy.make=null", "warmstart=null")
     code, _, err = agentrl(capsys, "train", "a.yaml", *changes)
     assert code == 2
-    assert "policy.path is ./nowhere, and there is no such folder" in err
+    assert "policy.path is ./nowhere, but there is no such folder" in err
     assert "name a folder with config.json" in err
 
 
@@ -208,7 +216,7 @@ def test_a_method_in_the_place_of_its_section_is_told_where_it_goes(
     (here / "a.yaml").write_text(f"{RUN}env: {{id: reasoning/ChainSum-v0}}\n")
     code, _, err = agentrl(capsys, "train", "a.yaml", "learn.advantage=rloo")
     assert code == 2
-    assert "learn.advantage is rloo, wanted a section; write learn.advantage.name=rloo, or" in err
+    assert "learn.advantage is rloo, expected a section; write learn.advantage.name=rloo, or" in err
 
 
 def test_the_first_error_of_a_group_keeps_its_cause() -> None:

@@ -178,7 +178,7 @@ def test_a_text_policy_plays_the_same_environment_in_words(tmp_path: Path) -> No
     tokenizer = train_tokenizer(["red square"], vocab_size=300, folder=tmp_path)
     chat = ChatFormat(tokenizer)
     seen: Sequence[Message] = (Message("user", (picture(1), "Click.")),)
-    with pytest.raises(ConfigError, match=r"shows no images"):
+    with pytest.raises(ConfigError, match=r"supports no images"):
         chat.opening(seen)
     task = Task(prompt="Click.")
     assert chat.opening(task.messages)[0].images == ()

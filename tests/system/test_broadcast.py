@@ -303,12 +303,14 @@ async def test_of_weights_with_adapters_the_adapters_alone_are_broadcast() -> No
 
 async def test_what_has_not_come_is_not_loaded() -> None:
     async with asyncio.timeout(DEADLINE_S), Away(1) as away:
-        with pytest.raises(ValueError, match="no weights have come in 'x/1'; send them before"):
+        with pytest.raises(
+            ValueError, match="no weights named 'x/1' have arrived; send them first"
+        ):
             await away.remotes[0].load_received("x/1", 1)
         sends = spreader()
         copy = await sends.spread(times(1), away.remotes)
         await sends.load(away.remotes[0], copy, 1)
-        with pytest.raises(ValueError, match="no weights have come"):
+        with pytest.raises(ValueError, match="no weights named"):
             await away.remotes[0].load_received("x/1", 1)
         await sends.close()
 
@@ -552,7 +554,7 @@ async def test_the_contract_holds_and_so_do_proofs() -> None:
             await alone.load(CheckedWeights(weights, proof), 10)
             groups = sends.groups
             wrong = replace(proof, logprobs=(-100.0, -100.0), max_gap=1.0)
-            with pytest.raises(WeightsUnproven, match="has not version 11"):
+            with pytest.raises(WeightsUnproven, match="did not load version 11"):
                 await alone.load(CheckedWeights(tiny("qwen3", 2).state_dict(), wrong), 11)
             assert (engine.went_back, alone.version) == (1, 10)
             assert sends.groups > groups, "what it went back to was sent again"
@@ -576,7 +578,7 @@ def problems(cluster: dict[str, Any] | None = None, **engine: Any) -> list[str]:
 
 def test_what_does_not_go_together_is_refused() -> None:
     (said,) = problems(broadcast={})
-    assert said.startswith("engine.broadcast is set and the engine is in this process")
+    assert said.startswith("engine.broadcast is set, but the engine runs in this process")
     (said,) = problems({"kind": "ray"}, broadcast={"backend": "nccl"}, processes=2)
     assert "cluster.engine_gpus is 0" in said
     assert not problems(

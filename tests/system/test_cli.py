@@ -36,7 +36,10 @@ def test_an_error_is_one_message_and_exit_code_2(
         assert err.startswith("error: a.yaml:2: rollout.grup_size is not a key; did you mean roll")
         assert "Traceback" not in err
     code, _, err = agentrl(capsys, "train", "b.yaml")
-    assert (code, err) == (2, "error: b.yaml: no such config file; YAML files in .: a.yaml\n")
+    assert (code, err) == (
+        2,
+        "error: b.yaml: this config file does not exist; YAML files in .: a.yaml\n",
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml"]
 
 
@@ -171,7 +174,7 @@ def test_envs_lists_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "code/ChainSum-v0" in out
     code, out, _ = agentrl(capsys, "envs", "--search", "no such thing")
     assert code == 1
-    assert "mentions 'no such thing'" in out
+    assert "matches 'no such thing'" in out
 
 
 def test_check_env_plays_the_environment(
@@ -190,7 +193,7 @@ def test_check_env_plays_the_environment(
     for kwargs, says in (
         ("{", "broken JSON"),
         ("[" * 5000 + "]" * 5000, "the JSON is nested more than 64 deep"),
-        ("[]", "wanted a JSON object"),
+        ("[]", "expected a JSON object"),
         ('{"x": 1}', "x"),
     ):
         code, _, err = agentrl(capsys, "check-env", "shop_one/Multiply-v0", "--kwargs", kwargs)
@@ -204,7 +207,7 @@ def test_check_template_needs_a_tokenizer(
     code, _, err = agentrl(capsys, "check-template", str(tmp_path))
     assert code == 2
     assert "has no tokenizer that can be loaded" in err
-    assert "give a folder with tokenizer.json in it" in err
+    assert "give a folder that contains tokenizer.json" in err
 
 
 def test_check_template_asks_no_hub_that_cannot_be_reached(
@@ -215,7 +218,7 @@ def test_check_template_asks_no_hub_that_cannot_be_reached(
     code, _, err = agentrl(capsys, "check-template", "nope")
     assert code == 2
     assert "'nope' has no tokenizer that can be loaded (there is no such folder, and the Hu" in err
-    assert "give a folder with tokenizer.json in it" in err
+    assert "give a folder that contains tokenizer.json" in err
 
 
 def test_eval_of_a_run_without_a_checkpoint(
@@ -243,7 +246,7 @@ def test_the_result_of_a_run_is_a_table(capsys: pytest.CaptureFixture[str]) -> N
     assert ["before", "0.250", "0.200..0.310", "300"] in [
         [cell.replace(" ", "") for cell in line.split("│")] for line in out.splitlines()
     ]
-    assert "every trajectory failed" in out
+    assert "all trajectories failed" in out
     assert "train 1.3 s" in out
     assert "view runs/x" in out
     assert "reward" not in out
@@ -316,4 +319,4 @@ def test_a_stopped_run_names_the_command_that_goes_on(
     assert ended.value.code == 130
     named = program if program.endswith("agentrl") else "agentrl"
     command = f"{named} train 'a run.yaml' run.name=second --resume"
-    assert f"stopped; {command} goes on from runs/second\n" in capsys.readouterr().err
+    assert f"stopped; to resume runs/second, run {command}\n" in capsys.readouterr().err

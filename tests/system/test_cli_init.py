@@ -75,7 +75,7 @@ def test_a_hyphen_is_an_underscore_to_python(
 def test_a_name_that_cannot_be_imported_is_refused(tmp_path: Path, name: str, near: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make_project(name, tmp_path)
-    assert f"{name!r} cannot be imported from Python" in str(caught.value)
+    assert f"{name!r} is not a valid Python module name" in str(caught.value)
     assert str(caught.value).endswith(f"such as {near}")
     assert list(tmp_path.iterdir()) == []
 
@@ -101,7 +101,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     make_project("shop", tmp_path)
     (tmp_path / "shop" / "shop.yaml").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already and not empty; choose another name"):
+    with pytest.raises(ConfigError, match="already exists and is not empty; choose another name"):
         make_project("shop", tmp_path)
     assert (tmp_path / "shop" / "shop.yaml").read_text() == "mine"
 

@@ -110,7 +110,7 @@ async def test_a_dead_process_fails_its_requests_and_is_replaced(recipe: EngineS
         kill(engine)
         with pytest.raises(EngineError):
             await engine.generate(request(4, 900))
-        with pytest.raises(EngineError, match="not replaced any more"):
+        with pytest.raises(EngineError, match="not restarted any more"):
             await engine.generate(request(4))
 
 

@@ -83,7 +83,7 @@ def test_programs_are_short() -> None:
 def test_no_recipe_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="no scripted player for the task family 'sudoku'"):
         code_for("sudoku", "?")
-    with pytest.raises(ConfigError, match="cannot read the question 'what'"):
+    with pytest.raises(ConfigError, match="cannot parse the question 'what'"):
         code_for("gcd", "what")
 
 

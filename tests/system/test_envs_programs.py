@@ -269,11 +269,11 @@ def test_the_prompt_says_what_is_needed_and_not_what_is_hidden() -> None:
     ("settings", "says"),
     [
         ({"families": "recrods"}, "Did you mean 'records'"),
-        ({"families": []}, "names no family"),
+        ({"families": []}, "families is empty"),
         ({"families": "records", "level": 4}, "level must be 0 to 3, got 4"),
         ({"families": "records", "hidden_tests": 1}, "hidden_tests must be 4 to 64"),
         ({"families": "records", "size": 0}, "size must be at least 1"),
-        ({"families": "records", "heldout_fraction": 1.0}, "heldout_fraction must lie between"),
+        ({"families": "records", "heldout_fraction": 1.0}, "heldout_fraction must be between"),
         ({"families": "records", "max_turns": 0}, "max_turns must be at least 1"),
     ],
 )

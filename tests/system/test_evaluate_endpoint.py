@@ -518,7 +518,7 @@ def test_fewer_tasks_than_are_asked_for_are_said(config: Path) -> None:
         build.build_evaluation_tasks(loaded, Doubles(), said.append)
     (line,) = said
     assert "evaluate.tasks is 500" in line
-    assert "different held-out tasks: all of them are played" in line
+    assert "distinct held-out tasks: all of them are used" in line
 
 
 @pytest.mark.parametrize("key", ["each.tokens", "total.money"])
@@ -528,5 +528,5 @@ def test_what_nobody_counts_cannot_be_bounded(config: Path, key: str) -> None:
 
 
 def test_a_checkpoint_and_an_endpoint_are_two_policies(config: Path) -> None:
-    with pytest.raises(ConfigError, match="give one"):
+    with pytest.raises(ConfigError, match="give only one"):
         evaluate(config, endpoint=ENDPOINT, checkpoint="some")

@@ -463,5 +463,5 @@ def test_the_command_says_what_it_did(run: Path, tmp_path: Path) -> None:
     words = ["export", str(run), "--output", output, "--filter", "reward>0", "--split", "train"]
     ran = CliRunner().invoke(app, words)
     assert ran.exit_code == 0, ran.output
-    assert "1 trajectories are in" in ran.output
+    assert "exported 1 trajectories to" in ran.output
     assert [e.reward for e in read_jsonl(tmp_path / "out")] == [0.75]

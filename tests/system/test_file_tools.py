@@ -63,7 +63,7 @@ def test_what_is_cut_is_said_and_how_to_go_on() -> None:
         "    11\tline 11",
         "    12\tline 12",
         "    13\tline 13",
-        "(cut at line 13 of 100; go on with 14)",
+        "(cut at line 13 of 100; continue from 14)",
     ]
     assert len(numbered(text, 11, None, characters_max=44).split("\n")) == 3
     assert numbered(text, 11, 13, characters_max=45).split("\n") == shown[:3]
@@ -91,7 +91,7 @@ def test_pages_together_are_the_whole_file(text: str, room: int) -> None:
     line: int | None = 1
     while line is not None and lines:
         *shown, last = numbered(text, line, None, characters_max=room).split("\n")
-        note = last.partition("go on with ")[2]
+        note = last.partition("continue from ")[2]
         seen += shown if note else [*shown, last]
         line = int(note.rstrip(")")) if note else None
     assert [part.split("\t")[1] for part in seen] == lines
@@ -128,13 +128,13 @@ def test_an_edit_is_a_replacement_of_the_one_place_there_is(text: str, old: str,
     [
         ("a\n", "", "old_text is empty"),
         ("a\n", "new", "the same"),
-        ("a\nb\na\n", "a", r"2 times, beginning on lines 1, 3; add"),
-        ("aaa", "aa", r"2 times, beginning on lines 1, 1; add"),
+        ("a\nb\na\n", "a", r"2 times, starting on lines 1, 3; include"),
+        ("aaa", "aa", r"2 times, starting on lines 1, 1; include"),
         ("a\n" * 20, "a", r"20 times, .* 9, 10, \.\.\.; add"),
         ("a\n" * 2000, "a", r"very often, beginning"),
         ("a\r\nb\r\n", "a\nb", r"end in \\r\\n"),
-        ("x\n  def f(a,  b):\n", "def f(a, b):", "white space it is, beginning on line 2"),
-        ("x\ny\nz\n", "y\nq", "first line is, on line 2"),
+        ("x\n  def f(a,  b):\n", "def f(a, b):", "white space, starting on line 2"),
+        ("x\ny\nz\n", "y\nq", "first line is line 2"),
         ("x\n", "y", "copy the text exactly"),
     ],
 )
@@ -151,7 +151,7 @@ def test_pathological_texts_take_no_time() -> None:
     assert len(places("a" * 2**20, "a" * 2**13)) == 1000
     assert len(places("a" * 2**23, "a" * 2**22)) == 4
     assert len(places("a" * 2**23, "a" * (2**23 - 1))) == 2
-    with pytest.raises(ToolError, match="beginning on line 262145; copy"):
+    with pytest.raises(ToolError, match="starting on line 262145; copy"):
         edited("a\n" * 2**18 + "b c", "b  c", "d", path="f")
     with pytest.raises(ToolError, match="very often"):
         edited("a" * 2**22, "a", "b", path="f")
@@ -180,14 +180,14 @@ async def test_what_the_model_got_wrong_is_told_to_it(files: Files) -> None:
         "there is no 'nothing'": lambda: files.read_file("nothing"),
         "there is no 'none/x'": lambda: files.edit_file("none/x", "a", "b"),
         "'dir' is a directory": lambda: files.read_file("dir"),
-        "'dir/bytes/x' goes through a file": lambda: files.write_file("dir/bytes/x", ""),
-        "'dir/bytes' is no UTF-8 text (byte 0xff at 2 of 3)": lambda: files.read_file("dir/bytes"),
+        "'dir/bytes/x' is a file or goes through one": lambda: files.write_file("dir/bytes/x", ""),
+        "'dir/bytes' is not UTF-8 text (byte 0xff at 2 of 3)": lambda: files.read_file("dir/bytes"),
         f"'dir/large' has {TEXT_BYTES_MAX + 1} bytes": lambda: files.read_file("dir/large"),
         "limits.file_bytes": lambda: files.write_file("x", "x" * (LIMITS.file_bytes + 1)),
-        "begins with a slash": lambda: files.read_file("/etc/passwd"),
+        "starts with a slash": lambda: files.read_file("/etc/passwd"),
         "'../x' cannot be used": lambda: files.write_file("../x", ""),
         "the path is empty": lambda: files.read_file(""),
-        "the path holds a NUL": lambda: files.read_file("a\0b"),
+        "the path contains a NUL": lambda: files.read_file("a\0b"),
         "the content holds '\\ud800' at 1": lambda: files.write_file("x", "a\ud800"),
         "first_line=2, and 'dir/one' has lines 1 to 1": lambda: files.read_file("dir/one", 2),
         "first_line=0": lambda: files.read_file("dir/one", 0),
@@ -195,7 +195,7 @@ async def test_what_the_model_got_wrong_is_told_to_it(files: Files) -> None:
         "depth=0": lambda: files.list_files(depth=0),
         f"it must be from 1 to {DEPTH_MAX}": lambda: files.list_files(depth=DEPTH_MAX + 1),
         "there is no 'missing'": lambda: files.list_files("missing"),
-        "'dir/one' goes through a file, or is one": lambda: files.list_files("dir/one"),
+        "'dir/one' is a file or goes through one": lambda: files.list_files("dir/one"),
     }
     await session.write("dir/one", b"a")
     for words, call in wrong.items():
@@ -224,7 +224,7 @@ async def test_a_listing_has_an_end_and_one_line_for_each_name(files: Files) -> 
         "d/",
         "link (link)",
         "'new\\nline' (0 bytes)",
-        "pipe (no regular file)",
+        "pipe (not a regular file)",
         "'\\udcff' (0 bytes)",
     ]
     *shown, note = (await files.list_files(depth=2)).split("\n")

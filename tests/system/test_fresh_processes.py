@@ -127,4 +127,4 @@ def test_a_second_writer_of_a_store_is_refused(tmp_path: Path) -> None:
         ran = subprocess.run(
             command, capture_output=True, text=True, env=env, check=False, timeout=60
         )
-        assert f"ConfigError: {folder} is written by process {os.getpid()}" in ran.stderr
+        assert f"ConfigError: {folder} is being written by process {os.getpid()}" in ran.stderr

@@ -474,7 +474,7 @@ def test_a_malformed_call_is_passed_on_as_its_text() -> None:
 REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
     (ChatCompletionsDialect(), {}, "lacks 'messages'"),
     (ChatCompletionsDialect(), {"messages": []}, "is empty"),
-    (ChatCompletionsDialect(), {"messages": "hi"}, "is str, wanted list"),
+    (ChatCompletionsDialect(), {"messages": "hi"}, "is str, expected list"),
     (ChatCompletionsDialect(), {"messages": ["hi"]}, "list of objects"),
     (ChatCompletionsDialect(), {"messages": [{"role": "robot", "content": ""}]}, "role is 'robot'"),
     (

@@ -96,10 +96,10 @@ async def test_what_cannot_be_done_is_answered_with_why(pool: DesktopPool) -> No
     button = page.all("button")[0].id
     for arguments, why in (
         ({"action": "click"}, "either coordinate or element"),
-        ({"action": "click", "coordinate": [1, 2], "element": button}, "and not both"),
+        ({"action": "click", "coordinate": [1, 2], "element": button}, "but not both"),
         ({"action": "click", "coordinate": [5000, 5]}, "is not on the screen"),
         ({"action": "click", "coordinate": [-1, 5]}, "is not on the screen"),
-        ({"action": "click", "coordinate": [1]}, "a coordinate is [x, y]"),
+        ({"action": "click", "coordinate": [1]}, "a coordinate must be [x, y]"),
         ({"action": "click", "element": 999}, "there is no element [999]"),
         ({"action": "drag", "coordinate": [1, 2]}, "to_coordinate or to_element"),
         ({"action": "type"}, "type needs text"),

@@ -148,7 +148,7 @@ async def test_a_program_that_hangs_is_named_and_is_no_reward(pool: DesktopPool)
     os.kill(pid, signal.SIGSTOP)
     step = await does(env, "screenshot")
     assert "notice: the program of 'Panel' does not answer" in shown(step)
-    assert "not to be seen any more" in shown(await does(env, "click", element=button))
+    assert "no longer visible" in shown(await does(env, "click", element=button))
     os.kill(pid, signal.SIGCONT)
     back = read(shown(await does(env, "wait", seconds=0.5)))
     assert back.id("button", "One") == button, "the same number as before"
@@ -222,7 +222,7 @@ async def test_a_screen_of_another_size_is_refused(pool: DesktopPool) -> None:
     env, _ = await begun(pool, observation="screenshot")
     desktop = desktop_of(env)
     desktop.settings = replace(desktop.settings, width=800)
-    with pytest.raises(EnvError, match="1024 x 768 and should be 800 x 768"):
+    with pytest.raises(EnvError, match="1024 x 768 but should be 800 x 768"):
         await does(env, "screenshot")
     await env.close()
 
@@ -258,7 +258,7 @@ async def test_a_program_that_does_not_start_is_no_fault_of_the_agent(
 async def test_who_waits_for_a_desktop_waits_so_long(settings: DesktopSettings) -> None:
     small = DesktopPool(replace(settings, desktops=1, open_s=1))
     small._places = PoolPermits("desktop", 0, within_s=1)  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(EnvError, match="no desktop came free within 1 s"):
+    with pytest.raises(EnvError, match="no desktop became available within 1 s"):
         await small.take()
     await small.close()
     with pytest.raises(EnvError, match="closed"):

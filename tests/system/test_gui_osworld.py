@@ -274,7 +274,7 @@ def test_what_cannot_be_played_is_refused_with_what_it_needs(tmp_path: Path) -> 
 
 def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
-    for path, why in ((str(tmp_path), "no task of OSWorld's format"), ("", "names no tasks"),
+    for path, why in ((str(tmp_path), "no task in OSWorld's format"), ("", "names no tasks"),
                       (str(tmp_path / "none"), "nothing at")):  # fmt: skip
         with pytest.raises(ConfigError, match=why):
             osworld_pack(path=path)

@@ -141,7 +141,7 @@ async def test_text_spaces_are_passed_through() -> None:
     reply, reward, *_ = await env.step(say("a b"))
     assert (reply.messages[0].text, reward) == ("abc", 0.5)
     reply, reward, *_ = await env.step(say("d"))
-    assert ("is no action" in reply.messages[0].text, reward) == (True, 0.0)
+    assert ("is not a valid action" in reply.messages[0].text, reward) == (True, 0.0)
     assert made[-1].acted == ["a b"]
     await env.close()
 

@@ -120,9 +120,9 @@ def test_whatever_a_program_says_is_read(stderr: str) -> None:
 
 def test_what_a_config_may_say() -> None:
     assert checked_errors({"3": -1.0, "mine.Refused": 0.5, "mine.Refused: no": 0}).keys() > {"3"}
-    with pytest.raises(ConfigError, match=r"names 'not a name'; a key is an exception's qualified"):
+    with pytest.raises(ConfigError, match=r"names 'not a name'; a key must be an exception's"):
         checked_errors({"not a name": 0.0})
-    with pytest.raises(ConfigError, match=r"pays nan for mine\.Refused; a reward is a finite"):
+    with pytest.raises(ConfigError, match=r"assigns mine\.Refused the reward nan, but a reward"):
         checked_errors({"mine.Refused": float("nan")})
     known = checked_errors({"mine.Refused": -1.0, "mine.Refused: politely": 0.25, "3": -0.5})
     assert policy_error(ended(f"{FRAME}mine.Refused"), known) == ("mine.Refused", -1.0)

@@ -76,8 +76,8 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         check_machine(config_of(policy={"device": "cuda"}, engine={"kind": "vllm"}))
     said = str(refused.value)
-    assert said.startswith("policy.device is cuda, and ")
-    assert "engine.kind is vllm, which is not installed here" in said
+    assert said.startswith("policy.device is cuda, but ")
+    assert "engine.kind is vllm, but vLLM is not installed here" in said
     check_machine(config_of(engine={"kind": "vllm", "processes": 1, "python": sys.executable}))
 
 
@@ -105,10 +105,10 @@ def test_a_first_run_is_refused_before_torch_is_imported(root: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ("miniwob/ClickTest-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
-        ("shop/Mix-v0", "browsers run inside bubblewrap, and bwrap is not installed"),
-        ("gui/Dialog-v0", "no desktop can be run without bwrap, Xvfb"),
-        ("gui/Dialog-v0", r"the tasks are in programs that are not installed \(yad\)"),
+        ("miniwob/ClickTest-v0", "browsers run inside bubblewrap, but bwrap is not installed"),
+        ("shop/Mix-v0", "browsers run inside bubblewrap, but bwrap is not installed"),
+        ("gui/Dialog-v0", "bwrap, Xvfb"),
+        ("gui/Dialog-v0", r"the tasks use programs that are not installed \(yad\)"),
     ],
 )
 def test_programs_that_an_environment_needs(env: str, said: str, empty_path: Path) -> None:
@@ -131,7 +131,9 @@ def test_a_browser_of_ones_own_that_is_not_there() -> None:
     config = config_of().model_copy(
         update={"env": config_of("miniwob/ClickTest-v0").env.model_copy(update={"kwargs": kwargs})}
     )
-    with pytest.raises(ConfigError, match="there is no program '/opt/no-browser' to be the browse"):
+    with pytest.raises(
+        ConfigError, match="there is no program '/opt/no-browser' to use as the browse"
+    ):
         check_machine(config)
 
 
@@ -150,7 +152,7 @@ def test_a_machine_that_refuses_namespaces(empty_path: Path) -> None:
     ("sandbox", "said"),
     [
         ({"backend": "process"}, "set sandbox.allow_unisolated: true"),
-        ({"packages": "/no/folder"}, "sandbox.packages is '/no/folder', which is no directory"),
+        ({"packages": "/no/folder"}, "sandbox.packages is '/no/folder', which is not a directory"),
     ],
 )
 def test_a_sandbox_that_cannot_be_opened(sandbox: dict[str, Any], said: str) -> None:
@@ -252,9 +254,9 @@ def test_packages_that_a_config_needs(
 
 def test_files_and_programs_that_an_engine_needs(tmp_path: Path) -> None:
     engine = {"kind": "vllm", "processes": 1, "python": str(tmp_path / "python")}
-    with pytest.raises(ConfigError, match=r"engine\.python is .*python, and there is no such prog"):
+    with pytest.raises(ConfigError, match=r"engine\.python is .*python, but there is no such prog"):
         check_machine(config_of(engine=engine))
-    with pytest.raises(ConfigError, match=r"engine\.key_file is .*key, and there is no such file"):
+    with pytest.raises(ConfigError, match=r"engine\.key_file is .*key, but there is no such file"):
         check_machine(config_of(engine={"key_file": str(tmp_path / "key")}))
 
 
@@ -262,7 +264,7 @@ def test_an_agent_program_that_is_not_there() -> None:
     kwargs = {"tasks": "a:b", "score": "a:c", "command": ["no-such-program", "{prompt}"]}
     config = RunConfig.model_validate({"env": {"id": "blackbox/Program-v0", "kwargs": kwargs}})
     with pytest.raises(
-        ConfigError, match=r"command \(of env\.kwargs\) begins with 'no-such-program'"
+        ConfigError, match=r"command \(of env\.kwargs\) starts with 'no-such-program'"
     ):
         check_machine(config)
 
@@ -275,7 +277,7 @@ def test_a_server_that_is_not_there_yet_is_told_and_waited_for() -> None:
     check_machine(config, told.append)
     (said,) = told
     assert said.startswith("engine.endpoint.urls names http://127.0.0.1:9/v1, which cannot be")
-    assert said.endswith("; the run waits for it, engine.start_s: 600 s")
+    assert said.endswith("; the run waits up to 600 s for it (engine.start_s)")
     with pytest.raises(ConfigError, match=r"cannot be reached .*: start the server there"):
         check_machine(config)
     engine = {"addresses": ["127.0.0.1:9"], "key_file": __file__}
@@ -466,11 +468,11 @@ def test_a_folder_that_is_missing_is_told_with_its_neighbours(tmp_path: Path, ro
     for name in ("qwen-small", "qwen-large", "other"):
         (tmp_path / "models" / name).mkdir(parents=True)
     said = check_policy(str(tmp_path / "models" / "qwen-smal"))
-    assert said.startswith("there is no such folder; beside it are qwen-small")
+    assert said.startswith("there is no such folder; similar folders are qwen-small")
     assert not check_policy(str(tmp_path / "models" / "other"))
     config = load_config(
         root / "configs" / "quickstart.yaml",
         {"policy.make": None, "policy.path": "./models/nope"},
     )
-    with pytest.raises(ConfigError, match=r"policy\.path is \./models/nope, and there is no such"):
+    with pytest.raises(ConfigError, match=r"policy\.path is \./models/nope, but there is no such"):
         check_machine(config)

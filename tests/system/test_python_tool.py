@@ -57,8 +57,8 @@ DREW = {
         (True, "both", ("a\n3", PLOT, PLOT)),
         (True, "one", ("NameError: x", PLOT)),
         (True, "only", (NO_OUTPUT, PLOT)),
-        (False, "both", "a\n3\n(figures drawn and not shown: 2)"),
-        (False, "only", "(figures drawn and not shown: 1)"),
+        (False, "both", "a\n3\n(figures drawn but not shown: 2)"),
+        (False, "only", "(figures drawn but not shown: 1)"),
     ],
 )
 async def test_figures_follow_the_text_when_the_model_can_see(

@@ -291,7 +291,7 @@ async def test_a_folder_that_a_machine_lacks_is_sent(recipe: EngineSpec) -> None
         assert isinstance(opened, EngineAddressInfo)
         assert host.lacks_folder(), "it is read and gone"
         try:
-            with pytest.raises(ConfigError, match="refuses us"):
+            with pytest.raises(ConfigError, match="refused the connection"):
                 await connect(opened.address, key=b"another")
             async with await connect(opened.address, key=opened.key) as engine:
                 told = await engine.generate(request(0))

@@ -67,5 +67,5 @@ def test_a_log_that_cannot_be_read_there_is_told(run: Path, tmp_path: Path) -> N
     assert (copy / "store" / f"{LEDGER}-wal").stat().st_size
     said = looked_at(copy, tmp_path)
     assert said.count("exit 2") == 3, said
-    assert "Copy the run's folder to where it can be written to, and look at the copy" in said
+    assert "Copy the run folder to a writable place, and open the copy" in said
     assert "resume" not in said

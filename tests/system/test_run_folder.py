@@ -105,7 +105,7 @@ def test_a_run_that_was_killed_holds_nothing(tmp_path: Path) -> None:
 def test_a_folder_with_a_run_is_only_opened_to_resume(tmp_path: Path) -> None:
     RunFolder.open(config(tmp_path), resume=False).close()
     said = refused(config(tmp_path), tmp_path)
-    assert f"{tmp_path}/runs/one holds a run already" in said
+    assert f"{tmp_path}/runs/one already holds a run" in said
     assert "--resume" in said
     assert "choose another run.name" in said
     with RunFolder.open(config(tmp_path), resume=True) as folder:
@@ -121,7 +121,7 @@ def test_nothing_to_resume_leaves_nothing(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "thesis.tex").write_text("x")
-    assert "one holds thesis.tex and no run" in refused(config(tmp_path), tmp_path)
+    assert "one holds thesis.tex but no run" in refused(config(tmp_path), tmp_path)
 
 
 def test_a_start_that_was_killed_half_way_can_be_started_again(tmp_path: Path) -> None:
@@ -137,11 +137,11 @@ def test_a_resumed_run_keeps_its_config(tmp_path: Path) -> None:
     RunFolder.open(config(tmp_path), resume=False).close()
     changed = config(tmp_path, learn=LearnSection(correction=NoCorrection(), epochs=2), seed=1)
     said = refused(changed, tmp_path, resume=True)
-    assert "runs/one holds a run of another config: " in said
+    assert "runs/one holds a run with a different config: " in said
     assert "learn.correction.cap was 2.0 and is not set; " in said
     assert "learn.correction.name was tis and is none; " in said
     assert "; learn.epochs was 1 and is 2; " in said
-    assert "run.seed was 0 and is 1. Resume it with the values it had" in said
+    assert "run.seed was 0 and is 1. Resume it with the original values" in said
 
 
 @pytest.mark.parametrize("garbage", [b"\xff", b"[" * 100_000, b"3", b""])
@@ -183,7 +183,7 @@ def test_a_folder_that_cannot_be_made_is_a_wrong_config(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said = refused(config(tmp_path, folder=tmp_path / "file" / "deeper"), tmp_path)
     assert "Not a directory" in said
-    assert "choose a run.folder that can be written to" in said
+    assert "choose a run.folder that is writable" in said
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

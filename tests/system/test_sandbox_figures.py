@@ -101,7 +101,7 @@ def test_what_is_too_many_is_left_out_and_closed(cell: Cell) -> None:
     code = DRAW + "for n in range(5): plt.figure(figsize=(1, 1))\n"
     pictures, stderr, found = cell.draws(code, limit=2)
     assert (len(pictures), found["again"]) == (2, 0)
-    assert stderr == "(3 figures are left out; 2 are the most of one cell)\n"
+    assert stderr == "(3 figures are left out; a cell can show at most 2)\n"
 
 
 def test_what_is_too_large_gets_smaller_or_is_left_out(cell: Cell) -> None:
@@ -134,7 +134,10 @@ def test_a_gigantic_figure_is_drawn_small(cell: Cell) -> None:
             "figure 1 cannot be drawn: ZeroDiv",
         ),
         (DRAW + "plt.figure().savefig = lambda *a, **k: exit(3)", "cannot be drawn: SystemExit"),
-        (DRAW + "plt.figure().savefig = lambda *a, **k: None", "what savefig wrote is no PNG"),
+        (
+            DRAW + "plt.figure().savefig = lambda *a, **k: None",
+            "the output of savefig is not a PNG",
+        ),
         (DRAW + "plt.title('$\\\\nosuch$')", "cannot be drawn: ValueError"),
         (DRAW + "plt.figure(figsize=(1, 1)).set_size_inches(1e-9, 1)", "figure 1"),
         (DRAW + "plt.get_fignums = None", "the figures cannot be shown: TypeError"),

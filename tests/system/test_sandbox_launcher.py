@@ -452,10 +452,10 @@ def test_a_machine_without_user_namespaces_is_told_before_anything_begins(
     assert ran.returncode == 2, ran.stderr
     said = " ".join(ran.stderr.split())
     for part in (
-        "user.max_user_namespaces is 0 here: sysctl -w user.max_user_namespaces=10000",
+        "user.max_user_namespaces is 0 on this machine: sysctl -w user.max_user_namespaces=10000",
         "sandbox.backend: docker",
         "sandbox.backend: process and sandbox.allow_unisolated: true",
-        "it can read and change your files, use your network and signal your processes",
+        "code can read and change your files, use your network, and signal your processes",
     ):
         assert part in said, said
     assert not (tmp_path / "runs").exists()
@@ -475,7 +475,7 @@ def test_a_machine_without_user_namespaces_is_told_before_anything_begins(
             1000,
             "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
         ),
-        ({"/proc/sys/kernel/osrelease": "5.4.0-150-generic\n"}, 0, "5.12 is the first"),
+        ({"/proc/sys/kernel/osrelease": "5.4.0-150-generic\n"}, 0, "at least 5.12 is required"),
         ({"/proc/self/mountinfo": "1 0 0:1 / /proc rw - proc proc rw\n"}, 0, "in a chroot"),
         ({"/proc/self/status": "Name:\tx\nSeccomp:\t2\n"}, 0, "seccomp=unconfined"),
     ],

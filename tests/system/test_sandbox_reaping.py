@@ -521,7 +521,7 @@ def test_a_damaged_lease_and_one_of_somebody_elses_directory_do_no_harm(place: P
     (folder / "c.lease").write_text(json.dumps({"kind": "network", "name": "x", "engine": ""}))
     done = collect(place)
     assert done.returncode == 1
-    assert "no absolute path to something called agentrl-" in done.stdout
+    assert "not an absolute path whose name starts with agentrl-" in done.stdout
     assert (precious / "precious").exists()
     (folder / "a.lease").unlink()
     assert not failures(collect(place), place)
@@ -531,14 +531,14 @@ def test_a_damaged_lease_and_one_of_somebody_elses_directory_do_no_harm(place: P
 @pytest.mark.parametrize("name", ["/etc", "agentrl-x", "/tmp/agentrl-x/..", "/tmp/x/../agentrl-x"])
 def test_only_what_carries_our_name_is_deleted(name: str) -> None:
     for kind in ("directory", "cgroup"):
-        with pytest.raises(remove.RemovalError, match="no absolute path"):
+        with pytest.raises(remove.RemovalError, match="not an absolute path"):
             remove.remove(LeasedResource(kind, name))
 
 
 def test_a_link_in_place_of_a_directory_is_not_followed(place: Path) -> None:
     link = place / "agentrl-sandbox-link"
     link.symlink_to(place / "outside")
-    with pytest.raises(remove.RemovalError, match="is no directory"):
+    with pytest.raises(remove.RemovalError, match="is not a directory"):
         remove.remove(LeasedResource("directory", str(link)))
     assert (place / "outside" / "precious").exists()
 

@@ -77,7 +77,7 @@ async def test_a_restored_session_is_as_it_was_before_the_cell(backend: Backend,
         else:
             pytest.fail("the code did not get that far")
         assert lost.status == LOSSES[code], lost
-        assert "names are as before the cell" in (lost.error or "")
+        assert "variables are as before the cell" in (lost.error or "")
         assert (
             await session.exec("names, os.path.basename(os.getcwd())")
         ).value == "(['kept'], 'below')"
@@ -96,7 +96,7 @@ async def test_threads_cost_a_session_its_restoring_and_nothing_else(backend: Ba
         thread = "thread = threading.Thread(target=stop.wait, daemon=True); thread.start()"
         await session.exec(thread)
         lost = await session.exec(ENDLESS, timeout_s=0.3)
-        assert (lost.status, "names are gone" in (lost.error or "")) == ("timeout", True)
+        assert (lost.status, "variables are lost" in (lost.error or "")) == ("timeout", True)
         assert "NameError" in ((await session.exec("stop")).error or "")
 
 

@@ -81,7 +81,7 @@ async def test_a_refusal_is_the_machines_fault_until_one_has_worked(
         await add(places)
         killing.last_words = b"no namespaces here"
         os.kill(killing.newest, signal.SIGKILL)
-        with pytest.raises(SandboxError, match="earlier ones like it did") as caught:
+        with pytest.raises(SandboxError, match="neither did previous ones like it") as caught:
             await open_until_noticed(places)
         assert isinstance(caught.value, RolloutError)
         killing.last_words = None

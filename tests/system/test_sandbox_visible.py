@@ -191,7 +191,7 @@ def test_packages_with_agentrl_are_refused(tmp_path: Path) -> None:
     assert packages_directory(str(tmp_path)) == str(tmp_path)
     (tmp_path / "agentrl_envs").mkdir()
     with pytest.raises(
-        ConfigError, match="which has agentrl_envs: sessions could read the answers"
+        ConfigError, match="which contains agentrl_envs, where sessions could read the answers"
     ):
         packages_directory(str(tmp_path))
 

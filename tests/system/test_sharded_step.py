@@ -182,7 +182,7 @@ class Two(TrainerRanks):
 @pytest.mark.parametrize("proximal", ["ewma", "revised_ewma", "snapshot"])
 def test_anchors_that_are_other_weights_take_one_device(proximal: str) -> None:
     config = section({"proximal": {"name": proximal}})
-    with pytest.raises(ConfigError, match="keeps other weights on one device"):
+    with pytest.raises(ConfigError, match="supports only one device"):
         PolicyTrainer(model(), config, seed=0, ranks=Two())
     devices = DevicesSection(count=2)
     run = RunConfig.model_construct(learn=config.model_copy(update={"devices": devices}))

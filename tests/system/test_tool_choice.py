@@ -402,7 +402,7 @@ async def test_a_chat_format_that_cannot_begin_a_call_is_a_refusal_that_says_so(
     monkeypatch.setattr(chat, "dialect", replace(chat.dialect, begin=None))
     for format, words in (
         (chat, f"the dialect '{chat.dialect.name}' has no way to begin a call"),
-        (LetterChat(), "LetterChat cannot keep a rule on calls"),
+        (LetterChat(), "LetterChat does not support rules on tool calls"),
     ):
         _, engine, told, outcome = await play(format, asking, [turn])
         assert outcome == Finished(1.0)
@@ -485,7 +485,7 @@ async def test_a_required_call_is_not_patched(chat: ChatFormat) -> None:
     )
     outcome = (await episode.run()).outcome
     assert isinstance(outcome, Failed)
-    assert "turn 0 is patched, and its request required a call" in outcome.error
+    assert "turn 0 is patched, but its request required a tool call" in outcome.error
 
 
 def test_a_rule_is_part_of_what_an_observation_says() -> None:

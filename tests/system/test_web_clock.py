@@ -31,7 +31,7 @@ REAL_S = 0.3
     "wrong", [{"clock": "fast"}, {"action_ms": 0}, {"action_ms": -1}, {"action_ms": 60_001}]
 )
 def test_a_clock_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"clock is one of|action_ms must be"):
+    with pytest.raises(ConfigError, match=r"clock must be one of|action_ms must be"):
         WebEnv(pack=PagesPack(), **wrong)
 
 

@@ -139,8 +139,8 @@ async def test_every_control_can_be_used(pool: BrowserPool) -> None:
         assert '"Text" value=new' in await does(env, "fill", id=field, text="new" + "x" * 100)
         assert "value" not in (await does(env, "fill", id=field, text="")).split("\n")[2]
         assert "2024-02-29" in await does(env, "fill", id=page.id(name="Date"), text="2024-02-29")
-        assert "no field" in await does(env, "fill", id=page.id("checkbox"), text="x")
-        assert "does not take" in await does(env, "fill", id=page.id(name="Date"), text="soon")
+        assert "not a field" in await does(env, "fill", id=page.id("checkbox"), text="x")
+        assert "does not accept" in await does(env, "fill", id=page.id(name="Date"), text="soon")
         assert 'value="7"' in (await does(env, "fill", id=page.id("slider"), text="7")).replace(
             "value=7", 'value="7"'
         )
@@ -418,7 +418,7 @@ async def test_a_full_pool_says_so() -> None:
     try:
         async with on(pool):
             pool.settings = BrowserSettings(warm=0, episodes=1, open_s=0.05)
-            with pytest.raises(EnvError, match="no page came free"):
+            with pytest.raises(EnvError, match="no page became available"):
                 await WebEnv(pack=PagesPack(), browser=pool).reset(seed=0)
     finally:
         await pool.close()

@@ -90,8 +90,8 @@ def test_the_splits_share_no_problem_and_take_families_in_turn() -> None:
     ("options", "says"),
     [
         ({"families": "click-tset"}, "Did you mean 'click-test'"),
-        ({"families": []}, "names no family"),
-        ({"families": "click-test", "heldout_families": ["click-test"]}, "leaves nothing"),
+        ({"families": []}, "families is empty"),
+        ({"families": "click-test", "heldout_families": ["click-test"]}, "leaves none"),
         ({"families": "click-test", "heldout_families": ["x"]}, "no family 'x'"),
         ({"families": "click-test", "size": 0}, "size must be at least 1"),
     ],

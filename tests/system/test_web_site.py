@@ -87,7 +87,7 @@ def get(url: str = START, **headers: str) -> WebRequest:
     [
         ({"start_url": "file:///etc/passwd"}, "start_url must be an http"),
         ({"start_url": "tasks.test"}, "start_url must be an http"),
-        ({"origins": ["http://fine.test", "javascript:0"]}, r"origins are .*\['javascript:0'\]"),
+        ({"origins": ["http://fine.test", "javascript:0"]}, r"origins must .*\['javascript:0'\]"),
         ({"checker": "no_such_module:check"}, "no_such_module"),
         ({"app": f"{__name__}:nothing"}, "nothing"),
     ],
@@ -271,7 +271,10 @@ async def test_an_episode_on_a_site_of_ones_own() -> None:
         assert page.goal in PROMPTS
         word = page.goal.split()[1]
         step = await env.step(call("goto", url="http://elsewhere.test/"))
-        assert "is not allowed; you can go to http://tasks.test" in step[0].messages[-1].text
+        assert (
+            "is not allowed; the allowed addresses are http://tasks.test"
+            in step[0].messages[-1].text
+        )
         await env.step(call("fill", id=page.id("textbox", "Note"), text=word))
         _, reward, terminated, _, _ = await env.step(call("click", id=page.id("button", "Add")))
         assert (reward, terminated, notes.noted) == (1.0, True, [word])

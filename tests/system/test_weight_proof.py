@@ -223,7 +223,9 @@ async def test_one_that_is_late_is_replaced_at_once(fault: Fault) -> None:
 
 async def test_weights_that_no_engine_proves_are_an_error_and_the_last_good_are_next() -> None:
     engine = Doubles("fine", "lies", "fine", "lies", "lies", "lies")
-    with pytest.raises(WeightsUnproven, match=r"double 1 has not version 2 .*after 2 tries: .*3"):
+    with pytest.raises(
+        WeightsUnproven, match=r"double 1 did not load version 2 .*after 2 tries: .*3"
+    ):
         await loaded(engine)
     assert engine.version == 1
     assert all(double.closed for double in engine.doubles)
@@ -235,7 +237,7 @@ async def test_with_no_replacement_left_the_error_says_what_was_wrong() -> None:
     engine = Doubles("fine", "lies", "fine", "lies", max_restarts=0)
     with pytest.raises(WeightsUnproven, match=r"double 0 .* the largest gap is 5 nats"):
         await loaded(engine)
-    with pytest.raises(EngineError, match=r"failed over its weights.*not replaced any more"):
+    with pytest.raises(EngineError, match=r"failed to load its weights.*not restarted any more"):
         await engine.score(PROOF.request("a"))
 
 
@@ -354,7 +356,7 @@ async def test_a_process_is_replaced_over_weights_that_are_not_what_they_say(
         await engine.load(CheckedWeights(good.state_dict(), proof), 1)
         told = await engine.generate(asked)
         assert engine.pid == first
-        with pytest.raises(WeightsUnproven, match=r"process \d+ has not version 2"):
+        with pytest.raises(WeightsUnproven, match=r"process \d+ did not load version 2"):
             await engine.load(CheckedWeights(other.state_dict(), proof), 2)
         assert engine.went_back == 1
         assert await engine.generate(asked) == told
@@ -384,7 +386,7 @@ def test_a_probe_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValidationError):
         ProbeSection(max_gap=0.0)
     (said,) = problems(probe={})
-    assert said.startswith("engine.probe is set and the engine is in this process")
+    assert said.startswith("engine.probe is set, but the engine runs in this process")
     (said,) = problems(probe={"tokens": 64}, context_tokens=64, processes=1)
     assert said.startswith("engine.probe.tokens is 64")
     assert problems(probe={}, processes=1) == []

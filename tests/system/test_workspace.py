@@ -73,7 +73,7 @@ async def test_what_cannot_be_copied_cannot_be_forked() -> None:
     mine = Some()
     mine.notes.append(n for n in (1, 2))
     await mine.open(CONTEXT)
-    with pytest.raises(ForkUnsupported, match="tool Some holds what copy"):
+    with pytest.raises(ForkUnsupported, match="tool Some holds something that copy"):
         await mine.fork()
 
 

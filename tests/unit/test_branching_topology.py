@@ -525,8 +525,8 @@ def test_a_decision_in_words() -> None:
     assert explain(first).startswith("trajectory 0, turn 0: began (signal 0.110")
     assert explain(last) == (
         "trajectory 0, turn 2: branched into 0/t2.0 (signal 0.610, 0.61 to 0.71 nats over 20 "
-        "tokens, rise +0.500 over the 0.110 it began with; chance 0.574, penalty leaves 0.95 after "
-        "1 branches in a row; draw 0.000)"
+        "tokens, +0.500 relative to 0.110 at the start; chance 0.574, penalty factor 0.95 after "
+        "1 consecutive branches; draw 0.000)"
     )
 
 

@@ -31,7 +31,7 @@ def test_a_log_gets_a_line_per_tenth_and_not_per_step() -> None:
             clock.now += 1
             phase.advance(1, {"reward/mean": 0.5, "tokens_per_s": 812.4, "age/max": 3})
     assert lines[0] == "train: begins, 200 to do"
-    assert lines[1] == "train: 20/200, reward 0.5, tokens/s 812, 20 s, 180 s to go"
+    assert lines[1] == "train: 20/200, reward 0.5, tokens/s 812, 20 s, 180 s left"
     assert lines[-1] == "train: 200/200, reward 0.5, tokens/s 812, ended after 200.0 s"
     assert len(lines) == 12
 
@@ -87,8 +87,8 @@ def test_what_goes_on_counts_its_own_time_alone() -> None:
             clock.now += 4
             phase.advance()
     assert lines == [
-        "train: goes on after 60, 100 to do",
-        "train: 64/160, 16 s, 384 s to go",
+        "train: resumes after 60, 100 to do",
+        "train: 64/160, 16 s, 384 s left",
         "train: 68/160, ended after 32.0 s",
     ]
 

@@ -31,20 +31,20 @@ def config(folder: Path, changes: dict[str, Any]) -> RunConfig:
     ("changes", "words"),
     [
         ({"engine.endpoint": None}, r"set engine\.endpoint\.urls and engine\.endpoint\.model"),
-        ({"engine.kind": "local"}, r"engine\.endpoint is set and engine\.kind is local"),
+        ({"engine.kind": "local"}, r"engine\.endpoint is set but engine\.kind is local"),
         (
             {"learn.lora": None},
-            r"takes adapters, and no other weights; set learn\.lora",
+            r"accepts adapters, not full weights; set learn\.lora",
         ),
-        ({"engine.processes": 2}, r"engine\.processes is 2 and engine\.kind is endpoint"),
+        ({"engine.processes": 2}, r"engine\.processes is 2, but with engine\.kind: endpoint"),
         ({"engine.addresses": ["h:1"]}, r"engine\.addresses is"),
         ({"engine.python": "python"}, r"engine\.python is python"),
         ({"engine.broadcast": {}}, r"engine\.broadcast is"),
-        ({"rollout.drafts": {}}, r"needs whole distributions"),
+        ({"rollout.drafts": {}}, r"needs full token distributions"),
         ({"policy.make.vision": {}}, r"policy\.make\.vision is set"),
         ({"curation.steps.name": "high_entropy"}, r"needs the entropy of sampled tokens"),
         ({"engine.endpoint.urls": []}, r"engine\.endpoint\.urls"),
-        ({"engine.rolling": True, "rollout.mode": "async"}, r"more engine\.addresses or engine\."),
+        ({"engine.rolling": True, "rollout.mode": "async"}, r"add engine\.addresses or engine\."),
     ],
 )
 def test_what_does_not_go_together_is_told(
@@ -92,7 +92,7 @@ def test_the_engine_of_a_config(tmp_path: Path) -> None:
     urls = ["http://a/v1", "http://b/v1"]
     both = config(tmp_path, {**ASKED, "engine.endpoint": {**ENDPOINT, "urls": urls}})
     assert isinstance(engine_of(both, policy), EndpointReplicas)
-    with pytest.raises(ConfigError, match="an engine is to be made"):
+    with pytest.raises(ConfigError, match="no engine can be built"):
         recipe_of(made, str(policy.path), device="cpu")
     with pytest.raises(ConfigError, match="a URL and a model"):
         engine_of(config(tmp_path, {**ASKED, "engine.endpoint.urls": ["h:1"]}), policy)
@@ -121,5 +121,5 @@ def test_its_weights_are_always_proven(tmp_path: Path, tokens: int | None) -> No
 
 
 def test_a_checkpoint_is_not_what_it_serves(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="have the base of a run and not somewhere"):
+    with pytest.raises(ConfigError, match="have the base model of a run but not somewhere"):
         evaluate(config(tmp_path, ASKED), checkpoint="somewhere")

@@ -13,8 +13,8 @@ from agentrl.errors import ConfigError
 def test_a_key_is_explained() -> None:
     assert explain("learn.loss.dual_clip").splitlines() == [
         "learn.loss.dual_clip (of ppo_clip, aepo, bapo)",
-        "  Bound of the ratio for negative advantages; null turns it off.",
-        "  wants    a number, more than 1, or null",
+        "  Upper bound of the ratio for negative advantages (dual clip); null disables it.",
+        "  type     a number, more than 1, or null",
         "  default  3.0",
     ]
     assert "default  required" in explain("env.id")
@@ -24,7 +24,7 @@ def test_a_section_is_a_table_of_its_keys() -> None:
     lines = explain("metrics").splitlines()
     assert lines[0] == "metrics"
     *_, heading, first, _, _ = map(str.split, lines)
-    assert heading == ["key", "wants", "default", "meaning"]
+    assert heading == ["key", "type", "default", "meaning"]
     assert first[:5] == ["metrics.tensorboard", "true", "or", "false", "true"]
 
 

@@ -110,7 +110,7 @@ def test_a_key_nobody_read_stops_the_run_by_name() -> None:
         check_all_read(config)
     assert str(caught.value) == (
         "sandbox.limits.wall_s is set but never read: no part of this run uses it, so the value "
-        "changes nothing; take it out of the config, or turn on the part that it belongs to"
+        "has no effect; remove it from the config, or enable the part that it belongs to"
     )
     assert config.sandbox.limits.wall_s == 3
     check_all_read(config)

@@ -47,7 +47,9 @@ def test_devices_are_shared_only_where_there_are_too_few(
 ) -> None:
     devices = tuple(map(str, range(device_count)))
     if ranks > device_count:
-        with pytest.raises(ConfigError, match=f"asks for {ranks} GPUs .* shows {device_count}"):
+        with pytest.raises(
+            ConfigError, match=f"needs {ranks} GPUs .* but {device_count} are visible"
+        ):
             place_devices(devices, ranks=ranks, engines=engines)
         return
     placement = place_devices(devices, ranks=ranks, engines=engines)

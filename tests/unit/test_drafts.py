@@ -175,7 +175,7 @@ def test_a_lenient_rule_has_no_residual() -> None:
     with pytest.raises(ValueError, match="leniency of at most 1"):
         settlement(LENIENT, 0, [(0, 0.0)], [0.0])
     for rule in (LENIENT, AcceptanceRule(leniency=1, scale=0.5)):
-        with pytest.raises(ValueError, match="lower the leniency"):
+        with pytest.raises(ValueError, match="remove them to use the defaults"):
             DraftReuseSettings(rule=rule, residual=True)
 
 

@@ -327,7 +327,7 @@ async def test_the_context_limit_ends_a_completion() -> None:
         ({"prompt": ()}, "empty"),
         ({"prompt": (1, VOCABULARY)}, f"token {VOCABULARY} .*vocabulary of {VOCABULARY}"),
         ({"prompt": (-1,)}, "token -1"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be 1 or more, got 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
         ({"top_logprobs": VOCABULARY + 1}, "top_logprobs"),
         ({"stop_strings": ("x",)}, "decode"),
     ],
@@ -346,7 +346,7 @@ async def test_an_id_is_in_flight_once() -> None:
     async with LocalEngine(shared("qwen3"), context_tokens=64) as engine:
         running = asyncio.create_task(engine.generate(request))
         await turns(2)
-        with pytest.raises(ValueError, match="'1' is in flight"):
+        with pytest.raises(ValueError, match="'1' is already in flight"):
             await engine.generate(request)
         assert len((await running).token_ids) == 9
 
@@ -398,7 +398,7 @@ def test_an_engine_serves_one_event_loop_after_another() -> None:
 
 
 def test_what_no_engine_can_be_made_of() -> None:
-    with pytest.raises(ValueError, match=r"engine\.slots must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match=r"engine\.slots must be at least 1, got 0"):
         LocalEngine(shared("qwen3"), slots=0)
     from transformers import T5Config, T5ForConditionalGeneration
 

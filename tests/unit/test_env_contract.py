@@ -59,7 +59,7 @@ STEPS: dict[str, tuple[Any, str]] = {
     "huge": ((SAID, 1e308, True, False, {}), "rewards are finite: a step paid 1e+308, and a rewar"),
     "a huge integer": (
         (SAID, -(10**400), True, False, {}),
-        "rewards are finite: a step paid an integer of 1329 bits, and a reward may be 1e+100 at mo",
+        "rewards are finite: the reward of a step is an integer of 1329 bits, but a reward may be",
     ),
     "a string for messages": (
         (Observation("hm"), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
@@ -128,7 +128,7 @@ TASKS: dict[str, tuple[Any, str]] = {
     ),
     "half a character": (
         [Task(prompt="x", answer="", id="t\ud800")],
-        "ids and tags of tasks are text: id of task 't\\ud800' has half a character (a lone surr",
+        "ids and tags of tasks are text: id of task 't\\ud800' contains a lone surr",
     ),
     "a number for an id": (
         [Task(prompt="x", answer="", id=5)],  # pyright: ignore[reportArgumentType]

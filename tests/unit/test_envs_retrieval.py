@@ -213,10 +213,10 @@ def test_normalising_twice_is_normalising_once(text: str) -> None:
 
 def test_settings_are_checked() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"hops": [5]}, "hops=.5. must name"),
-        ({"hops": []}, "hops=.. must name"),
-        ({"countries": 1}, "2 to 30 countries"),
-        ({"heldout_fraction": 1.0}, "heldout_fraction must lie"),
+        ({"hops": [5]}, "hops=.5. must list"),
+        ({"hops": []}, "hops=.. must list"),
+        ({"countries": 1}, "countries must be from 2 to 30"),
+        ({"heldout_fraction": 1.0}, "heldout_fraction must be"),
         ({"size": 0}, "size must be at least 1"),
         ({"scoring": "bleu"}, "scoring is 'bleu'"),
     ]
@@ -265,7 +265,7 @@ def test_a_corpus_without_documents_to_read_has_no_gold_player(tmp_path: Path) -
         ({"question": "Q?"}, "lacks a question or its answer"),
         ({"question": "Q?", "answer": "a", "split": "test"}, "split is 'test'"),
         ({"question": "Q?", "answer": "a", "documents": ["x"]}, "has no document 'x.txt'"),
-        ({"question": "Q?", "answer": "a", "alias": "b"}, "has the key 'alias'"),
+        ({"question": "Q?", "answer": "a", "alias": "b"}, "has the unknown key 'alias'"),
         ({"question": "Q?", "answer": "a", "aliases": "b"}, "aliases is 'b'"),
     ],
 )
@@ -281,5 +281,5 @@ def test_a_split_without_questions_is_refused(tmp_path: Path) -> None:
     files = written(tmp_path, QUESTIONS[:2][1:])
     with pytest.raises(ConfigError, match="is in the split 'train'"):
         CorpusEnv(**files)
-    with pytest.raises(ConfigError, match="there is no file of questions"):
+    with pytest.raises(ConfigError, match="there is no question file"):
         CorpusEnv(corpus=files["corpus"], questions=tmp_path / "nowhere")

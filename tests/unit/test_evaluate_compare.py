@@ -155,15 +155,15 @@ def test_a_pair_that_broke_is_left_out_and_counted() -> None:
     assert (found.pairs, found.failed) == (2, 2)
     assert (found.a.mean, found.b.mean) == (0.5, 1)
     assert not found.lost
-    with pytest.raises(ConfigError, match="in every pair one broke"):
+    with pytest.raises(ConfigError, match="every pair has a failed or missing one"):
         compare(played([[None]]), played([[1.0]]), rules=RULES)
 
 
 @pytest.mark.parametrize(
     ("a", "b", "why"),
     [
-        (once([1, 1]), [], r"A has 2 tasks and B has 0, and they share none"),
-        (once([1, 1, 0]), once([1, 1]), r"A has 1 tasks that B has not.*--common"),
+        (once([1, 1]), [], r"A has 2 tasks and B has 0, but none in common"),
+        (once([1, 1, 0]), once([1, 1]), r"A has 1 tasks that B lacks.*--common"),
         (once([1, 1]), played([[1, 1], [1, 1]]), r"A has 2 trajectories of 2 tasks and B has 4"),
     ],
 )
@@ -181,7 +181,7 @@ def test_common_compares_what_both_have() -> None:
 
 def test_a_task_that_is_there_twice_cannot_be_paired() -> None:
     twice = [*once([1]), *once([0])]
-    with pytest.raises(ConfigError, match="2 trajectories of 1 different"):
+    with pytest.raises(ConfigError, match="2 trajectories of only 1 distinct"):
         compare(twice, once([1]), rules=RULES)
 
 
@@ -245,7 +245,7 @@ def test_reports_are_found_in_runs_and_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"about": {}, "threshold": 1, "confidence": 1}'])
 def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(ConfigError, match="is no report of an evaluation"):
+    with pytest.raises(ConfigError, match="is not an evaluation report"):
         read_report(tmp_path / "x.json")
 
 
@@ -261,7 +261,7 @@ def report(about: dict[str, object], threshold: float = 1.0) -> StoredReport:
 
 def test_reports_of_different_evaluations_are_refused() -> None:
     base: dict[str, object] = {"env": "x", "seed": 1}
-    with pytest.raises(ConfigError, match=r"seed is 1 in A and 2 in B\. Evaluate one again"):
+    with pytest.raises(ConfigError, match=r"seed is 1 in A and 2 in B\. Repeat one evaluation"):
         compare_reports(report(base), report({**base, "seed": 2}))
     with pytest.raises(ConfigError, match="kwargs is None in A and 3 in B"):
         compare_reports(report(base), report({**base, "kwargs": 3}))
@@ -277,7 +277,7 @@ def test_rows_and_json() -> None:
     assert rows["B - A"][1] == "-0.333"
     assert rows["p (McNemar)"][1] == "1"
     assert rows["tasks lost"][1] == "1"
-    assert "pairs that broke" not in rows
+    assert "failed pairs" not in rows
     made = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert made["lost"] == [{"task": "t0", "a": 1.0, "b": 0.0, "prompt": ""}]
     one = compare(once([1]), once([0]), rules=RULES)

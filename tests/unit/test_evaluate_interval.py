@@ -113,7 +113,7 @@ def test_unequal_trials_count_as_their_harmonic_mean() -> None:
 
 @pytest.mark.parametrize("values", [[-0.1, 0.5], [0.5, 1.1]])
 def test_a_rate_outside_0_and_1_is_refused(values: list[float]) -> None:
-    with pytest.raises(ValueError, match="a rate is within"):
+    with pytest.raises(ValueError, match="a rate must be within"):
         rate_estimate(values, trials=None)
 
 

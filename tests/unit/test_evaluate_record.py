@@ -212,7 +212,7 @@ def test_another_config_is_refused_by_its_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no evaluation to resume"):
         open_record(out, config(tmp_path), path, resume=True)
     open_record(out, config(tmp_path), path, resume=False).run.store.close()
-    with pytest.raises(ConfigError, match="go on with it by --resume"):
+    with pytest.raises(ConfigError, match="resume it with --resume"):
         open_record(out, config(tmp_path), path, resume=False)
     changed = config(tmp_path, **{"evaluate.temperature": 0.5, "rollout.max_turns": 3})
     says = r"evaluate\.temperature was 1\.0 and is 0\.5; rollout\.max_turns was 8 and is 3"
@@ -221,7 +221,7 @@ def test_another_config_is_refused_by_its_keys(tmp_path: Path) -> None:
     same = {"evaluate.tasks": 9, "rollout.concurrency": 2, "learn.minibatches": 2, "run.name": "x"}
     open_record(out, config(tmp_path, **same), path, resume=True).run.store.close()
     policy(tmp_path, b"abd")
-    with pytest.raises(ConfigError, match=r"digest .*resume it with that --checkpoint"):
+    with pytest.raises(ConfigError, match=r"digest .*resume with that --checkpoint"):
         open_record(out, config(tmp_path), path, resume=True)
 
 

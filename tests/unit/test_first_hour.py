@@ -56,7 +56,7 @@ def test_a_wrong_key_leads_to_the_right_one(override: str, meant: str) -> None:
 
 
 def test_a_warm_start_of_no_steps_is_left_out_another_way() -> None:
-    with pytest.raises(ConfigError, match="write warmstart=null to leave the warm start out"):
+    with pytest.raises(ConfigError, match="write warmstart=null to disable the warm start"):
         load_config(CONFIG, ["warmstart.steps=0"])
 
 
@@ -68,7 +68,7 @@ def test_a_key_with_dashes_is_told_how_keys_are_set(
         main()
     assert ended.value.code == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "--run.name=c14 is no option" in said
+    assert "--run.name=c14 is not an option" in said
     assert "as run.name=c14" in said
 
 
@@ -207,7 +207,7 @@ HERE = r"tests/unit/test_first_hour\.py:\d+"
         ("RewardLeaves", r"reward of task .*leaves raised SystemExit\(0\)"),
         (
             "GoldNothing",
-            rf"gold returns an Action: for task .* it returned None; .*at {HERE}, in nothing",
+            rf"gold must return an Action, .* it returned None; .*at {HERE}, in nothing",
         ),
         ("GoldText", rf"it returned 'six'; return agentrl\.say.*at {HERE}, in text"),
         ("GoldSaysNothing", rf"agentrl\.say wants text, got a NoneType: None; at {HERE}, in says"),
@@ -244,9 +244,9 @@ def test_a_reward_that_cancels_its_task_ends_one_trajectory(tmp_path: Path) -> N
 
 def test_a_player_that_is_none_is_refused(tmp_path: Path) -> None:
     config = load_config(config_file(tmp_path))
-    with pytest.raises(ConfigError, match="wanted gold, random or module:function"):
+    with pytest.raises(ConfigError, match="expected gold, random or module:function"):
         evaluate(config, player="golden")
-    with pytest.raises(ConfigError, match="has no endpoint"):
+    with pytest.raises(ConfigError, match="uses no endpoint"):
         evaluate(config, player="gold", out=tmp_path / "out")
 
 

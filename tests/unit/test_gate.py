@@ -150,13 +150,13 @@ def test_when_every_trajectory_is_parked_the_step_ends_with_what_there_is() -> N
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"over_provision": 0.5}, "over_provision must be 1 or more, got 0.5"),
-        ({"group_size": 0}, "group_size must be 1 or more, got 0"),
+        ({"over_provision": 0.5}, "over_provision must be at least 1, got 0.5"),
+        ({"group_size": 0}, "group_size must be at least 1, got 0"),
         ({"min_valid": 3}, "min_valid=3"),
-        ({"max_age": -1}, "max_age must be 0 or more"),
-        ({"backlog": -1}, "backlog must be 0 or more, got -1"),
-        ({"mode": "async", "max_staleness": 2, "backlog": 3}, "backlog=3 is more than is begun"),
-        ({"mode": "partial", "max_staleness": 2, "backlog": 1}, "ahead of the trainer: 0"),
+        ({"max_age": -1}, "max_age must be at least 0"),
+        ({"backlog": -1}, "backlog must be at least 0, got -1"),
+        ({"mode": "async", "max_staleness": 2, "backlog": 3}, "backlog=3 exceeds the"),
+        ({"mode": "partial", "max_staleness": 2, "backlog": 1}, "backlog=1 exceeds the 0"),
     ],
 )
 def test_a_policy_that_cannot_be_is_refused(changes: dict[str, float | str], says: str) -> None:

@@ -129,5 +129,7 @@ def test_every_knob_of_the_section_reaches_the_formula() -> None:
 
 
 def test_a_section_of_another_slot_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"PpoClipLoss is no method of this slot.*GrpoAdvantage"):
+    with pytest.raises(
+        ValueError, match=r"PpoClipLoss is not a method of this slot.*GrpoAdvantage"
+    ):
         advantage_of(PpoClipLoss())

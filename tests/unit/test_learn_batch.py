@@ -122,7 +122,7 @@ def test_tokens_that_may_not_train_are_context_and_count_in_the_baseline() -> No
     assert group.samples[0].mask.tolist() == [False, False, False, False, False, True, False]
     (group,) = groups_of([tree], lambda t: [False] * len(t.versions))
     assert (group.rewards, group.samples[0].sampled_tokens) == ((1.0,), 0)
-    with pytest.raises(LearnError, match="did not sample was chosen to train"):
+    with pytest.raises(LearnError, match="not sampled by the policy is selected for training"):
         groups_of([tree], lambda t: [True] * len(t.versions))
 
 

@@ -185,7 +185,7 @@ def test_the_average_is_saved_as_a_policy_too(tmp_path: Path) -> None:
     [
         ({"precision": "bfloat16"}, "tensors 'lm_head.weight' is 'float32"),
         ({"lora": LoraSection()}, "is None there"),
-        ({"ema": EmaSection()}, "without ema, and the config has learn.ema"),
+        ({"ema": EmaSection()}, "without ema, but the config has learn.ema"),
     ],
 )
 def test_a_checkpoint_of_another_trainer_is_refused(
@@ -380,7 +380,7 @@ def test_every_key_of_a_new_policy_reaches_the_model() -> None:
     assert not model.config.tie_word_embeddings
     assert (model.config.eos_token_id, model.config.pad_token_id) == (4, 5)
     assert model.config.max_position_embeddings == 77
-    with pytest.raises(ConfigError, match="heads=4 is no multiple of kv_heads=3"):
+    with pytest.raises(ConfigError, match="heads=4 is not a multiple of kv_heads=3"):
         make_model(
             section.model_copy(update={"kv_heads": 3}),
             vocab_size=30,

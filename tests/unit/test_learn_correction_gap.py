@@ -165,7 +165,7 @@ def test_the_alarm_is_about_tokens_of_age_0(found: float | None, complains: bool
     assert (text is not None) is complains
     if text is not None:
         assert "(25% of those seen)" in text
-        assert f"{found:.3g} nats in the mean and 3 at most" in text
+        assert f"{found:.3g} nats on average and 3 at most" in text
         assert "learn.gap_alarm.mean_abs allows 0.1" in text
 
 

@@ -132,8 +132,8 @@ def test_bounds_golden(knobs: dict[str, Any], ratios: list[float], expected: lis
 @pytest.mark.parametrize(
     ("knobs", "text"),
     [
-        ({"statistic": "seq_sum_k3"}, "upper is null, and no value is usual for seq_sum_k3"),
-        ({"statistic": "token_k2", "lower": 0.5}, "token_k2 is bounded from above only"),
+        ({"statistic": "seq_sum_k3"}, "upper is null, but seq_sum_k3 has no default"),
+        ({"statistic": "token_k2", "lower": 0.5}, "token_k2 is bounded only from above"),
         ({"lower": 3.0, "upper": 2.0}, "lower is 3.0 and upper is 2.0"),
         ({"upper": 0.5}, "lower is 2.0 and upper is 0.5.* a single bound must be at least 1"),
     ],

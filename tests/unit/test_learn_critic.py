@@ -273,9 +273,9 @@ def test_explained_variance_golden() -> None:
 
 
 def test_a_critic_is_there_exactly_where_its_values_are_read() -> None:
-    with pytest.raises(ConfigError, match=r"gae is made of a critic's values.*learn\.critic is nu"):
+    with pytest.raises(ConfigError, match=r"gae needs the values of a critic.*learn\.critic is nu"):
         trainer_of(None)
-    with pytest.raises(ConfigError, match=r"learn\.critic is set, and learn\.advantage grpo reads"):
+    with pytest.raises(ConfigError, match=r"learn\.critic is set, but learn\.advantage grpo uses"):
         PolicyTrainer(model_of(), LearnSection(critic=CriticSection()), seed=0)
     assert critic_of(model_of(), LearnSection(), seed=0) is None
 
@@ -283,7 +283,7 @@ def test_a_critic_is_there_exactly_where_its_values_are_read() -> None:
 def test_a_config_without_a_critic_for_its_advantage_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("env: {id: demo/Multiply-v0}\nlearn: {advantage: {name: gae}}\n")
-    with pytest.raises(ConfigError, match=r"gae, which is made of a critic's values"):
+    with pytest.raises(ConfigError, match=r"gae, which needs the values of a critic"):
         load_config(path)
     config = load_config(path, {"learn.critic": {"hidden_size": 8}})
     assert config.learn.critic == CriticSection(hidden_size=8)

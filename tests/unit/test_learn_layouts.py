@@ -243,7 +243,7 @@ def test_a_window_counts_tokens_of_the_sequence_and_not_places() -> None:
 
 
 def test_several_lines_share_nothing() -> None:
-    with pytest.raises(ValueError, match="2 lines share prefixes"):
+    with pytest.raises(ValueError, match="2 rows share prefixes"):
         AncestorMask.of(torch.zeros(2, 3).long(), torch.zeros(2, 3).long())
 
 
@@ -469,7 +469,7 @@ def test_a_model_that_read_a_tree_is_itself_for_everyone_else() -> None:
 def test_models_that_would_compute_something_else_are_refused(name: Any) -> None:
     layout = LAYOUTS[name](EVERYTHING)
     check_layout(model_of(), layout)
-    with pytest.raises(ConfigError, match=r"changes attention by softcap.*learn.layout: padded"):
+    with pytest.raises(ConfigError, match=r"modifies attention with softcap.*learn.layout: padded"):
         check_layout(
             large(Gemma2ForCausalLM(made(Gemma2Config, attn_implementation="eager"))),
             layout,

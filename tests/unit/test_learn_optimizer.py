@@ -85,7 +85,7 @@ def test_the_scheduled_rate_is_the_one_that_moves_the_weights() -> None:
 
 def test_a_rate_that_falls_needs_the_steps_of_the_run() -> None:
     section = LearnSection(optimizer=AdamWSection(decay="linear"))
-    with pytest.raises(ConfigError, match="needs to know how many steps"):
+    with pytest.raises(ConfigError, match="needs the number of steps"):
         PolicyTrainer(model_of(), section, seed=0)
 
 

@@ -155,9 +155,9 @@ def test_a_reward_that_is_not_finite_is_named(reward: float) -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ("", "beyond 16384 tokens, and engine.context_tokens is 1024"),
+        ("", "more than 16384 tokens, but engine.context_tokens is 1024"),
         ("limit_tokens: 9, buffer_tokens: 10", "buffer_tokens 10 and limit_tokens 9"),
-        ("limit_tokens: 1034, buffer_tokens: 10", "beyond 1024 tokens"),
+        ("limit_tokens: 1034, buffer_tokens: 10", "more than 1024 tokens"),
     ],
 )
 def test_a_penalty_that_nothing_can_earn_is_refused(tmp_path: Path, keys: str, text: str) -> None:

@@ -377,7 +377,7 @@ def test_a_batch_without_trainable_tokens_stops_the_run_and_says_why() -> None:
 
 def test_tokens_of_a_version_that_does_not_exist_yet_are_refused() -> None:
     trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
-    with pytest.raises(LearnError, match="sampled by version 3, and the trainer is at 0"):
+    with pytest.raises(LearnError, match="sampled by version 3, but the trainer is at 0"):
         trainer.step(trees_of(version=3))
 
 

@@ -228,7 +228,7 @@ def test_nothing_to_learn_is_an_error() -> None:
         TokenizedDemonstration((1, 2), (False, False))
     with pytest.raises(ValueError, match="begins with the first one"):
         TokenizedDemonstration((1, 2), (True, False))
-    with pytest.raises(ValueError, match="2 tokens and a mask of 1"):
+    with pytest.raises(ValueError, match="2 tokens but a mask of 1"):
         TokenizedDemonstration((1, 2), (True,))
 
 
@@ -335,7 +335,7 @@ def test_the_learnt_tokens_are_what_the_engine_would_have_sampled(tmp_path: Path
 
 
 def test_a_conversation_longer_than_the_context_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"task 't' is 28 tokens long.*context_tokens=27"):
+    with pytest.raises(ConfigError, match=r"task 't' has 28 tokens.*context_tokens=27"):
         demonstrations([DemonstrationTurns.of_gold(GOLD)], LetterChat(), context_tokens=27)
 
 
@@ -382,7 +382,7 @@ def test_recordings_survive_a_file(tmp_path: Path) -> None:
         ({"extra": 1}, "line 2: extra: Extra inputs"),
         ({"reward": "much"}, "line 2: reward: "),
         ({"messages": [{"role": "user", "content": "hi"}]}, "nothing to learn"),
-        ({"messages": LINE["messages"][1:]}, "begins with an assistant message"),
+        ({"messages": LINE["messages"][1:]}, "starts with an assistant message"),
         ({"messages": LINE["messages"][:2] + LINE["messages"][3:]}, "messages 1 and 2 are both"),
         ({"messages": [{"role": "robot", "content": ""}]}, r"messages\.0: .*'robot'"),
         ({"messages": [{"role": "user", "content": "", "name": "x"}]}, r"messages\.0\.user\.name"),

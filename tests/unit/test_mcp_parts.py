@@ -85,7 +85,7 @@ def test_texts_and_images_are_bounded_together() -> None:
         ({"command": ["a"], "url": "http://b"}, "not both"),
         ({"command": "python server.py"}, "a list of words"),
         ({"url": "file:///etc"}, "http or https"),
-        ({"url": "http://b", "env": {"A": "b"}}, "no environment"),
+        ({"url": "http://b", "env": {"A": "b"}}, "takes no env"),
         ({"command": ["a"], "headers": {"A": "b"}}, "no headers"),
         ({"command": ["a"], "scope": "run"}, "scope='run'"),
         ({"command": ["a"], "fork": "copy"}, "fork='copy'"),

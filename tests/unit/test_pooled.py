@@ -184,7 +184,7 @@ async def test_a_pack_without_players_makes_no_player() -> None:
     ("wrong", "says"),
     [
         ({"max_turns": 0}, "max_turns must be at least 1, got 0"),
-        ({"fork": "copy"}, "fork is replay or none for a number, got 'copy'"),
+        ({"fork": "copy"}, "fork must be replay or none for a number, got 'copy'"),
         ({"given": {"colour": 1}}, r"number has no settings \['colour'\]; there are count, open_s"),
     ],
 )
@@ -364,7 +364,9 @@ async def test_who_waits_too_long_for_a_place_fails() -> None:
     places = PoolPermits("number", 2, within_s=0.01)
     await places.take()
     await places.take()
-    with pytest.raises(EnvError, match=r"no number came free within 0.01 s: all 2 are in use"):
+    with pytest.raises(
+        EnvError, match=r"no number became available within 0.01 s: all 2 are in use"
+    ):
         await places.take()
     places.give()
     await places.take()

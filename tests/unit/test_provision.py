@@ -114,7 +114,7 @@ def test_the_command_gives_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["simulate", "lognormal", "--steps", "2"]
     ran = CliRunner().invoke(app, command)
     assert ran.exit_code == 0, ran.output
-    assert "for a trainer that never waits, 15% more than it needs" in ran.output
+    assert "capacity for a trainer that never waits, with 15% headroom" in ran.output
     assert "engines of 64 slots" in ran.output
     # A trainer that takes no time never waits for less than everything.
     assert "never waits" not in CliRunner().invoke(app, [*command, "--train-s", "0"]).output

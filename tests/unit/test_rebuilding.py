@@ -209,7 +209,7 @@ async def test_a_world_that_says_something_else_is_not_the_same() -> None:
     outcome = tree.leaves[0].outcome
     assert isinstance(outcome, Failed)
     assert outcome.kind == "env"
-    assert "played again it is another one" in outcome.error
+    assert "its replay gave a different environment" in outcome.error
     assert (rollouts.rebuilt.lost_worlds, rollouts.rebuilt.lost_turns) == (1, 2)
 
 

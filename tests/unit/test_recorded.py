@@ -276,7 +276,7 @@ def test_what_is_refused(file: Path, tmp_path: Path) -> None:
         ({"reward": "sum"}, "reward is 'sum'"),
         ({"matching": {"tolerence": 1}}, "its keys are"),
         ({"matching": {"tolerance": -1}}, "at least 0"),
-        ({"matching": {"text": "loose"}}, "can be exact"),
+        ({"matching": {"text": "loose"}}, "must be exact"),
         ({"matching": {}, "matches": "a:b"}, "both given"),
         ({"heldout_fraction": 2}, "must be in"),
     ]

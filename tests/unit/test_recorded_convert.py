@@ -152,7 +152,7 @@ def test_what_is_shown_of_a_phone_is_a_choice(tmp_path: Path) -> None:
     [
         ({"screenshots": None}, "no screenshots"),
         ({"screenshots": ["0.png"]}, "step 1 needs one"),
-        ({"screenshots": ["gone.png"] * 9}, "gone.png is not there"),
+        ({"screenshots": ["gone.png"] * 9}, "gone.png does not exist"),
         ({"accessibility_trees": []}, "no accessibility trees"),
         ({"actions": [{"action_type": "fly"}], "step_instructions": []}, "no action 'fly'"),
         ({"actions": [{"action_type": "click", "x": 1}], "step_instructions": []}, "has no 'y'"),
@@ -242,21 +242,21 @@ def test_code_is_read_as_calls(code: Any, calls: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("pyautogui.click(", "no Python"),
-        ("pyautogui.click()", "nobody said where"),
-        ("pyautogui.click(x + 1, 2)", "no plain value"),
-        ("os.system('rm')", "no function of pyautogui"),
-        ("pyautogui.sleep(1)", "no function of pyautogui"),
-        ("x = 1", "no call of pyautogui"),
+        ("pyautogui.click(", "not valid Python"),
+        ("pyautogui.click()", "the mouse position, which is unknown"),
+        ("pyautogui.click(x + 1, 2)", "not a literal value"),
+        ("os.system('rm')", "not a function of pyautogui"),
+        ("pyautogui.sleep(1)", "not a function of pyautogui"),
+        ("x = 1", "not a call of pyautogui"),
         ("pyautogui.click(1, 2, clicks=4)", "4 clicks of the left"),
         ("pyautogui.screenshot()", "cannot be recorded"),
         ("pyautogui.keyDown('ctrl')", "held at the end"),
         ("pyautogui.mouseDown(1, 2)", "held at the end"),
-        ("pyautogui.keyUp('ctrl')", "was not down"),
-        ("pyautogui.mouseUp(1, 2)", "was not down"),
+        ("pyautogui.keyUp('ctrl')", "was not pressed"),
+        ("pyautogui.mouseUp(1, 2)", "was not pressed"),
         ("pyautogui.write('')", "an empty text"),
-        ("pyautogui.scroll(0)", "by nothing"),
-        ("import time", "does nothing"),
+        ("pyautogui.scroll(0)", "scroll of zero"),
+        ("import time", "without effect"),
         ({"action_type": "FLY"}, "no action 'FLY'"),
     ],
 )
@@ -345,11 +345,11 @@ def test_a_result_that_cannot_be_converted_says_why(
 def test_a_result_without_its_instruction_or_pictures_is_left_out(tmp_path: Path) -> None:
     place = a_result(tmp_path, *STEPS)
     (one,) = osworld(tmp_path)
-    assert "nobody says what task '77aa' is" in str(one.recording)
+    assert "task '77aa' has no instruction" in str(one.recording)
     for picture in place.glob("*.png"):
         picture.unlink()
     (one,) = osworld(tmp_path, tasks=some_tasks(tmp_path))
-    assert "is not there" in str(one.recording)
+    assert "does not exist" in str(one.recording)
 
 
 def test_the_commands_write_what_can_be_followed(
@@ -360,7 +360,7 @@ def test_the_commands_write_what_can_be_followed(
     file = tmp_path / "out" / "osworld.jsonl"
     command._write(osworld(tmp_path / "results"), file)  # pyright: ignore[reportPrivateUsage]
     said = capsys.readouterr()
-    assert "1 recordings are in" in said.out
+    assert "wrote 1 recordings to" in said.out
     assert "two" in said.err
     assert "left out" in said.err
     assert read_recordings(file)[0].messages[0].message.images[0].data == b"after 1"

@@ -108,7 +108,7 @@ def test_pictures_lie_in_files_once_each_and_are_read_when_they_are_shown(tmp_pa
     assert experts[0].id == expert.id, "nothing was read to know which is which"
     env = RecordedEnv(recordings=file, heldout_fraction=0)
     assert [t.messages[0].text for t in env.tasks("train")] == [f"open train {i}" for i in range(3)]
-    with pytest.raises(ConfigError, match="keep the pictures"):
+    with pytest.raises(ConfigError, match="keep the image files"):
         _ = expert.opening
 
 
@@ -132,7 +132,7 @@ def test_a_picture_that_was_changed_is_refused(tmp_path: Path) -> None:
     recording = read_recordings(file)[0]
     for picture in (tmp_path / "doors.images").iterdir():
         picture.write_bytes(b"something else")
-    with pytest.raises(ConfigError, match="is not the picture that was recorded"):
+    with pytest.raises(ConfigError, match="is not the recorded image"):
         _ = recording.messages[0].message
 
 
@@ -157,7 +157,7 @@ def test_lines_are_added_and_what_is_there_stays(tmp_path: Path) -> None:
         ({"version": 0}, "version: "),
         (
             {"messages": [{"role": "user", "content": [{"media_type": "image/png"}]}]},
-            "either image, as base64, or a file",
+            "either as base64",
         ),
         (
             {"messages": [{"role": "user", "content": [{"image": "aaaa", "file": "a.png"}]}]},
@@ -215,14 +215,14 @@ def test_what_is_typed_is_a_call_or_words(line: str, calls: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("press(1)", "names its arguments"),
+        ("press(1)", "must be named"),
         ("press(button=1", "cannot be read"),
-        ("press(button=other)", "no plain value"),
+        ("press(button=other)", "not a literal value"),
         ("press(button=1); fly(to=2)", "no tool 'fly'"),
-        ("press(button=1) + 1", "names its arguments"),
-        ('{"name": "fly"}', "no tool 'fly'; there are press, look"),
-        ('{"button": 1}', "no call in JSON"),
-        ("{nothing", "no call in JSON"),
+        ("press(button=1) + 1", "must be named"),
+        ('{"name": "fly"}', "no tool 'fly'; the tools are press, look"),
+        ('{"button": 1}', "not a tool call in JSON"),
+        ("{nothing", "not a tool call in JSON"),
     ],
 )
 def test_what_cannot_be_read_is_told(line: str, why: str) -> None:
@@ -251,7 +251,7 @@ async def test_the_terminal_shows_asks_and_explains() -> None:
         assert [shown[0][:15], shown[2], shown[3]] == [
             "[user] open it ",
             "press(button, hard=...)  Press a button.",
-            "a call names its arguments: tool(argument=value); /help shows how",
+            "arguments of a tool call must be named: tool(argument=value); type /help for help",
         ]
         with pytest.raises(TaskSkipped):
             await seat.act(Observation(()), ())

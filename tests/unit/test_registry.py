@@ -126,18 +126,18 @@ def test_the_registry_is_a_mapping_to_specs() -> None:
     ("id", "words"),
     [
         ("test/Scripted-v1", "unknown environment 'test/Scripted-v1'; the newest version is 'test"),
-        ("test/scripted-v0", r"nearest known ids are \['test/Scripted-v0"),
-        ("test/Scriptde", r"nearest known ids are .*test/Scripted-v"),
+        ("test/scripted-v0", r"most similar ids are \['test/Scripted-v0"),
+        ("test/Scriptde", r"most similar ids are .*test/Scripted-v"),
         ("zzzz/Qqqqqqqq-v0", r"are known \(agentrl envs lists them\).*module:Class"),
         (
             "Scripted",
-            "'Scripted' is not of the form namespace/Name-v0 .*; name a class as module:Class",
+            "'Scripted' does not have the form namespace/Name-v0 .*; name a class as module:Class",
         ),
-        ("", "is not of the form"),
+        ("", "does not have the form"),
         ("no_such_module:World", "there is no module 'no_such_module' on the import path"),
         ("agentrl.nothing_here:World", "there is no module 'agentrl.nothing_here'"),
         ("agentrl.testing.scripted_env:ScriptedEvn", "did you mean 'ScriptedEnv'"),
-        ("agentrl.testing:", "not of the form module:Class"),
+        ("agentrl.testing:", "not have the form module:Class"),
         ("agentrl.registry:registry", "is a _Registry; name a class or a function"),
         ("agentrl.task:Task", "Task"),
         ("gymnasium:NoSuchGame-v0", "gymnasium:NoSuchGame-v0: .*NoSuchGame"),
@@ -154,12 +154,14 @@ def no_env() -> Any:
 
 def test_what_is_no_environment_is_refused() -> None:
     register("test/NoEnv-v0", no_env)
-    with pytest.raises(ConfigError, match="made a object, which lacks fork_strategy, tasks, reset"):
+    with pytest.raises(
+        ConfigError, match="created a object, which lacks fork_strategy, tasks, reset"
+    ):
         make("test/NoEnv-v0")
 
 
 def test_unknown_settings_name_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'promt'; the settings .* are: prompt, turns"):
+    with pytest.raises(ConfigError, match=r"'promt'; the keyword arguments .* are: prompt, turns"):
         make("test/Scripted-v0", promt="x")
 
 
@@ -173,7 +175,7 @@ def test_an_id_keeps_its_entry_point() -> None:
     assert spec("test/Twice-v0").description == "Said again."
     with pytest.raises(
         ConfigError,
-        match=r"test/Twice-v0 is registered twice: as .*another name or the next version",
+        match=r"test/Twice-v0 is registered twice: as .*another name or a new version",
     ):
         register("test/Twice-v0", other)
     with pytest.raises(ConfigError, match="registered twice"):
@@ -190,7 +192,7 @@ def test_ids_that_are_none_are_refused(id: str) -> None:
 
 
 def test_settings_that_are_not_json_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"kwargs must be JSON-able.*functools.partial"):
+    with pytest.raises(ConfigError, match=r"kwargs must be JSON-serialisable.*functools.partial"):
         register("test/Object-v0", scripted, kwargs={"prompt": object()})
     assert "test/Object-v0" not in registry
     register("test/Object-v0", functools.partial(scripted, prompt="p"))

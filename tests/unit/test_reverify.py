@@ -201,8 +201,8 @@ async def test_a_reward_on_the_way_counts(doors: Path) -> None:
 @pytest.mark.parametrize(
     ("world", "why"),
     [
-        ({"opening": "other"}, "the first observation is another one"),
-        ({"shown": "a wall"}, "the answer to turn 1 of 2 is another one"),
+        ({"opening": "other"}, "the first observation differs"),
+        ({"shown": "a wall"}, "the answer to turn 1 of 2 differs"),
     ],
 )
 async def test_another_world_has_no_score(doors: Path, world: dict[str, Any], why: str) -> None:
@@ -214,7 +214,7 @@ async def test_another_world_has_no_score(doors: Path, world: dict[str, Any], wh
 async def test_an_end_that_comes_sooner_or_later(doors: Path) -> None:
     sooner = await again(doors, lambda: Doors(turns=1))
     assert {(one.why, one.before == one.after) for one in sooner} == {
-        ("it ends today at turn 1 of 2", True)
+        ("it now ends at turn 1 of 2", True)
     }
     later = await again(doors, lambda: Doors(turns=3))
     assert {(one.verdict, one.after) for one in later} == {("goes_on", None)}
@@ -364,18 +364,18 @@ def test_the_newest_groups_alone(kept: Path) -> None:
 
 
 def test_what_cannot_be_scored_again_says_so(kept: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="says that its trajectories cannot be scored again"):
+    with pytest.raises(ConfigError, match="declares that its trajectories cannot be re-scored"):
         run(kept, "env.kwargs.rescore_by=never")
     assert run(kept, "env.kwargs.rescore_by=never", how="replay").verdicts == {
         "same": TASKS * SAMPLES
     }
     (kept / POLICY).unlink()
-    with pytest.raises(ConfigError, match="is a run, and today's train tasks"):
+    with pytest.raises(ConfigError, match="is a run, whose current train tasks"):
         run(kept, tasks="today")
     with pytest.raises(ConfigError, match="holds no stored trajectories"):
         run(tmp_path)
     (kept / CONFIG).unlink()
-    with pytest.raises(ConfigError, match=r"holds trajectories, and no config\.yaml"):
+    with pytest.raises(ConfigError, match=r"holds trajectories but no config\.yaml"):
         run(kept)
 
 

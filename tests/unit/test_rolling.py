@@ -121,7 +121,7 @@ def test_a_trajectory_is_as_old_as_the_engine_that_lags() -> None:
 
 
 def test_only_an_open_gate_rolls() -> None:
-    with pytest.raises(ValueError, match=r"rolling is true and mode=sync.*mode=async"):
+    with pytest.raises(ValueError, match=r"rolling is true, but with mode=sync.*mode=async"):
         SchedulerPolicy(mode="sync", groups_per_step=1, group_size=1, rolling=True)
 
 

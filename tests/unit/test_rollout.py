@@ -243,7 +243,7 @@ async def test_a_reward_that_is_no_number_fails_the_trajectory(reward: float) ->
 
     _, leaf = await play(Odd(), "hi")
     assert isinstance(leaf.outcome, Failed)
-    assert f"rewards are finite: a step paid {reward}" in leaf.outcome.error
+    assert f"rewards are finite: the reward of a step is {reward}" in leaf.outcome.error
 
 
 async def test_a_close_that_breaks_fails_the_trajectory() -> None:

@@ -489,7 +489,7 @@ def test_nothing_starts_while_memory_is_short() -> None:
         assert asyncio.get_running_loop().time() < 2.2
         free[0] = 99 * MIB
         await asyncio.sleep(1)
-        with pytest.raises(SandboxError, match=r"99 MiB are available and 100 MiB must stay so"):
+        with pytest.raises(SandboxError, match=r"99 MiB are available, but 100 MiB must stay free"):
             await gate.session()
         assert gate.figures()["live"] == 2
 

@@ -453,12 +453,14 @@ def test_sage_costs_both_attempts_and_the_plan() -> None:
     first = figures.plain.mean * len("k.") + (1 - figures.plain.mean) * len("no.")
     plan, second = len("say k."), len("k.")
     assert figures.costs["tokens per task"] == pytest.approx(first + plan + second)
-    assert figures.costs["of them notes, votes and plans"] == plan
-    assert figures.costs["times one attempt"] == pytest.approx((first + plan + second) / first)
+    assert figures.costs["of which notes, votes, and plans"] == plan
+    assert figures.costs["relative to one attempt"] == pytest.approx(
+        (first + plan + second) / first
+    )
     # Each token costs one: those of the three contexts, and what was sampled.
     right, wrong = (prompts("k") + 2, prompts("no") + 3)
     sampled = figures.plain.mean * right + (1 - figures.plain.mean) * wrong + plan + second
-    assert figures.costs["money per task"] == pytest.approx(sampled)
+    assert figures.costs["cost per task"] == pytest.approx(sampled)
     assert figures.to_json()["tasks"][0] == {"task": "t0", "plan": "say k"}
 
 
@@ -490,7 +492,12 @@ def test_the_first_attempts_are_the_evaluations_own() -> None:
 def test_a_report_shows_what_scaling_gained() -> None:
     report = scaled(RtvMethod(samples=4), "rtv")
     rows = {row[0]: row for row in report.rows()}
-    assert {"one attempt: pass@1", "gain", "tokens per task", "times one attempt"} <= rows.keys()
+    assert {
+        "one attempt: pass@1",
+        "gain",
+        "tokens per task",
+        "relative to one attempt",
+    } <= rows.keys()
     assert report.to_json()["scaling"]["costs"]["attempts per task"] == 4
 
 
@@ -541,8 +548,8 @@ CONFIG = f'env: {{id: "{__name__}:Lock"}}\npolicy: {{path: nowhere}}\n'
 @pytest.mark.parametrize(
     ("scaling", "says"),
     [
-        ("{name: best_of}", "evaluate.scaling.verifier says what is best"),
-        ("{name: pdr, samples: 3}", "no more notes can be kept than there are"),
+        ("{name: best_of}", "evaluate.scaling.verifier, which ranks"),
+        ("{name: pdr, samples: 3}", "there are only as many notes as samples"),
     ],
 )
 def test_a_method_without_what_it_needs_is_refused(tmp_path: Path, scaling: str, says: str) -> None:

@@ -134,15 +134,15 @@ async def test_the_tools_say_what_they_find() -> None:
         ("search", {"query": "a" * 1001}),
     ) == [
         "[kettle] Kettle: A kettle boils water.\n[tea] Tea is made with ...",
-        "Nothing has a word of 'zebra' in it.",
+        "No document contains a word of 'zebra'.",
         "[tea] (page 1 of 3)\nTea is made with boiling",
         "[tea] (page 2 of 3)\nwater from a kettle. Milk",
         "page=9, and [tea] has pages 1 to 3",
         "there is no document 'te'. Did you mean 'tea'?",
         "It is made of steel.",
-        "[kettle] does not have 'zebra' in it.",
+        "[kettle] does not contain 'zebra'.",
         "the query is empty; give a few words",
-        "the query has 1001 characters, and 1000 is the most it may have",
+        "the query has 1001 characters, but at most 1000 are allowed",
     ]
 
 
@@ -188,10 +188,10 @@ def test_a_corpus_is_read_from_a_file_or_a_folder(tmp_path: Path) -> None:
         ("", "has no documents"),
         ('{"id": "a", "text": " "}', "needs an id and a text"),
         ('{"text": "a"}', "needs an id and a text"),
-        ('{"id": "a", "text": "b"}\n{"id": "a", "text": "c"}', "make the ids unique"),
+        ('{"id": "a", "text": "b"}\n{"id": "a", "text": "c"}', "ids must be unique"),
         ('{"id": "a", "text": 3}', "line 1 of .*: text is 3"),
         ("{", "line 1 of .* is no JSON"),
-        ("[]", "is no JSON object"),
+        ("[]", "is not a JSON object"),
     ],
 )
 def test_a_corpus_that_cannot_be_used_says_why(tmp_path: Path, content: str, match: str) -> None:
@@ -205,7 +205,7 @@ def test_a_corpus_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no corpus"):
         read_corpus(tmp_path / "nowhere")
     (tmp_path / "bad.txt").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is no UTF-8 text"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
         read_corpus(tmp_path)
 
 

@@ -190,9 +190,9 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
             main()
     said = capsys.readouterr()
     assert ended.value.code == 2
-    assert "60 held-out and 200 train tasks: 0 the same, 15 nearly the same" in said.out
+    assert "60 held-out and 200 train tasks: 0 identical, 15 nearly identical" in said.out
     assert "house" in said.out
-    assert "are nearly train tasks" in said.err
+    assert "are near-duplicates of train tasks" in said.err
 
 
 def test_few_pairs_are_named() -> None:

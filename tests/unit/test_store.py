@@ -298,7 +298,7 @@ def test_a_checkpoint_decides_what_is_trained(store: StoreWriter) -> None:
         assert [group.id for group in state.complete] == [two, three]
         assert state.reopened == (two,)
         assert state.ahead == (three,)
-        with pytest.raises(StoreError, match="group 0 is trained, and has to be complete"):
+        with pytest.raises(StoreError, match="group 0 is trained, but must be complete"):
             again.trained([one], step=2)
         again.trained([two, three], step=2)
         with pytest.raises(StoreError, match="trained or dropped once"):
@@ -360,13 +360,16 @@ Wrong = Callable[[StoreWriter, Play, int], object]
 
 WRONG: dict[str, Wrong] = {
     r"trajectories \[0\] of group 0 are open": lambda s, p, t: s.group_complete(p.group),
-    "group 0 is open, and has to be complete": lambda s, p, t: s.trained([p.group], step=1),
-    "group 4 is unknown, and has": lambda s, p, t: s.trained([4], step=1),
-    "name one twice": lambda s, p, t: s.trained([1, 1], step=1),
-    "group 4 is unknown, and only": lambda s, p, t: s.begin(4, sample=0, seed=0),
+    "group 0 is open, but must be complete": lambda s, p, t: s.trained([p.group], step=1),
+    "group 4 is unknown, but must": lambda s, p, t: s.trained([4], step=1),
+    "contain a duplicate": lambda s, p, t: s.trained([1, 1], step=1),
+    "group 4 is unknown, but only": lambda s, p, t: s.begin(4, sample=0, seed=0),
     "trajectory 7 belongs to no open group": lambda s, p, t: s.part(7, p.tree, 0),
-    "trajectory 0 is ended; only an open one can go on": lambda s, p, t: [p.end(t), p.end(t)],
-    "fork a trajectory where it has been": lambda s, p, t: s.fork(
+    "trajectory 0 is ended, but only an open trajectory can continue": lambda s, p, t: [
+        p.end(t),
+        p.end(t),
+    ],
+    "fork a trajectory at a recorded node": lambda s, p, t: s.fork(
         s.begin(0, sample=1, seed=1), p.tree, 0, sample=2, seed=2, strategy="copy"
     ),
     "token id or version of a TurnCompleted is out of range": lambda s, p, t: s.part(
@@ -390,7 +393,9 @@ def test_what_contradicts_the_record_is_refused(store: StoreWriter, message: str
 def test_a_second_writer_is_refused_and_a_reader_is_not(store: StoreWriter) -> None:
     play = Play(store)
     trajectory = play.begin(0)
-    with pytest.raises(ConfigError, match=f"is written by process {os.getpid()}; .*StoreReader"):
+    with pytest.raises(
+        ConfigError, match=f"is being written by process {os.getpid()}; .*StoreReader"
+    ):
         StoreWriter.open(store.folder, resume=True)
     with StoreReader(store.folder) as reader:
         assert reader.groups("open") == [0] == reader.groups()
@@ -451,7 +456,7 @@ def test_a_damaged_ledger_is_not_read_and_made_again(store: StoreWriter) -> None
     at = data.index(b"complete")
     data[at] ^= 1
     file.write_bytes(data)
-    with pytest.raises(DamagedStore, match=r"ledger.sqlite is damaged: page \d+ .*made again from"):
+    with pytest.raises(DamagedStore, match=r"ledger.sqlite is damaged: page \d+ .*rebuilt from"):
         StoreReader(store.folder)
     with StoreWriter.open(store.folder, resume=True) as again:
         assert len(again.restore().complete) == 1
@@ -504,7 +509,7 @@ def test_a_log_that_ends_before_its_ledger_is_refused(ended: Path) -> None:
     """A power failure took what was not synced, and the ledger had reached the disk."""
     file = max(segments(ended / "segments").values())
     os.truncate(file, file.stat().st_size - 1)
-    with pytest.raises(DamagedStore, match="the machine stopped before the record was on the disk"):
+    with pytest.raises(DamagedStore, match="the machine stopped before the record was on disk"):
         StoreWriter.open(ended, resume=True)
     with StoreWriter.open(ended, resume=True, damaged="cut") as again:
         assert len(again.restore().complete) == 2
@@ -598,7 +603,7 @@ def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
     counts = again_counts(folder, settings)
     for part in folder.glob("ledger.sqlite*"):
         part.unlink()
-    assert again_counts(folder, settings) == counts, "made again from its copy"
+    assert again_counts(folder, settings) == counts, "rebuilt from its copy"
     assert again_counts(folder, settings, damaged="cut") == counts
     for part in (*folder.glob("ledger.sqlite*"), *folder.glob("pruned.sqlite*")):
         part.unlink()
@@ -632,7 +637,7 @@ def test_a_write_that_was_interrupted_halfway_ends_the_writing(
         patch.setattr(StoreIndex, "enter", interrupted)
         with pytest.raises(KeyboardInterrupt):
             play.begin(0)
-    with pytest.raises(StoreError, match="was interrupted while it was written"):
+    with pytest.raises(StoreError, match="was interrupted during a write"):
         play.begin(0)
     with StoreWriter.open(crash(store), resume=True) as again:
         assert len(again.restore().open[0].trajectories) == 1
@@ -752,7 +757,7 @@ def test_a_store_of_another_format_is_refused_by_name(ended: Path) -> None:
     StoreWriter.open(ended, resume=True).close()
     with closing(sqlite3.connect(file)) as base:
         assert base.execute("PRAGMA user_version").fetchone() == (3,)
-    said = "has format 1, and this version reads 3; use the version of agentrl that wrote it"
+    said = "has format 1, but this version reads 3; use the version of agentrl that wrote it"
     for part in ended.glob("ledger.sqlite*"):
         part.unlink()
     log = segments(ended / "segments")[0]

@@ -79,7 +79,7 @@ def test_pages_that_sqlite_drops_from_a_damaged_log_are_missed(
     data = bytearray(log.read_bytes())
     data[100] ^= 1
     log.write_bytes(data)
-    with pytest.raises(DamagedStore, match="write-ahead log is not as it was written"):
+    with pytest.raises(DamagedStore, match="write-ahead log was changed after it was written"):
         StoreIndex(tmp_path / "damaged" / "ledger.sqlite")
     with StoreWriter.open(tmp_path / "damaged", resume=True) as again:
         assert len(again.restore().complete) == 2

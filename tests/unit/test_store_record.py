@@ -77,7 +77,7 @@ def test_every_flipped_bit_is_damage_and_never_a_torn_end() -> None:
 
 def test_a_record_of_another_place_is_damage() -> None:
     answer = unframe(frame(1, 3, b"payload"), sequence=4)
-    assert answer == UnreadableRecord("damaged", "record 3 where record 4 belongs")
+    assert answer == UnreadableRecord("damaged", "record 3 in place of record 4")
 
 
 def test_a_segment_cut_at_any_byte_keeps_every_whole_record(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_an_incomplete_args_section_is_refused() -> None:
         """
         return base**exponent
 
-    with pytest.raises(ConfigError, match=r"power.*leaves out 'exponent'.*`exponent: what"):
+    with pytest.raises(ConfigError, match=r"power.*does not describe 'exponent'.*`exponent: what"):
         schemas_of([power])
 
 
@@ -282,8 +282,8 @@ class Empty:
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ([multiply, multiply], "two tools are called 'multiply'"),
-        ([no_docstring], "no_docstring is no tool; write @agentrl.tool"),
+        ([multiply, multiply], "two tools are named 'multiply'"),
+        ([no_docstring], "no_docstring is not a tool; add @agentrl.tool"),
         ([Empty], "class Empty has no tool"),
         ([42], "42 is no tool"),
     ],

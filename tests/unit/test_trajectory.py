@@ -86,7 +86,7 @@ def test_samples_come_in_their_own_order_whatever_ended_first() -> None:
     ("broken", "says"),
     [
         ({"source": "sampled"}, "0 log-probs"),
-        ({"source": "tool", "logprobs": (-1.0, -1.0), "versions": (0, 0)}, "wanted 0"),
+        ({"source": "tool", "logprobs": (-1.0, -1.0), "versions": (0, 0)}, "expected 0"),
         ({"source": "sampled", "logprobs": (-1.0,), "versions": (0, 0)}, "1 log-probs"),
         (
             {

@@ -322,11 +322,11 @@ async def test_images_are_refused_where_they_are_not() -> None:
     }
     async with engine_of(family) as engine:
         for name, images in wrong.items():
-            with pytest.raises(ValueError, match=r"is said to be|stands for an image"):
+            with pytest.raises(ValueError, match=r"is declared at|image placeholder"):
                 await engine.generate(asked(tokens, images, name))
         assert engine.statistics().running == 0
     async with engine_of(family, images=None) as engine:
-        with pytest.raises(ValueError, match=r"the engine takes none"):
+        with pytest.raises(ValueError, match=r"the engine accepts none"):
             await engine.generate(asked(tokens, spans))
 
 
@@ -365,7 +365,7 @@ async def test_a_picture_that_is_torn_is_its_environments_fault(ends: float) -> 
     assert processor(family).tokens(torn) == processor(family).tokens(whole)
     async with engine_of(family) as engine:
         tokens, spans = prompt(family, [torn])
-        with pytest.raises(EnvError, match="said to be image/png"):
+        with pytest.raises(EnvError, match="declared as image/png"):
             await engine.generate(asked(tokens, spans))
         done = await engine.generate(asked(*prompt(family, [whole])))
         assert done.token_ids

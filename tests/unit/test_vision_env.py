@@ -120,7 +120,7 @@ async def test_a_place_in_parts_is_the_button_it_is_told_of(
     told = [int(number) for number in str(task.answer).split()]
     assert all(0 <= number < parts for number in told)
     assert await paid(env, task, [str(task.answer)]) == (1, 1)
-    with pytest.raises(ConfigError, match=f"parts must be {least} or more"):
+    with pytest.raises(ConfigError, match=f"parts must be at least {least}"):
         SeeButtonEnv(width=width, height=height, parts=least - 1)
 
 

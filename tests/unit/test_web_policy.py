@@ -55,7 +55,8 @@ def test_everything_else_is_refused_in_words(text: str) -> None:
 def test_a_kind_of_address_that_is_never_allowed_is_named(text: str) -> None:
     _, why = resolve(text, base=HERE, origins=[SITE])
     assert why == (
-        f"addresses of the kind {text.partition(':')[0]}: are not allowed; you can go to {SITE}"
+        f"addresses of the kind {text.partition(':')[0]}: are not allowed; the allowed addresses "
+        f"are {SITE}"
     )
 
 

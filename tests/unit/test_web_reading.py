@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_counted(lines: list[str], limit: int, left: int) -
     ("changes", "says"),
     [
         ({"kinds": ("smell",)}, "smell"),
-        ({"kinds": ()}, "name one or more"),
+        ({"kinds": ()}, "one or more of"),
         ({"max_nodes": 0}, "max_nodes must be above 0, got 0"),
         ({"deadline_s": -1.0}, "deadline_s must be above 0"),
     ],

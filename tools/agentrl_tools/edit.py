@@ -22,9 +22,9 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
     `new`.
     """
     if not old:
-        raise ToolError("old_text is empty; give the piece to replace")
+        raise ToolError("old_text is empty; give the text to replace")
     if old == new:
-        raise ToolError("old_text and new_text are the same; nothing to edit")
+        raise ToolError("old_text and new_text are identical; there is nothing to edit")
     offsets = places(text, old)
     if not offsets:
         raise ToolError(f"old_text is not in {path!r}. {_hint(text, old)}")
@@ -33,8 +33,8 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
         more = ", ..." if len(offsets) > _PLACES_SHOWN else ""
         count = f"{len(offsets)} times" if len(offsets) < _places_max(old) else "very often"
         raise ToolError(
-            f"old_text is in {path!r} {count}, beginning on lines {lines}{more}; add the lines "
-            "around the one you mean"
+            f"old_text occurs in {path!r} {count}, starting on lines {lines}{more}; include the "
+            "lines around the one you mean"
         )
     (at,) = offsets
     return text[:at] + new + text[at + len(old) :], _line(text, at)
@@ -74,13 +74,13 @@ def _lines(text: str, places: Sequence[int]) -> list[int]:
 
 def _hint(text: str, old: str) -> str:
     if "\r\n" in text and "\r\n" not in old and old in text.replace("\r\n", "\n"):
-        return "The lines of the file end in \\r\\n, and those of old_text in \\n."
+        return "The lines of the file end in \\r\n, but those of old_text end in \n."
     piece = _without_spaces(old) if len(text) <= _HINT_CHARACTERS_MAX else ""
     if piece and (line := _line_without_spaces(text, piece)):
-        return f"With other white space it is, beginning on line {line}; copy it exactly."
+        return f"It occurs with different white space, starting on line {line}; copy it exactly."
     first = next((line for line in old.split("\n") if line.strip()), "")
     if first and (at := text.find(first)) >= 0:
-        return f"Its first line is, on line {_line(text, at)}, and what follows differs."
+        return f"Its first line is line {_line(text, at)}, but the lines after it differ."
     return "Read the file again and copy the text exactly, without line numbers."
 
 

@@ -28,7 +28,7 @@ class ReadFile(SessionTool):
         text = await _read(await self.session(), path)
         count = count_lines(text)
         if not 1 <= first_line <= max(1, count):
-            raise ToolError(f"first_line={first_line}, and {path!r} has lines 1 to {count}")
+            raise ToolError(f"first_line={first_line}, but {path!r} has lines 1 to {count}")
         if last_line is not None and last_line < first_line:
             raise ToolError(f"last_line={last_line} is before first_line={first_line}")
         characters_max = sandbox_settings().limits.output_bytes
@@ -84,7 +84,7 @@ class ListFiles(SessionTool):
             depth: How many levels to list; 1 is the directory alone.
         """
         if not 1 <= depth <= DEPTH_MAX:
-            raise ToolError(f"depth={depth}, and it must be from 1 to {DEPTH_MAX}")
+            raise ToolError(f"depth={depth}, but it must be from 1 to {DEPTH_MAX}")
         entries: list[str] = []
         await _list(await self.session(), _checked_path(path), depth, "", entries)
         if len(entries) > ENTRIES_MAX:
@@ -104,15 +104,15 @@ async def _read(session: Sandbox, path: str) -> str:
         raise _refusal(path, error) from error
     if len(data) > TEXT_BYTES_MAX:
         raise ToolError(
-            f"{path!r} has {len(data)} bytes, and {TEXT_BYTES_MAX} is the most this tool takes; "
-            "work on it with a program instead"
+            f"{path!r} has {len(data)} bytes, but this tool accepts at most {TEXT_BYTES_MAX}; "
+            "process it with a program instead"
         )
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ToolError(
-            f"{path!r} is no UTF-8 text (byte 0x{data[error.start]:02x} at {error.start} of "
-            f"{len(data)}); look at it with a program instead"
+            f"{path!r} is not UTF-8 text (byte 0x{data[error.start]:02x} at {error.start} of "
+            f"{len(data)}); inspect it with a program instead"
         ) from error
 
 
@@ -152,7 +152,7 @@ def _kind(entry: FileEntry) -> str:
         case "link":
             return " (link)"
         case "other":
-            return " (no regular file)"
+            return " (not a regular file)"
 
 
 def _shown(name: str) -> str:
@@ -166,17 +166,17 @@ def _checked_path(path: str) -> str:
     if not path:
         raise ToolError("the path is empty; name a file, such as 'notes.txt'")
     if path.startswith("/"):
-        raise ToolError(f"{path!r} begins with a slash; give a path relative to the top directory")
+        raise ToolError(f"{path!r} starts with a slash; give a path relative to the top directory")
     return checked_text("path", path)
 
 
 def _refusal(path: str, error: OSError) -> ToolError:
     match error:
         case FileNotFoundError():
-            return ToolError(f"there is no {path!r}; paths begin in the top directory")
+            return ToolError(f"there is no {path!r}; paths start in the top directory")
         case IsADirectoryError():
             return ToolError(f"{path!r} is a directory; name a file in it")
         case NotADirectoryError():
-            return ToolError(f"{path!r} goes through a file, or is one; name a directory")
+            return ToolError(f"{path!r} is a file or goes through one; name a directory")
         case _:
             return ToolError(f"{path!r} cannot be used: {error}")

@@ -29,7 +29,7 @@ def numbered(text: str, first: int, last: int | None, *, characters_max: int) ->
         line = f"{number:>6}\t{_cut_line(text, start, end)}"
         room -= len(line) + 1
         if room < 0 and lines:
-            lines.append(f"(cut at line {number - 1} of {line_count}; go on with {number})")
+            lines.append(f"(cut at line {number - 1} of {line_count}; continue from {number})")
             break
         lines.append(line)
         start = end + 1

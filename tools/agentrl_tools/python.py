@@ -39,7 +39,7 @@ class Python(SessionTool):
             return text
         if self._figures:
             return (text, *result.images)
-        drawn = f"(figures drawn and not shown: {len(result.images)})"
+        drawn = f"(figures drawn but not shown: {len(result.images)})"
         return drawn if text == NO_OUTPUT else f"{text}\n{drawn}"
 
 

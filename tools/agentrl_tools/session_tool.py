@@ -39,8 +39,8 @@ class SessionTool:
             made = copy.deepcopy(self, memo)
         except (TypeError, copy.Error) as error:
             raise ForkUnsupported(
-                f"tool {type(self).__name__} holds what copy.deepcopy cannot copy ({error}); "
-                "give it `async def fork(self)` that returns an independent copy"
+                f"tool {type(self).__name__} holds something that copy.deepcopy cannot copy "
+                f"({error}); add `async def fork(self)` that returns an independent copy"
             ) from error
         if self._session is not None:
             made._session = await self._session.fork()
@@ -66,13 +66,13 @@ class SessionTool:
 def checked_text(what: str, text: str) -> str:
     """Return text that files and programs can take; `ToolError` for NUL and lone surrogates."""
     if "\0" in text:
-        raise ToolError(f"the {what} holds a NUL character; leave it out")
+        raise ToolError(f"the {what} contains a NUL character; remove it")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         char = text[error.start]
         raise ToolError(
-            f"the {what} holds {char!r} at {error.start}, half a surrogate pair; write the whole "
-            "character"
+            f"the {what} contains {char!r} at {error.start}, half of a surrogate pair; write the "
+            "whole character"
         ) from error
     return text

@@ -7,10 +7,10 @@ from agentrl_tools import shell_state
 from agentrl_tools.python import NO_OUTPUT, TRUNCATED
 from agentrl_tools.session_tool import SessionTool, checked_text
 
-UNCHANGED = "(the shell is as it was before this command)"
+UNCHANGED = "(the shell's state is unchanged by this command)"
 TOO_LARGE = (
-    f"(the shell's variables and functions are over {shell_state.STATE_KIB_MAX} KiB, so it is "
-    "as it was before this command; keep large data in files)"
+    f"(the shell's variables and functions exceed {shell_state.STATE_KIB_MAX} KiB, so its state is "
+    "unchanged by this command; keep large data in files)"
 )
 
 

@@ -1,1 +1,2 @@
-"""Keys of the learning half, a file per slot: a class per method, its knobs with their defaults."""
+"""Keys of the training section, one file per slot: a class per method, with its keys and their
+defaults."""

@@ -1,4 +1,4 @@
-"""The advantage slot: credit of every token of every trajectory."""
+"""The advantage slot: credit of each token of each trajectory."""
 
 from typing import Annotated, Literal
 
@@ -9,74 +9,81 @@ from agentrl.config.section import ConfigSection
 
 
 class GroupScore(ConfigSection):
-    """Comparison of the rewards of a group, for every method that begins with it."""
+    """Group-relative reward statistics, shared by methods that start from them."""
 
     normalise_std: bool = True
-    """Off gives Dr.GRPO's centred reward."""
+    """Divide by the group's standard deviation; false gives Dr. GRPO's centred reward."""
     epsilon: PositiveFloat = 1e-6
     """Added to the standard deviation."""
     singleton: Literal["zero", "raw"] = "zero"
-    """Advantage of a group of one trajectory."""
+    """Advantage in a group of one trajectory: zero or the raw reward."""
 
 
 class GrpoAdvantage(GroupScore):
-    """GRPO: reward minus the group's mean, over its standard deviation."""
+    """GRPO: reward minus the group mean, divided by the group's standard deviation."""
 
     name: Literal["grpo"] = "grpo"
 
 
 class ArpoAdvantage(GroupScore):
-    """ARPO: GRPO in a tree, where trajectories share tokens."""
+    """ARPO: GRPO on a tree, where trajectories share tokens."""
 
     name: Literal["arpo"] = "arpo"
     shared: Literal["soft", "hard"] = "soft"
-    """Credit of a shared token in a trajectory: its own (`soft`) or the mean of all (`hard`)."""
+    """Credit of a shared token: per trajectory (`soft`), or the mean over all trajectories that
+    share it (`hard`)."""
 
 
 class AepoAdvantage(GroupScore):
-    """AEPO: ARPO's credit, more of it on tokens the policy was unsure of, by their entropy."""
+    """AEPO: ARPO's credit, increased on tokens with high policy entropy."""
 
     name: Literal["aepo"] = "aepo"
     shared: Literal["soft", "hard"] = "soft"
     """As in `arpo`."""
     weight: float = Field(default=0.2, ge=0)
-    """Increase of the factor per standard deviation of the batch's entropies. The factor is never
-    below 0."""
+    """Increase of the factor per standard deviation of the batch's entropies. The factor is at
+    least 0."""
 
 
 class TreeGrpoAdvantage(GroupScore):
-    """Tree-GRPO: a trajectory among all of its task and among those of its tree."""
+    """Tree-GRPO: advantage among all trajectories of the task and among those of the same tree."""
 
     name: Literal["tree_grpo"] = "tree_grpo"
     variant: Literal["tree", "tree_inner", "tree_2norm"] = "tree"
-    """The sum of both, the second alone, or the second taken of the first."""
+    """`tree`: the sum of both; `tree_inner`: only the one within the tree; `tree_2norm`: the one
+    within the tree, applied to the first."""
 
 
 class TreeRlAdvantage(ConfigSection):
-    """TreeRL: what a segment is worth and what it is worth more than the one before it."""
+    """TreeRL: the value of a segment, and its gain over the preceding segment."""
 
     name: Literal["tree_rl"] = "tree_rl"
     global_term: bool = True
-    """Off leaves only the difference to the segment before."""
+    """Include the value of the segment itself; false leaves only the difference to the preceding
+    segment."""
     weighting: Literal["none", "sqrt", "uniform"] = "sqrt"
-    """Weight of a segment in each of the n trajectories that share it: 1, 1 / sqrt(n), 1 / n."""
+    """Weight of a segment in each of the n trajectories that share it: 1, 1 / sqrt(n), or 1 / n."""
     weighted: Literal["reward", "value"] = "reward"
-    """Weighted value: a segment's reward (paper), or each value in it by its own n (code)."""
+    """Value to weight: a segment's reward (paper), or each value in it by its own n (code)."""
     centre: Literal["token", "none"] = "token"
-    """Take the mean over the tokens of all trajectories of the task from every value, or not."""
+    """`token`: subtract the mean over the tokens of all trajectories of the task from each value;
+    `none`: do not centre."""
     truncated: float | None = None
-    """Stands for the centred reward of what a limit ended, -1 in the code; null keeps its own."""
+    """Centred reward of trajectories truncated by a limit, -1 in the released code; null keeps the
+    actual one."""
     singleton: Literal["zero", "raw"] = "zero"
-    """Advantage of a group of one trajectory."""
+    """Advantage in a group of one trajectory: zero or the raw reward."""
 
 
 class BranchGrpoAdvantage(ConfigSection):
-    """BranchGRPO: a segment among those of its task that are as many branch points deep."""
+    """BranchGRPO: a segment compared with the task's segments at the same number of branch
+    points."""
 
     name: Literal["branch_grpo"] = "branch_grpo"
     value: Literal["mean", "probability"] = "mean"
-    """Of a segment: the mean reward of the trajectories that hold it, or recursively that of the
-    segments after it, weighed by the softmax of their log-probs."""
+    """Value of a segment. `mean`: the mean reward of the trajectories that contain it;
+    `probability`: computed recursively from the segments that follow it, weighted by the softmax of
+    their log-probs."""
     temperature: PositiveFloat = 1.0
     """Temperature of that softmax."""
     epsilon: PositiveFloat = 1e-8
@@ -84,15 +91,15 @@ class BranchGrpoAdvantage(ConfigSection):
     weighting: Literal["none", "sqrt", "uniform"] = "uniform"
     """As in `tree_rl`; 1 / n makes a shared token count once."""
     clip: PositiveFloat | None = 5.0
-    """Bound of the advantage in either direction; null sets none."""
+    """Absolute bound of the advantage; null sets none."""
 
 
 class RlooAdvantage(ConfigSection):
-    """RLOO: reward minus the mean of the others in the group."""
+    """RLOO: reward minus the mean reward of the other trajectories in the group."""
 
     name: Literal["rloo"] = "rloo"
     singleton: Literal["zero", "raw"] = "zero"
-    """Advantage of a group of one trajectory."""
+    """Advantage in a group of one trajectory: zero or the raw reward."""
 
 
 class ReinforcePpAdvantage(ConfigSection):
@@ -100,17 +107,18 @@ class ReinforcePpAdvantage(ConfigSection):
 
     name: Literal["reinforce_pp"] = "reinforce_pp"
     gamma: float = Field(default=1.0, ge=0, le=1)
-    """Discount per trained token; what the environment says costs nothing."""
+    """Discount per trained token; environment tokens are not discounted."""
     paid: Literal["turns", "end"] = "end"
-    """Moment at which a reward is earned: as the environment paid it, or at the end."""
+    """Time at which a reward counts: at the turn for which the environment paid it (`turns`), or at
+    the end (`end`)."""
 
 
 class ReinforcePpBaselineAdvantage(ConfigSection):
-    """REINFORCE++ with a baseline: reward minus the group's mean, whitened over all tokens."""
+    """REINFORCE++ with a baseline: reward minus the group mean, whitened over all tokens."""
 
     name: Literal["reinforce_pp_baseline"] = "reinforce_pp_baseline"
     singleton: Literal["zero", "raw"] = "zero"
-    """Value of a group of one trajectory before whitening."""
+    """Value for a group of one trajectory before whitening: zero or the raw reward."""
 
 
 class GaeAdvantage(ConfigSection):
@@ -118,113 +126,118 @@ class GaeAdvantage(ConfigSection):
 
     name: Literal["gae"] = "gae"
     level: Literal["token", "turn"] = "token"
-    """A step is a trained token, or a turn of the policy."""
+    """Unit of a step: a trained token, or a turn of the policy."""
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount per step."""
     lam: float = Field(default=1.0, ge=0, le=1)
-    """Lambda: 1 takes whole returns, 0 trusts the critic after one step."""
+    """Lambda: 1 uses full returns, 0 relies on the critic after one step."""
     paid: Literal["turns", "end"] = "turns"
-    """Moment at which a reward is earned: as the environment paid it, or at the end."""
+    """Time at which a reward counts: at the turn for which the environment paid it (`turns`), or at
+    the end (`end`)."""
     whiten: bool = True
-    """To mean 0 and variance 1 over all tokens of the batch."""
+    """Whiten advantages to mean 0 and variance 1 over all tokens of the batch."""
 
 
 class SegmentReinforceAdvantage(ConfigSection):
-    """ROLL's segment REINFORCE: discounted return of each uninterrupted run of sampled tokens."""
+    """ROLL's segment REINFORCE: discounted return of each contiguous run of sampled tokens."""
 
     name: Literal["segment_reinforce"] = "segment_reinforce"
     gamma: float = Field(default=1.0, ge=0, le=1)
     """Discount per segment."""
     whiten: bool = False
-    """To mean 0 and variance 1 over all tokens of the batch; off leaves it without a baseline."""
+    """Whiten to mean 0 and variance 1 over all tokens of the batch; false applies no baseline."""
 
 
 class GigpoAdvantage(ConfigSection):
-    """GiGPO: a trajectory against its group, plus a turn against turns from the same situation."""
+    """GiGPO: a trajectory relative to its group, plus a turn relative to turns from the same
+    state."""
 
     name: Literal["gigpo"] = "gigpo"
     gamma: float = Field(default=0.95, ge=0, le=1)
     """Discount per turn."""
     omega: float = Field(default=1.0, ge=0)
-    """Weight of the turn's part."""
+    """Weight of the turn-level term."""
     normalise_std: bool = False
-    """Off is the mode mean_norm, on mean_std_norm."""
+    """Divide by the standard deviation: true is the mode mean_std_norm, false mean_norm."""
     epsilon: PositiveFloat = 1e-6
     """Added to the standard deviation."""
     similarity: float | None = Field(default=None, gt=0, le=1)
-    """Least similarity of what precedes two turns, such as 0.95; null requires equality."""
+    """Minimum similarity of the states before two turns, such as 0.95; null requires equality."""
     count: Literal["trajectory", "turn"] = "trajectory"
-    """Count of a trajectory in its group's statistics: once, or once per turn."""
+    """Weight of a trajectory in its group's statistics: once, or once per turn."""
     singleton: Literal["zero", "raw"] = "zero"
-    """The trajectory's part in a group of one."""
+    """Trajectory-level term in a group of one trajectory: zero or the raw reward."""
 
 
 class UiS1Advantage(ConfigSection):
-    """UI-S1: a turn's discounted future among the group's turns of its index, plus an episode's."""
+    """UI-S1: a turn's discounted return relative to turns with the same index in the group, plus an
+    episode-level term."""
 
     name: Literal["ui_s1"] = "ui_s1"
     gamma: float = Field(default=0.5, ge=0, le=1)
     """Discount per turn."""
     omega: float = Field(default=1.0, ge=0)
-    """Weight of the turn's part."""
+    """Weight of the turn-level term."""
     episode_weight: float = Field(default=1.0, ge=0)
-    """Weight of the episode's part."""
+    """Weight of the episode-level term."""
     returns: Literal["code", "paper"] = "code"
-    """The reward of a mismatched turn: in its own return only, or in earlier ones too."""
+    """Reward of a mismatched turn: included only in its own return (`code`), or also in earlier
+    ones (`paper`)."""
     episode_term: Literal["trajectory_return", "first_return", "row_reward"] = "trajectory_return"
-    """Sum of turn rewards; return of the first turn; or, as in the code, each turn's own reward
-    among all turns of the group."""
+    """Episode-level term. `trajectory_return`: the sum of turn rewards; `first_return`: the return
+    of the first turn; `row_reward`: as in the released code, each turn's own reward among all turns
+    of the group."""
     match_reward: float = 1.0
-    """A turn that was paid less than this is mismatched."""
+    """Turns with a lower reward count as mismatched."""
     normalise_std: bool = True
-    """On is the mode mean_std_norm, off mean_norm."""
+    """Divide by the standard deviation: true is the mode mean_std_norm, false mean_norm."""
     epsilon: PositiveFloat = 1e-6
     """Added to the standard deviation."""
     singleton: Literal["zero", "raw"] = "zero"
-    """The episode's part in a group of one."""
+    """Episode-level term in a group of one trajectory: zero or the raw reward."""
 
 
 class McGrpoAdvantage(ConfigSection):
-    """MC-GRPO: reward minus the group's median, over its median absolute deviation."""
+    """MC-GRPO: reward minus the group median, divided by its median absolute deviation."""
 
     name: Literal["mc_grpo"] = "mc_grpo"
     epsilon: float = Field(default=1e-3, ge=0)
     """Added to the median absolute deviation."""
     floor: PositiveFloat = 0.1
-    """The scale is at least this; binary rewards have a deviation of 0."""
+    """Minimum scale; binary rewards have a median absolute deviation of 0."""
     limit: PositiveFloat | None = 5.0
-    """Advantages are cut to +- this; null leaves them."""
+    """Clip advantages to +- this value; null does not clip."""
 
 
 class GapoAdvantage(ConfigSection):
-    """GAPO: reward minus the centre of the group's densest interval."""
+    """GAPO: reward minus the centre of the densest interval of the group."""
 
     name: Literal["gapo"] = "gapo"
     share: float = Field(default=0.5, gt=0, le=1)
-    """Share of the group that the interval holds."""
+    """Fraction of the group that the interval contains."""
     centre: Literal["median", "mean"] = "median"
-    """Centre of the interval."""
+    """Centre of the interval: its median or its mean."""
     normalise_std: bool = True
-    """Divide by the deviation around that centre."""
+    """Divide by the deviation around the centre."""
     epsilon: PositiveFloat = 1e-6
     """Added to the deviation."""
     singleton: Literal["zero", "raw"] = "zero"
-    """Advantage of a group of one trajectory."""
+    """Advantage in a group of one trajectory: zero or the raw reward."""
 
 
 class XrpoAdvantage(GroupScore):
-    """GRPO with XRPO's novelty sharpening: unlikely correct trajectories get more."""
+    """GRPO with XRPO's novelty sharpening: unlikely correct trajectories get a bonus."""
 
     name: Literal["xrpo"] = "xrpo"
     bonus: float = Field(default=2.5, ge=0)
-    """Lambda: times 1 - novelty score."""
+    """Lambda: factor of 1 - novelty score."""
     cap: float = Field(default=0.5, ge=0)
-    """Kappa: the bonus is at most this times the advantage."""
+    """Kappa: maximum bonus relative to the advantage."""
     correct_reward: float = 1.0
-    """A trajectory with at least this reward is correct."""
+    """Minimum reward of a correct trajectory."""
     logprobs: Literal["behaviour", "proximal"] = "behaviour"
-    """By which policy it is unlikely: the one that sampled, or the trainer's at batch start, which
-    costs a forward pass."""
+    """Policy that defines unlikely: the one that sampled (`behaviour`), or the trainer's at batch
+    start (`proximal`), which costs a forward pass."""
 
 
 AnyAdvantage = Annotated[

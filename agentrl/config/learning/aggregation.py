@@ -9,4 +9,4 @@ Aggregation = Literal[
     "seq-mean-token-sum-norm",
     "seq-mean-token-mean",
 ]
-"""Every way there is; counts are those of a whole optimiser step."""
+"""Aggregation methods; counts are those of a whole optimiser step."""

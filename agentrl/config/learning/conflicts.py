@@ -1,4 +1,4 @@
-"""Rules between the learning half's keys."""
+"""Rules between keys of the training section."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def learning_conflicts(config: "RunConfig") -> Iterator[str]:
-    """Yield what the methods of a config cannot do together."""
+    """Yield conflicts between the methods of a config."""
     yield from _alone(config)
     yield from _horizon(config)
     yield from _kl(config)
@@ -38,7 +38,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
 
 
 def _alone(config: "RunConfig") -> Iterator[str]:
-    """A group of one has nobody to be compared with."""
+    """Yield a conflict if a group of one trajectory has nothing to be compared with."""
     advantage, allocation = config.learn.advantage, config.curation.allocation
     if config.rollout.group_size > 1 or isinstance(allocation, DarsAllocation):
         return
@@ -52,7 +52,7 @@ def _alone(config: "RunConfig") -> Iterator[str]:
     way_out = "" if compares else ", learn.advantage.singleton: raw"
     yield (
         f"rollout.group_size is 1 and learn.advantage.name is {advantage.name}, which compares the "
-        "trajectories of a group: every advantage would be 0, and nothing would train. Raise "
+        "trajectories of a group: all advantages would be 0, and nothing would train. Raise "
         f"rollout.group_size, to 8 for example{way_out}, or choose a method without groups "
         "(learn.advantage.name: reinforce_pp)"
     )
@@ -62,13 +62,14 @@ def _horizon(config: "RunConfig") -> Iterator[str]:
     how, horizon = config.learn.aggregation, config.learn.horizon_tokens
     if how == "seq-mean-token-sum-norm" and horizon is None:
         yield (
-            "learn.aggregation is seq-mean-token-sum-norm, which divides by a constant, and "
-            "learn.horizon_tokens is null; set it, to the longest answer for example"
+            "learn.aggregation is seq-mean-token-sum-norm, which divides by a constant, but "
+            "learn.horizon_tokens is null; set learn.horizon_tokens, for example to the length of "
+            "the longest answer"
         )
     if how != "seq-mean-token-sum-norm" and horizon is not None:
         yield (
-            f"learn.horizon_tokens is {horizon} and learn.aggregation is {how or 'null'}, where it "
-            "decides nothing; leave it out, or choose seq-mean-token-sum-norm"
+            f"learn.horizon_tokens is {horizon}, but it has no effect with learn.aggregation: "
+            f"{how or 'null'}; remove it, or choose seq-mean-token-sum-norm"
         )
 
 
@@ -76,7 +77,7 @@ def _kl(config: "RunConfig") -> Iterator[str]:
     kl = config.learn.kl
     if kl and kl.estimator == "k1" and not (kl.straight_through or kl.off_policy):
         yield (
-            "learn.kl.estimator is k1, whose gradient is 0 on average; set "
+            "learn.kl.estimator is k1, whose gradient is 0 in expectation; set "
             "learn.kl.straight_through or learn.kl.off_policy to true, or choose k2 or k3"
         )
 
@@ -89,25 +90,25 @@ def _bounds(config: "RunConfig") -> Iterator[str]:
         and not isinstance(learn.proximal, BehaviourProximal)
     ):
         yield (
-            f"learn.loss.name is m2po, whose ratio is that of current over behaviour, and "
-            f"learn.correction.name is {learn.correction.name}, which would weigh by a part of it "
-            "again; set learn.correction.name: none"
+            "learn.loss.name is m2po, whose ratio is already current over behaviour, and "
+            f"learn.correction.name is {learn.correction.name}, which would apply part of it "
+            "twice; set learn.correction.name: none"
         )
     if isinstance(loss, BapoLoss) and not (
         0 <= loss.low[0] <= loss.low[1] <= 1 <= loss.high[0] <= loss.high[1]
     ):
         yield (
-            f"learn.loss.low is {list(loss.low)} and learn.loss.high is {list(loss.high)}: bounds "
-            "of the ratio begin tight and widen; write 0 <= low <= its most <= 1 <= high <= its "
-            "most"
+            f"learn.loss.low is {list(loss.low)} and learn.loss.high is {list(loss.high)}: each "
+            "pair is the initial and the maximum bound of the ratio; set 0 <= low[0] <= low[1] <= "
+            "1 <= high[0] <= high[1]"
         )
 
 
 def _critic(config: "RunConfig") -> Iterator[str]:
     if isinstance(config.learn.advantage, GaeAdvantage) and config.learn.critic is None:
         yield (
-            "learn.advantage.name is gae, which is made of a critic's values, and learn.critic is "
-            "null; set it, to {} for its defaults"
+            "learn.advantage.name is gae, which needs the values of a critic, but learn.critic is "
+            "null; set learn.critic, for example to {{}} for its defaults"
         )
 
 
@@ -120,8 +121,8 @@ def _replay(config: "RunConfig") -> Iterator[str]:
         and not isinstance(learn.loss, M2poLoss)
     ):
         yield (
-            "curation.pool.name is success, which lends what older policies sampled, and "
-            "learn.correction.name is none, which would train it as if the current one had; set "
+            "curation.pool.name is success, which reuses trajectories sampled by older policies, "
+            "but learn.correction.name is none, which would train them as on-policy; set "
             "learn.correction.name: tis"
         )
 
@@ -132,9 +133,9 @@ def _devices(config: "RunConfig") -> Iterator[str]:
         learn.proximal, EwmaProximal | RevisedEwmaProximal | SnapshotProximal
     ):
         yield (
-            f"learn.devices.count is {learn.devices.count}, and learn.proximal.name is "
-            f"{learn.proximal.name}, which keeps other weights on one device; set "
-            "learn.proximal.name: recomputed, or learn.devices.count: 1"
+            f"learn.devices.count is {learn.devices.count}, but learn.proximal.name is "
+            f"{learn.proximal.name}, which supports only one device; set learn.proximal.name: "
+            "recompute, or learn.devices.count: 1"
         )
 
 
@@ -146,12 +147,12 @@ def _length(config: "RunConfig") -> Iterator[str]:
         if free < 0:
             yield (
                 f"learn.reward_shaping overlong has buffer_tokens {shaping.buffer_tokens} and "
-                f"limit_tokens {shaping.limit_tokens}, and the buffer lies before the limit; lower "
-                "the first"
+                f"limit_tokens {shaping.limit_tokens}, but the buffer must lie within the limit; "
+                "lower buffer_tokens"
             )
         elif free >= config.engine.context_tokens:
             yield (
-                f"learn.reward_shaping overlong takes something off beyond {free} tokens, and "
-                f"engine.context_tokens is {config.engine.context_tokens}, so it never would; "
-                "lower limit_tokens"
+                f"learn.reward_shaping overlong penalises more than {free} tokens, but "
+                f"engine.context_tokens is {config.engine.context_tokens}, so no trajectory is "
+                "ever penalised; lower limit_tokens"
             )

@@ -1,4 +1,4 @@
-"""A method that the user brings."""
+"""A user-supplied method."""
 
 from typing import Literal
 
@@ -8,12 +8,12 @@ from agentrl.config.section import ConfigSection
 
 
 class CustomMethod(ConfigSection):
-    """A function of yours, called with the slot's arguments and with `arguments`."""
+    """Your own function, called with the slot's arguments and `arguments`."""
 
     name: Literal["custom"] = "custom"
     function: str
-    """Import path of the function: `package.module:name`."""
+    """Import path of the function, as `package.module:name`."""
     arguments: dict[str, bool | int | float | str] = Field(
         default_factory=dict[str, bool | int | float | str]
     )
-    """Keyword arguments it gets besides."""
+    """Additional keyword arguments of the function."""

@@ -8,15 +8,16 @@ from agentrl.config.section import ConfigSection
 
 
 class DevicesSection(ConfigSection):
-    """Devices that train one model together, each in a process with a part of the weights (FSDP2).
-    Under `torchrun` its processes are taken, else the run starts them: on this machine, or with
-    `cluster.kind: ray` as actors where Ray has room."""
+    """Devices that train one model together, each in a process with a shard of the weights (FSDP2).
+    Under `torchrun` its processes are used; otherwise the run starts them: on this machine, or with
+    `cluster.kind: ray` as actors placed by Ray."""
 
     count: PositiveInt = 1
-    """One trains in the run's own process."""
+    """Number of devices; 1 trains in the run's own process."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """Backend for weights and gradients: `auto` is nccl between GPUs and gloo between CPUs."""
+    """Communication backend for weights and gradients: `auto` uses nccl between GPUs and gloo
+    between CPUs."""
     start_s: PositiveFloat = 600.0
-    """Deadline for the other processes to load the model and find each other."""
+    """Timeout for the other processes to load the model and join the process group."""
     step_s: PositiveFloat = 1800.0
-    """Longest wait of a process for the others in a training step, before the run fails."""
+    """Maximum time a process waits for the others in a training step before the run fails."""

@@ -6,8 +6,8 @@ from agentrl.config.section import ConfigSection
 
 
 class EmaSection(ConfigSection):
-    """An exponential moving average of the weights, in float32: what evaluations play and what a
-    checkpoint's `ema/` holds. Trajectories that train are sampled by the weights as they are."""
+    """Exponential moving average of the weights, in float32, used by evaluations and saved in
+    `ema/` of a checkpoint. Training trajectories are sampled with the current weights."""
 
     decay: float = Field(default=0.99, ge=0, lt=1)
-    """Share of the average that is kept at each update; 0 is the weights themselves."""
+    """Fraction of the average that is kept at each update; 0 tracks the current weights."""

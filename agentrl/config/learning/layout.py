@@ -3,5 +3,5 @@
 from typing import Literal
 
 LayoutName = Literal["padded", "packed", "tree"]
-"""`padded` gives every sequence a line of its own; `packed` puts them one after the other in one
-line; `tree` does so too, and stores what sequences begin with in common once."""
+"""`padded` puts each sequence in a row of its own; `packed` concatenates sequences in one row;
+`tree` also stores common prefixes only once."""

@@ -1,4 +1,4 @@
-"""Low-rank adapters in place of all weights."""
+"""Low-rank adapters instead of full weights."""
 
 from typing import Literal
 
@@ -8,15 +8,15 @@ from agentrl.config.section import ConfigSection
 
 
 class LoraSection(ConfigSection):
-    """LoRA: W + alpha / rank x B A, of which only A and B train; needs the `lora` extra (peft)."""
+    """LoRA: W + alpha / rank x B A, where only A and B train; requires the `lora` extra (peft)."""
 
     rank: PositiveInt = 16
-    """Rows of A, columns of B."""
+    """Rank of the adapters."""
     alpha: PositiveFloat = 32.0
-    """Over `rank`, the weight of the adapters."""
+    """Scale of the adapters, divided by `rank`."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """On what goes into A, in passes with gradient; the policy that trains is then not quite the
+    """Dropout on the input of A during training; the trained policy then differs slightly from the
     one that sampled."""
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-    """Modules that get adapters, by the last parts of their names; or every linear one but the
-    head."""
+    """Modules that get adapters, by the last parts of their names; `all-linear` means all linear
+    layers except the head."""

@@ -3,5 +3,5 @@
 from typing import Literal
 
 Precision = Literal["float32", "bfloat16"]
-"""Precision of forward and backward passes. In bfloat16 the optimiser keeps master weights,
-gradients and moments in float32, and the policy is the master weights rounded."""
+"""Precision of forward and backward passes. With bfloat16, the optimiser keeps master weights,
+gradients, and moments in float32, and the policy is the rounded master weights."""

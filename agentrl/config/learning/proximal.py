@@ -1,4 +1,4 @@
-"""The proximal slot: the policy that the clip is anchored to."""
+"""The proximal slot: the policy to which the clip is anchored."""
 
 from typing import Annotated, Literal
 
@@ -9,74 +9,77 @@ from agentrl.config.section import ConfigSection
 
 
 class RecomputedProximal(ConfigSection):
-    """The trainer's weights at batch start: one more forward pass if the batch makes several
+    """The trainer's weights at batch start; costs one more forward pass if the batch makes several
     optimiser steps."""
 
     name: Literal["recompute"] = "recompute"
 
 
 class BehaviourProximal(ConfigSection):
-    """The policy that sampled, as the engine reported it: the ratio is current over behaviour, and
-    a correction has nothing left to correct."""
+    """The policy that sampled, with log-probs as reported by the engine: the ratio is current over
+    behaviour, and no correction remains."""
 
     name: Literal["behaviour"] = "behaviour"
 
 
 class CurrentProximal(ConfigSection):
-    """The policy that is being optimised: no ratio ever leaves 1, and the correction weighs current
-    over behaviour, which makes any loss the policy gradient with importance weights."""
+    """The policy being optimised: ratios stay at 1, and the correction weight is current over
+    behaviour, which makes any loss the importance-weighted policy gradient."""
 
     name: Literal["current"] = "current"
 
 
 class LogLinearProximal(ConfigSection):
-    """Between behaviour and current in log-probs, by the age of each token; no forward pass."""
+    """Interpolation between behaviour and current in log-probs, by the age of each token; no
+    forward pass."""
 
     name: Literal["log_linear"] = "log_linear"
     lag: PositiveInt = 1
-    """Versions by which the anchor lies behind the trainer."""
+    """Number of versions by which the anchor lags behind the trainer."""
 
 
 class LinearProximal(ConfigSection):
-    """Between behaviour and current in probabilities, by the age of each token; no forward pass."""
+    """Interpolation between behaviour and current in probabilities, by the age of each token; no
+    forward pass."""
 
     name: Literal["linear"] = "linear"
     lag: PositiveInt = 1
-    """Versions by which the anchor lies behind the trainer."""
+    """Number of versions by which the anchor lags behind the trainer."""
 
 
 class EwmaProximal(ConfigSection):
-    """PPO-EWMA: a moving average of the weights over past optimiser steps, and one more forward
-    pass in each of them. With `correction: {name: floored}` it is the published loss."""
+    """PPO-EWMA: a moving average of the weights over past optimiser steps; costs one more forward
+    pass per optimiser step. With `correction: {name: floored}` it is the published loss."""
 
     name: Literal["ewma"] = "ewma"
     beta: float = Field(default=0.889, ge=0, lt=1)
-    """Decay of the average per optimiser step; a higher one keeps older weights longer."""
+    """Decay of the average per optimiser step; higher values keep older weights longer."""
     on_cpu: bool = False
-    """Keep the average, a copy of the weights in float32, in the host's memory."""
+    """Keep the average, a float32 copy of the weights, in host memory."""
 
 
 class RevisedEwmaProximal(ConfigSection):
-    """A moving average of the weights over versions, from the middle of those that sampled; one
-    more forward pass per batch."""
+    """A moving average of the weights over versions, centred on those that sampled; costs one more
+    forward pass per batch."""
 
     name: Literal["revised_ewma"] = "revised_ewma"
     window_versions: PositiveInt = 4
-    """The oldest age to expect, such as `rollout.max_staleness`; beta is window / (window + 2)."""
+    """Maximum expected age, such as `rollout.max_staleness`; beta is window / (window + 2)."""
     reset_below: float = Field(default=0.9, ge=0, le=1)
-    """Begin the average anew where a smaller share of tokens is neither clipped nor masked."""
+    """Reset the average when the fraction of tokens that are neither clipped nor masked drops below
+    this."""
     on_cpu: bool = False
-    """Keep the average, a copy of the weights in float32, in the host's memory."""
+    """Keep the average, a float32 copy of the weights, in host memory."""
 
 
 class SnapshotProximal(ConfigSection):
-    """The trainer's own log-probs under the weights that sampled each token, which are kept: one
-    more forward pass per version in a batch."""
+    """The trainer's own log-probs under the weights that sampled each token, which are stored;
+    costs one more forward pass per version in a batch."""
 
     name: Literal["snapshot"] = "snapshot"
     versions: PositiveInt = 8
-    """Most past versions that are kept, a copy of the weights each, in the host's memory; older
-    tokens get the oldest one. What no token in flight needs goes earlier."""
+    """Maximum number of stored versions, each a copy of the weights in host memory; older tokens
+    use the oldest one. Versions that no token in flight needs are dropped earlier."""
 
 
 AnyProximal = Annotated[

@@ -1,4 +1,5 @@
-"""Terms added to the policy loss whatever the method: a pull towards a reference policy."""
+"""Terms added to the policy loss of any method: a penalty on the distance from a reference
+policy."""
 
 from typing import Literal
 
@@ -8,15 +9,16 @@ from agentrl.config.section import ConfigSection
 
 
 class KlSection(ConfigSection):
-    """KL(policy || first policy of the run), estimated on the sampled tokens and added to the loss;
-    costs a frozen copy of the weights and a forward pass of it."""
+    """KL(policy || initial policy of the run), estimated on the sampled tokens and added to the
+    loss; costs a frozen copy of the weights and its forward pass."""
 
     coefficient: PositiveFloat = 1e-3
     """Weight of the estimate in the loss."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Of log(policy / reference) = d: d itself, d^2 / 2, or exp(-d) - 1 + d."""
+    """Estimator, with d = log(policy / reference): k1 is d, k2 is d^2 / 2, k3 is exp(-d) - 1 +
+    d."""
     straight_through: bool = True
-    """Keep the estimator's value and take the gradient of k2, which is the one of the reverse KL;
-    k1's own is 0 on average, and k3's pulls like a forward KL."""
+    """Use the estimator's value with the gradient of k2, which is that of the reverse KL; the
+    gradient of k1 is 0 in expectation, and that of k3 resembles a forward KL."""
     off_policy: bool = False
-    """Multiply by policy over behaviour, so that old tokens give no biased estimate either."""
+    """Multiply by policy over behaviour, so that stale tokens do not bias the estimate."""

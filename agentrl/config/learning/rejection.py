@@ -1,4 +1,4 @@
-"""The rejection slot: tokens and sequences that do not train because they are too far off."""
+"""The rejection slot: drops tokens and sequences that are too far off-policy."""
 
 from typing import Annotated, Literal
 
@@ -23,38 +23,39 @@ Statistic = Literal[
 
 
 class DivergenceRejection(ConfigSection):
-    """Keep the tokens or sequences whose proximal over behaviour is within bounds (verl)."""
+    """Keep only tokens or sequences whose ratio of proximal over behaviour is within bounds
+    (verl)."""
 
     name: Literal["divergence"] = "divergence"
     statistic: Statistic = "token_k1"
-    """Statistic that is bounded: of a token, or the sum, mean or largest of a trajectory. For k1 it
-    is the ratio itself (its product, its geometric mean); k2 and k3 are divergences, 0 where
-    nothing differs."""
+    """Statistic to bound: per token, or the sum, mean, or maximum over a trajectory. k1 is the
+    ratio itself (its product, its geometric mean); k2 and k3 are divergences, which are 0 for equal
+    policies."""
     lower: PositiveFloat | None = None
-    """Least ratio that is kept, for k1 alone; null is 1 / upper."""
+    """Minimum ratio to keep, for k1 only; null means 1 / upper."""
     upper: PositiveFloat | None = None
-    """Greatest that is kept: of the ratio for k1, of the divergence for k2 and k3. Null takes what
-    is usual: k1 0.5 to 2 for a token and a sum, 0.999 to 1.001 for a mean; k2 2 for a token and a
-    mean, 2.5 for a sum, 42.4 for the largest; k3 0.01 for a mean. There is none for other k3."""
+    """Maximum to keep: of the ratio for k1, of the divergence for k2 and k3. Null uses defaults: k1
+    0.5 to 2 for a token and a sum, 0.999 to 1.001 for a mean; k2 2 for a token and a mean, 2.5 for
+    a sum, 42.4 for a maximum; k3 0.01 for a mean. Other k3 statistics have no default."""
 
 
 class VetoRejection(ConfigSection):
-    """Drop a trajectory for a single sampled token that the trainer finds all but impossible."""
+    """Drop a trajectory if the trainer finds one of its sampled tokens nearly impossible."""
 
     name: Literal["veto"] = "veto"
     floor: float = Field(default=1e-4, gt=0, le=1)
-    """Least proximal over behaviour of any sampled token."""
+    """Minimum ratio of proximal over behaviour of any sampled token."""
 
 
 class OpsmRejection(ConfigSection):
-    """Drop the negative credit of trajectories that the policy has moved away from."""
+    """OPSM: drop the negative advantages of trajectories from which the policy has moved away."""
 
     name: Literal["opsm"] = "opsm"
     delta: NonNegativeFloat = 1e-4
-    """Greatest mean of log(anchor / current) over a trajectory, in nats per token."""
+    """Maximum mean of log(anchor / current) over a trajectory, in nats per token."""
     anchor: Literal["proximal", "behaviour"] = "proximal"
-    """Policy that the current one is compared with. In a single optimiser step the recomputed
-    proximal policy is the current one, and nothing is dropped."""
+    """Policy to compare the current one with. With a single optimiser step the recomputed proximal
+    policy equals the current one, and nothing is dropped."""
 
 
 AnyRejection = Annotated[

@@ -1,4 +1,4 @@
-"""The selection slot: which samples and tokens of a batch train, once their credit is known."""
+"""The selection slot: which samples and tokens of a batch train, given their advantages."""
 
 from typing import Annotated, Literal
 
@@ -11,20 +11,21 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class D3sSelection(ConfigSection):
-    """D3S: the trajectories of the batch whose advantages are furthest apart, and of their tokens
-    those with the most |advantage| x entropy. Nothing else is in any denominator, and the ratio of
-    a whole sequence is that of its kept tokens."""
+    """D3S: the trajectories of the batch with the most extreme advantages, and among their tokens
+    those with the highest |advantage| x entropy. Denominators count only what is kept, and the
+    ratio of a whole sequence is that of its kept tokens."""
 
     name: Literal["d3s"] = "d3s"
     samples: tuple[Share, Share] = (0.25, 1.0)
-    """Share of the trajectories that train: at the first step, and after the last of `run.steps`;
-    even steps between. Never fewer than two."""
+    """Fraction of trajectories that train, at the first step and after the last one of `run.steps`,
+    interpolated linearly; at least two."""
     tokens: tuple[Share, Share] = (0.2, 1.0)
-    """The same of the tokens of those trajectories. Never fewer than one."""
+    """Fraction of the tokens of those trajectories that train, interpolated likewise; at least
+    one."""
 
 
 class OverlongSelection(ConfigSection):
-    """DAPO's overlong filter: a trajectory that a limit cut off is in its group's baseline, and
+    """DAPO's overlong filter: a trajectory truncated by a limit counts in its group's baseline but
     does not train."""
 
     name: Literal["overlong"] = "overlong"

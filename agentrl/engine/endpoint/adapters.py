@@ -23,8 +23,8 @@ def write_adapter(weights: AdapterWeights, folder: Path) -> None:
     for name, adapter in weights.adapters.items():
         if adapter.transposed:
             raise ConfigError(
-                f"learn.lora.targets names {name}, which is no linear layer, and a server of "
-                "engine.kind endpoint takes adapters of linear layers; leave it out"
+                f"learn.lora.targets names {name}, which is not a linear layer, but servers of "
+                "engine.kind endpoint accept adapters only for linear layers; remove it"
             )
         module = f"{PREFIX}{name.removesuffix('.weight')}"
         tensors[f"{module}.lora_A.weight"] = adapter.a.detach().cpu().contiguous()
@@ -32,8 +32,8 @@ def write_adapter(weights: AdapterWeights, folder: Path) -> None:
         sizes.add((adapter.a.shape[0], adapter.scale))
     if len(sizes) != 1:
         raise ConfigError(
-            f"adapters of ranks and scales {sorted(sizes)} are to be one at a server, which takes "
-            "one rank and one scale for all; give learn.lora targets"
+            f"adapters with ranks and scales {sorted(sizes)} cannot be combined, because a server "
+            "accepts only one rank and scale for all; set learn.lora.targets so that they agree"
         )
     ((rank, scale),) = sizes
     settings = {

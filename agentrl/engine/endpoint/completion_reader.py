@@ -123,11 +123,12 @@ class CompletionReader:
         logprobs, tops = self._logprobs(choice, tokens)
         finish = choice.get("finish_reason")
         if finish in ("abort", "error"):
-            raise EndpointUnavailableError(f"the server ends it with finish_reason {finish!r}")
+            raise EndpointUnavailableError(f"the server ended it with finish_reason {finish!r}")
         if finish not in (None, "stop", "length"):
             raise ConfigError(
-                f"{self._server} ends a completion with finish_reason {finish!r}, and what ends "
-                "one is a stop token or the budget; switch off what else ends or changes them there"
+                f"{self._server} ends a completion with finish_reason {finish!r}, but only a stop "
+                "token or the token budget may end one; disable other stop conditions and "
+                "rewriting on the server"
             )
         return CompletionDelta(tokens, logprobs, tops, finish, cached)
 
@@ -157,9 +158,9 @@ class CompletionReader:
         if prompt != self._prompt:
             place = _first_difference(prompt, self._prompt)
             raise ConfigError(
-                f"{self._server} answers another prompt than it was sent, of {len(prompt)} tokens "
-                f"and not {len(self._prompt)}, different from token {place} on; switch off what "
-                "changes prompts there"
+                f"{self._server} answered a different prompt than it was sent: {len(prompt)} "
+                f"tokens instead of {len(self._prompt)}, different from token {place} on; disable "
+                "prompt rewriting on the server"
             )
         self._saw_prompt = True
 
@@ -173,7 +174,7 @@ class CompletionReader:
                 continue
             raise ConfigError(
                 f"{self._server} sampled token {token!r}, which is not in the policy's vocabulary "
-                f"of {self._vocabulary}; serve the policy's own base"
+                f"of {self._vocabulary}; serve the base model of the policy"
             )
         return tokens
 
@@ -192,8 +193,8 @@ class CompletionReader:
         for token, logprob in zip(tokens, logprobs, strict=True):
             if not -math.inf < logprob <= ROUNDING:
                 raise ConfigError(
-                    f"{self._server} gives the token {token} that it sampled a log-prob of "
-                    f"{logprob}; start it with --logprobs-mode processed_logprobs"
+                    f"{self._server} reports a log-prob of {logprob} for the sampled token "
+                    f"{token}; start it with --logprobs-mode processed_logprobs"
                 )
         return tuple(min(0.0, logprob) for logprob in logprobs), self._tops(payload, len(tokens))
 
@@ -217,9 +218,9 @@ class CompletionReader:
 
     def _lacks(self, field: str, how: str, told: object) -> ConfigError:
         return ConfigError(
-            f"{self._server} answers without {field}, {how} (it said {told!r:.100}), and training "
-            "takes tokens and log-probs as they were sampled; use a server that returns them: "
-            "vLLM's, from 0.10.2 on"
+            f"{self._server} answers without {field}, {how} (got {told!r:.100}), but training "
+            "needs tokens and log-probs exactly as sampled; use a server that returns them: vLLM "
+            "0.10.2 or later"
         )
 
 

@@ -36,12 +36,13 @@ async def await_server(client: HttpEndpointClient, settings: ServerSettings) -> 
                     continue
                 except (KeyError, TypeError) as error:
                     raise ConfigError(
-                        f"{settings.url}/models names no models ({error!r}); engine.endpoint.urls "
-                        "are those of OpenAI-compatible servers, with the version: http://H:P/v1"
+                        f"{settings.url}/models lists no models ({error!r}); engine.endpoint.urls "
+                        "must be those of OpenAI-compatible servers, including the API version: "
+                        "http://H:P/v1"
                     ) from error
     except TimeoutError as error:
         raise EngineLost(
-            f"no server answered at {settings.url} in {settings.start_s:g} s (engine.start_s)"
+            f"no server answered at {settings.url} within {settings.start_s:g} s (engine.start_s)"
         ) from error
 
 
@@ -50,14 +51,15 @@ def check_model(models: dict[str, Any], settings: ServerSettings) -> None:
     model = models.get(settings.model)
     if model is None:
         raise ConfigError(
-            f"{settings.url} serves {sorted(models)} and not engine.endpoint.model "
+            f"{settings.url} serves {sorted(models)}, but engine.endpoint.model is "
             f"{settings.model!r}; name one of them"
         )
     most = model.get("max_model_len")
     if isinstance(most, int) and most < settings.context_tokens:
         raise ConfigError(
-            f"{settings.endpoint} takes contexts of {most} tokens, and engine.context_tokens is "
-            f"{settings.context_tokens}; start it with --max-model-len {settings.context_tokens}"
+            f"{settings.endpoint} accepts contexts of up to {most} tokens, but "
+            f"engine.context_tokens is {settings.context_tokens}; start it with --max-model-len "
+            f"{settings.context_tokens}"
         )
 
 
@@ -70,8 +72,8 @@ async def check_logprobs(client: HttpEndpointClient, settings: ServerSettings) -
     gap = max(abs(a - b) for a, b in zip(drawn, scored, strict=True))
     if not gap <= FAR:
         raise ConfigError(
-            f"{settings.endpoint} gives tokens that it sampled log-probs {drawn} and scores them "
-            f"{scored}; start it with --logprobs-mode processed_logprobs, or raw_logprobs"
+            f"{settings.endpoint} reports log-probs {drawn} when it samples tokens but {scored} "
+            "when it scores them; start it with --logprobs-mode processed_logprobs, or raw_logprobs"
         )
     two = Sampling(top_k=2)
     plain = await _first(client, settings, two)
@@ -90,8 +92,8 @@ def check_sampling(sampling: Sampling, settings: ServerSettings, *, processed: b
     if processed or is_neutral(sampling) or is_greedy(sampling):
         return
     raise ConfigError(
-        f"{settings.endpoint} gives log-probs of the logits as they are, and tokens are to be "
-        f"drawn with temperature {sampling.temperature:g}, top_p {sampling.top_p:g} and top_k "
+        f"{settings.endpoint} reports log-probs of the raw logits, but tokens are sampled with "
+        f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g} and top_k "
         f"{sampling.top_k} (sampling, evaluate.temperature); start it with --logprobs-mode "
         "processed_logprobs, or set temperature 1, top_p 1, top_k 0"
     )
@@ -145,10 +147,10 @@ async def _sampled(
         raise
     except EngineError as error:
         raise ConfigError(
-            f"{error}; it was asked for {top} alternatives of a token: start it with --max-logprobs"
-            f" {top}, or ask for fewer (rollout.branching.top_logprobs)"
+            f"{error}; the request asked for {top} alternatives per token: start the server with "
+            f"--max-logprobs {top}, or request fewer (rollout.branching.top_logprobs)"
             if top > 2
-            else f"{error}; use a server that takes what vLLM's does"
+            else f"{error}; use a server that accepts the parameters of vLLM's"
         ) from error
     reading = CompletionReader(
         str(settings.endpoint),
@@ -160,7 +162,7 @@ async def _sampled(
     piece = reading.piece(answer)
     if len(piece.tokens) != max_tokens:
         raise ConfigError(
-            f"{settings.endpoint} sampled {len(piece.tokens)} tokens and was asked for "
-            f"{max_tokens}, with nothing to stop on; start it with --generation-config vllm"
+            f"{settings.endpoint} sampled {len(piece.tokens)} tokens when asked for {max_tokens} "
+            "without a stop condition; start it with --generation-config vllm"
         )
     return piece

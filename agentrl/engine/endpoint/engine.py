@@ -142,9 +142,9 @@ class CompletionsEngine(ClosingResource):
         )
         if request.entropies or request.distribution or not is_neutral(request.sampling):
             raise ValueError(
-                f"request {request.id!r} asks for entropies, a whole distribution or another "
-                "distribution than the softmax of the logits, and a server scores tokens alone; "
-                "use engine.kind: local"
+                f"request {request.id!r} asks for entropies, a full distribution, or a "
+                "distribution other than the softmax of the logits, but a server only scores "
+                "tokens; use engine.kind: local"
             )
         scores = await self._ran(request.id, RetriedCall(lambda: self._scored(request)))
         return scores or Scores(logprobs=(), version=self.version)
@@ -176,8 +176,8 @@ class CompletionsEngine(ClosingResource):
         adapted = adapted_in(weights)
         if adapted is None:
             raise ConfigError(
-                "a server of engine.kind endpoint takes adapters, and these are whole weights; set "
-                "learn.lora"
+                "a server of engine.kind endpoint accepts adapters, but these are full weights; "
+                "set learn.lora"
             )
         proof = weights.proof if isinstance(weights, CheckedWeights) else None
         async with self._loading:
@@ -220,7 +220,7 @@ class CompletionsEngine(ClosingResource):
 
     async def _ran(self, id: str, errand: RetriedCall[Any]) -> Any:
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
         self._errands[id] = errand
         try:
             return await errand.run()
@@ -273,7 +273,7 @@ class CompletionsEngine(ClosingResource):
                     return  # a stop string, which the server knows nothing of
         if flight.finish is None:
             raise EndpointUnavailableError(
-                f"the stream ended after {len(flight.tokens)} tokens, without a reason"
+                f"the stream ended after {len(flight.tokens)} tokens without a finish reason"
             )
 
     async def _scored(self, request: ScoreRequest) -> Scores:
@@ -327,7 +327,8 @@ class CompletionsEngine(ClosingResource):
                 return new
             await self._undone(new)
         raise WeightsUnproven(
-            f"{self._endpoint} has not version {version} of the weights, after {TRIES} tries: {why}"
+            f"{self._endpoint} did not load version {version} of the weights after {TRIES} tries: "
+            f"{why}"
         )
 
     async def _given(self, new: ServedVersion) -> str:
@@ -346,7 +347,7 @@ class CompletionsEngine(ClosingResource):
                 scores = await self._scores(request, new)
         except TimeoutError as error:
             raise WeightsUnproven(
-                f"{self._endpoint} has not version {new.version} of the weights: {doing} took "
+                f"{self._endpoint} did not load version {new.version} of the weights: {doing} took "
                 f"longer than {deadline_s:g} s (engine.probe.deadline_s)"
             ) from error
         return complaint(proof, scores, version=new.version) or ""
@@ -361,9 +362,9 @@ class CompletionsEngine(ClosingResource):
             if "already been loaded" in str(error):
                 return  # an answer that was lost on its way
             raise ConfigError(
-                f"{self._endpoint} does not take the adapter in {new.folder}: {error}; start it "
-                "with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and --max-lora-rank of at "
-                "least learn.lora.rank, where it can read engine.endpoint.adapters"
+                f"{self._endpoint} rejects the adapter in {new.folder}: {error}; start it with "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and --max-lora-rank of at least "
+                "learn.lora.rank, on a machine that can read engine.endpoint.adapters"
             ) from error
 
     async def _found_again(
@@ -377,11 +378,11 @@ class CompletionsEngine(ClosingResource):
             if self._held is held and held.losses == losses:
                 if why := await self._given(held):
                     raise WeightsUnproven(
-                        f"{self._endpoint} forgot version {held.version} of the weights, and when "
-                        f"it is given them again: {why}"
+                        f"{self._endpoint} lost version {held.version} of the weights, and loading "
+                        f"it again failed: {why}"
                     )
                 held.losses += 1
-        forgotten = f"it takes version {held.version} of the weights and forgets it: {error}"
+        forgotten = f"it loads version {held.version} of the weights and loses it again: {error}"
         await patience.wait(EndpointUnavailableError(forgotten), of=self._endpoint)
 
     async def _undone(self, new: ServedVersion) -> None:

@@ -55,9 +55,9 @@ class EndpointRequest:
             last = self.tokens[-1] if self.tokens else None
             raise ConfigError(
                 f"{server} ended a completion with {piece.finish!r} after {len(self.tokens)} of "
-                f"{self.max_tokens} tokens, the last of them {last}, which is none of the stop "
-                f"tokens {sorted(self.request.stop_token_ids)}; start it with --generation-config "
-                "vllm and without limits of its own"
+                f"{self.max_tokens} tokens, but the last token, {last}, is none of the stop tokens "
+                f"{sorted(self.request.stop_token_ids)}; start it with --generation-config vllm "
+                "and without limits of its own"
             )
 
     def _finish(self, decode: Decode | None) -> FinishReason | None:

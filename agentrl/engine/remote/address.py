@@ -41,7 +41,7 @@ class EngineConnection:
 
     async def said(self) -> str:
         """Return nothing: what it writes is where it runs."""
-        return "nothing that is seen from here"
+        return "nothing that is visible from here"
 
     async def close(self) -> None:
         """Let the connection go; the engine stays."""
@@ -84,7 +84,7 @@ class AddressEngine(EngineReplica):
             wait_s = self._not_before_s - now_s()
             if now_s() + wait_s > until_s:
                 raise EngineError(
-                    f"the engine at {self._address} is away; it is tried again in {wait_s:.1f} s"
+                    f"the engine at {self._address} is unreachable; next attempt in {wait_s:.1f} s"
                 )
             await asyncio.sleep(max(0.0, wait_s))
             try:
@@ -125,8 +125,8 @@ def read_key(file: Path | None) -> bytes:
     """
     if file is None:
         raise ConfigError(
-            "engine.key_file is not set: both sides prove that they have the same key, of "
-            f"{LEAST_KEY_BYTES} bytes or more; `openssl rand -hex 32 > FILE` makes one"
+            "engine.key_file is not set, but both sides must prove that they have the same key of "
+            f"at least {LEAST_KEY_BYTES} bytes; create one with `openssl rand -hex 32 > FILE`"
         )
     try:
         key = file.read_bytes().strip()
@@ -134,7 +134,7 @@ def read_key(file: Path | None) -> bytes:
         raise ConfigError(f"engine.key_file {file} cannot be read: {error}") from error
     if len(key) < LEAST_KEY_BYTES:
         raise ConfigError(
-            f"engine.key_file {file} holds {len(key)} bytes; a key that nobody guesses has "
-            f"{LEAST_KEY_BYTES} or more: `openssl rand -hex 32 > {file}` makes one"
+            f"engine.key_file {file} holds {len(key)} bytes, but a secure key needs at least "
+            f"{LEAST_KEY_BYTES}; create one with `openssl rand -hex 32 > {file}`"
         )
     return key

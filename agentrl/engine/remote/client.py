@@ -57,12 +57,14 @@ async def connect(
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise ConfigError(f"an engine's address is host:port, got {address!r}")
+        raise ConfigError(f"an engine address has the form host:port, got {address!r}")
     try:
         async with asyncio.timeout(start_s):
             reader, writer = await asyncio.open_connection(host, int(port))
     except (OSError, TimeoutError) as error:
-        raise EngineError(f"no engine answers at {address} ({error!r}); is it started?") from error
+        raise EngineError(
+            f"no engine answers at {address} ({error!r}); check that it is started"
+        ) from error
     return await RemoteEngine.over(
         reader,
         writer,
@@ -129,14 +131,14 @@ class RemoteEngine(ClosingResource):
                 hello = await read_greeting(reader)
                 if hello.head.get("hello") != PROTOCOL:
                     raise ConfigError(
-                        f"{name} speaks protocol {hello.head.get('hello')!r}, and this agentrl "
-                        f"{PROTOCOL}; use the same version on both sides"
+                        f"{name} speaks protocol {hello.head.get('hello')!r}, but this agentrl "
+                        f"speaks {PROTOCOL}; use the same version on both sides"
                     )
                 write_frame(writer, EngineFrame({"proof": proof(key, hello.head["nonce"])}))
                 ready = await read_greeting(reader)
         except TimeoutError as error:
             writer.close()
-            raise EngineError(f"{name} was not ready in {start_s:g} s") from error
+            raise EngineError(f"{name} was not ready within {start_s:g} s") from error
         except (FrameStreamClosed, ConfigError, OSError) as error:
             writer.close()
             if isinstance(error, ConfigError):
@@ -144,7 +146,7 @@ class RemoteEngine(ClosingResource):
             raise EngineError(f"{name} is gone: {error}") from error
         if why := ready.head.get("refused"):
             writer.close()
-            raise ConfigError(f"{name} refuses us: {why}")
+            raise ConfigError(f"{name} refused the connection: {why}")
         return cls(
             reader,
             writer,
@@ -281,7 +283,7 @@ class RemoteEngine(ClosingResource):
             self._closing = True
             _, silent = await asyncio.wait(waiting, timeout=CLOSE_S)
             for answer in silent:
-                answer.set_exception(EngineLost(f"{self._name} was closed, and did not answer"))
+                answer.set_exception(EngineLost(f"{self._name} was closed before it answered"))
         self._closing = True
         self._fail(f"{self._name} was closed")
         for task in self._tasks:
@@ -296,7 +298,7 @@ class RemoteEngine(ClosingResource):
 
     def _number_of(self, id: str) -> int:
         if id in self._ids:
-            raise ValueError(f"request {id!r} is in flight already; give each its own id")
+            raise ValueError(f"request {id!r} is already in flight; give each request its own id")
         self._ids[id] = next(self._numbers)
         return self._ids[id]
 
@@ -335,7 +337,7 @@ class RemoteEngine(ClosingResource):
 
     async def _ask(self, number: int, frame: EngineFrame) -> EngineFrame:
         if not self.is_open:
-            raise self._kind(self._broken or f"{self._name} is closed; make a new one")
+            raise self._kind(self._broken or f"{self._name} is closed; create a new one")
         answer: asyncio.Future[EngineFrame] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
@@ -377,7 +379,7 @@ class RemoteEngine(ClosingResource):
         while self._broken is None:
             silent_s = loop.time() - self._heard_s
             if silent_s > self._silence_s:
-                self._break(f"{self._name} has said nothing for {silent_s:.0f} s")
+                self._break(f"{self._name} sent nothing for {silent_s:.0f} s")
                 return
             write_frame(self._writer, EngineFrame({"call": "ping", "n": next(self._numbers)}))
             await asyncio.sleep(period_s)
@@ -390,7 +392,7 @@ class RemoteEngine(ClosingResource):
 
     def _fail(self, why: str) -> None:
         if self._broken is None:
-            self._broken = f"{why}; make a new one"
+            self._broken = f"{why}; create a new one"
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(self._kind(why))

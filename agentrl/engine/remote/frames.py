@@ -68,10 +68,12 @@ async def read_frame(
     try:
         head, body = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
         if head > limits.text_bytes or (max_body_bytes is not None and body > max_body_bytes):
-            raise FrameStreamClosed(f"a frame of {head} and {body} bytes is beyond all bounds")
+            raise FrameStreamClosed(
+                f"a frame with a head of {head} and a body of {body} bytes exceeds the limits"
+            )
         header = read_json(await reader.readexactly(head), limits)
         if not isinstance(header, dict):
-            raise FrameStreamClosed(f"a frame must hold an object, got {header!r:.80}")
+            raise FrameStreamClosed(f"a frame must contain a JSON object, got {header!r:.80}")
         return EngineFrame(cast("dict[str, Any]", header), await reader.readexactly(body))
     except (asyncio.IncompleteReadError, OSError, ValueError) as error:
         raise FrameStreamClosed(f"the connection ended ({type(error).__name__})") from error

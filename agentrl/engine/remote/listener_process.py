@@ -53,7 +53,7 @@ class ListeningProcess:
                 async with asyncio.timeout(start_s):
                     port = (await read_greeting(reader)).head["port"]
             except TimeoutError as error:
-                why = f"the engine in process {process.pid} was not ready in {start_s:g} s"
+                why = f"the engine in process {process.pid} was not ready within {start_s:g} s"
                 raise await why_not(process, log, why) from error
             except FrameStreamClosed as error:
                 why = f"the engine in process {process.pid} is gone: {error}"

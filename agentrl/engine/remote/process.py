@@ -160,8 +160,8 @@ async def spawn(
         )
     except OSError as error:
         raise ConfigError(
-            f"the engine's interpreter {python} cannot be started: {error}; name another one as "
-            "engine.python"
+            f"the engine's interpreter {python} cannot be started: {error}; set engine.python to "
+            "another one"
         ) from error
 
 
@@ -200,8 +200,8 @@ async def why_not(
     if process.returncode == CONFIG_ERROR:
         return ConfigError(output.rpartition(CONFIG_MARK)[2])
     if ended and process.returncode == -signal.SIGKILL:
-        return EngineLost(f"{why}; it was killed, for memory perhaps")
-    return EngineError(f"{why}; it wrote: {output}")
+        return EngineLost(f"{why}; it was killed, possibly for lack of memory")
+    return EngineError(f"{why}; its output: {output}")
 
 
 def tail(log: IO[bytes]) -> str:

@@ -245,7 +245,7 @@ class EngineReplica(ClosingResource):
     async def _ready(self) -> EngineBackend:
         """Return a live server of the engine, starting one where there is none."""
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
         if (served := self._alive()) is not None:
             return served
         if self._starting is None or self._starting.done():
@@ -256,11 +256,11 @@ class EngineReplica(ClosingResource):
     async def _start(self) -> EngineBackend:
         if self._served is not None:
             if self._restarts_left == 0:
-                ended = "failed over its weights" if self._is_given_up() else "died"
+                ended = "failed to load its weights" if self._is_given_up() else "died"
                 raise EngineError(
-                    f"the engine's {self._served.name} has {ended}, as those before it, and is not "
-                    "replaced any more (engine.max_restarts); look at what ends it, memory "
-                    f"perhaps. It wrote: {await self._served.said()}"
+                    f"the engine's {self._served.name} has {ended} and is not restarted any more "
+                    "(engine.max_restarts); check why, for example a lack of memory. Its output: "
+                    f"{await self._served.said()}"
                 )
             self._restarts_left -= 1
             dead, self._served, self._condemned = self._served, None, None

@@ -215,7 +215,7 @@ class _Connection:
         write_frame(self._writer, EngineFrame({"hello": PROTOCOL, "nonce": nonce}))
         greeting = await self._read(HELLO_S, read_greeting)
         if not is_proof(greeting.head.get("proof"), self._server.key, nonce):
-            write_frame(self._writer, EngineFrame({"refused": "the key is another one"}))
+            write_frame(self._writer, EngineFrame({"refused": "the key does not match"}))
             raise FrameStreamClosed("a client without the key")
         scores = isinstance(self._engine, ScoringEngine)
         write_frame(self._writer, EngineFrame({"scores": scores, **self._state()}))
@@ -229,7 +229,7 @@ class _Connection:
             async with asyncio.timeout(within_s):
                 return await read(self._reader)
         except TimeoutError as error:
-            raise FrameStreamClosed(f"nothing was said in {within_s:g} s") from error
+            raise FrameStreamClosed(f"nothing was received within {within_s:g} s") from error
 
     async def _answer(
         self, number: int, do: Callable[[EngineFrame], Awaitable[EngineFrame]], frame: EngineFrame
@@ -289,8 +289,8 @@ class _Connection:
             self._pieces.clear()
         if at != len(self._pieces) or at + len(frame.body) > size:
             raise ValueError(
-                f"{len(frame.body)} bytes of weights for place {at} of {size}, and "
-                f"{len(self._pieces)} are here; send them in order, from the first"
+                f"{len(frame.body)} bytes of weights arrived for position {at} of {size}, but "
+                f"{len(self._pieces)} are expected next; send them in order, from the first"
             )
         self._pieces += frame.body
         return EngineFrame({})
@@ -329,7 +329,7 @@ class _Connection:
         if (name := frame.head.get("received")) is not None:
             received, self._received = self._received, None
             if received is None or received.name != name:
-                raise ValueError(f"no weights have come in {name!r}; send them before")
+                raise ValueError(f"no weights named {name!r} have arrived; send them first")
             return received.file
         if (path := frame.head["path"]) is not None:
             return Path(path)

@@ -13,7 +13,7 @@ def listening_place(text: str) -> tuple[str, int]:
     """Return the host and port of `HOST:PORT`; `ConfigError` for anything else."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) >= 2**16:
-        raise ConfigError(f"--listen is {text!r}, wanted HOST:PORT such as 127.0.0.1:7440")
+        raise ConfigError(f"--listen is {text!r}, expected HOST:PORT such as 127.0.0.1:7440")
     return host, int(port)
 
 
@@ -41,7 +41,7 @@ async def serve_until_told(
             bound = await server.listen(host, port)
         except OSError as error:
             raise ConfigError(
-                f"nobody can listen at {host}:{port}: {error}; choose another --listen"
+                f"cannot listen on {host}:{port}: {error}; choose another --listen"
             ) from error
         ready(f"{host}:{bound}")
         await stop_event.wait()

@@ -64,7 +64,7 @@ async def take(
         move = next_move(verdict, tries=tries)
         if move == "keep":
             return
-        unproven = f"the engine in {served.name} has not version {new.version} of the weights"
+        unproven = f"the engine in {served.name} did not load version {new.version} of the weights"
         if move == "replace":
             raise WeightsUnproven(f"{unproven}, after {tries} tries: {why}")
         if good is not None:
@@ -72,7 +72,7 @@ async def take(
             verdict, again = await _tried(served, good, good.proof, deadline_s=proof.deadline_s)
             if verdict != "proven":
                 raise WeightsUnproven(
-                    f"{unproven}: {why}; nor does it go back to version {good.version}: {again}"
+                    f"{unproven}: {why}; it cannot return to version {good.version} either: {again}"
                 )
 
 

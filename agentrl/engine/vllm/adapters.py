@@ -31,7 +31,7 @@ def arguments(model: str, rank: int) -> dict[str, Any]:
     """
     if rank > RANKS[-1]:
         raise ConfigError(
-            f"learn.lora.rank is {rank}, and vLLM's own adapters go up to {RANKS[-1]}; set "
+            f"learn.lora.rank is {rank}, but vLLM supports adapters of rank up to {RANKS[-1]}; set "
             "engine.vllm.adapters to merged"
         )
     return {
@@ -81,8 +81,8 @@ def put(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     places = _places(manager)
     if homeless := sorted(layers.keys() - places):
         raise ConfigError(
-            f"vLLM has no place for the adapter of {homeless[0]} ({len(homeless)} in all), only "
-            "for linear layers of the language model; choose other learn.lora.targets, or set "
+            "vLLM supports adapters only for linear layers of the language model, not for "
+            f"{homeless[0]} ({len(homeless)} in all); choose other learn.lora.targets, or set "
             "engine.vllm.adapters to merged"
         )
     manager.remove_adapter(NUMBER)

@@ -53,9 +53,9 @@ class VllmCore:
             )
         except ImportError as error:
             raise ConfigError(
-                f"engine.kind is vllm, and vLLM cannot be imported ({error}); "
-                f"{install_command('vllm')} on a machine with a GPU, or see docs/vllm.md "
-                "for its CPU build"
+                f"engine.kind is vllm, but vLLM cannot be imported ({error}); "
+                f"{install_command('vllm')} on a machine with a GPU, or see docs/vllm.md for its "
+                "CPU build"
             ) from error
         self.images = _ready_to_see(str(settings.model), images)
         """Image processor; None where the model takes no images."""
@@ -67,8 +67,8 @@ class VllmCore:
         self._sampler = _sampler_of(settings)
         if rank and self.images is not None:
             raise ConfigError(
-                "engine.vllm.adapters is native, and the policy sees: nobody has shown yet that "
-                "vLLM computes adapters right beside images; set it to merged"
+                "engine.vllm.adapters is native and the policy is a vision-language model, a "
+                "combination that has not been verified with vLLM; set it to merged"
             )
         cpu = not torch.cuda.is_available()
         arguments: dict[str, Any] = {
@@ -97,7 +97,7 @@ class VllmCore:
         try:
             self._engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"vLLM does not take its arguments {arguments}: {error}") from error
+            raise ConfigError(f"vLLM rejects its arguments {arguments}: {error}") from error
         config: Any = self._engine.model_config
         self.vocabulary = int(config.get_vocab_size())
         self._context_tokens = settings.context_tokens
@@ -223,8 +223,8 @@ def _ready_to_see(model: str, images: ImageProcessor | None) -> ImageProcessor |
         return images
     if hasattr(config, "vision_config"):
         raise ConfigError(
-            f"the model {model!r} is a {arch}, which sees, and engine.kind vllm can show images "
-            f"only to {', '.join(vision.MODELS)}; use one of these, or engine.kind: local"
+            f"the model {model!r} is a {arch}, which takes images, but engine.kind vllm supports "
+            f"images only for {', '.join(vision.MODELS)}; use one of these, or engine.kind: local"
         )
     return None
 

@@ -180,7 +180,7 @@ class VllmEngine(ClosingResource):
         reason = complaint(proof, flight.reply.result(), version=self._version)
         if reason is not None:
             raise WeightsUnproven(
-                f"vLLM was given version {self._version} of the weights and computes something "
+                f"vLLM was given version {self._version} of the weights but computes something "
                 f"else: {reason}"
             )
 
@@ -258,7 +258,7 @@ class VllmEngine(ClosingResource):
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         if self._thread is None:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     # --- ends -------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class VllmEngine(ClosingResource):
         self._gone.append(name)
 
     def _break(self, error: AgentrlError) -> None:
-        self._broken = EngineError(f"{error}; the engine is broken, make a new one")
+        self._broken = EngineError(f"{error}; the engine is broken, create a new one")
         self._broken.__cause__ = error
         for name, flight in list(self._flights.items()):
             self._forget(name)
@@ -295,7 +295,7 @@ class VllmEngine(ClosingResource):
         if self._broken is not None:
             raise self._broken
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
 
     async def _prepare(self, request: GenerateRequest | ScoreRequest) -> bool:
         """Cut up the images of a request; return False for one that was ended meanwhile."""

@@ -109,8 +109,8 @@ class LogitsSampler:
         """
         if not all(engine.collective_rpc(scores.watch, args=(lambda: self.version,))):
             raise ConfigError(
-                "engine.vllm.sampler is agentrl, and this vLLM computes with another model runner "
-                "than the one that can be asked for scores; set engine.vllm.sampler: vllm"
+                "engine.vllm.sampler is agentrl, but this vLLM uses a model runner that cannot "
+                "report scores; set engine.vllm.sampler: vllm"
             )
 
     def prompt_of(self, flight: AnyFlight) -> list[int]:
@@ -138,9 +138,9 @@ class LogitsSampler:
         if isinstance(flight, InflightScoreRequest):
             if not flight.is_done:
                 raise EngineError(
-                    f"request {flight.request.id!r}: vLLM is done with it, and "
-                    f"{len(flight.logprobs)} of {len(flight.request.token_ids)} tokens are "
-                    "scored; its model runner did not show all that it computed"
+                    f"request {flight.request.id!r}: vLLM finished it with only "
+                    f"{len(flight.logprobs)} of {len(flight.request.token_ids)} tokens scored; its "
+                    "model runner did not expose all logits"
                 )
             yield ScoredRequest(name)
             return
@@ -150,8 +150,8 @@ class LogitsSampler:
         sampled = output.outputs[0].token_ids
         if pick is None or not sampled or sampled[-1] != pick.token:
             raise EngineError(
-                f"request {flight.request.id!r}: vLLM says token {list(sampled)[-1:]} came "
-                f"next, and {pick} was drawn; its sampler did not do as it was told"
+                f"request {flight.request.id!r}: vLLM reports token {list(sampled)[-1:]} next, but "
+                f"{pick} was sampled; its sampler ignored the processed logits"
             )
         yield SampledStep(name, pick, output.num_cached_tokens or 0)
 

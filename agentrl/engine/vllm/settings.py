@@ -44,7 +44,7 @@ class VllmSettings:
         for name in ONE:
             if (value := self.options.get(name, 1)) != 1:
                 raise ConfigError(
-                    f"engine.vllm.options.{name} is {value!r}: vLLM would compute in processes of "
-                    "its own, where new weights cannot be put; leave it out, and set "
-                    "engine.processes to have several engines"
+                    f"engine.vllm.options.{name} is {value!r}: vLLM would run in processes of its "
+                    "own, whose weights cannot be updated; remove it, and set engine.processes to "
+                    "run several engines"
                 )

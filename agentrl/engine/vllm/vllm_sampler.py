@@ -58,21 +58,22 @@ class VllmSampler:
             untold = request.entropies or request.distribution or request.sampling != Sampling()
             if untold:
                 raise ValueError(
-                    f"request {request.id!r} asks for entropies, a whole distribution or another "
-                    "distribution than the softmax of the logits, and vLLM itself scores tokens "
-                    "alone; set engine.vllm.sampler: agentrl"
+                    f"request {request.id!r} asks for entropies, a full distribution, or a "
+                    "distribution other than the softmax of the logits, but vLLM's own sampler "
+                    "only scores tokens; set engine.vllm.sampler: agentrl"
                 )
             return
         if request.entropies:
             raise ValueError(
                 f"request {request.id!r} asks for entropies, which vLLM's own sampler does not "
-                "tell; set engine.vllm.sampler: agentrl"
+                "report; set engine.vllm.sampler: agentrl"
             )
         temperature, (least, most) = request.sampling.temperature, TEMPERATURES
         if temperature and not least <= temperature <= most:
             raise ValueError(
-                f"request {request.id!r} asks for temperature {temperature:g}, and vLLM's own "
-                f"sampler takes 0 and {least:g} to {most:g}; set engine.vllm.sampler: agentrl"
+                f"request {request.id!r} asks for temperature {temperature:g}, but vLLM's own "
+                f"sampler accepts only 0 and {least:g} to {most:g}; set engine.vllm.sampler: "
+                "agentrl"
             )
 
     def engine_arguments(self, settings: VllmSettings, *, cpu: bool) -> dict[str, Any]:
@@ -87,9 +88,9 @@ class VllmSampler:
         tokens, context_tokens = settings.prefill_tokens, settings.context_tokens
         if tokens is not None and tokens < context_tokens:
             raise ConfigError(
-                f"engine.vllm.prefill_tokens is {tokens} and engine.context_tokens "
-                f"{context_tokens}: on a CPU, vLLM's own sampler takes whole prompts; leave "
-                "prefill_tokens out, or set engine.vllm.sampler: agentrl"
+                f"engine.vllm.prefill_tokens is {tokens} and engine.context_tokens is "
+                f"{context_tokens}: on a CPU, vLLM's own sampler only processes whole prompts; "
+                "remove prefill_tokens, or set engine.vllm.sampler: agentrl"
             )
         whole = {"enable_chunked_prefill": False}
         return {**arguments, **whole, "max_num_batched_tokens": tokens or max(context_tokens, 2048)}

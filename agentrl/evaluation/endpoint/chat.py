@@ -59,7 +59,7 @@ class EndpointChat:
                 calls.append(tool_call)
             else:
                 malformed.append(
-                    f"Malformed tool call: the arguments of {name:.200} are no JSON object: "
+                    f"Malformed tool call: the arguments of {name:.200} are not a JSON object: "
                     f"{wrong}: {arguments!r:.200}"
                 )
         if len(tool_calls) > CALLS_MAX:
@@ -73,10 +73,10 @@ def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
     Raises `KeyError`, `TypeError` or `AttributeError` for what is no message of the protocol.
     """
     if not isinstance(message.get("content") or "", str):
-        raise TypeError("the content is no text")
+        raise TypeError("the content is not text")
     for call in message.get("tool_calls") or ():
         if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
-            raise TypeError("a call's name or id is no text")
+            raise TypeError("the name or id of a call is not text")
     fields = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
     return _bytes([_Line({"role": "assistant", **fields})])
 

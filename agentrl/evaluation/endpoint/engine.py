@@ -57,10 +57,12 @@ class EndpointEngine(ClosingResource):
         what every request would be refused for: a wrong key, a wrong model.
         """
         if request.id in self._flights:
-            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+            raise ValueError(
+                f"request {request.id!r} is already in flight; give each request its own id"
+            )
         await self._resumed.wait()
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
         task = asyncio.create_task(self._turn(request), name="agentrl-endpoint-turn")
         self._flights[request.id] = task
         try:
@@ -93,9 +95,9 @@ class EndpointEngine(ClosingResource):
         """Raise `ConfigError`: nobody can load weights there."""
         del weights, version
         raise ConfigError(
-            f"{self._endpoint} takes no weights and returns neither token ids nor log-probs, so "
-            "nothing of it can train; train with engine.kind local or vllm, or with endpoint, "
-            "which asks a server for token ids"
+            f"{self._endpoint} accepts no weights and returns neither token ids nor log-probs, so "
+            "its completions cannot be trained on; train with engine.kind local or vllm, or with "
+            "endpoint, which requests token ids from a server"
         )
 
     async def close(self) -> None:
@@ -117,11 +119,11 @@ class EndpointEngine(ClosingResource):
             tokens = turn_bytes(choice["message"])
             finish = choice.get("finish_reason")
         except (AttributeError, KeyError, IndexError, TypeError) as error:
-            raise EngineError(f"{self._endpoint} answered no message: {answer!r:.300}") from error
+            raise EngineError(f"{self._endpoint} returned no message: {answer!r:.300}") from error
         if finish == "content_filter":
             raise EngineError(
-                f"{self._endpoint} withheld a turn (finish_reason content_filter), which is no "
-                "answer of the model; switch the filter off there, or leave the task out"
+                f"{self._endpoint} withheld a turn (finish_reason content_filter), which is not an "
+                "answer of the model; disable the filter on the server, or remove the task"
             )
         cut = finish == "length"
         return Completion(

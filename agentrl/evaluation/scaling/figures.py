@@ -89,10 +89,10 @@ def _costs(solutions: Sequence[TaskSolution]) -> dict[str, float]:
     costs = {
         "attempts per task": fmean(len(one.solved.attempts) for one in solutions),
         "tokens per task": tokens,
-        "of them notes, votes and plans": fmean(one.asked_tokens for one in solutions),
+        "of which notes, votes, and plans": fmean(one.asked_tokens for one in solutions),
     }
     if (once := fmean(every)) > 0:
-        costs["times one attempt"] = tokens / once
+        costs["relative to one attempt"] = tokens / once
     if any(one.money for one in solutions):
-        costs["money per task"] = fmean(one.money for one in solutions)
+        costs["cost per task"] = fmean(one.money for one in solutions)
     return costs

@@ -139,7 +139,7 @@ class PolicyAgent:
         room = most - len(prompt)
         if room <= 0:
             raise ConfigError(
-                f"a question about task {self.task.id} has {len(prompt)} tokens, and "
+                f"a question about task {self.task.id} has {len(prompt)} tokens, but "
                 f"engine.context_tokens is {most}; raise it, or lower "
                 "evaluate.scaling.transcript_chars or evaluate.scaling.note_tokens"
             )

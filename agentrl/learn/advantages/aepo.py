@@ -53,7 +53,7 @@ def _entropies(sample: TrainingSample) -> Float[ndarray, " tokens"]:
     if sample.entropies is None:
         raise ValueError(
             f"task {sample.task_id!r} sample {sample.sample} has no entropies; a method that wraps "
-            'this one says that it needs them: @needs("entropies")'
+            'this one must declare that it needs them: @needs("entropies")'
         )
     return sample.entropies[sample.mask]
 

@@ -102,8 +102,8 @@ def _over_steps(
         return np.zeros(len(mask))
     if sample.values is None:
         raise LearnError(
-            f"task {sample.task_id!r} sample {sample.sample} has no values, and GAE is made of "
-            "them; set learn.critic"
+            f"task {sample.task_id!r} sample {sample.sample} has no values, which GAE requires; "
+            "set learn.critic"
         )
     rewards, values = token_rewards(sample, paid=paid)[mask], sample.values[mask]
     final_value = sample.final_value if sample.truncated else 0.0

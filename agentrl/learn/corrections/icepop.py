@@ -27,8 +27,8 @@ def icepop(
 def _bind(section: MaskedCorrection) -> AnyCorrectionFunction:
     if section.low > section.high:
         raise ConfigError(
-            f"learn.correction.low is {section.low} and learn.correction.high is {section.high}: "
-            "no weight lies between them; lower the first"
+            f"learn.correction.low is {section.low} and learn.correction.high is {section.high}, "
+            "so no weight lies between them; lower the first"
         )
     weigh = partial(icepop, level=section.level, low=section.low, high=section.high)
     return normalised(weigh, level=section.level) if section.normalise else weigh

@@ -43,8 +43,8 @@ def _uncorrected(section: NoCorrection) -> CorrectionFunction:
 def _truncated(section: TruncatedCorrection) -> AnyCorrectionFunction:
     if section.floor > section.cap:
         raise ConfigError(
-            f"learn.correction.floor is {section.floor} and learn.correction.cap is {section.cap}: "
-            "no weight lies between them; lower the first"
+            f"learn.correction.floor is {section.floor} and learn.correction.cap is {section.cap}, "
+            "so no weight lies between them; lower the first"
         )
     weigh = partial(truncated, level=section.level, cap=section.cap, floor=section.floor)
     return normalised(weigh, level=section.level) if section.normalise else weigh

@@ -47,7 +47,7 @@ class AncestorMask:
     ) -> "AncestorMask":
         """Return the ancestry of a line; see `ModelInputs` for what describes it."""
         if len(ends) != 1:
-            raise ValueError(f"{len(ends)} lines share prefixes; put their sequences in one line")
+            raise ValueError(f"{len(ends)} rows share prefixes; put their sequences in one row")
         depth, last = positions[0].cpu().numpy(), ends[0].cpu().numpy()
         # A chain breaks where the next place is no child; a node, where their subtrees differ.
         breaks = np.flatnonzero(np.diff(depth) != 1) + 1

@@ -189,8 +189,8 @@ def _refuse_what_changes_scores(module: torch.nn.Module, options: dict[str, Any]
     for name in ("softcap", "s_aux", "position_bias"):
         if options.get(name) is not None:
             raise ConfigError(
-                f"{type(module).__name__} changes attention by {name}, which no line of shared "
-                "prefixes can follow; set learn.layout: padded"
+                f"{type(module).__name__} modifies attention with {name}, which rows with shared "
+                "prefixes do not support; set learn.layout: padded"
             )
 
 

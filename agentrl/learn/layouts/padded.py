@@ -111,6 +111,6 @@ def check_length(tokens: int, *, limit_tokens: int) -> None:
     """Raise `ConfigError` for a sequence that no forward pass may hold."""
     if tokens > limit_tokens:
         raise ConfigError(
-            f"a sequence needs {tokens} tokens in one forward pass, and "
+            f"a sequence needs {tokens} tokens in one forward pass, but "
             f"micro_batch_tokens={limit_tokens} allows fewer; set it to at least {tokens}"
         )

@@ -50,13 +50,13 @@ def check_layout(
         together = _logprobs(model, probes, layout)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{type(model).__name__} cannot read sequences that share a line: {error}; "
-            f"set {key}: padded"
+            f"{type(model).__name__} cannot process several sequences in one row: {error}; set "
+            f"{key}: padded"
         ) from error
     tolerance = TOLERANCES.get(model.dtype, ROUGH)
     if not torch.allclose(alone, together, rtol=tolerance, atol=tolerance):
         raise ConfigError(
-            f"{type(model).__name__} gives other log-probs to sequences that share a line, by "
+            f"{type(model).__name__} changes the log-probs of sequences in one row by "
             f"{float((alone - together).abs().max()):.2g} nats; set {key}: padded"
         )
 

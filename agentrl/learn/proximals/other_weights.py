@@ -39,8 +39,8 @@ def anchor_of(
         case _:
             if extra_needs := sorted(needs & ELSEWHERE):
                 raise ConfigError(
-                    f"a method of learn needs {', '.join(extra_needs)}, and learn.proximal is "
-                    f"{section.name}, which keeps none; choose ewma, revised_ewma or snapshot"
+                    f"a method of learn needs {', '.join(extra_needs)}, which learn.proximal "
+                    f"{section.name} does not keep; choose ewma, revised_ewma or snapshot"
                 )
             return ProximalWeights()
 

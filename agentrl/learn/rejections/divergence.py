@@ -76,23 +76,21 @@ def _bind(section: DivergenceRejection) -> RejectionFunction:
     name, lower, upper = section.statistic, section.lower, section.upper
     if upper is None:
         if name not in USUAL:
-            raise ConfigError(
-                f"learn.rejection upper is null, and no value is usual for {name}; set it"
-            )
+            raise ConfigError(f"learn.rejection upper is null, but {name} has no default; set it")
         usual, upper = USUAL[name]
         lower = usual if lower is None else lower
     if not name.endswith("k1"):
         if lower is not None:
             raise ConfigError(
-                f"learn.rejection lower is {lower}, and {name} is bounded from above only: it is 0 "
-                "where nothing differs; leave lower out"
+                f"learn.rejection lower is {lower}, but {name} is bounded only from above, because "
+                "it is 0 for equal policies; remove lower"
             )
         return partial(within, name=name, lower=0.0, upper=upper)
     lower = 1 / upper if lower is None else lower
     if lower > upper:
         raise ConfigError(
-            f"learn.rejection lower is {lower} and upper is {upper}: no ratio of {name} lies "
-            "between them, and everything would be dropped; a single bound must be at least 1"
+            f"learn.rejection lower is {lower} and upper is {upper}, so no ratio of {name} lies "
+            "between them and everything would be dropped; a single bound must be at least 1"
         )
     return partial(within, name=name, lower=lower, upper=upper)
 

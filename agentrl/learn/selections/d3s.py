@@ -106,7 +106,7 @@ def _scores(row: CreditedSample) -> Float[ndarray, " trained"]:
     if sample.entropies is None:
         raise ValueError(
             f"task {sample.task_id!r} sample {sample.sample} has no entropies; a selection that "
-            'wraps this one says that it needs them: @needs("entropies")'
+            'wraps this one must declare that it needs them: @needs("entropies")'
         )
     credit = np.abs(row.advantages[sample.mask])
     if sample.weights is not None:

@@ -29,7 +29,7 @@ def rounds(costs: Sequence[int], *, ranks: int) -> tuple[tuple[int | None, ...],
     work so far.
     """
     if ranks < 1:
-        raise ValueError(f"{ranks} ranks can compute nothing; there is at least one")
+        raise ValueError(f"cannot balance over {ranks} ranks; there must be at least one")
     order = sorted(range(len(costs)), key=lambda i: (-costs[i], i))
     loads = [0] * ranks
     schedule: list[tuple[int | None, ...]] = []

@@ -58,7 +58,7 @@ def _of_shards(
 
     A collective: every rank goes through all of it.
     """
-    assert value.placements == (Shard(0),), f"{value.placements}: FSDP divides rows"
+    assert value.placements == (Shard(0),), f"{value.placements}: FSDP shards only rows"
     size = group.size()
     # As `torch.chunk` divides rows: all have as many, but for the last ones.
     share = -(-value.shape[0] // size) * (value.numel() // max(1, value.shape[0]))

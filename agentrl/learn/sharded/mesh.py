@@ -94,9 +94,9 @@ class MeshRanks(TrainerRanks):
         digests = self._gathered(digest())
         if len(set(digests)) > 1:
             raise LearnError(
-                f"{what} is not the same on all {self.size} ranks: a method of yours draws random "
-                "numbers, or depends on the process; let it depend on its arguments alone, or set "
-                "learn.devices.count to 1"
+                f"{what} is not the same on all {self.size} ranks: one of your methods draws "
+                "random numbers or depends on the process; make it depend only on its arguments, "
+                "or set learn.devices.count to 1"
             )
 
     def broadcast(self, value: T | None) -> T:

@@ -71,7 +71,7 @@ class LocalRankLink:
                 if (code := member.process.poll()) is not None:
                     return (
                         f"rank {member.rank} of the trainer, process {member.process.pid}, has "
-                        f"ended ({_ending(code)}) and wrote: {member.said}"
+                        f"ended ({_ending(code)}). Its output: {member.said}"
                     )
             if time.monotonic() > deadline:
                 return None
@@ -117,8 +117,8 @@ class _Member:
             raise reply
         if reply != READY:
             raise LearnError(
-                f"rank {self.rank} of the trainer was not ready in time (learn.devices.start_s); "
-                f"it wrote: {self.said}"
+                f"rank {self.rank} of the trainer was not ready in time (learn.devices.start_s). "
+                f"Its output: {self.said}"
             )
 
     @property

@@ -87,7 +87,7 @@ def blaming(link: RankLink) -> Generator[None]:
         if why is None:
             raise
         raise LearnError(
-            f"{why}; the others cannot go on without it. The run stops: the same command with "
-            "--resume goes on from its newest checkpoint, with as many devices as the config "
-            "then says"
+            f"{why}; the other ranks cannot continue without it. The run stops; run the same "
+            "command with --resume to continue from its newest checkpoint, with the number of "
+            "devices in the config"
         ) from error

@@ -66,7 +66,7 @@ def device_of(config: RunConfig, local_rank: int) -> str:
         return kind
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
-            f"learn.devices.count asks for {local_rank + 1} GPUs on this machine, which has "
+            f"learn.devices.count needs {local_rank + 1} GPUs on this machine, but it has "
             f"{torch.cuda.device_count()}; lower it, or set policy.device: cpu"
         )
     return f"cuda:{local_rank}"
@@ -79,8 +79,8 @@ def join(config: RunConfig, store: Store, *, rank: int, size: int, device: str) 
     """
     if dist.is_initialized():
         raise ConfigError(
-            "this process has a torch.distributed process group already, and the trainer makes its "
-            "own; destroy it first, or set learn.devices.count to 1"
+            "this process already has a torch.distributed process group, but the trainer creates "
+            "its own; destroy it first, or set learn.devices.count to 1"
         )
     section = config.learn.devices
     kind = device.partition(":")[0]

@@ -55,7 +55,7 @@ class TorchrunRankLink:
 
     def blame(self) -> str | None:
         """Return that one of them broke off: which one, torchrun knows."""
-        return "another process of torchrun has ended, see what torchrun writes"
+        return "another torchrun process has ended; see the output of torchrun"
 
     def close(self) -> None:
         """End the other processes. Idempotent."""
@@ -97,8 +97,8 @@ def awaited_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
         setup = RankSpec(**read_json(_awaited(store, SETUP)))
     except (JsonLimitError, TypeError) as error:
         raise LearnError(
-            f"the store of torchrun's processes says no setup under {SETUP!r} ({error}); another "
-            "program writes to it: give torchrun a --rdzv-endpoint of its own"
+            f"the store of the torchrun processes has no setup under {SETUP!r} ({error}), because "
+            "another program writes to it: give torchrun a --rdzv-endpoint of its own"
         ) from error
     return setup.of(rank=launch.rank, local_rank=launch.local_rank)
 

@@ -49,9 +49,12 @@ def _opened(image: Image) -> "PIL.Image.Image":
 
     data = image.data
     if len(data) > MAX_BYTES:
-        raise EnvError(f"{_said(image)} are over the limit of {MAX_BYTES}; return a smaller one")
+        raise EnvError(f"{_said(image)} exceed the limit of {MAX_BYTES}; return a smaller image")
     if data.startswith(b"\xff\xd8") and (scans := data.count(_SCAN)) > MAX_SCANS:
-        raise EnvError(f"{_said(image)} have {scans} scans, and {MAX_SCANS} are the limit")
+        raise EnvError(
+            f"{_said(image)} have {scans} scans, but the limit is {MAX_SCANS}; return an image "
+            "with fewer"
+        )
     if (size := _canvas(data)) is not None:
         _check_size(image, size)
     with blame(EnvError, _said(image)):
@@ -59,7 +62,9 @@ def _opened(image: Image) -> "PIL.Image.Image":
             picture = PIL.Image.open(io.BytesIO(data), formats=FORMATS)
         except PIL.UnidentifiedImageError as error:
             formats = ", ".join(FORMATS)
-            raise EnvError(f"{_said(image)} are no image that is read here ({formats})") from error
+            raise EnvError(
+                f"{_said(image)} are not an image in a supported format ({formats})"
+            ) from error
     _check_size(image, picture.size)
     return picture
 
@@ -75,10 +80,10 @@ def _check_size(image: Image, size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
         raise EnvError(
-            f"{_said(image)} hold {width} x {height} pixels, and {MAX_PIXELS} are the limit; "
-            "return a smaller picture"
+            f"{_said(image)} have {width} x {height} pixels, but the limit is {MAX_PIXELS}; return "
+            "a smaller image"
         )
 
 
 def _said(image: Image) -> str:
-    return f"{len(image.data)} bytes that are said to be {image.media_type[:40]}"
+    return f"{len(image.data)} bytes declared as {image.media_type[:40]}"

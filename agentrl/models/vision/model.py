@@ -52,8 +52,8 @@ class SequenceImages:
         """Return an image as the tower reads it; `ConfigError` where nobody can cut it up."""
         if self.processor is None:
             raise ConfigError(
-                "there is an image to be read, and no image processor; give the trainer or the "
-                "warm start the processor of the model's folder (`images=`)"
+                "there is an image to process but no image processor; give the trainer or the warm "
+                "start the processor of the model's folder (`images=`)"
             )
         return self.processor.patches(span.image)
 

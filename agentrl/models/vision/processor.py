@@ -91,8 +91,9 @@ class ImageProcessor:
             processor, "merge_size", 0
         ):
             raise ConfigError(
-                f"{type(processor).__name__} is no image processor of the Qwen-VL family, whose "
-                "images are plain grids of patches; use a model of Qwen2-VL, Qwen2.5-VL or Qwen3-VL"
+                f"{type(processor).__name__} is not an image processor of the Qwen-VL family, "
+                "whose images are plain grids of patches; use a Qwen2-VL, Qwen2.5-VL or Qwen3-VL "
+                "model"
             )
         self.token_id = token_id
         self._processor = processor
@@ -142,14 +143,14 @@ class ImageProcessor:
             # Two images side by side would be one to what counts their positions.
             if span.start <= end or span.stop > len(token_ids) or span.stop - span.start != count:
                 raise ValueError(
-                    f"an image of {count} tokens is said to be at {span.start} to {span.stop} of "
-                    f"{len(token_ids)} tokens, what comes before it ending at {end}; there must be "
-                    "text before an image, and between two of them"
+                    f"an image of {count} tokens is declared at tokens {span.start} to "
+                    f"{span.stop} of {len(token_ids)}, after a previous span that ends at {end}; "
+                    "put text before each image and between two images"
                 )
             if any(token != self.token_id for token in token_ids[span.start : span.stop]):
                 raise ValueError(
-                    f"the tokens from {span.start} to {span.stop} are not all {self.token_id}, "
-                    "which stands for an image"
+                    f"the tokens from {span.start} to {span.stop} are not all the image "
+                    f"placeholder {self.token_id}"
                 )
             end = span.stop
 
@@ -184,7 +185,7 @@ def _check_pillow(why: str) -> None:
         import PIL.Image  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError as error:
         raise ConfigError(
-            f"{why}, and images are read with Pillow, which is not installed: "
+            f"{why}, and reading images requires Pillow, which is not installed: "
             f"{install_command('vision')}"
         ) from error
 
@@ -203,7 +204,7 @@ def load_processor(path: str | Path, *, token_id: int) -> ImageProcessor:
         processor = kind.from_pretrained(path, backend="pil")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"policy.path={str(path)!r} is a vision-language model without an image processor that "
-            f"can be read: {error}; copy preprocessor_config.json from the model's folder"
+            f"policy.path={str(path)!r} is a vision-language model whose image processor cannot be "
+            f"read: {error}; copy preprocessor_config.json from the model's folder"
         ) from error
     return ImageProcessor(processor, token_id=token_id)

@@ -33,7 +33,7 @@ class AepoRule:
         if not 0 < self.base <= 1:
             raise ValueError(f"base must be within (0, 1], got {self.base}")
         if self.penalty < 0:
-            raise ValueError(f"penalty must be 0 (off) or more, got {self.penalty}")
+            raise ValueError(f"penalty must be at least 0 (0 disables it), got {self.penalty}")
 
     def chance(self, rise: float, streak: int) -> BranchChance:
         """Return `clip(1 - base / f + weight * rise)`, 0 where `f` is 0."""

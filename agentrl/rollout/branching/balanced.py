@@ -71,7 +71,7 @@ class EntropyBalancedTopology:
 
     def __post_init__(self) -> None:
         if self.beam < 1:
-            raise ValueError(f"beam must be at least 1, got {self.beam}; 1 never branches")
+            raise ValueError(f"beam must be at least 1, got {self.beam}; 1 disables branching")
 
     def start(
         self, task_id: str, *, seed: int

@@ -357,7 +357,9 @@ class BranchingTopology(RolloutTopology):
             instead = growing.fork_failed(seated.start)
             if not instead:
                 del group.seated[sample]
-                why = "its world could not be copied, and the tree's tokens are used up"
+                why = (
+                    "its environment could not be forked, and the token budget of the tree is spent"
+                )
                 return Leaf(node=None, outcome=Failed("cancelled", why), sample=sample)
             seated.start, *others = instead
             group.pending += others

@@ -22,10 +22,12 @@ class BranchBudget:
         if self.leaves < 1:
             raise ValueError(f"a task needs at least one leaf, got {self.leaves}")
         if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"a budget of {self.tokens} tokens starts nothing; None sets no bound")
+            raise ValueError(
+                f"a budget of {self.tokens} tokens allows no trajectory; use None for no limit"
+            )
         if self.retries < 0 or (self.path_branches is not None and self.path_branches < 0):
             raise ValueError(
-                f"retries and path_branches must be 0 or more, got {self.retries} and "
+                f"retries and path_branches must be at least 0, got {self.retries} and "
                 f"{self.path_branches}"
             )
 

@@ -119,21 +119,23 @@ def _outcome(decision: BranchDecision) -> str:
             names = ", ".join(name_of(child.path) for child in decision.children)
             return f"branched into {names}"
         case "draw":
-            return "did not branch, the draw was not below the chance"
+            return "did not branch: the random draw was not below the probability"
         case "threshold":
-            return "did not branch, the score is not above the threshold"
+            return "did not branch: the score is not above the threshold"
         case "budget":
-            return "did not branch, the budget is used up"
+            return "did not branch: the budget is spent"
         case "path":
-            return "did not branch, the path has all the branches it may have"
+            return "did not branch: the path has reached its maximum number of branches"
         case "opening":
             return "began"
         case "alone":
-            return "did not branch, pre-monitoring runs the first trajectory alone"
+            return "did not branch: pre-monitoring runs the first trajectory alone"
         case "unmeasured":
-            return "did not branch, the engine reported no log-probs"
+            return "did not branch: the engine reported no log-probs"
         case "fixed":
-            return "kept for a later branch" if decision.keep else "did not branch, none is due"
+            return (
+                "kept for a later branch" if decision.keep else "did not branch: no branch is due"
+            )
 
 
 def _signal(decision: BranchDecision) -> str:
@@ -144,8 +146,8 @@ def _signal(decision: BranchDecision) -> str:
     if decision.rise is None or decision.first is None:
         return f"signal {probe.value:.3f}, {between}"
     return (
-        f"signal {probe.value:.3f}, {between}, rise {decision.rise:+.3f} over the "
-        f"{decision.first:.3f} it began with"
+        f"signal {probe.value:.3f}, {between}, {decision.rise:+.3f} relative to "
+        f"{decision.first:.3f} at the start"
     )
 
 
@@ -153,7 +155,7 @@ def _chance(decision: BranchDecision) -> str:
     chance = decision.chance
     if chance is None:
         return ""
-    penalty = f", penalty leaves {chance.factor:.2f} after {decision.streak} branches in a row"
+    penalty = f", penalty factor {chance.factor:.2f} after {decision.streak} consecutive branches"
     penalty = penalty if decision.streak else ""
     if chance.score is None:
         return f"chance {chance.value:.3f}{penalty}"

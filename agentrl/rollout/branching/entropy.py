@@ -75,8 +75,8 @@ class EntropySignal:
     def __post_init__(self) -> None:
         if self.vocabulary < 2:
             raise ValueError(
-                f"a signal over a vocabulary of {self.vocabulary} tokens says nothing; give the "
-                "size of the policy's vocabulary"
+                f"a signal over a vocabulary of {self.vocabulary} tokens carries no information; "
+                "give the size of the policy's vocabulary"
             )
         if self.tokens < 1 or self.top_k < 1:
             raise ValueError(
@@ -122,14 +122,14 @@ def bounds(
     """
     if not logprobs or len(logprobs) > vocabulary:
         raise ValueError(
-            f"{len(logprobs)} log-probs of a vocabulary of {vocabulary} tokens; pass those of the "
-            "most likely ones, at least one"
+            f"{len(logprobs)} log-probs of a vocabulary of {vocabulary} tokens; pass at least one, "
+            "of the most likely tokens"
         )
     probs = [math.exp(x) for x in logprobs]
     mass = math.fsum(probs)
     if not mass <= 1 + _ROUNDING:
         raise ValueError(
-            f"the reported log-probs add up to a probability of {mass:g}; pass log-probs of one "
+            f"the reported log-probs sum to a probability of {mass:g}; pass log-probs of one "
             "distribution, in nats"
         )
     reported = math.fsum(_part(p) for p in probs)

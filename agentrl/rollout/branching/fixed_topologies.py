@@ -41,8 +41,8 @@ class FanOutTopology:
     def __post_init__(self) -> None:
         if self.width < 1 or any(turn < 1 for turn in self.turns):
             raise ValueError(
-                f"a fan-out has a width of at least 1 and turns from 1 on (turn 0 has no tool "
-                f"result before it), got width={self.width} and turns={self.turns}"
+                "a fan-out needs width >= 1 and turns >= 1 (turn 0 has no tool result before it), "
+                f"got width={self.width} and turns={self.turns}"
             )
 
     def start(self, task_id: str, *, seed: int) -> tuple[TreeState, tuple[PlannedRollout, ...]]:

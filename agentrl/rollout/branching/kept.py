@@ -92,7 +92,9 @@ def from_note(said: Mapping[str, Any]) -> Note:
     """Return the note of `as_note`'s values. Raises `ValueError` for anything else."""
     ((name, value),) = said.items()
     if name not in _KINDS:
-        raise ValueError(f"a note says {name!r}, and the notes of a tree say {sorted(_KINDS)}")
+        raise ValueError(
+            f"a note has kind {name!r}, but the notes of a tree have the kinds {sorted(_KINDS)}"
+        )
     try:
         return _KINDS[name].validate_python(value)
     except ValidationError as error:
@@ -122,7 +124,7 @@ class RestoredTree:
         """Return the tree of a group with notes. Raises `ValueError` for notes of another kind."""
         first, *rest = (from_note(note.said) for note in group.notes)
         if not isinstance(first, TreeOpenedNote):
-            raise ValueError(f"group {group.number} has notes and does not say what it grows by")
+            raise ValueError(f"group {group.number} has notes but does not state its topology")
         tree = cls(grows=first, tries=group.paths)
         samples = {one.id: one.sample for one in group.paths}
         tree.starts = {one.id: _branch(one.why) for one in group.paths if one.why}
@@ -141,7 +143,7 @@ class RestoredTree:
                 case PathEnded() | PathReopened():
                     tree.events.append(content)
                 case _:
-                    raise ValueError(f"group {group.number} has a note out of place: {content}")
+                    raise ValueError(f"group {group.number} has a note out of order: {content}")
         return tree
 
     def latest(self, sample: int) -> tuple[PlannedRollout | None, bool]:
@@ -197,5 +199,5 @@ def _branch(why: Mapping[str, Any]) -> PlannedRollout:
     """Return the start that a branch's own record says it plays."""
     note = from_note(why.get("plays") or {})
     if not isinstance(note, TreeRolloutNote):
-        raise ValueError(f"a branch does not say what it plays: {why}")
+        raise ValueError(f"a branch does not state its rollout: {why}")
     return note.start

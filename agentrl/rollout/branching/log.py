@@ -91,16 +91,16 @@ def read_log(folder: Path) -> Iterator[Logged]:
     path = folder / FILE
     if not path.exists():
         raise ConfigError(
-            f"{path}: no such file; {folder} holds no run with rollout.branching that has "
-            "completed a group"
+            f"{path}: no such file; {folder} has no run with rollout.branching that has completed "
+            "a group"
         )
     for number, text in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
         try:
             yield _LOGGED.validate_json(text)
         except ValidationError as error:
             raise ConfigError(
-                f"{path}:{number} is no decision and no group ({error.error_count()} problems); "
-                "the file was changed by hand or the disk is faulty: delete this line"
+                f"{path}:{number} is neither a decision nor a group ({error.error_count()} "
+                "problems); the file was edited or the disk is faulty: delete this line"
             ) from error
 
 

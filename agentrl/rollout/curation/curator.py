@@ -124,9 +124,9 @@ class CuratedTaskSource:
             self._stream.skip(max(0, state.position - self._stream.position))
         elif ids := sorted(state.drawn.keys() - self._tasks.keys()):
             raise ConfigError(
-                f"the saved run has drawn task {ids[0]!r}, and {len(ids)} of its tasks are no "
-                "longer among the environment's; resume with the env.id, env.kwargs and "
-                "env.task_limit that it began with"
+                f"the saved run has drawn task {ids[0]!r}, but {len(ids)} of its tasks are no "
+                "longer in the environment; resume with the original env.id, env.kwargs and "
+                "env.task_limit"
             )
 
     def take(
@@ -153,6 +153,6 @@ class CuratedTaskSource:
             )
         if len(self._tasks) > CATALOGUE:
             raise ConfigError(
-                f"curation.sampler.name chooses among known tasks, and the environment has more "
+                "curation.sampler.name needs a known set of tasks, but the environment has more "
                 f"than {CATALOGUE}; set env.task_limit, or curation.sampler.name: stream"
             )

@@ -55,7 +55,7 @@ class DynamicSamplingFilter:
     @property
     def ways_out(self) -> str:
         """Remedies when too few groups teach something, as the end of a sentence."""
-        ways = "raise curation.filter.max_refills or choose tasks nearer to what the policy can do"
+        ways = "raise curation.filter.max_refills or choose tasks closer to the policy's ability"
         return ways if self.short == "train" else f"{ways}, or set curation.filter.short: train"
 
 

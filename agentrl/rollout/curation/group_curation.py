@@ -307,8 +307,8 @@ class GroupCuration:
 
     def _nothing_to_learn(self, rule: DynamicSamplingFilter) -> NothingToLearn:
         return NothingToLearn(
-            f"step {self.curator.state.steps} dropped {self._dropped} groups that can teach "
-            f"nothing, and wants {self.wanted} that can; {rule.ways_out}"
+            f"step {self.curator.state.steps} dropped {self._dropped} groups that cannot train and "
+            f"still needs {self.wanted} that can; {rule.ways_out}"
         )
 
     def _as_it_trains(

@@ -24,8 +24,8 @@ class BalancedRollouts:
     def __post_init__(self) -> None:
         if self.most < 2:
             raise ConfigError(
-                f"curation.members.most is {self.most}; a success and a failure are two, so it "
-                "must be at least 2"
+                f"curation.members.most is {self.most}, but a success and a failure are two "
+                "trajectories; set it to at least 2"
             )
 
     def chosen(self, group: GroupOutcome, *, seed: int, success_above: float) -> frozenset[int]:

@@ -28,8 +28,8 @@ class RolloutSummary:
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
             raise ValueError(
-                f"sample {self.sample}: its reward is {self.reward}, and a reward must be a finite "
-                "number; mend the environment's reward"
+                f"sample {self.sample}: its reward is {self.reward}, but a reward must be a finite "
+                "number; fix the environment's reward"
             )
 
 

@@ -66,7 +66,7 @@ def curation_of(keys: Mapping[str, Any]) -> CurationRules:
     """
     names = [field.name for field in fields(CurationRules)]
     if wrong := sorted(keys.keys() - {*names}):
-        raise ConfigError(f"curation.{wrong[0]} is no key; the keys are {', '.join(names)}")
+        raise ConfigError(f"curation.{wrong[0]} is not a key; the keys are {', '.join(names)}")
     return CurationRules(
         **{key: _bound(key, keys[key]) if key in SLOTS else keys[key] for key in keys}
     )
@@ -77,17 +77,17 @@ def _bound(slot: str, keys: Mapping[str, Any]) -> Any:
     name = knobs.pop("name", None)
     if name not in SLOTS[slot]:
         raise ConfigError(
-            f"curation.{slot}.name is {name!r}; it can be {', '.join(map(repr, SLOTS[slot]))}"
+            f"curation.{slot}.name is {name!r}; choose one of {', '.join(map(repr, SLOTS[slot]))}"
         )
     method = SLOTS[slot][name]
     if method is None:
         if knobs:
-            raise ConfigError(f"curation.{slot} ({name}) has no keys; take out {sorted(knobs)}")
+            raise ConfigError(f"curation.{slot} ({name}) has no keys; remove {sorted(knobs)}")
         return None
     try:
         return method(**knobs)
     except TypeError as error:
-        raise ConfigError(f"curation.{slot} ({name}): {error}; take that key out") from error
+        raise ConfigError(f"curation.{slot} ({name}): {error}; remove that key") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,36 +119,36 @@ def _caps_turns(rules: CurationRules) -> bool:
 CONFLICTS: tuple[CurationConflict, ...] = (
     CurationConflict(
         lambda r, a: r.sampler is not None and a.tasks is None,
-        "curation.sampler.name chooses among known tasks, and nothing says that the stream of "
-        "tasks ends; set env.task_limit, or curation.sampler.name: stream",
+        "curation.sampler.name needs a known set of tasks, but the stream of tasks may be endless; "
+        "set env.task_limit, or curation.sampler.name: stream",
     ),
     CurationConflict(
         lambda r, a: r.sampler is not None and a.tasks is not None and a.tasks < a.tasks_per_step,
-        "curation.sampler.name draws no task twice in a step, and rollout.tasks_per_step is more "
-        "than there are tasks; lower rollout.tasks_per_step, raise env.task_limit, or set "
+        "curation.sampler.name draws no task twice in a step, but rollout.tasks_per_step exceeds "
+        "the number of tasks; lower rollout.tasks_per_step, raise env.task_limit, or set "
         "curation.sampler.name: stream",
     ),
     CurationConflict(
         lambda r, a: r.sampler is None and r.revisit_every is not None,
-        "curation.revisit_every is for samplers that may leave tasks out, and "
-        "curation.sampler.name: stream leaves out none; take one of them out",
+        "curation.revisit_every applies to samplers that may skip tasks, but "
+        "curation.sampler.name: stream skips none; remove one of the two",
     ),
     CurationConflict(
         lambda r, a: isinstance(r.allocation, DartAllocator) and a.tasks is None,
-        "curation.allocation.name: dart learns from earlier trajectories of the same task, and in "
-        "an endless stream no task comes back; where it ends, set env.task_limit, or "
+        "curation.allocation.name: dart learns from earlier trajectories of the same task, but in "
+        "an endless stream no task recurs; set env.task_limit if the stream is finite, or "
         "curation.allocation.name: fixed",
     ),
     CurationConflict(
         lambda r, a: r.pool is not None and a.tasks is None,
-        "curation.pool.name: success lends earlier trajectories of the same task, and in an "
-        "endless stream no task comes back; where it ends, set env.task_limit, or "
+        "curation.pool.name: success reuses earlier trajectories of the same task, but in an "
+        "endless stream no task recurs; set env.task_limit if the stream is finite, or "
         "curation.pool.name: none",
     ),
     CurationConflict(
         lambda r, a: r.filter is not None and a.group_size < 2,
-        "curation.filter.name: dapo keeps groups whose rewards differ, and with "
-        "rollout.group_size: 1 there is nothing to differ from; raise rollout.group_size, or set "
+        "curation.filter.name: dapo keeps groups whose rewards differ, but with "
+        "rollout.group_size: 1 there is nothing to compare; raise rollout.group_size, or set "
         "curation.filter.name: none",
     ),
     CurationConflict(
@@ -158,7 +158,7 @@ CONFLICTS: tuple[CurationConflict, ...] = (
     ),
     CurationConflict(
         lambda r, a: r.pool is not None and a.group_size < 2,
-        "curation.pool.name: success puts one trajectory into a group beside the others, and with "
+        "curation.pool.name: success adds one trajectory to the others of a group, but with "
         "rollout.group_size: 1 there are no others; raise rollout.group_size, or set "
         "curation.pool.name: none",
     ),
@@ -168,7 +168,7 @@ CONFLICTS: tuple[CurationConflict, ...] = (
             and a.max_age is not None
             and (r.pool.max_age is None or r.pool.max_age > a.max_age)
         ),
-        "curation.pool.max_age lends tokens that rollout.max_age keeps from training; set "
+        "curation.pool.max_age allows tokens that rollout.max_age excludes from training; set "
         "curation.pool.max_age to at most rollout.max_age",
     ),
     CurationConflict(
@@ -184,16 +184,16 @@ CONFLICTS: tuple[CurationConflict, ...] = (
         lambda r, a: (
             r.success_above != 0 and r.pool is None and r.members is None and not _caps_turns(r)
         ),
-        "curation.success_above says what a success is to the pool, to curation.members and to "
-        "DART's turn caps, and none of them is there; leave it out, or set curation.pool.name: "
+        "curation.success_above defines a success for the pool, for curation.members and for "
+        "DART's turn limits, but none of them is set; remove it, or set curation.pool.name: "
         "success or curation.allocation.name: dart",
     ),
     CurationConflict(
         lambda r, a: (
             isinstance(r.allocation, DartAllocator) and r.allocation.minimum > a.group_size
         ),
-        "curation.allocation.minimum is above rollout.group_size, which is the most a task gets; "
-        "lower curation.allocation.minimum",
+        "curation.allocation.minimum is above rollout.group_size, the maximum number of "
+        "trajectories per task; lower curation.allocation.minimum",
     ),
     CurationConflict(
         lambda r, a: (
@@ -201,16 +201,16 @@ CONFLICTS: tuple[CurationConflict, ...] = (
             and r.filter is not None
             and max(r.allocation.minimum, 2) < r.filter.min_valid <= a.group_size
         ),
-        "curation.filter.min_valid is above what curation.allocation.name: dart leaves of a nearly "
-        "solved task, whose groups would never be kept; lower curation.filter.min_valid, or raise "
-        "curation.allocation.minimum to it",
+        "curation.filter.min_valid is above the number of trajectories that "
+        "curation.allocation.name: dart gives a nearly solved task, whose groups would never be "
+        "kept; lower curation.filter.min_valid, or raise curation.allocation.minimum to it",
     ),
     CurationConflict(
         lambda r, a: (
             isinstance(r.allocation, DarsAllocator)
             and r.allocation.limit(a.group_size) <= a.group_size
         ),
-        "curation.allocation.max_trajectories leaves a second phase nothing beyond "
+        "curation.allocation.max_trajectories leaves no trajectories for a second phase beyond "
         "rollout.group_size; raise curation.allocation.max_trajectories, or set "
         "curation.allocation.name: fixed",
     ),

@@ -28,7 +28,7 @@ def decode(kind: type[S], data: Any) -> S:
         raise _refused(kind, f"{where}: {first['msg']}") from error
     # Keys that the dataclass does not know are ignored by the validation, and would be lost here.
     if encode(state) != data:
-        raise _refused(kind, "its keys are not those of this version")
+        raise _refused(kind, "its keys do not match this version")
     return state
 
 

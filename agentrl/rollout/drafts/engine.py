@@ -42,8 +42,9 @@ class DraftReuseSettings:
     def __post_init__(self) -> None:
         if self.residual and not self.rule.is_exact:
             raise ValueError(
-                f"residual draws need a leniency of at most 1 and a scale of at least 1, got "
-                f"{self.rule.leniency} and {self.rule.scale}; lower the leniency or leave them out"
+                "residual sampling needs a leniency of at most 1 and a scale of at least 1, got "
+                f"{self.rule.leniency} and {self.rule.scale}; change them, or remove them to use "
+                "the defaults"
             )
 
 

@@ -91,7 +91,8 @@ class ReplayingEnv:
     async def fork(self) -> Self:
         """Raise: trajectories that reuse drafts do not branch."""
         raise ForkUnsupported(
-            "a world that answers from memory has no copy; set rollout.drafts to null to branch"
+            "an environment that replays recorded answers cannot be forked; set rollout.drafts to "
+            "null to branch"
         )
 
     async def close(self) -> None:
@@ -116,7 +117,7 @@ class ReplayingEnv:
         except ReplayMismatch as error:
             self._on_mismatch()
             raise EnvError(
-                f"{error}; rollout.drafts.reuse: trust takes such answers as they were, so set it "
-                "to verify"
+                f"{error}; rollout.drafts.reuse: trust relies on recorded answers, so set it to "
+                "verify"
             ) from error
         self._runs = True

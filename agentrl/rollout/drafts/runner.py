@@ -46,7 +46,7 @@ class DraftingRunner:
     def __post_init__(self) -> None:
         if not isinstance(self.rollouts.engine, ScoringEngine):
             raise ConfigError(
-                f"rollout.drafts is set and the engine, a {type(self.rollouts.engine).__name__}, "
+                f"rollout.drafts is set, but the engine, a {type(self.rollouts.engine).__name__}, "
                 "cannot score tokens; set rollout.drafts to null, or use an engine with `score`"
             )
 

@@ -34,9 +34,9 @@ class AcceptanceRule:
 
     def __post_init__(self) -> None:
         if not self.leniency >= 0:
-            raise ValueError(f"leniency must be 0 or more, got {self.leniency}")
+            raise ValueError(f"leniency must be at least 0, got {self.leniency}")
         if not (self.scale > 0 and math.isfinite(self.scale)):
-            raise ValueError(f"scale must be more than 0 and finite, got {self.scale}")
+            raise ValueError(f"scale must be finite and greater than 0, got {self.scale}")
         if not 0 <= self.floor <= 1:
             raise ValueError(f"floor must be within [0, 1], got {self.floor}")
 
@@ -107,8 +107,8 @@ def settlement(
     """
     if not rule.is_exact:
         raise ValueError(
-            f"leniency {rule.leniency} and scale {rule.scale} let tokens stand more often than "
-            "p / q, and nothing is left to draw from; use a leniency of at most 1, a scale of at "
+            f"leniency {rule.leniency} and scale {rule.scale} accept tokens more often than p / q, "
+            "which leaves no residual distribution; use a leniency of at most 1 and a scale of at "
             "least 1"
         )
     p = np.exp(np.asarray(current, dtype=np.float64))

@@ -106,9 +106,9 @@ class OutcomeRates:
 
     def _say(self, kind: FailureKind, outcome: Outcome) -> str:
         count, attempts = self._failures[kind], len(self._latest)
-        last = f"; the last one: {outcome.error}" if isinstance(outcome, Failed) else ""
+        last = f"; the latest one: {outcome.error}" if isinstance(outcome, Failed) else ""
         return (
             f"{count} of the latest {attempts} attempts ({count / attempts:.1%}) failed with "
-            f"{kind!r}, and rollout.alarms.{kind} tolerates "
-            f"{self._alarms.thresholds[kind]:.1%}{last}; mend the cause, or raise that threshold"
+            f"{kind!r}, but rollout.alarms.{kind} tolerates "
+            f"{self._alarms.thresholds[kind]:.1%}{last}; fix the cause, or raise that threshold"
         )

@@ -103,6 +103,6 @@ def too_old(member: QueuedRollout) -> Failed:
     """Return the failure of a trajectory that its age bound has stopped too often."""
     return Failed(
         "stale",
-        f"begun at version {member.born} and too old to train, after {member.restarts} restarts; "
+        f"started at version {member.born} and too old to train after {member.restarts} restarts; "
         "raise rollout.max_start_lag or rollout.max_age, or choose rollout.when_old: mask",
     )

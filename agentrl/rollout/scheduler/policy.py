@@ -66,25 +66,26 @@ class SchedulerPolicy:
                 _at_least(name, bound, 0)
         if self.over_provision < 1:
             raise ValueError(
-                f"over_provision must be 1 or more, got {self.over_provision}; with less a step "
+                f"over_provision must be at least 1, got {self.over_provision}; with less, a step "
                 "could never be filled"
             )
         if self.rolling and self.mode != "async":
             raise ValueError(
-                f"rolling is true and mode={self.mode}, in which nothing is sampled while weights "
-                "are loaded; choose mode=async"
+                f"rolling is true, but with mode={self.mode} nothing is sampled during a weight "
+                "update; choose mode=async"
             )
         ahead = self.staleness if self.mode == "async" else 0
         if self.backlog > ahead:
             raise ValueError(
-                f"backlog={self.backlog} is more than is begun ahead of the trainer: {ahead}, by "
-                f"mode={self.mode}, max_staleness={self.max_staleness}, "
+                f"backlog={self.backlog} exceeds the {ahead} batches that are started ahead of the "
+                f"trainer with mode={self.mode}, max_staleness={self.max_staleness}, "
                 f"max_start_lag={self.max_start_lag}, max_age={self.max_age} and "
-                f"when_old={self.when_old}; no batch would ever come"
+                f"when_old={self.when_old}; no batch would ever be ready"
             )
         if self.min_valid > self.group_size:
             raise ValueError(
-                f"min_valid={self.min_valid} is more than a group has: group_size={self.group_size}"
+                f"min_valid={self.min_valid} is more than the size of a group: "
+                f"group_size={self.group_size}"
             )
 
     @property
@@ -219,4 +220,4 @@ def _nothing_moves(state: SchedulerCounts, policy: SchedulerPolicy) -> bool:
 
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise ValueError(f"{name} must be {least} or more, got {value}")
+        raise ValueError(f"{name} must be at least {least}, got {value}")

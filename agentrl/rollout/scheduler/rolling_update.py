@@ -51,9 +51,9 @@ class RollingUpdate:
         """
         if not isinstance(engine, RollingEngine):
             raise ConfigError(
-                f"engine.rolling is true, and a {type(engine).__name__} is one engine: there is no "
-                "other that could go on sampling; set engine.processes to 2 or more, or name "
-                "several engine.addresses"
+                f"engine.rolling is true, but a {type(engine).__name__} is a single engine: no "
+                "other engine could keep sampling during an update; set engine.processes to 2 or "
+                "more, or name several engine.addresses"
             )
         self._engine = engine
         self._load_s = load_s
@@ -90,7 +90,7 @@ class RollingUpdate:
         began = now_s()
         try:
             async with BlockDeadline(
-                self._load_s, f"rolling version {version} through the engines"
+                self._load_s, f"updating the engines to version {version} one by one"
             ):
                 await self._engine.roll(prepared, version)
         except Exception as error:

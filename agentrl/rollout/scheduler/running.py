@@ -85,8 +85,8 @@ def end_overdue(
             run.cancel(now_s)
         elif now_s - run.told_s > deadlines.grace_s:
             raise SchedulerStalled(
-                f"{text}, and it does not end although it was cancelled; its environment "
-                "swallows cancellation: let asyncio.CancelledError rise there"
+                f"{text}, and it does not end after it was cancelled; its environment suppresses "
+                "cancellation: let asyncio.CancelledError propagate there"
             )
     return stuck
 
@@ -101,7 +101,7 @@ def check_moving(
     """Raise `SchedulerStalled` when nothing has moved for too long, and name what is waited for."""
     if now_s - moved_s > deadlines.stall_s:
         raise SchedulerStalled(
-            f"nothing has moved for {now_s - moved_s:.0f} s, and rollout.stall_s allows "
-            f"{deadlines.stall_s:.0f} s; waited for: "
+            f"no progress for {now_s - moved_s:.0f} s, but rollout.stall_s allows "
+            f"{deadlines.stall_s:.0f} s; waiting for: "
             + name_all([run.activity for run in running], now_s=now_s)
         )

@@ -263,7 +263,7 @@ class RolloutScheduler(ClosingResource):
             _, pending_tasks = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
             if pending_tasks:
                 names = name_all(self.activities(), now_s=self._now())
-                self._on_stuck(f"closing left behind what swallows cancellation: {names}")
+                self._on_stuck(f"closing left tasks that suppress cancellation: {names}")
         for task in waits:
             self._forget(task)
         self._running.clear()
@@ -469,7 +469,7 @@ class RolloutScheduler(ClosingResource):
             return
         tree = self._trees.pop(number)
         requeued = self._ledger.drop(group, requeue=not trains)
-        reason = "not wanted" if trains else "too few that did not fail"
+        reason = "not needed" if trains else "too few trajectories that did not fail"
         self._keeping.dropped(number, reason, requeued=requeued, counts=True)
         if requeued and number not in self._retried:
             order, tries = group.order or GroupRequest.of(tree.task), group.requeues + 1
@@ -500,7 +500,7 @@ class RolloutScheduler(ClosingResource):
         self._open.clear()
         if self._in_flight == 0:
             return
-        what = f"closing the gate on {self._in_flight} requests"
+        what = f"pausing the engine with {self._in_flight} requests in flight"
         try:
             async with BlockDeadline(self._deadlines.close_gate_s, what):
                 await self.engine.pause()

@@ -18,7 +18,7 @@ class SegmentBudget:
     def __post_init__(self) -> None:
         for name in ("tokens", "turns", "segments"):
             if getattr(self, name) < 1:
-                raise ValueError(f"segment.{name} must be 1 or more, got {getattr(self, name)}")
+                raise ValueError(f"segment.{name} must be at least 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,7 @@ class RolloutSlot:
                 self._use = self._use.next()
                 await self.wait(self.doorkeeper.pass_gate)
             case "truncated":
-                raise StoppedTrajectory("tokens", "its last segment is used up")
+                raise StoppedTrajectory("tokens", "its last segment is spent")
             case "goes_on":
                 pass
         return self.segment.tokens - self._use.tokens
@@ -284,7 +284,7 @@ def _at_most(request: GenerateRequest, tokens: int) -> GenerateRequest:
 
 
 def _not_here(name: str) -> RuntimeError:
-    return RuntimeError(f"a trajectory must not {name} the engine; the gate does")
+    return RuntimeError(f"a trajectory must not {name} the engine; only the scheduler may")
 
 
 class MonitoredEnv(EnvWrapper):

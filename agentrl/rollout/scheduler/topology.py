@@ -175,8 +175,8 @@ class OutOfTasks(AgentrlError):
 
     def __init__(self) -> None:
         super().__init__(
-            "a step wants groups, nothing runs, and there is no further task; give the environment "
-            "more train tasks, or lower rollout.tasks_per_step"
+            "a step needs groups, but none is running and there are no more tasks; add train tasks "
+            "to the environment, or lower rollout.tasks_per_step"
         )
 
 
@@ -190,7 +190,7 @@ def check_scored(outcomes: Sequence[Outcome]) -> None:
     if failed and len(failed) == len(outcomes):
         raise TooManyFailures(
             f"all {len(failed)} trajectories of the evaluation failed "
-            f"({failures_by_kind(failed)}), so there is nothing to score; mend the cause"
+            f"({failures_by_kind(failed)}), so there is nothing to score; fix the cause"
         )
 
 
@@ -198,7 +198,7 @@ def failures_by_kind(failed: Sequence[Failed]) -> str:
     """Count the failures of each kind, with the most frequent text of each."""
     kinds = Counter(failure.kind for failure in failed)
     return "; ".join(
-        f"{count} x {kind}, mostly: "
+        f"{count} x {kind}, most frequently: "
         + Counter(failure.error for failure in failed if failure.kind == kind).most_common(1)[0][0]
         for kind, count in kinds.most_common()
     )
@@ -221,7 +221,6 @@ def check_failures(outcomes: Sequence[Outcome], *, max_failed_fraction: float) -
         return
     raise TooManyFailures(
         f"{len(failed)} of {len(outcomes)} trajectories of a step failed "
-        f"({failures_by_kind(failed)}), and "
-        f"rollout.max_failed_fraction allows {max_failed_fraction:.0%}; mend the cause, or raise "
-        "that bound"
+        f"({failures_by_kind(failed)}), but rollout.max_failed_fraction allows "
+        f"{max_failed_fraction:.0%}; fix the cause, or raise that limit"
     )

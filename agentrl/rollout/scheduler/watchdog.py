@@ -22,8 +22,8 @@ class SlotActivity:
     def describe(self, now_s: float) -> str:
         """Return it in words, with how long it has been going on."""
         return (
-            f"trajectory {self.sample} of group {self.group} (task {self.task}): "
-            f"{self.phase} for {now_s - self.since_s:.0f} s"
+            f"trajectory {self.sample} of group {self.group} (task {self.task}): {self.phase} for "
+            f"{now_s - self.since_s:.0f} s"
         )
 
 

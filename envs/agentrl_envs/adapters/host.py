@@ -47,8 +47,8 @@ class LibraryLocation:
         """Return the variables of the host; `ConfigError` for one that is not set."""
         if missing := [name for name in self.pass_env if name not in os.environ]:
             raise ConfigError(
-                f"the variable {missing[0]} is to be handed to a host of {self.kind} and is not "
-                "set; set it, or leave it out of pass_env"
+                f"the variable {missing[0]} is to be passed to a host of {self.kind} but is not "
+                "set; set it, or remove it from pass_env"
             )
         # Libraries take it for granted that there is one.
         return {"PATH": os.defpath} | {name: os.environ[name] for name in self.pass_env}
@@ -93,8 +93,8 @@ class LibraryHost:
             if (host._process.returncode or 0) < 0:
                 raise EnvError(f"{place.kind}: {error}") from error
             raise ConfigError(
-                f"{place.python} cannot host {place.kind}: {error}; install it there, or name "
-                "another interpreter as `python`"
+                f"{place.python} cannot host {place.kind}: {error}; install it there, or set "
+                "`python` to another interpreter"
             ) from error
         except BaseException:
             await host.close()

@@ -85,7 +85,7 @@ class OpenEnvEnv(BaseEnv):
             return refused(action, sent)
         answer = await self._episode.ask("step", {"action": sent})
         if "invalid" in answer:
-            return refused(action, f"This is no action here: {answer['invalid']}.")
+            return refused(action, f"This is not a valid action: {answer['invalid']}.")
         step = step_of(self._task, answer)
         if step[2]:
             self._task = None

@@ -67,7 +67,9 @@ class BlackBoxEnv(BaseEnv):
                 refused either, such as `temperature`.
         """
         if (agent is None) == (command is None):
-            raise ConfigError("give either agent (a function) or command (words of a command line)")
+            raise ConfigError(
+                "give either agent (a function) or command (the words of a command line)"
+            )
         if isinstance(ignore_fields, str):
             raise ConfigError(f"ignore_fields must be a list of names, got {ignore_fields!r}")
         if command is not None and (isinstance(command, str) or not command):
@@ -110,7 +112,7 @@ class BlackBoxEnv(BaseEnv):
         observation = await self._asked()
         if observation is None:
             self._running.result()
-            raise EnvError("the program ended without asking the policy anything")
+            raise EnvError("the program ended without a request to the policy")
         return observation, {}
 
     async def step(self, action: Action) -> Step:

@@ -62,13 +62,14 @@ def checked_errors(given: PolicyErrors) -> PolicyErrors:
     for key, reward in given.items():
         if _KEY.fullmatch(key) is None:
             raise ConfigError(
-                f"policy_errors names {key!r}; a key is an exception's qualified name "
-                "(package.module.Error), which may go on with ': ' and how its message begins, or "
-                "an exit code of a command"
+                f"policy_errors names {key!r}; a key must be an exception's qualified name "
+                "(package.module.Error), optionally followed by ': ' and the start of its message, "
+                "or an exit code of a command"
             )
         if isinstance(reward, bool) or not math.isfinite(reward):
             raise ConfigError(
-                f"policy_errors pays {reward!r} for {key}; a reward is a finite number"
+                f"policy_errors assigns {key} the reward {reward!r}, but a reward must be a finite "
+                "number"
             )
     return {**KNOWN, **given}
 

@@ -76,7 +76,8 @@ class CommandProgram:
                 written = await process.output(RESULT_BYTES)
                 if not await process.ended(_END_S):
                     raise EnvError(
-                        f"{self.words[0]} closed its output and went on for {_END_S:g} s"
+                        f"{self.words[0]} closed its output but was still running after {_END_S:g} "
+                        "s"
                     )
             finally:
                 await process.close(grace_s=0)
@@ -94,8 +95,8 @@ class CommandProgram:
     def _env(self, folder: Path, endpoint: ProgramEndpoint) -> dict[str, str]:
         if missing := [name for name in self.pass_env if name not in os.environ]:
             raise ConfigError(
-                f"the variable {missing[0]} is to be handed to {self.words[0]} and is not set; set "
-                "it, or leave it out of pass_env"
+                f"the variable {missing[0]} is to be passed to {self.words[0]} but is not set; set "
+                "it, or remove it from pass_env"
             )
         passed = {name: os.environ[name] for name in self.pass_env}
         home = {"HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}

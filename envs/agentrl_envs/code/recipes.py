@@ -42,14 +42,14 @@ def code_for(family: str, question: str) -> str:
     recipe = RECIPES.get(family)
     if recipe is None:
         raise ConfigError(
-            f"no scripted player for the task family {family!r}; there is one for "
-            f"{', '.join(RECIPES)}"
+            f"there is no scripted player for the task family {family!r}; the families with one "
+            f"are {', '.join(RECIPES)}"
         )
     code = recipe.code(question)
     if code is None:
         raise ConfigError(
-            f"the scripted player of {family!r} cannot read the question {question!r}; it knows "
-            "the wording of reasoning-gym 0.1.25"
+            f"the scripted player of {family!r} cannot parse the question {question!r}; it "
+            "supports the wording of reasoning-gym 0.1.25"
         )
     return code
 

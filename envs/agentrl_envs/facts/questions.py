@@ -111,7 +111,7 @@ def check_hops(hops: Sequence[int]) -> None:
     """Raise `ConfigError` unless these are lengths of chains that there are."""
     if not hops or any(not 1 <= length <= HOPS_MAX for length in hops):
         raise ConfigError(
-            f"hops={list(hops)!r} must name one or more lengths of chains, 1 to {HOPS_MAX} facts"
+            f"hops={list(hops)!r} must list one or more chain lengths, from 1 to {HOPS_MAX} facts"
         )
 
 
@@ -119,8 +119,7 @@ def countries_of(world: FactWorld, split: Split, *, heldout_fraction: float) -> 
     """Return the countries of a split; each split has at least one."""
     if not 0 < heldout_fraction < 1:
         raise ConfigError(
-            f"heldout_fraction must lie between 0 and 1, got {heldout_fraction}; 0.25 is the "
-            "default"
+            f"heldout_fraction must be between 0 and 1, got {heldout_fraction}; 0.25 is the default"
         )
     every = sorted(world.countries, key=lambda name: derive("country", world.seed, name))
     held_out = min(len(every) - 1, max(1, round(heldout_fraction * len(every))))

@@ -58,7 +58,7 @@ def fact_world(seed: int, *, countries: int = 12) -> FactWorld:
     """
     if not 2 <= countries <= COUNTRIES_MAX:
         raise ConfigError(
-            f"a world has 2 to {COUNTRIES_MAX} countries, got {countries}; 12 is the default"
+            f"countries must be from 2 to {COUNTRIES_MAX}, got {countries}; 12 is the default"
         )
     random = Random(derive("fact world", seed, countries))
     supply = _Supply.shuffled(random)

@@ -26,10 +26,10 @@ class DesktopMachine:
         """
         reference = self._numbers.reference(element)
         if reference is None:
-            raise ToolError(f"there is no element [{element}]; take a number from what is shown")
+            raise ToolError(f"there is no element [{element}]; use a number from the observation")
         location = (await self._desktop.ask("locate", reference=list(reference))).body
         if "box" not in location:
-            raise ToolError(f"[{element}] is not to be seen any more")
+            raise ToolError(f"[{element}] is no longer visible")
         settings = self._desktop.settings
         spots = points(location["box"], settings.width, settings.height)
         if not spots:

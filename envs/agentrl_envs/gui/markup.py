@@ -19,10 +19,12 @@ def read_markup(data: bytes) -> ElementTree.Element:
     that is no markup.
     """
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise ValueError("a document with definitions of its own is not read")
+        raise ValueError("documents with entity definitions of their own are not supported")
     tags, attributes = data.count(b"<"), data.count(b"=")
     if tags > 2 * MAX_ELEMENTS or attributes > MAX_ATTRIBUTES:
-        raise ValueError(f"a document may have {MAX_ELEMENTS} elements and four attributes each")
+        raise ValueError(
+            f"a document may have at most {MAX_ELEMENTS} elements with four attributes each"
+        )
     parser = ElementTree.XMLPullParser(("start", "end"))
     root, depth = None, 0
     for start in range(0, len(data), _CHUNK_BYTES):

@@ -94,11 +94,13 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
             step_s: For one replayed step of a fork.
         """
         if max_turns is not None and max_turns < 1:
-            raise ConfigError(f"max_turns must be at least 1, got {max_turns}; None sets no end")
+            raise ConfigError(
+                f"max_turns must be at least 1, got {max_turns}; use None for no limit"
+            )
         if fork not in self.forks:
             *first, last = self.forks
             raise ConfigError(
-                f"fork is {', '.join(first)} or {last} for a {pools.name}, got {fork!r}"
+                f"fork must be {', '.join(first)} or {last} for a {pools.name}, got {fork!r}"
             )
         self.fork_strategy: ForkStrategy = fork
         self._pack: K = made_pack(pack, pack_kwargs)
@@ -205,7 +207,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         """Return a copy of the episode as it is now; see `fork` of the constructor."""
         episode = self._running()
         if self.fork_strategy == "none":
-            raise ForkUnsupported("this environment was made with fork=none")
+            raise ForkUnsupported("this environment was created with fork=none")
         began_s = time.monotonic()
         made, how = await self._fork(episode)
         made._forked = {"fork": {"how": how, "seconds": time.monotonic() - began_s}}

@@ -22,8 +22,8 @@ class PoolPermits:
                 await self._free.acquire()
         except TimeoutError as error:
             raise EnvError(
-                f"no {self._what} came free within {self._within_s:g} s: all {self._count} are in "
-                "use"
+                f"no {self._what} became available within {self._within_s:g} s: all {self._count} "
+                "are in use"
             ) from error
 
     def give(self) -> None:

@@ -56,7 +56,8 @@ class PoolKind(Generic[P, S]):
         field_names = {field.name for field in fields(self.settings)}
         if unknown := sorted(values.keys() - field_names):
             raise ConfigError(
-                f"{self.name} has no settings {unknown}; there are {', '.join(sorted(field_names))}"
+                f"{self.name} has no settings {unknown}; its settings are "
+                f"{', '.join(sorted(field_names))}"
             )
         return self.settings(**values)
 

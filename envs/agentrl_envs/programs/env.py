@@ -137,7 +137,7 @@ def _reward(
 def _chosen(families: str | Sequence[str]) -> tuple[ProgramFamily, ...]:
     names = [families] if isinstance(families, str) else list(families)
     if not names:
-        raise ConfigError(f"families names no family; the families are {', '.join(FAMILIES)}")
+        raise ConfigError(f"families is empty; the families are {', '.join(FAMILIES)}")
     for name in names:
         if name not in FAMILIES:
             near = get_close_matches(str(name), FAMILIES, n=1)
@@ -155,8 +155,10 @@ def _check(level: int, hidden_tests: int, size: int | None, heldout_fraction: fl
     if not 4 <= hidden_tests <= 64:
         raise ConfigError(f"hidden_tests must be 4 to 64, got {hidden_tests}; 12 is the default")
     if size is not None and size < 1:
-        raise ConfigError(f"size must be at least 1 task per split, got {size}; leave it out")
+        raise ConfigError(
+            f"size must be at least 1 task per split, got {size}; omit it to use the default"
+        )
     if not 0 < heldout_fraction < 1:
         raise ConfigError(
-            f"heldout_fraction must lie between 0 and 1, got {heldout_fraction}; 0.1 is the default"
+            f"heldout_fraction must be between 0 and 1, got {heldout_fraction}; 0.1 is the default"
         )

@@ -57,8 +57,9 @@ class VerifiedEnv(ToolEnv):
         family = self._families.get(task.data["family"])
         if family is None:
             raise ConfigError(
-                f"task {task.id!r} belongs to the family {task.data['family']!r}, and this "
-                f"environment has {', '.join(self._families)}; make it with the task's own families"
+                f"task {task.id!r} belongs to the family {task.data['family']!r}, but this "
+                f"environment has {', '.join(self._families)}; create it with the task's own "
+                "families"
             )
         answer = final_answer(last_text(messages))
         score = family.decided(answer, entry_of(task))
@@ -125,11 +126,11 @@ def task_stream(
     """
     if size is not None and size < 1:
         raise ConfigError(
-            f"size must be at least 1 task per split, got {size}; leave it out for all"
+            f"size must be at least 1 task per split, got {size}; omit it to use all tasks"
         )
     if not 0 < heldout_fraction < 1:
         raise ConfigError(
-            f"heldout_fraction must lie between 0 and 1, got {heldout_fraction}; 0.1 is the default"
+            f"heldout_fraction must be between 0 and 1, got {heldout_fraction}; 0.1 is the default"
         )
 
     def tasks(split: Split, seed: int) -> Iterator[Task]:
@@ -142,8 +143,8 @@ def reference(task: Task) -> str:
     """Return the reference answer; raise `ConfigError` for a family that gives none."""
     if task.answer is None:
         raise ConfigError(
-            f"reasoning-gym gives no reference answer for the family {task.data['family']!r} "
-            f"(task {task.id!r}); its problems can be scored, but no gold player can solve them"
+            f"reasoning-gym gives no reference answer for the family {task.data['family']!r} (task "
+            f"{task.id!r}); its problems can be scored, but no gold player can solve them"
         )
     return str(task.answer)
 

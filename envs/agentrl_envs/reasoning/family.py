@@ -225,8 +225,9 @@ def _check_params(name: str, params: Mapping[str, Any], allowed: list[str]) -> N
     for param in params:
         if param in ("seed", "size"):
             raise ConfigError(
-                f"parameter {param!r} of task family {name!r} is set by the environment; "
-                "the seed comes from the run, the number of tasks from `size` of the environment"
+                f"parameter {param!r} of task family {name!r} is set by the environment: the seed "
+                "comes from the run, and the number of tasks from `size` of the environment; "
+                "remove it"
             )
         if param not in allowed:
             near = get_close_matches(param, allowed, n=1)
@@ -242,8 +243,8 @@ def _levelled(name: str, difficulty: int) -> Any:
     top = top_level(name)
     if top is None:
         raise ConfigError(
-            f"task family {name!r} has no difficulty levels; leave `difficulty` out for it and "
-            "set its parameters in `families` instead"
+            f"task family {name!r} has no difficulty levels; omit `difficulty` for it and set its "
+            "parameters in `families` instead"
         )
     if not 0 <= difficulty <= top:
         raise ConfigError(

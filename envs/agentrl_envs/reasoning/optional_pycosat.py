@@ -11,8 +11,8 @@ from agentrl.runtime.machine import is_installed
 
 PYCOSAT_FAMILIES = frozenset({"zebra_puzzles"})
 PYCOSAT_MISSING = (
-    "needs pycosat, which is not installed: pip install pycosat, where there is a C compiler and "
-    "Python's headers to build it with"
+    "needs pycosat, which is not installed: pip install pycosat, which requires a C compiler and "
+    "Python's headers"
 )
 
 

@@ -68,7 +68,7 @@ class VerifierPool:
             async with asyncio.timeout(VERDICT_S), self._room:
                 return await self._judge(family, task, answer)
         except TimeoutError as error:
-            raise VerifierError(f"{where} gave no verdict in {VERDICT_S:g} s") from error
+            raise VerifierError(f"{where} gave no verdict within {VERDICT_S:g} s") from error
         except EnvError as error:
             reason = str(error).removeprefix("reasoning: score: ")
             raise VerifierError(f"{where}: {_REASONS.get(reason, reason)}") from error

@@ -14,7 +14,7 @@ from agentrl_envs.recorded.converters.converted import ConversionResult
 from agentrl_envs.recorded.converters.osworld import osworld
 
 Source = Annotated[Path, typer.Argument(metavar="SOURCE")]
-Target = Annotated[Path, typer.Argument(metavar="FILE", help="The JSONL file to write.")]
+Target = Annotated[Path, typer.Argument(metavar="FILE", help="JSONL file to write.")]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
@@ -22,7 +22,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 def android(
     source: Source,
     file: Target,
-    shown: Annotated[Shown, typer.Option("--shown", help="To the policy.")] = "both",
+    shown: Annotated[
+        Shown, typer.Option("--shown", help="Observations to show to the policy.")
+    ] = "both",
 ) -> None:
     """Convert episodes of AndroidControl: a JSON lines file, or a folder of JSON files."""
     _write(android_control(source, shown=shown), file)
@@ -34,9 +36,11 @@ def desktops(
     file: Target,
     tasks: Annotated[
         Path | None,
-        typer.Option("--tasks", help="OSWorld's folder of examples, for their instructions."),
+        typer.Option(
+            "--tasks", help="Folder of OSWorld's examples, which contain the task instructions."
+        ),
     ] = None,
-    size: Annotated[str, typer.Option("--size", help="Of the screen, in pixels.")] = "1920x1080",
+    size: Annotated[str, typer.Option("--size", help="Screen size, in pixels.")] = "1920x1080",
 ) -> None:
     """Convert results of OSWorld: every folder below SOURCE that has a traj.jsonl."""
     wide, _, high = size.partition("x")
@@ -56,7 +60,7 @@ def _write(converted: Iterator[ConversionResult], file: Path) -> None:
                 refused.append(f"{one.name}: {one.recording}")
 
     count = write_recordings(file, recordings())
-    typer.echo(f"{count} recordings are in {file}")
+    typer.echo(f"wrote {count} recordings to {file}")
     for line in refused:
         typer.echo(f"left out: {line}", err=True)
 

@@ -70,12 +70,16 @@ class RecordedEnv(BaseEnv):
             heldout_fraction: Share of all prompts kept for the held-out split.
         """
         if patch not in get_args(PatchKind):
-            raise ConfigError(f"patch is {patch!r}; it can be {', '.join(get_args(PatchKind))}")
+            raise ConfigError(
+                f"patch is {patch!r}; it must be one of {', '.join(get_args(PatchKind))}"
+            )
         if reward not in get_args(Scale):
-            raise ConfigError(f"reward is {reward!r}; it can be {', '.join(get_args(Scale))}")
+            raise ConfigError(
+                f"reward is {reward!r}; it must be one of {', '.join(get_args(Scale))}"
+            )
         for name, count in (("patches", patches), ("heldout_patches", heldout_patches)):
             if count < -1:
-                raise ConfigError(f"{name} must be at least 0, or -1 for no bound, got {count}")
+                raise ConfigError(f"{name} must be at least 0, or -1 for no limit, got {count}")
         if not 0 <= heldout_fraction <= 1:
             raise ConfigError(f"heldout_fraction must be in [0, 1], got {heldout_fraction}")
         self._path = Path(recordings)
@@ -175,8 +179,8 @@ class RecordedEnv(BaseEnv):
             return self._experts()[task.id]
         except KeyError:
             raise ConfigError(
-                f"{self._path} holds no recording of task {task.id!r}; a run needs the file that "
-                "its tasks were read from, unchanged"
+                f"{self._path} holds no recording of task {task.id!r}; a run needs the unchanged "
+                "file from which its tasks were read"
             ) from None
 
     def _running(self) -> ExpertTrajectory:
@@ -195,8 +199,8 @@ def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matche
     if function is not None:
         if matching is not None:
             raise ConfigError(
-                "matching and matches are both given; a function of yours has no use "
-                "for matching, so leave one out"
+                "matching and matches are both given, but your own matching function ignores "
+                "matching; remove one of them"
             )
         predicate = cast("Callable[[Action, Action], bool]", import_callable(function))
         return lambda said, expert, places: predicate(said, expert)

@@ -127,5 +127,7 @@ def _read(path: Path, stamp: int, minimum_reward: float | None) -> Mapping[str, 
     experts = [ExpertTrajectory.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
     if not experts:
         least = "" if minimum_reward is None else f" that earned at least {minimum_reward}"
-        raise ConfigError(f"{path} holds no recording{least}; record some: agentrl record")
+        raise ConfigError(
+            f"{path} holds no recording{least}; create recordings with agentrl record"
+        )
     return {expert.id: expert for expert in experts}

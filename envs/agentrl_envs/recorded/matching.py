@@ -40,7 +40,9 @@ class ActionMatcher:
         if not self.radius >= 0:
             raise ConfigError(f"matching.radius must be at least 0, got {self.radius}")
         if self.text not in ("exact", "spaces", "folded"):
-            raise ConfigError(f"matching.text is {self.text!r}; it can be exact, spaces, folded")
+            raise ConfigError(
+                f"matching.text is {self.text!r}; it must be exact, spaces, or folded"
+            )
 
     def __call__(self, said: Action, expert: Action, places: Mapping[int, Box] = _NOWHERE) -> bool:
         """Return whether `said` does what `expert` does, where elements have these places."""

@@ -49,6 +49,6 @@ class SopScore:
 def sop(trajectories: Sequence[SopScore]) -> dict[str, float]:
     """Return PG, TSR and Score of trajectories as the means of their figures."""
     if not trajectories:
-        raise ValueError("no trajectories, no SOP; give at least one")
+        raise ValueError("there are no trajectories to score; give at least one")
     each = [one.figures for one in trajectories]
     return {name: sum(figures[name] for figures in each) / len(each) for name in each[0]}

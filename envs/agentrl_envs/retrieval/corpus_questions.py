@@ -41,15 +41,15 @@ def read_questions(
     """
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(f"there is no file of questions {path}; name a JSONL file")
+        raise ConfigError(f"there is no question file {path}; name a JSONL file")
     questions = [
         _asked(where, record, corpus, heldout_fraction) for where, record in read_jsonl(path)
     ]
     for split in SPLITS:
         if not any(question.split == split for question in questions):
             raise ConfigError(
-                f"none of the {len(questions)} questions of {path} is in the split {split!r}; give "
-                'some of them "split", or change heldout_fraction'
+                f"none of the {len(questions)} questions of {path} is in the split {split!r}; set "
+                '"split" for some of them, or change heldout_fraction'
             )
     return tuple(questions)
 
@@ -82,13 +82,15 @@ def _asked(
     where: str, record: Mapping[str, Any], corpus: SearchCorpus, fraction: float
 ) -> CorpusQuestion:
     if unknown := [key for key in record if key not in _KEYS]:
-        raise ConfigError(f"{where} has the key {unknown[0]!r}; a question has {', '.join(_KEYS)}")
+        raise ConfigError(
+            f"{where} has the unknown key {unknown[0]!r}; a question has {', '.join(_KEYS)}"
+        )
     question, answer = (str(record.get(key, "")).strip() for key in ("question", "answer"))
     if not question or not answer:
-        raise ConfigError(f"{where} lacks a question or its answer; both are needed")
+        raise ConfigError(f"{where} lacks a question or its answer; give both")
     split = record.get("split", split_of(question, heldout_fraction=fraction))
     if split not in SPLITS:
-        raise ConfigError(f"{where}: split is {split!r}; it is {' or '.join(SPLITS)}")
+        raise ConfigError(f"{where}: split is {split!r}; it must be {' or '.join(SPLITS)}")
     lists = {key: _texts(where, key, record.get(key, [])) for key in ("aliases", "documents")}
     for document in lists["documents"]:
         if corpus.get(document) is None:

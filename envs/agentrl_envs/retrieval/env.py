@@ -47,7 +47,7 @@ class RetrievalEnv(ToolEnv):
     ) -> None:
         """Offer the tools over `corpus`; the settings are those of `WikiEnv` and `Search`."""
         if scoring not in SCORINGS:
-            raise ConfigError(f"scoring is {scoring!r}; it is {' or '.join(SCORINGS)}")
+            raise ConfigError(f"scoring is {scoring!r}; it must be {' or '.join(SCORINGS)}")
         tools = partial(
             Search, corpus, results=results, snippet_words=snippet_words, page_words=page_words
         )
@@ -163,5 +163,5 @@ def _reward(scoring: Scoring) -> Callable[[Task, Sequence[Message]], float]:
 def _check_size(size: int | None) -> None:
     if size is not None and size < 1:
         raise ConfigError(
-            f"size must be at least 1 task per split, got {size}; leave it out for all"
+            f"size must be at least 1 task per split, got {size}; omit it to use all tasks"
         )

@@ -67,9 +67,9 @@ class SeeButtonEnv(BaseEnv):
         if not 2 <= buttons <= 4:
             raise ConfigError(f"buttons must be 2 to 4, got {buttons}; there are four shapes")
         if min(width, height) < 48:
-            raise ConfigError(f"a screen is 48 x 48 pixels or more, got {width} x {height}")
+            raise ConfigError(f"a screen must be at least 48 x 48 pixels, got {width} x {height}")
         if clicks < 1:
-            raise ConfigError(f"clicks must be 1 or more, got {clicks}")
+            raise ConfigError(f"clicks must be at least 1, got {clicks}")
         if shows not in ("image", "text", "both"):
             raise ConfigError(f"shows is {shows!r}; choose image, text or both")
         if asks not in ("before", "after"):
@@ -77,8 +77,8 @@ class SeeButtonEnv(BaseEnv):
         least = math.ceil(max(width, height) / (2 * (side_of(width, height) // 2 - 1)))
         if parts is not None and parts < least:
             raise ConfigError(
-                f"parts must be {least} or more on a screen of {width} x {height}, got {parts}: "
-                "the middle of a larger part may lie beside the button whose middle is in it"
+                f"parts must be at least {least} on a screen of {width} x {height}, got {parts}: "
+                "the centre of a larger part may lie outside the button whose centre it contains"
             )
         self._templates = tuple(templates)
         self._size = (width, height)

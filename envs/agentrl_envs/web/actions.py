@@ -78,10 +78,12 @@ class BrowserActions:
         """
         place = await self._place(id, pressed=False)
         if not place.editable:
-            raise ToolError(f"[{id}] is no field that text can be put into")
+            raise ToolError(f"[{id}] is not a field that text can be entered into")
         if place.type in _WHOLE:
             if await self._tab.run("put", {"id": id, "value": text}) is False:
-                raise ToolError(f"[{id}] does not take {text!r}: it is a field for a {place.type}")
+                raise ToolError(
+                    f"[{id}] does not accept {text!r}: it is a field for a {place.type}"
+                )
             return
         await self._tab.run("mark", id)
         keyboard = self._tab.page.keyboard
@@ -102,10 +104,10 @@ class BrowserActions:
         """
         place = await self._place(id, pressed=False)
         if not place.is_list:
-            raise ToolError(f"[{id}] is no list of options; click on it, or on what it shows")
+            raise ToolError(f"[{id}] is not a list of options; click on it, or on what it shows")
         there = await self._tab.run("choose", {"id": id, "wanted": option})
         if there is not None:
-            raise ToolError(f"[{id}] has no option {option!r}; there are {', '.join(there)}")
+            raise ToolError(f"[{id}] has no option {option!r}; the options are {', '.join(there)}")
 
     @tool
     async def press(self, key: str) -> None:
@@ -121,7 +123,7 @@ class BrowserActions:
                 await self._tab.page.keyboard.press(key)
             except Error as error:
                 if "Unknown key" in str(error):
-                    return f"there is no key {key!r}; keys are such as Enter, Tab or Control+a"
+                    return f"there is no key {key!r}; examples of keys are Enter, Tab and Control+a"
                 raise
             return ""
 
@@ -228,14 +230,14 @@ class BrowserActions:
         """
         count = len(self._visit.tabs)
         if not 0 <= index < count:
-            raise ToolError(f"there is no tab {index}; there are 0 to {count - 1}")
+            raise ToolError(f"there is no tab {index}; the tabs are 0 to {count - 1}")
         await self._visit.switch(index)
 
     @tool
     async def close_tab(self) -> None:
         """Close this tab, and go to the one before."""
         if len(self._visit.tabs) == 1:
-            raise ToolError("the only tab stays open")
+            raise ToolError("the only tab cannot be closed")
         await self._visit.close_tab()
 
     @tool
@@ -281,8 +283,8 @@ class BrowserActions:
             raise ToolError(f"[{id}] is disabled")
         if pressed and location["covered"]:
             raise ToolError(
-                f"[{id}] cannot be reached: something covers it, or it is not on the page as it "
-                "is seen"
+                f"[{id}] cannot be reached: something covers it, or it is not in the visible part "
+                "of the page"
             )
         return ElementBox(
             id=id,
@@ -296,7 +298,7 @@ class BrowserActions:
 
 
 def _missing(id: int | None) -> str:
-    return f"there is no element [{id}] on the page now; take a number from what it shows"
+    return f"there is no element [{id}] on the page now; use a number from the observation"
 
 
 ACTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(

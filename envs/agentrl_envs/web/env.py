@@ -104,7 +104,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             step_s=step_s,
         )
         if clock not in (None, *get_args(Clock)):
-            raise ConfigError(f"clock is one of {', '.join(get_args(Clock))}, got {clock!r}")
+            raise ConfigError(f"clock must be one of {', '.join(get_args(Clock))}, got {clock!r}")
         if not 0 < action_ms <= _MOST_MS:
             raise ConfigError(f"action_ms must be above 0 and at most {_MOST_MS}, got {action_ms}")
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)

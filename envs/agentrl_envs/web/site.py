@@ -69,7 +69,7 @@ class CustomSitePack:
         if start_origin is None:
             raise ConfigError(f"start_url must be an http(s) address, got {start_url!r}")
         if bad := [origin for origin in origins if origin_of(origin) is None]:
-            raise ConfigError(f"origins are of the form scheme://host[:port], got {bad}")
+            raise ConfigError(f"origins must have the form scheme://host[:port], got {bad}")
         if isinstance(tasks, str):
             tasks = cast("Callable[[Split, int], Iterable[Task]]", import_callable(tasks))
         self._start_url = start_url
@@ -202,7 +202,7 @@ async def _body(reply: "httpx.Response") -> bytes:
     """Return the body of a site's answer, unpacked. OverflowError where that is over the limit."""
     packing = reply.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip"):
-        raise OverflowError(f"it is packed as {packing[:40]!r}, and only gzip was asked for")
+        raise OverflowError(f"it is compressed with {packing[:40]!r}, but only gzip was requested")
     unpacked = bytearray()
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     async for data in reply.aiter_raw():

@@ -154,7 +154,11 @@ def refusal(place: CgroupPath) -> str:
     if place.version == 1 or os.geteuid() != 0 or not os.path.isdir(_SYSTEMD):
         return ""
     directory = place.directories["memory"]
-    return "" if _delegated(directory) else f"{directory} is systemd's, not delegated to you"
+    return (
+        ""
+        if _delegated(directory)
+        else f"{directory} belongs to systemd and is not delegated to you"
+    )
 
 
 def _delegated(directory: str) -> bool:

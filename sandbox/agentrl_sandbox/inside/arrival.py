@@ -25,7 +25,7 @@ def _take_descriptors(host: socket.socket) -> bool:
     """Return whether the host is about to map users for us, too."""
     word, fds, _, _ = socket.recv_fds(host, 1, _FDS)
     if len(fds) != _FDS:
-        sys.exit("the host did not hand over its descriptors")
+        sys.exit("the host did not send its file descriptors")
     for place, fd in zip((0, 2), fds, strict=True):
         os.dup2(fd, place)
         os.close(fd)

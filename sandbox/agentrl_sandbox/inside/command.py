@@ -45,7 +45,7 @@ class CommandNamespace:
         os.close(hold[0])
         try:
             if os.read(ready[0], 1) != b"y":
-                raise OSError("no user namespace for the session's commands")
+                raise OSError("no user namespace is available for the session's commands")
             self.fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(ready[0])
@@ -189,7 +189,7 @@ def _enter(home: str, cwd: str) -> None:
     top = os.getcwd()
     os.chdir(cwd)
     if os.path.commonpath((top, os.getcwd())) != top:
-        raise PermissionError(f"{cwd!r} leads out of the session's directory")
+        raise PermissionError(f"{cwd!r} is outside the session directory")
 
 
 def _become(

@@ -62,7 +62,9 @@ class CommandRunner:
             extra_namespaces = {kernel.CLONE_NEWUSER: session.world.fd} if session.world else {}
             command.start(order, home.namespaces | extra_namespaces)
         except OSError as error:
-            self._reply(request, _not_run("limit", f"no process for the command: {error}"))
+            self._reply(
+                request, _not_run("limit", f"no process could be started for the command: {error}")
+            )
             return
         session.commands[request] = command
 

@@ -58,8 +58,8 @@ def refuse_agentrl() -> None:
     matches = [path for pattern in patterns for path in glob.glob(pattern)]
     if matches:
         sys.exit(
-            f"the image has {min(matches)}, and its sessions could read the answers of agentrl's "
-            "environments there; name an image without agentrl in sandbox.image"
+            f"the image has {min(matches)}, where its sessions could read the answers of agentrl's "
+            "environments; set sandbox.image to an image without agentrl"
         )
 
 

@@ -39,7 +39,7 @@ def collect(limit: int, bytes_max: int) -> list[bytes]:
         for number in numbers[:limit]:
             pictures += _picture(pyplot.figure(number), number, bytes_max)
         if len(numbers) > limit:
-            _note(f"{len(numbers) - limit} figures are left out; {limit} are the most of one cell")
+            _note(f"{len(numbers) - limit} figures are left out; a cell can show at most {limit}")
     except BaseException as error:  # noqa: BLE001 - a figure must not cost the cell its result
         _note(f"the figures cannot be shown: {_named(error)}")
     try:
@@ -62,7 +62,8 @@ def _picture(figure: Any, number: object, bytes_max: int) -> list[bytes]:
             size = len(picture)
             dpi = max(_DPI_MIN, 0.9 * dpi * math.sqrt(bytes_max / size))
         _note(
-            f"figure {number} is left out: {size} bytes even when small, {bytes_max} are the most"
+            f"figure {number} is left out: {size} bytes even when reduced, but at most {bytes_max} "
+            "are allowed"
         )
     except BaseException as error:  # noqa: BLE001 - as above
         _note(f"figure {number} cannot be drawn: {_named(error)}")
@@ -77,7 +78,7 @@ def _drawn(figure: Any, dpi: float) -> bytes:
         figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
     picture = file.getvalue()
     if not picture.startswith(_SIGNATURE):
-        raise ValueError("what savefig wrote is no PNG")
+        raise ValueError("the output of savefig is not a PNG")
     return picture
 
 

@@ -23,7 +23,7 @@ def _parts(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or "\0" in path or not parts:
         raise PermissionError(
-            f"{path!r} is not a path below the session's directory; give a relative one without .."
+            f"{path!r} is not a path below the session directory; give a relative path without .."
         )
     if len(parts) > DEPTH_MAX:
         raise OSError(f"{path[:100]!r}... is nested deeper than {DEPTH_MAX} directories")
@@ -56,7 +56,7 @@ def _make(name: str, directory: int) -> None:
 
 def _open(name: str, flags: int, directory: int, path: str) -> int:
     if _is_link(name, directory):
-        raise PermissionError(f"{path!r} goes through a link, and links are not followed")
+        raise PermissionError(f"{path!r} goes through a link, but links are not followed")
     return os.open(name, flags, 0o644, dir_fd=directory)
 
 
@@ -79,7 +79,7 @@ def write(root: str, path: str, data: bytes, *, limit_bytes: int) -> None:
     """Write a file below `root`, making its parents."""
     if len(data) > limit_bytes:
         raise OSError(
-            f"{path!r} has {len(data)} bytes, over sandbox.limits.file_bytes={limit_bytes}"
+            f"{path!r} has {len(data)} bytes, which exceeds sandbox.limits.file_bytes={limit_bytes}"
         )
     directory, name = _open_parent(root, path, make=True)
     try:
@@ -104,7 +104,8 @@ def read(root: str, path: str, *, limit_bytes: int) -> bytes:
         data = file.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise OSError(
-                f"{path!r} has {size_bytes} bytes, over sandbox.limits.file_bytes={limit_bytes}"
+                f"{path!r} has {size_bytes} bytes, which exceeds "
+                f"sandbox.limits.file_bytes={limit_bytes}"
             )
         return data
 

@@ -34,8 +34,8 @@ def encode(body: dict[str, Any], blob: bytes = b"") -> bytes:
     text = json.dumps(body, separators=(",", ":")).encode()
     if len(text) > JSON_BYTES_MAX or len(blob) > BLOB_BYTES_MAX:
         raise FrameError(
-            f"a frame of {len(text)} bytes of JSON and {len(blob)} of data is over the caps of "
-            f"{JSON_BYTES_MAX} and {BLOB_BYTES_MAX}; send less at once"
+            f"a frame with {len(text)} bytes of JSON and {len(blob)} bytes of data exceeds the "
+            f"limits of {JSON_BYTES_MAX} and {BLOB_BYTES_MAX}; send less at once"
         )
     return HEADER.pack(len(text), len(blob)) + text + blob
 
@@ -71,7 +71,9 @@ class ChannelFrameReader:
             return None
         text_bytes, blob_bytes = HEADER.unpack_from(view, start)
         if text_bytes > self._json_max or blob_bytes > self._blob_max:
-            raise FrameError(f"a frame announces {text_bytes} + {blob_bytes} bytes, over the cap")
+            raise FrameError(
+                f"a frame announces {text_bytes} + {blob_bytes} bytes, which exceeds the limit"
+            )
         end = start + HEADER.size + text_bytes + blob_bytes
         return end if end <= len(view) else None
 

@@ -241,7 +241,7 @@ class CellInterpreter:
             kernel.enter_user_namespace(others=session_directory.OWN)
         except OSError as error:
             deep = error.errno in (errno.EUSERS, errno.ENOSPC)
-            why = "too many copies of copies, or user namespaces" if deep else str(error)
+            why = "too many nested copies, or user namespaces" if deep else str(error)
             self._send({"nonce": nonce, "error": f"no namespaces for the copy: {why}"})
             os._exit(1)
         self._send({"nonce": nonce, "unshared": True})
@@ -280,7 +280,7 @@ class CellInterpreter:
         finally:
             kernel.adopt_orphans(True)
         if status != 0:
-            raise OSError("no process left for the copy")
+            raise OSError("no process is left for the copy")
         return middle
 
     def _send(self, body: dict[str, Any], blob: bytes = b"") -> None:

@@ -115,7 +115,7 @@ class InterpreterStart:
         except BlockingIOError:
             return ""
         except (OSError, FrameError) as error:
-            raise InterpreterStartError(f"its channel broke: {error}") from error
+            raise InterpreterStartError(f"its channel failed: {error}") from error
         pid = self._unpack(ancillary)
         if not data:
             raise InterpreterStartError("it ended")
@@ -123,20 +123,20 @@ class InterpreterStart:
             return ""
         body = frames[0].body
         if body.get("nonce") != self.nonce or len(frames) > 1:
-            raise InterpreterStartError("it did not greet as agreed")
+            raise InterpreterStartError("its greeting was invalid")
         if "error" in body:
             raise InterpreterStartError(str(body["error"])[:1000])
         if not self.process.pid:
             self._take_hold(pid)
         elif pid != self.process.pid:
-            raise InterpreterStartError("somebody else greeted")
+            raise InterpreterStartError("another process greeted in its place")
         return "hello" if "hello" in body else "unshared"
 
     def _take_hold(self, pid: int) -> None:
         try:
             self.process = HeldProcess(pid)
         except OSError as error:  # whoever greeted is gone, and perhaps no child of ours
-            raise InterpreterStartError(f"it ended when it had greeted: {error}") from error
+            raise InterpreterStartError(f"it ended after its greeting: {error}") from error
 
     def _unpack(self, ancillary: list[tuple[int, int, bytes]]) -> int:
         """Return the sender, for whom the kernel vouches, and keep a listener that came along."""

@@ -97,7 +97,7 @@ def ended(pidfd: int, *, within_s: float) -> bool:
 def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
     """Wait for the end of a process; its wait status and usage, None when it is not our child."""
     if not ended(pidfd, within_s=KILL_S):
-        raise TimeoutError(f"process {pid} outlived SIGKILL by {KILL_S} s")
+        raise TimeoutError(f"process {pid} survived SIGKILL for {KILL_S} s")
     try:
         # It is dead. Who would still have to be waited for is another one with its number.
         child_pid, status, usage = os.wait4(pid, os.WNOHANG)
@@ -121,7 +121,7 @@ def end_strays(known: Collection[int], worlds: Collection[int] | None = None) ->
             except ChildProcessError:
                 continue
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"processes {strays} outlived SIGKILL by {KILL_S} s")
+            raise TimeoutError(f"processes {strays} survived SIGKILL for {KILL_S} s")
 
 
 def _strays(known: Collection[int], worlds: Collection[int] | None) -> list[int]:

@@ -51,4 +51,4 @@ class SessionQuota:
     @property
     def cpu_text(self) -> str:
         """Message for used-up CPU time."""
-        return f"the session has used its {self.settings.cpu_s:g} s of CPU time"
+        return f"the session has used up its {self.settings.cpu_s:g} s of CPU time"

@@ -43,9 +43,12 @@ class SessionFiles:
         limit_bytes, over = self._settings.disk_bytes, None
         try:
             if (used_bytes := files.used_bytes(session.place.handle)) > limit_bytes:
-                over = f"the directory holds {used_bytes} bytes, over the limit of {limit_bytes}"
+                over = (
+                    f"the directory holds {used_bytes} bytes, which exceeds the limit of "
+                    f"{limit_bytes}"
+                )
         except OSError as error:
-            over = f"the directory cannot be measured: {error}"
+            over = f"the size of the directory cannot be determined: {error}"
         self._reply(request, {"over": over})
 
     def _answer(self, request: int, work: Callable[[], bytes | list[Any] | None]) -> None:

@@ -221,7 +221,7 @@ class SessionInit:
         if session.used_cpu_s >= self._settings.cpu_s:
             self._unborn(request, session, "limit", self._quota.cpu_text)
             return
-        self._drop_births(session, "another interpreter was asked for")
+        self._drop_births(session, "another interpreter was requested")
         if session.life is not None:  # whoever had asked for it was cancelled and never took it
             self._bury(session)
         wires = InterpreterPipes()
@@ -231,7 +231,12 @@ class SessionInit:
             pid = kernel.fork()
         except OSError as error:
             wires.close()
-            self._unborn(request, session, "refused", f"no process for an interpreter: {error}")
+            self._unborn(
+                request,
+                session,
+                "refused",
+                f"no process could be started for an interpreter: {error}",
+            )
             return
         if pid == 0:
             home = session.place
@@ -267,7 +272,7 @@ class SessionInit:
         try:
             message = birth.heard()
             if message == "hello" and birth.origin and birth.process.pid in self._known(birth):
-                raise InterpreterStartError("the copy is no process of its own")
+                raise InterpreterStartError("the copy is not a process of its own")
             if birth.kind == "spare" and message:
                 birth.deadline_s = 0.0
                 birth.session.spare = birth
@@ -359,7 +364,7 @@ class SessionInit:
     def _spare(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
         """Copy the interpreter as it is before a cell."""
         self._drop_spare(session)
-        self._drop_births(session, "another copy was asked for")
+        self._drop_births(session, "another copy was requested")
         if refusal := self._why_not_copy(session):
             self._reply(request, {"unsupported": refusal})
             return
@@ -382,7 +387,9 @@ class SessionInit:
         try:
             copy = self._new_session()
         except OSError as error:
-            self._reply(request, {"unsupported": f"no directory for the copy: {error}"})
+            self._reply(
+                request, {"unsupported": f"no directory could be created for the copy: {error}"}
+            )
             return
         try:
             session_directory.copy(session.place, copy.place)
@@ -402,12 +409,13 @@ class SessionInit:
     def _why_not_copy(self, session: SessionState) -> str | None:
         if len(self._sessions) >= FORKS_MAX:
             return (
-                f"this session has {len(self._sessions)} live copies, and {FORKS_MAX} is the most"
+                f"this session has {len(self._sessions)} live copies, and the maximum is "
+                f"{FORKS_MAX}"
             )
         if session.life is not None and (count := processes.threads(session.life.pid)) > 1:
             return (
-                f"the interpreter runs {count} threads, and a copy would have only one of them; "
-                "let them end first"
+                f"the interpreter has {count} threads, but a copy would have only one of them; let "
+                "the others end first"
             )
         return None
 
@@ -489,7 +497,7 @@ class SessionInit:
         self._drop_births(session, "the session was closed")
         del self._sessions[session.id]
         for command in list(session.commands.values()):
-            self._reply(command.request, {"gone": "the session was closed meanwhile"})
+            self._reply(command.request, {"gone": "the session was closed in the meantime"})
         if self._settings.isolated and not self._sessions and not self._births:
             self._go_with(request)
         for command in list(session.commands.values()):

@@ -52,7 +52,9 @@ class SyscallListener:
     def __init__(self, fd: int) -> None:
         sizes = kernel.notification_sizes()
         if sizes is None:
-            raise OSError(errno.ENOSYS, "this kernel hands no system calls to other processes")
+            raise OSError(
+                errno.ENOSYS, "this kernel cannot forward system calls to other processes"
+            )
         self._fd = fd
         # A newer kernel may write more than we know of; it says how much.
         self._notification_bytes = max(sizes[0], _NOTIFICATION.size)

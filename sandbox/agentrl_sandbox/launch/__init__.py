@@ -36,9 +36,9 @@ def launcher(settings: SandboxSettings) -> ForkServerLauncher:
     if settings.backend == "process":
         if not settings.allow_unisolated:
             raise ConfigError(
-                "sandbox.backend is 'process', which runs model-written code as you, with your "
-                "files and your network; set sandbox.allow_unisolated: true if that is what you "
-                "want, or leave it at sandbox.backend: namespaces, which isolates"
+                "sandbox.backend is 'process', which runs model-written code as your user, with "
+                "access to your files and network; set sandbox.allow_unisolated: true to accept "
+                "that, or set sandbox.backend: namespaces, which isolates"
             )
         return ProcessLauncher(packages)
     if settings.backend == "docker":
@@ -49,7 +49,7 @@ def launcher(settings: SandboxSettings) -> ForkServerLauncher:
         return NamespaceLauncher(packages)
     if (path := shutil.which("bwrap")) is None:
         raise ConfigError(
-            "sandbox.backend is 'bubblewrap' and there is no bwrap on PATH; "
-            f"install it ({INSTALL}), or set sandbox.backend: namespaces, which needs no program"
+            "sandbox.backend is 'bubblewrap', but there is no bwrap on PATH; install it "
+            f"({INSTALL}), or set sandbox.backend: namespaces, which needs no extra program"
         )
     return BubblewrapLauncher(path, packages)

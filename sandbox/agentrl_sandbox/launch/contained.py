@@ -121,4 +121,4 @@ def _pidfd_of(pid: int) -> int:
     with suppress(ProcessLookupError):
         if pid > 0:
             return os.pidfd_open(pid)
-    raise SandboxError("it ended at once")
+    raise SandboxError("it ended immediately")

@@ -74,13 +74,13 @@ def check_machine(machine: EngineMachine) -> None:
     if machine.missing:
         raise ConfigError(
             f"the Docker engine cannot limit {' and '.join(machine.missing)} here, so a container "
-            "could use up the machine; run the engine as root, or delegate the controllers to it "
-            "(cgroup v2), or choose the back-end namespaces"
+            "could exhaust the machine; run the engine as root, delegate the controllers to it "
+            "(cgroup v2), or use sandbox.backend: namespaces"
         )
     if not any(option.startswith("name=seccomp") for option in machine.security):
         raise ConfigError(
-            "the Docker engine has no seccomp here, so a container could reach deep into the "
-            "kernel; use an engine and a kernel with seccomp, or choose the back-end namespaces"
+            "the Docker engine has no seccomp here, so a container could reach too much of the "
+            "kernel; use an engine and a kernel with seccomp, or sandbox.backend: namespaces"
         )
 
 

@@ -119,7 +119,7 @@ class DockerLauncher:
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
         return (
-            f"the supervisor could not start in a container of {self._settings.image!r}: {why}; "
+            f"the fork server could not start in a container of {self._settings.image!r}: {why}; "
             "the image needs Python 3.11 or newer as python3, and the machine must allow user "
             "namespaces (sysctl user.max_user_namespaces and, on Ubuntu, "
             "kernel.apparmor_restrict_unprivileged_userns=0)"

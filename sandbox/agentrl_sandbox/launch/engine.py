@@ -50,7 +50,8 @@ def check_sdk() -> None:
         import_module("docker.api")
     except ImportError as error:
         raise ConfigError(
-            f"for containers the Docker SDK for Python is not installed; install it ({INSTALL_SDK})"
+            "containers require the Docker SDK for Python, which is not installed; install it "
+            f"({INSTALL_SDK})"
         ) from error
 
 
@@ -73,8 +74,8 @@ class DockerEngine:
         except (DockerException, OSError) as error:
             raise ConfigError(
                 f"no Docker engine answers at {where}: {error}; install one ({INSTALL_ENGINE}), "
-                "start it (`systemctl start docker`, or `dockerd` where there is no systemd), "
-                "and be root or in the group docker"
+                "start it (`systemctl start docker`, or `dockerd` without systemd), and run as "
+                "root or as a member of the group docker"
             ) from error
 
     def machine(self) -> EngineMachine:
@@ -91,8 +92,8 @@ class DockerEngine:
                 image_info = self._api.inspect_image(image.tag)
             except ImageNotFound:
                 raise ConfigError(
-                    f"{image.setting} is {image.tag!r}, and the Docker engine has no such image; "
-                    f"make it with `{image.build}`"
+                    f"{image.setting} is {image.tag!r}, but the Docker engine has no such image; "
+                    f"build it with `{image.build}`"
                 ) from None
         if volumes := (image_info.get("Config") or {}).get("Volumes"):
             raise ConfigError(

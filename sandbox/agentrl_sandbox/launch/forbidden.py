@@ -11,9 +11,9 @@ _KINDS = ("user", "mnt", "pid", "net", "ipc", "uts")
 _CLONE = "kernel.unprivileged_userns_clone"
 _APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 _PROCESS = (
-    "set sandbox.backend: process and sandbox.allow_unisolated: true, which limits what code uses "
-    "and contains nothing else: it can read and change your files, use your network and signal "
-    "your processes"
+    "set sandbox.backend: process and sandbox.allow_unisolated: true, which only limits resources "
+    "and contains nothing: code can read and change your files, use your network, and signal your "
+    "processes"
 )
 
 Read = Callable[[str], str]
@@ -27,7 +27,7 @@ def ways_out(needed: str = "") -> str:
         "allow unprivileged user namespaces on this machine (sysctl user.max_user_namespaces)"
     )
     return (
-        f"{first}; or set sandbox.backend: docker, where an engine makes the namespaces; or "
+        f"{first}; or set sandbox.backend: docker, where an engine creates the namespaces; or "
         f"{_PROCESS}"
     )
 
@@ -42,27 +42,27 @@ def forbidding_settings(read: Read | None = None, user_id: int | None = None) ->
     for kind in _KINDS:
         name = f"user.max_{kind}_namespaces"
         if _value(read, name) == "0":
-            yield f"{name} is 0 here: sysctl -w {name}=10000"
+            yield f"{name} is 0 on this machine: sysctl -w {name}=10000"
     if not is_root and _value(read, _CLONE) == "0":
-        yield f"{_CLONE} is 0 here: sysctl -w {_CLONE}=1"
+        yield f"{_CLONE} is 0 on this machine: sysctl -w {_CLONE}=1"
     if not is_root and _value(read, _APPARMOR) not in ("", "0"):
-        yield f"{_APPARMOR} is on here: sysctl -w {_APPARMOR}=0"
+        yield f"{_APPARMOR} is enabled on this machine: sysctl -w {_APPARMOR}=0"
     if (release := _value(read, "kernel.osrelease")) and _version(release) < _LINUX:
         yield (
-            f"this kernel is Linux {release}, and 5.12 is the first that can do it: use a newer "
-            "one, or sandbox.backend: bubblewrap"
+            f"this kernel is Linux {release}, but at least 5.12 is required: use a newer one, or "
+            "sandbox.backend: bubblewrap"
         )
     if not _has_a_mounted_root(read("/proc/self/mountinfo")):
         yield (
-            "this process is in a chroot, where the kernel makes no user namespaces: enter the "
-            "directory by pivot_root or as a container instead"
+            "this process is in a chroot, where the kernel creates no user namespaces: enter the "
+            "directory with pivot_root or as a container instead"
         )
     if _is_filtered(read("/proc/self/status")):
         yield (
-            "a filter of system calls is on this process, as containers have it: start the "
-            "container with a profile that permits unshare, mount and pivot_root (docker run "
-            "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-            "--security-opt systempaths=unconfined)"
+            "this process runs under a system-call filter, as containers do: start the container "
+            "with a profile that permits unshare, mount and pivot_root (docker run --security-opt "
+            "seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
+            "systempaths=unconfined)"
         )
 
 

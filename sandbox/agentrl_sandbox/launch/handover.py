@@ -84,7 +84,7 @@ class HandoverFolder:
             elif pidfd in ready:
                 raise SandboxError("it ended before it connected")
             if stop is not None and stop.is_set():
-                raise SandboxError("it was not waited for")
+                raise SandboxError("the host stopped waiting for it")
         raise SandboxError(f"it did not connect within {CONNECT_S:g} s")
 
     def _serve(self, pid: int, fds: Sequence[int], users: NamespaceUsers | None) -> bool:

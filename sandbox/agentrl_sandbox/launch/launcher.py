@@ -96,13 +96,13 @@ def packages_directory(packages: str) -> str:
     path = Path(packages).absolute()
     if not path.is_dir():
         raise ConfigError(
-            f"sandbox.packages is {packages!r}, which is no directory; "
-            f"make it with `pip install --target {packages} PACKAGE`"
+            f"sandbox.packages is {packages!r}, which is not a directory; create it with `pip "
+            f"install --target {packages} PACKAGE`"
         )
     if matches := [one for name in OF_AGENTRL for one in path.glob(name)]:
         raise ConfigError(
-            f"sandbox.packages is {packages!r}, which has {matches[0].name}: sessions could read "
-            "the answers of agentrl's environments there; make a directory of what sessions import "
-            "alone, with `pip install --target DIR PACKAGE`"
+            f"sandbox.packages is {packages!r}, which contains {matches[0].name}, where sessions "
+            "could read the answers of agentrl's environments; create a directory with only the "
+            "packages that sessions import, with `pip install --target DIR PACKAGE`"
         )
     return str(path)

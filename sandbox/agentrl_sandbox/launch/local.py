@@ -54,7 +54,7 @@ class StartedProcess:
         """Reap it; remove its log, the directory of its sessions and whoever is left in there."""
         try:
             if not await self.wait_end(_REAP_S):
-                raise SandboxError(f"sandbox supervisor {self.pid} outlived SIGKILL")
+                raise SandboxError(f"sandbox fork server {self.pid} survived SIGKILL")
             self.process.wait()
         finally:
             self.log.close()

@@ -68,7 +68,7 @@ class NamespaceLauncher:
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
-        return f"this machine does not let the sandbox isolate itself: {why}; {ways_out()}"
+        return f"the sandbox cannot isolate itself on this machine: {why}; {ways_out()}"
 
 
 def isolating(shown: VisiblePaths, program: Sequence[str]) -> tuple[list[str], list[int]]:

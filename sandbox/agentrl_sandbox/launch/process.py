@@ -42,4 +42,4 @@ class ProcessLauncher:
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
-        return f"the sandbox supervisor did not start as a plain process: {why}"
+        return f"the sandbox fork server did not start as a plain process: {why}"

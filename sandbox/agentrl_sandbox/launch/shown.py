@@ -90,8 +90,8 @@ def python_paths() -> list[str]:
     hidden = {Path("/"), Path("/home"), Path("/tmp"), Path.home().resolve()}
     if refused := sorted(prefixes & hidden):
         raise ConfigError(
-            f"Python is installed in {refused[0]}, which a sandbox must not see; "
-            "use an interpreter with a directory of its own"
+            f"Python is installed in {refused[0]}, which a sandbox must not see; use an "
+            "interpreter installed in a directory of its own"
         )
     candidates = {prefix / name for prefix in prefixes for name in ("lib", "lib64")}
     candidates = {path.resolve() for path in candidates if path.is_dir()} | {program, stdlib}

@@ -24,9 +24,8 @@ BLOCKS = range(2**30, 2**31 - 2**25, BLOCK)
 and what systemd keeps for itself."""
 _LENT = {"uid": ("/etc/subuid", "newuidmap"), "gid": ("/etc/subgid", "newgidmap")}
 LEND_IDS = (
-    "apt-get install uidmap && "
-    "usermod --add-subuids 200000-265535 --add-subgids 200000-265535 YOU; "
-    "Python and sandbox.packages must be open to others (chmod -R o+rX)"
+    "apt-get install uidmap && usermod --add-subuids 200000-265535 --add-subgids 200000-265535 "
+    "YOU; Python and sandbox.packages must be readable by other users (chmod -R o+rX)"
 )
 
 Extent = tuple[int, int, int]
@@ -58,8 +57,8 @@ def free_block(taken: Iterable[range], drawn: int) -> range:
     free = [b for b in BLOCKS if all(b >= ids.stop or b + BLOCK <= ids.start for ids in used)]
     if not free:
         raise ConfigError(
-            f"/etc/subuid and /etc/subgid lend all ids from {BLOCKS.start} to {BLOCKS.stop}; "
-            f"leave {BLOCK} of them to sandboxes"
+            f"/etc/subuid and /etc/subgid assign all ids from {BLOCKS.start} to {BLOCKS.stop}; "
+            f"leave {BLOCK} of them for sandboxes"
         )
     start = free[drawn % len(free)]
     return range(start, start + BLOCK)

@@ -33,7 +33,7 @@ def containers(engine: str, label: str) -> list[ListedContainer]:
     query = {"all": "1", "filters": json.dumps({"label": [label]})}
     status, body = _request(engine, "GET", "/containers/json", query)
     if status != 200:
-        raise ContainerEngineError(f"the engine at {engine} refuses: {_message(body)}")
+        raise ContainerEngineError(f"the engine at {engine} refused the request: {_message(body)}")
     entries = json.loads(body)
     return [
         ListedContainer(c["Id"], dict(c.get("Labels") or {}), c.get("State") == "running")
@@ -46,7 +46,7 @@ def remove(engine: str, container_id: str) -> bool:
     query = {"force": "1", "v": "1"}
     status, body = _request(engine, "DELETE", f"/containers/{container_id}", query)
     if status not in (204, 404):
-        raise ContainerEngineError(f"the engine at {engine} refuses: {_message(body)}")
+        raise ContainerEngineError(f"the engine at {engine} refused the request: {_message(body)}")
     return status != 404
 
 

@@ -93,7 +93,7 @@ def main() -> None:
         # Whoever ends everything of a user or a job ends the owner too, and we have work then.
         signal.signal(number, signal.SIG_IGN)
     owner = LeaseOwner.find(folder.name)
-    assert owner is not None, f"{folder} is named after no owner"
+    assert owner is not None, f"{folder} is not named after an owner"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if os.fork() == 0:
         # Apart, because an engine that hangs must not keep us from our own owner.

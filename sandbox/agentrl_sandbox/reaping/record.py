@@ -60,8 +60,8 @@ def checked(directory: Path, *, make: bool) -> bool:
     private = stat.S_ISDIR(info.st_mode) and not stat.S_IMODE(info.st_mode) & 0o077
     if not private or info.st_uid != os.geteuid():
         raise StateError(
-            f"{directory} says what may be killed and deleted, so it must be a directory of user "
-            f"{os.geteuid()} with mode 0700; it is {stat.filemode(info.st_mode)} of user "
+            f"{directory} lists what may be killed and deleted, so it must be a directory of user "
+            f"{os.geteuid()} with mode 0700, but it is {stat.filemode(info.st_mode)} of user "
             f"{info.st_uid}: remove it, or set {VARIABLE} to another directory"
         )
     return True

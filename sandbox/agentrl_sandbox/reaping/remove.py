@@ -81,7 +81,7 @@ def _directory(resource: LeasedResource) -> bool:
 def _cgroup(resource: LeasedResource) -> bool:
     path = _ours(resource.name)
     if not path.startswith(f"{CGROUPS}/"):
-        raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease by hand")
+        raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease manually")
     if not os.path.isdir(path):
         return False
     deadline_s = time.monotonic() + _END_S
@@ -96,7 +96,7 @@ def _cgroup(resource: LeasedResource) -> bool:
             return True
         except OSError as error:
             if time.monotonic() > deadline_s:
-                raise RemovalError(f"cgroup {path} stays: {error.strerror}") from error
+                raise RemovalError(f"cgroup {path} remains: {error.strerror}") from error
             time.sleep(_PAUSE_S)
             continue
         return True
@@ -115,8 +115,8 @@ def _ours(name: str) -> str:
     path = os.path.normpath(name)
     if not os.path.isabs(name) or path != name or not os.path.basename(path).startswith(PREFIX):
         raise RemovalError(
-            f"{name!r} is no absolute path to something called {PREFIX}...; delete its lease by "
-            "hand"
+            f"{name!r} is not an absolute path whose name starts with {PREFIX}; delete its lease "
+            "manually"
         )
     return path
 
@@ -167,7 +167,7 @@ def _end(wanted: Callable[[_Process], bool]) -> bool:
             _signal(pid, start, signal.SIGKILL)
         while any(start_ticks(pid) == start for pid, start in tree.items()):
             if time.monotonic() > deadline_s:
-                raise RemovalError(f"processes {sorted(tree)} outlived SIGKILL by {_END_S:g} s")
+                raise RemovalError(f"processes {sorted(tree)} survived SIGKILL for {_END_S:g} s")
             time.sleep(_PAUSE_S)
     return any_found
 
@@ -236,7 +236,7 @@ def _remove_tree(path: str) -> bool:
     """
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
-            raise RemovalError(f"{path} is no directory; delete it by hand")
+            raise RemovalError(f"{path} is not a directory; delete it manually")
         top = _open(path, None)
     except FileNotFoundError:
         return False

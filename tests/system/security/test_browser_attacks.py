@@ -401,7 +401,7 @@ async def test_a_world_that_answers_too_much_is_not_shown(pool: BrowserPool) -> 
 
     async with on(pool, CALM, on_answer=answered) as (env, _):
         after = await does(env, "goto", url="/huge")
-        assert f"over the limit of {MAX_BODY_BYTES}" in after
+        assert f"exceeds the limit of {MAX_BODY_BYTES}" in after
         assert f"url: {ORIGIN}/" in after
 
 

@@ -299,7 +299,7 @@ async def test_images_that_it_cannot_show(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="are not all 290"):
             await engine.generate(astray)
         film = replace(span, image=Image(b"\x00\x00\x00\x18ftypmp42", "video/mp4"))
-        with pytest.raises(EnvError, match=r"said to be video/mp4 are no image"):
+        with pytest.raises(EnvError, match=r"declared as video/mp4 are not an image"):
             await engine.generate(replace(request, images=(film,)))
         with pytest.raises(EnvError, match="no image"):
             await engine.score(
@@ -342,5 +342,5 @@ async def test_a_policy_that_does_not_see_takes_no_images(tmp_path: Path) -> Non
 
     model(tied=True).save_pretrained(tmp_path)
     async with VllmEngine(VllmSettings(model=tmp_path, context_tokens=64)) as engine:
-        with pytest.raises(ValueError, match="shows 1 images, and the engine takes none"):
+        with pytest.raises(ValueError, match="has 1 images, but the engine accepts none"):
             await engine.generate(asked(("qwen3_vl", True), ONE, max_new_tokens=1))

@@ -146,7 +146,7 @@ class Computer:
         self, what: str, coordinate: list[float] | None, element: int | None, of: str = ""
     ) -> tuple[int, int]:
         if (coordinate is None) == (element is None):
-            raise ToolError(f"{what} needs either {of}coordinate or {of}element, and not both")
+            raise ToolError(f"{what} needs either {of}coordinate or {of}element, but not both")
         if coordinate is not None:
             return self._grid.pixel(coordinate)
         assert element is not None
@@ -157,7 +157,9 @@ def _text(text: str | None) -> str:
     if not text:
         raise ToolError("type needs text, the characters to type")
     if len(text) > TYPED_MAX:
-        raise ToolError(f"{len(text)} characters are too many to type at once; {TYPED_MAX} can be")
+        raise ToolError(
+            f"{len(text)} characters are too many to type at once; the limit is {TYPED_MAX}"
+        )
     return text
 
 
@@ -169,5 +171,5 @@ def _keys(keys: str | None, what: str) -> list[str]:
     combination = keys.removesuffix("++") if keys.endswith("++") else keys
     parts = [part.strip() for part in combination.split("+")]
     if not all(parts):
-        raise ToolError(f"{keys!r} names no keys; write them with + between, such as ctrl+s")
+        raise ToolError(f"{keys!r} names no keys; join keys with +, such as ctrl+s")
     return [*parts, "+"] if keys.endswith("++") else parts

@@ -25,8 +25,8 @@ class PointGrid:
         """Refuse a manner of speaking that there is not."""
         if self.coordinates not in get_args(Coordinates):
             raise ConfigError(
-                f"coordinates are one of {', '.join(get_args(Coordinates))}, "
-                f"got {self.coordinates!r}"
+                f"coordinates must be one of {', '.join(get_args(Coordinates))}, got "
+                f"{self.coordinates!r}"
             )
 
     @property
@@ -39,7 +39,7 @@ class PointGrid:
     def pixel(self, coordinate: list[float]) -> tuple[int, int]:
         """Return the pixel of the screen that is meant; `ToolError` for none on it."""
         if len(coordinate) != 2:
-            raise ToolError(f"a coordinate is [x, y], got {coordinate}")
+            raise ToolError(f"a coordinate must be [x, y], got {coordinate}")
         for part, extent in zip(coordinate, self.extent, strict=True):
             if not 0 <= part < extent:
                 wide, high = self.extent

@@ -47,7 +47,9 @@ class McpConnection:
                 await asyncio.shield(connection._client)
         except TimeoutError:
             await connection.close()
-            raise connection._failure(f"no connection in {source.connect_timeout_s:g} s") from None
+            raise connection._failure(
+                f"no connection within {source.connect_timeout_s:g} s"
+            ) from None
         except AgentrlError:
             await connection.close()
             raise
@@ -99,7 +101,7 @@ class McpConnection:
 
     def _connected(self) -> "Client":
         if not self.is_open:
-            raise self._failure("it has gone")
+            raise self._failure("it is gone")
         return self._client.result()
 
     async def _answer(self, answer: Awaitable[T], what: str) -> T:

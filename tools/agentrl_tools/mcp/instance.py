@@ -55,8 +55,8 @@ class McpInstance:
         if self.source.scope == "trajectory" and self.source.fork == "none":
             raise ForkUnsupported(
                 f"MCP server {self.source.label} has state that cannot be copied; set "
-                "fork='replay' to make its calls again on a new server, or scope='process' if it "
-                "keeps nothing of a trajectory"
+                "fork='replay' to repeat its calls on a new server, or scope='process' if it keeps "
+                "no state of a trajectory"
             )
         assert self._context is not None
         other = type(self)()
@@ -102,8 +102,8 @@ class McpInstance:
             if again != call:
                 raise ForkUnsupported(
                     f"MCP server {self.source.label}: a new server answered call "
-                    f"{call.tool}({json.dumps(dict(call.arguments))}) otherwise than the first; "
-                    "it cannot be forked by replay"
+                    f"{call.tool}({json.dumps(dict(call.arguments))}) differently from the first "
+                    "one, so it cannot be forked by replay"
                 )
             self._calls.append(again)
 

@@ -51,5 +51,8 @@ class McpServer:
 def variable(name: str) -> str:
     """Return a variable of our own environment; `ConfigError` when there is none."""
     if name not in os.environ:
-        raise ConfigError(f"the variable {name} is to be handed to an MCP server and is not set")
+        raise ConfigError(
+            f"the variable {name} is to be passed to an MCP server but is not set; set it, or do "
+            "not pass it"
+        )
     return os.environ[name]

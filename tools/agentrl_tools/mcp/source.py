@@ -101,26 +101,26 @@ def mcp_tools(
     """
     if isinstance(command, str) or bool(command) == (url is not None):
         raise ConfigError(
-            f"an MCP server is command={command!r} and url={url!r}; give a list of words as "
-            "`command`, or a `url`, and not both"
+            f"an MCP server has command={command!r} and url={url!r}; give either a list of words "
+            "as `command`, or a `url`"
         )
     if url is not None and (urlsplit(url).scheme not in ("http", "https") or env or pass_env):
         raise ConfigError(
-            f"MCP server {url!r}: a url is http or https, and has no environment; secrets of a "
-            "server over HTTP are `headers` or `headers_from`"
+            f"MCP server {url!r}: the url must be http or https, and takes no env; pass secrets of "
+            "an HTTP server with `headers` or `headers_from`"
         )
     if command and (headers or headers_from):
-        raise ConfigError("an MCP server that is a command has no headers; give it `env`")
+        raise ConfigError("an MCP server started by a command takes no headers; use `env`")
     if scope not in ("trajectory", "process") or fork not in ("none", "replay"):
         raise ConfigError(
-            f"an MCP server has scope={scope!r} and fork={fork!r}; scope is 'trajectory' or "
-            "'process', fork is 'none' or 'replay'"
+            f"an MCP server has scope={scope!r} and fork={fork!r}; scope must be 'trajectory' or "
+            "'process', and fork 'none' or 'replay'"
         )
     numbers = {"timeout_s": timeout_s, "connect_timeout_s": connect_timeout_s}
     numbers |= {"schema_bytes": schema_bytes, "result_chars": result_chars}
     for key, number in (numbers | {"message_bytes": message_bytes}).items():
         if not number > 0:
-            raise ConfigError(f"an MCP server has {key}={number}; it must be more than 0")
+            raise ConfigError(f"an MCP server has {key}={number}; it must be greater than 0")
     return McpTools(
         command=tuple(command),
         url=url,
@@ -148,11 +148,11 @@ def chosen(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
     listed = [tool.name for tool in tools]
     if missing := [name for name in source.allow if name not in listed]:
         raise ConfigError(
-            f"MCP server {source.label} has no tool {missing[0]!r}; it has {listed}; mend `allow`"
+            f"MCP server {source.label} has no tool {missing[0]!r}; it has {listed}; fix `allow`"
         )
     selection = tuple(t for t in tools if not source.allow or t.name in source.allow)
     if not selection:
-        raise ConfigError(f"MCP server {source.label} lists no tools; leave it out")
+        raise ConfigError(f"MCP server {source.label} lists no tools; remove it")
     return selection
 
 
@@ -189,7 +189,7 @@ def schema_of(called: str, tool: "Tool", source: McpTools) -> dict[str, Any]:
     size = len(json.dumps(function).encode())
     if size > source.schema_bytes:
         raise ConfigError(
-            f"MCP server {source.label}: the schema of {tool.name!r} has {size} bytes, and "
-            f"schema_bytes={source.schema_bytes}; leave the tool out of `allow`, or raise it"
+            f"MCP server {source.label}: the schema of {tool.name!r} has {size} bytes, but "
+            f"schema_bytes={source.schema_bytes}; remove the tool from `allow`, or raise the limit"
         )
     return {"type": "function", "function": function}

@@ -48,7 +48,7 @@ async def lines_of(process: HostProcess, broke: Callable[[str], None]) -> AsyncG
                 await process.write(sent.encode())
         except OSError as error:
             # Nobody may wait for an answer to what could not be said.
-            broke(f"it reads no more ({error})")
+            broke(f"it no longer reads its input ({error})")
             heard_in.close()
 
     tasks = [asyncio.create_task(work(), name="agentrl-mcp-stdio") for work in (hear, say)]

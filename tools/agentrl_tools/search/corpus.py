@@ -50,8 +50,8 @@ class SearchCorpus:
                 )
             if self._by_id.setdefault(document.id, place) != place:
                 raise ConfigError(
-                    f"two documents of {source} have the id {document.id!r}, and documents are "
-                    "opened by it; make the ids unique"
+                    f"two documents of {source} have the id {document.id!r}, but ids must be "
+                    "unique because documents are opened by id; rename one"
                 )
         titled = {document.name.casefold(): place for place, document in enumerate(self.documents)}
         ids = {name.casefold(): place for name, place in self._by_id.items()}
@@ -100,9 +100,9 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"{where} is no JSON: {error}") from error
+            raise ConfigError(f"{where} is not JSON: {error}") from error
         if not isinstance(record, dict):
-            raise ConfigError(f"{where} is no JSON object; write one object per line")
+            raise ConfigError(f"{where} is not a JSON object; write one object per line")
         yield where, cast("dict[str, Any]", record)
 
 
@@ -128,4 +128,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: {error}") from error
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error

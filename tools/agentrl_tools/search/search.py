@@ -58,7 +58,7 @@ class Search:
         query = _checked("query", query)
         documents = index_of(self._corpus).best(query, self._results)
         if not documents:
-            return f"Nothing has a word of {query!r} in it."
+            return f"No document contains a word of {query!r}."
         return "\n".join(self._line(document, query) for document in documents)
 
     @tool
@@ -72,7 +72,7 @@ class Search:
         entry = self._document(document)
         page_texts = pages(entry.text, words_max=self._page_words)
         if not 1 <= page <= len(page_texts):
-            raise ToolError(f"page={page}, and [{entry.id}] has pages 1 to {len(page_texts)}")
+            raise ToolError(f"page={page}, but [{entry.id}] has pages 1 to {len(page_texts)}")
         more = f" (page {page} of {len(page_texts)})" if len(page_texts) > 1 else ""
         return f"{_label(entry)}{more}\n{page_texts[page - 1]}"
 
@@ -87,7 +87,7 @@ class Search:
         entry = self._document(document)
         sentences = places(entry.text, _checked("text", text))
         if not sentences:
-            return f"[{entry.id}] does not have {text!r} in it."
+            return f"[{entry.id}] does not contain {text!r}."
         excerpts = [cut(sentence, words_max=self._page_words) for sentence in sentences[:FOUND_MAX]]
         more = len(sentences) - len(excerpts)
         return "\n".join([*excerpts, f"(and {more} more)"] if more else excerpts)
@@ -116,6 +116,6 @@ def _checked(name: str, text: str) -> str:
         raise ToolError(f"the {name} is empty; give a few words")
     if len(text) > QUERY_CHARS_MAX:
         raise ToolError(
-            f"the {name} has {len(text)} characters, and {QUERY_CHARS_MAX} is the most it may have"
+            f"the {name} has {len(text)} characters, but at most {QUERY_CHARS_MAX} are allowed"
         )
     return text

@@ -50,7 +50,9 @@ class GemEpisode:
     def shown(self, seen, info):
         """Return an observation with the suffix that GEM's wrappers put below it."""
         if not isinstance(seen, str):
-            raise TypeError(f"the observation is a {type(seen).__name__}; only text can be shown")
+            raise TypeError(
+                f"the observation is a {type(seen).__name__}, but only text can be shown"
+            )
         suffix = info.get("suffix") or ""
         return {"text": f"{seen}\n{suffix}" if suffix else seen}
 

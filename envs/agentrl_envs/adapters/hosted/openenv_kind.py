@@ -23,7 +23,7 @@ def preload():
 
 def ask(params):
     """Refuse: a server has no list of tasks."""
-    raise ValueError(f"a server of OpenEnv answers episodes only, and was asked {params}")
+    raise ValueError(f"a server of OpenEnv only serves episodes, but was asked for {params}")
 
 
 def socket_url(url):

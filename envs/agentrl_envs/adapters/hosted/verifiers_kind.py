@@ -60,9 +60,8 @@ def refuse(obstacles):
     """Raise `ValueError` where there is a reason why a reward would not be what verifiers pays."""
     if obstacles:
         raise ValueError(
-            f"{'; '.join(obstacles)}. One answer in words is all that is played here, so the "
-            "reward would be another one; play this with verifiers itself (see "
-            "docs/adapters.md)"
+            f"{'; '.join(obstacles)}. Only single text answers are supported here, so the reward "
+            "would differ; run this environment with verifiers itself (see docs/adapters.md)"
         )
 
 
@@ -182,7 +181,7 @@ def probe(row, params):
     except Exception as error:
         cause = error.__cause__ or error
         raise ValueError(
-            f"the rewards of {params['taskset']} cannot be computed for an answer alone: "
+            f"the rewards of {params['taskset']} cannot be computed from an answer alone: "
             f"{type(cause).__name__}: {cause}"
         ) from error
 

@@ -99,7 +99,9 @@ def prepare(settings: DesktopSettings) -> PreparedDesktop:
     bubblewrap = shutil.which("bwrap")
     for program in ("Xvfb", "jwm", "dbus-daemon", PYTHON):
         if shutil.which(program) is None or bubblewrap is None:
-            raise ConfigError(f"no desktop can be run without {program} in bwrap; {INSTALL}")
+            raise ConfigError(
+                f"{program}, which desktops need, is not available in bwrap; {INSTALL}"
+            )
     lease = ResourceLease.take("process", f"desktop-{new_mark()}")
     group = bounded("desktop", settings.memory_bytes, settings.processes)
     code = os.memfd_create("desktop")

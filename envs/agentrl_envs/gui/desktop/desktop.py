@@ -155,8 +155,8 @@ class DesktopSession:
             if (await self.ask("ping")).body["windows"]:
                 return rests
         raise EnvError(
-            f"{command[0]} was started {_STARTS} times, and each time it had closed its window "
-            "before the episode began; start a program of the scene that keeps one open"
+            f"{command[0]} was started {_STARTS} times, but closed its window before the episode "
+            "began each time; start a program of the scene that keeps a window open"
         )
 
     async def set_up(self, stage: DesktopStage) -> bool:
@@ -207,7 +207,7 @@ class DesktopSession:
         )
         if (picture.width, picture.height) != (self.settings.width, self.settings.height):
             self._lost = (
-                f"the screen is {picture.width} x {picture.height} and should be "
+                f"the screen is {picture.width} x {picture.height} but should be "
                 f"{self.settings.width} x {self.settings.height}"
             )
             raise EnvError(self._lost)

@@ -42,8 +42,8 @@ def missing_parts(programs: Iterable[str]) -> Iterator[str]:
     if absent := _absent(programs):
         names = ", ".join(absent)
         yield (
-            f"the tasks are in programs that are not installed ({names}): "
-            f"apt-get install --no-install-recommends {' '.join(absent)}"
+            f"the tasks use programs that are not installed ({names}): apt-get install "
+            f"--no-install-recommends {' '.join(absent)}"
         )
 
 

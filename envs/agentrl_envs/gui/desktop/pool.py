@@ -23,7 +23,7 @@ from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_envs.gui.desktop.stage import BARE, DesktopStage, latest, missing, unwanted
 from agentrl_envs.pooled import BackgroundTasks, PoolPermits
 
-_CLOSED = "this pool of desktops is closed; open another one"
+_CLOSED = "this pool of desktops is closed; open a new one"
 
 
 class DesktopPool:

@@ -54,7 +54,9 @@ class KeyboardMap:
         plain = _ALIASES.get(name.lower(), name)
         symbol = self._symbol_of(plain) or self._symbol_of(plain.capitalize())
         if not symbol:
-            raise UnknownKey(f"there is no key {name!r}; keys are such as Return, Tab, F2, a, ctrl")
+            raise UnknownKey(
+                f"there is no key {name!r}; examples of keys are Return, Tab, F2, a, ctrl"
+            )
         return self._code(symbol)
 
     def character(self, character: str) -> tuple[int, bool]:

@@ -109,7 +109,7 @@ class DesktopProcesses:
                 except ProcessLookupError:
                     continue
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"processes {survivors} do not end")
+                raise TimeoutError(f"processes {survivors} did not end")
             time.sleep(_POLL_S)
             self._reap()
 

@@ -23,7 +23,7 @@ class FrameBuffer:
         self.width, self.height = header[4], header[5]
         self.line_bytes = header[12]
         if header[11] != 32:
-            raise ValueError(f"the screen has {header[11]} bits a pixel, not 32")
+            raise ValueError(f"the screen has {header[11]} bits per pixel, not 32")
         self._start = header[0] + header[19] * _COLOUR_BYTES
 
     def pixels(self) -> bytes:

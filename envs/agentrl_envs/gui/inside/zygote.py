@@ -43,7 +43,7 @@ class FormZygote:
             return None
         answer = self._socket.recv(_REQUEST_BYTES)
         if not answer:
-            raise ConnectionResetError("what forms are forked from ended")
+            raise ConnectionResetError("the process that forks forms has ended")
         return int(answer)
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     display = os.environ.pop("DISPLAY")
     gtk = form.load_gtk()
     if len(os.listdir("/proc/self/task")) != 1:
-        raise RuntimeError("a process of several threads cannot be forked")
+        raise RuntimeError("a process with several threads cannot be forked")
     while path := control.recv(_REQUEST_BYTES):
         # Twice, so that the program is nobody's child but the first process's, which reaps it.
         if (between := os.fork()) == 0:

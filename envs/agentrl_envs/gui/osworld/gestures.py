@@ -52,7 +52,7 @@ def gestures(command: Sequence[str] | str) -> list[ScriptGesture]:
                           .replace("{SCREEN_WIDTH}", "1920")
                           .replace("{SCREEN_HEIGHT}", "1080")).body  # fmt: skip
     except SyntaxError:
-        raise UnreadableScript("a script that is no Python") from None
+        raise UnreadableScript("a script that is not valid Python") from None
     script_gestures: list[ScriptGesture] = []
     for line in lines:
         match line:

@@ -27,7 +27,7 @@ class OsworldPack:
     ) -> None:
         """Read the tasks. `ConfigError` for what is no task, or cannot be played and shall."""
         if unsupported not in get_args(Unsupported):
-            raise ConfigError(f"unsupported is refuse or skip, got {unsupported!r}")
+            raise ConfigError(f"unsupported must be refuse or skip, got {unsupported!r}")
         if not 0 <= heldout_fraction <= 1:
             raise ConfigError(f"heldout_fraction must be from 0 to 1, got {heldout_fraction}")
         self.collection = read_tasks(path, cache)
@@ -81,7 +81,7 @@ class OsworldPack:
         actions = task.data["osworld"]["gold"]
         number = sum(message.role == "assistant" for message in seen)
         if number >= len(actions):
-            raise LookupError(f"the actions of {task.id!r} have ended and the episode goes on")
+            raise LookupError(f"the actions of {task.id!r} have ended but the episode continues")
         return call("computer", **actions[number])
 
     async def _begin(self, task: Task, place: WritableDesktop) -> None:

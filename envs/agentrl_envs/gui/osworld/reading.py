@@ -51,9 +51,12 @@ class OsworldTasks:
             excerpt = lines[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
             raise ConfigError(
                 "\n".join(excerpt)
-                + "\nPlay those that can be with unsupported: skip; files of the "
-                "network are taken from the folder that cache names, as OSWorld leaves it; "
-                "programs are taken from this machine; everything else needs OSWorld's own machine"
+                + (
+                    "\nSet unsupported: skip to play only the supported tasks. Files from the "
+                    "network are taken from the folder named by cache, as OSWorld stores it; "
+                    "programs are taken from this machine; everything else requires OSWorld's own "
+                    "virtual machine"
+                )
             )
 
 
@@ -76,7 +79,7 @@ def read_tasks(path: str, cache: str = "") -> OsworldTasks:
             supported[name] = task
     if not supported and not refused:
         raise ConfigError(
-            f"there is no task of OSWorld's format at {path!r}; it is a .json file with id, "
+            f"there is no task in OSWorld's format at {path!r}; name a .json file with id, "
             "instruction and evaluator, or a folder with such files"
         )
     return OsworldTasks(supported, refused)
@@ -136,10 +139,12 @@ def checks_of(task: Mapping[str, Any]) -> list[OsworldCheck]:
 
 def _files(path: str) -> list[Path]:
     if not path:
-        raise ConfigError("path names no tasks; it is a task file of OSWorld's format, or a folder")
+        raise ConfigError("path names no tasks; name a task file in OSWorld's format, or a folder")
     at = Path(path)
     if not at.exists():
-        raise ConfigError(f"there is nothing at {path!r}; path is a task file or a folder of them")
+        raise ConfigError(
+            f"there is nothing at {path!r}; name a task file, or a folder of task files"
+        )
     return sorted(at.rglob("*.json")) if at.is_dir() else [at]
 
 
@@ -148,7 +153,7 @@ def _read(file: Path) -> Mapping[str, Any] | None:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{file} is no JSON: {error}") from None
+        raise ConfigError(f"{file} is not JSON: {error}") from None
     if not isinstance(data, dict):
         return None
     task = cast("dict[str, Any]", data)

@@ -57,7 +57,7 @@ def place(name: str) -> tuple[int, int]:
     """Return row and column of a cell's name, both from 1. ValueError for no such name."""
     cell_match = _NAME.fullmatch(name)
     if cell_match is None:
-        raise ValueError(f"{name!r} names no cell; names are such as B3")
+        raise ValueError(f"{name!r} is not the name of a cell; use names such as B3")
     column = 0
     for letter in cell_match[1]:
         column = column * 26 + ord(letter) - ord("A") + 1
@@ -75,14 +75,14 @@ def workbook(data: bytes) -> list[WorkbookSheet]:
     Raises `NoWorkbook`, also for one that is over a limit.
     """
     if len(data) > MAX_BYTES or data.count(_ENTRY) > MAX_PARTS:
-        raise NoWorkbook(f"{len(data)} bytes are more than a workbook")
+        raise NoWorkbook(f"{len(data)} bytes are too many for a workbook")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             parts = _Parts(packed)
             shared = parts.strings()
             sheets = parts.root("xl/workbook.xml").findall(f"{_MAIN}sheets/{_MAIN}sheet")
             if len(sheets) > MAX_SHEETS:
-                raise NoWorkbook(f"{len(sheets)} sheets are more than the limit of {MAX_SHEETS}")
+                raise NoWorkbook(f"{len(sheets)} sheets exceed the limit of {MAX_SHEETS}")
             relations = parts.root("xl/_rels/workbook.xml.rels")
             targets = {
                 one.get("Id", ""): one.get("Target", "")
@@ -119,7 +119,7 @@ class _Parts:
                 data = file.read(self._left + 1)
             self._left -= len(data)
             if self._left < 0:
-                raise NoWorkbook(f"its parts are over the limit of {MAX_BYTES} bytes")
+                raise NoWorkbook(f"its parts exceed the limit of {MAX_BYTES} bytes")
             self._roots[name] = read_markup(data)
         return self._roots[name]
 

@@ -23,7 +23,7 @@ class TemplatePack(TemplateTasks[DesktopTemplate]):
         program_names = list(dict.fromkeys(template.program for template in TEMPLATES))
         if unknown := [name for name in programs if name not in program_names]:
             raise ConfigError(
-                f"there are no tasks in {unknown}; there are in {', '.join(program_names)}"
+                f"there are no tasks for {unknown}; there are tasks for {', '.join(program_names)}"
             )
         templates = [one for one in TEMPLATES if not programs or one.program in programs]
         super().__init__("gui", templates, HELD_OUT, **choices)

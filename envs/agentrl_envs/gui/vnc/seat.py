@@ -71,7 +71,7 @@ class VncPlayer:
         self._size = size
         if points_by not in get_args(PointsBy):
             raise ConfigError(
-                f"points are named by {' or '.join(get_args(PointsBy))}, got {points_by!r}"
+                f"points_by must be {' or '.join(get_args(PointsBy))}, got {points_by!r}"
             )
         self._at = at or ANYWHERE
         self._points_by = points_by

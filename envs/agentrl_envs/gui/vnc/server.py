@@ -76,12 +76,12 @@ class VncServer:
             host, _, port = at.rpartition(":")
             if host not in _LOOPBACK or not port.isdecimal():
                 raise ConfigError(
-                    f"a desktop cannot be shown at {at!r}; give 127.0.0.1:PORT, to which an ssh "
-                    f"tunnel may lead, or {UNIX}PATH"
+                    f"a desktop cannot be shown at {at!r}; give 127.0.0.1:PORT, which an ssh "
+                    f"tunnel can forward, or {UNIX}PATH"
                 )
             self._listening = await asyncio.start_server(self._came, host, int(port))
         except OSError as error:
-            raise ConfigError(f"nobody can be shown a desktop at {at}: {error}") from error
+            raise ConfigError(f"a desktop cannot be shown at {at}: {error}") from error
         where = self._listening.sockets[0].getsockname()
         self.address = f"{where[0]}:{where[1]}"
 

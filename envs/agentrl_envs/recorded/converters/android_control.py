@@ -48,7 +48,7 @@ def android_control(source: Path, *, shown: Shown = "both") -> Iterator[Conversi
     AndroidControl leaves out. Raises `ConfigError` where there is no such file.
     """
     if shown not in get_args(Shown):
-        raise ConfigError(f"what is shown is one of {', '.join(get_args(Shown))}, got {shown!r}")
+        raise ConfigError(f"shown must be one of {', '.join(get_args(Shown))}, got {shown!r}")
     files = [source] if source.is_file() else sorted(source.rglob("*.json*"))
     for file in some(files, source, "no JSON or JSON lines file"):
         for number, episode in enumerate(_episodes(file), start=1):
@@ -74,7 +74,7 @@ def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> Conver
     screens = [_screen(episode, step, folder, shown) for step in range(len(actions) + 1)]
     if len(instructions) != len(actions):
         raise UnusableTrajectory(
-            f"{len(actions)} actions have {len(instructions)} step instructions"
+            f"there are {len(actions)} actions but {len(instructions)} step instructions"
         )
     goal = f"Goal: {' '.join(str(episode['goal']).split())}\n"
     messages: list[RecordedMessage] = [asked(_headed(goal, screens[0].content))]
@@ -121,7 +121,7 @@ def _screen(episode: Mapping[str, Any], step: int, folder: Path, shown: Shown) -
 
 def _of_step(found: Sequence[Any], step: int, what: str) -> Any:
     if step >= len(found):
-        raise UnusableTrajectory(f"there are {len(found)} {what}, and step {step} needs one")
+        raise UnusableTrajectory(f"there are {len(found)} {what}, but step {step} needs one")
     return found[step]
 
 

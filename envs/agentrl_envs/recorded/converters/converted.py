@@ -42,11 +42,11 @@ def content_of(text: str, picture: Path | None) -> RecordedContent:
     if picture is None:
         return text
     if not picture.is_file():
-        raise UnusableTrajectory(f"the screenshot {picture} is not there")
+        raise UnusableTrajectory(f"the screenshot {picture} does not exist")
     media_type = MEDIA_TYPES.get(picture.suffix.lower())
     if media_type is None:
         raise UnusableTrajectory(
-            f"{picture} is no picture that can be shown: {', '.join(MEDIA_TYPES)}"
+            f"{picture} is not an image in a supported format: {', '.join(MEDIA_TYPES)}"
         )
     return (text, RecordedImage(file=picture.absolute(), media_type=media_type))
 

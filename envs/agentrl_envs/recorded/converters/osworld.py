@@ -91,7 +91,7 @@ def _instruction(name: str, lines: list[dict[str, Any]], known: Mapping[str, Pat
         if line.get("instruction"):
             return str(line["instruction"]).strip()
     raise UnusableTrajectory(
-        f"nobody says what task {name!r} is; give OSWorld's examples with --tasks"
+        f"task {name!r} has no instruction; give OSWorld's examples with --tasks"
     )
 
 

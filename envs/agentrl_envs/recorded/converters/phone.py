@@ -45,7 +45,9 @@ def call_of(action: Mapping[str, Any]) -> dict[str, Any]:
     """Return an action of AndroidControl as arguments; may raise `UnusableTrajectory`."""
     kind = str(action.get("action_type", ""))
     if kind not in _KINDS:
-        raise UnusableTrajectory(f"there is no action {kind!r}; there are {', '.join(_KINDS)}")
+        raise UnusableTrajectory(
+            f"there is no action {kind!r}; the actions are {', '.join(_KINDS)}"
+        )
     call: dict[str, Any] = {"action": _KINDS[kind]}
     try:
         match kind:

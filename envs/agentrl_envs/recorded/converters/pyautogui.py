@@ -51,7 +51,7 @@ def calls_of(action: Any) -> list[Call]:
     try:
         body = ast.parse(code).body
     except SyntaxError as error:
-        raise UnusableTrajectory(f"{code!r} is no Python: {error.msg}") from error
+        raise UnusableTrajectory(f"{code!r} is not valid Python: {error.msg}") from error
     hand = _Hand()
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -68,7 +68,7 @@ def _of_object(action: dict[str, Any]) -> list[Call]:
         return [{"action": _SPECIAL[kind]}]
     if kind not in _NAMES:
         raise UnusableTrajectory(
-            f"there is no action {kind!r}; there are {', '.join([*_NAMES, *_SPECIAL])}"
+            f"there is no action {kind!r}; the actions are {', '.join([*_NAMES, *_SPECIAL])}"
         )
     parameters: dict[str, Any] = dict(action.get("parameters") or {})
     hand = _Hand()
@@ -94,16 +94,16 @@ def _called(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
     """Return the function that a statement calls, and its arguments by name."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
-        raise UnusableTrajectory(f"{ast.unparse(statement)!r} is no call of pyautogui")
+        raise UnusableTrajectory(f"{ast.unparse(statement)!r} is not a call of pyautogui")
     module, _, name = ast.unparse(call.func).rpartition(".")
     if module not in ("pyautogui", "time") or (module == "time") != (name == "sleep"):
-        raise UnusableTrajectory(f"{ast.unparse(call.func)!r} is no function of pyautogui")
+        raise UnusableTrajectory(f"{ast.unparse(call.func)!r} is not a function of pyautogui")
     try:
         values = [ast.literal_eval(argument) for argument in call.args]
         keywords = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except ValueError as error:
         raise UnusableTrajectory(
-            f"{ast.unparse(call)!r} has an argument that is no plain value"
+            f"{ast.unparse(call)!r} has an argument that is not a literal value"
         ) from error
     if name == "hotkey":
         return name, {"": values}
@@ -149,14 +149,14 @@ class _Hand:
         if self._moved and self._at is not None:
             self._calls.append({"action": "move", "coordinate": self._at})
         if not self._calls:
-            raise UnusableTrajectory("an action that does nothing")
+            raise UnusableTrajectory("an action without effect")
         return self._calls
 
     def _goes(self, given: Mapping[str, Any]) -> list[float]:
         if given.get("x") is not None and given.get("y") is not None:
             self._at = [given["x"], given["y"]]
         if self._at is None:
-            raise UnusableTrajectory("it acts where the mouse is, and nobody said where that was")
+            raise UnusableTrajectory("it acts at the mouse position, which is unknown")
         self._moved = False
         return self._at
 
@@ -188,7 +188,7 @@ class _Hand:
     def _release(self, given: dict[str, Any]) -> None:
         end, start, self._down = self._goes(given), self._down, None
         if start is None:
-            raise UnusableTrajectory("a button is released that was not down")
+            raise UnusableTrajectory("a button is released that was not pressed")
         same = start == end
         call: Call = {"action": "click" if same else "drag", "coordinate": start}
         self._calls.append(call if same else call | {"to_coordinate": end})
@@ -196,7 +196,7 @@ class _Hand:
     def _scroll(self, given: dict[str, Any], *, across: bool) -> None:
         units = int(given.get("clicks") or 0)
         if not units:
-            raise UnusableTrajectory("a scroll by nothing")
+            raise UnusableTrajectory("a scroll of zero")
         way = ("right" if units > 0 else "left") if across else ("up" if units > 0 else "down")
         notches = abs(units) if abs(units) <= _NOTCH else max(1, round(abs(units) / 100))
         call: Call = {"action": "scroll", "direction": way, "amount": min(50, notches)}
@@ -229,7 +229,7 @@ class _Hand:
     def _let_go(self, given: dict[str, Any]) -> None:
         key = str(given.get("key"))
         if key not in self._held:
-            raise UnusableTrajectory(f"the key {key!r} is released that was not down")
+            raise UnusableTrajectory(f"the key {key!r} is released but was not pressed")
         self._held.remove(key)
         if key not in self._used:
             self._used.add(key)

@@ -67,7 +67,7 @@ def find(executable: str = "") -> str:
     if executable:
         if os.access(executable, os.X_OK):
             return executable
-        raise ConfigError(f"there is no program {executable!r} to be the browser; {INSTALL}")
+        raise ConfigError(f"there is no program {executable!r} to use as the browser; {INSTALL}")
     for path in _candidates():
         if os.access(path, os.X_OK) and os.path.isfile(path):
             return path

@@ -180,7 +180,7 @@ class EpisodeContext:
     async def add_tab(self, url: str) -> str:
         """Open a tab at an address and bring it to the front; return why not, if not."""
         if len(self.tabs) > self._settings.tabs:
-            return f"there may be {len(self.tabs)} tabs; close one first"
+            return f"at most {len(self.tabs)} tabs may be open; close one first"
         tab = await self._call("a new tab", self._new_tab())
         self.tabs.append(tab)
         self._at = len(self.tabs) - 1
@@ -277,7 +277,7 @@ class EpisodeContext:
 
         self._dialogs += 1
         if self._dialogs > DIALOGS:
-            self.fail(EnvError(f"the page opened more than {DIALOGS} dialogs, one after another"))
+            self.fail(EnvError(f"the page opened more than {DIALOGS} dialogs in a row"))
         if dialog.type != "beforeunload":
             text = dialog.message[:200].encode("utf-8", "replace").decode()
             self._notice(f"the page said: {text}")

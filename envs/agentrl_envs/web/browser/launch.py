@@ -30,8 +30,8 @@ _ELSEWHERE = "/opt/browser"
 _SHM_SHARE = 4
 """One part in so many of a browser's memory may be its shared memory, or its files."""
 WAY_OUT = (
-    "apt-get install bubblewrap and allow unprivileged user namespaces (agentrl doctor looks), or, "
-    "for pages that are trusted, ask for browser isolation: none"
+    "apt-get install bubblewrap and allow unprivileged user namespaces (check with agentrl "
+    "doctor), or, for trusted pages, set the browser isolation to none"
 )
 
 
@@ -85,7 +85,7 @@ def _inside(
 ) -> dict[str, object]:
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
-        raise ConfigError(f"browsers run inside bubblewrap, and bwrap is not installed; {WAY_OUT}")
+        raise ConfigError(f"browsers run inside bubblewrap, but bwrap is not installed; {WAY_OUT}")
     visible_paths, stage, inside = _shown(program)
     as_root = os.geteuid() == 0
     options = bubblewrap_options(

@@ -105,7 +105,7 @@ class BrowserPage:
 
         def paused(params: Mapping[str, Any]) -> None:
             if self._answering >= MAX_REQUESTS:
-                self.fail(EnvError(f"the page asked for more than {MAX_REQUESTS} things at once"))
+                self.fail(EnvError(f"the page made more than {MAX_REQUESTS} requests at once"))
             if self.broken.done():
                 return
             self._answering += 1
@@ -171,7 +171,7 @@ class BrowserPage:
             except MovedOn:
                 self._world = None
                 await self._until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
-        raise EnvError(f"the page at {self.url} does not stay long enough to be looked at")
+        raise EnvError(f"the page at {self.url} changes too fast to be observed")
 
     async def _run(self, function: str, argument: Any) -> Any:
         return await self._value(f"{function}({json.dumps(argument)})", await self._isolated())

@@ -18,7 +18,9 @@ def parts() -> tuple[ProbedPart, ...]:
     isolated = ProbedPart(
         "isolation",
         bubblewrap is not None,
-        "no network, no files" if bubblewrap else "no bwrap on PATH; browsers refuse to run",
+        "no network, no files"
+        if bubblewrap
+        else "no bwrap on PATH; browsers do not start without it",
         "apt-get install bubblewrap",
     )
     without = why_not()

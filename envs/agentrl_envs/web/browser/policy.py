@@ -34,16 +34,22 @@ def resolve(text: str, *, base: str, origins: Collection[str]) -> tuple[str, str
     """
     text = text.strip()
     if _UNCLEAN.search(text):
-        return "", f"{text!r} is no address: it has a space, a backslash or a control character"
+        return (
+            "",
+            f"{text!r} is not an address: it contains a space, a backslash or a control character",
+        )
     url = text if _SCHEME.match(text) else urljoin(base, text)
     places = ", ".join(origins)
     scheme = url.partition(":")[0].lower()
     if scheme not in _PORTS:
-        return "", f"addresses of the kind {scheme}: are not allowed; you can go to {places}"
+        return (
+            "",
+            f"addresses of the kind {scheme}: are not allowed; the allowed addresses are {places}",
+        )
     try:
         has_user = urlsplit(url).username is not None
     except ValueError:
-        return "", f"{text!r} is no address"
+        return "", f"{text!r} is not an address"
     if has_user or not is_within(url, origins):
-        return "", f"{url!r} is not allowed; you can go to {places}"
+        return "", f"{url!r} is not allowed; the allowed addresses are {places}"
     return url, ""

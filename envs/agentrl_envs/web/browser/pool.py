@@ -25,7 +25,7 @@ from agentrl_envs.web.browser.settings import BrowserSettings
 from agentrl_envs.web.browser.warm_pages import PageOptions
 from agentrl_envs.web.episode_site import EpisodeSite
 
-_CLOSED = "this pool of browsers is closed; open another one"
+_CLOSED = "this pool of browsers is closed; open a new one"
 
 
 class BrowserPool:
@@ -177,7 +177,7 @@ class BrowserPool:
                 await visit.close()
             await browser.watch()
         except EnvError:
-            visit.fail(EnvError("the page was thrown away"))
+            visit.fail(EnvError("the page was discarded"))
             await self._look_after(browser)
         finally:
             await self._end_if_idle(browser)

@@ -56,7 +56,7 @@ class BrowserSettings:
         """Refuse what cannot be meant."""
         if self.isolation not in get_args(Isolation):
             raise ConfigError(
-                f"isolation is one of {', '.join(get_args(Isolation))}, got {self.isolation!r}"
+                f"isolation must be one of {', '.join(get_args(Isolation))}, got {self.isolation!r}"
             )
         for name in _POSITIVE:
             if (value := getattr(self, name)) <= 0:

@@ -99,10 +99,13 @@ async def answer(
         response = NOT_FOUND
     elif len(response.body) > MAX_BODY_BYTES:
         size = len(response.body)
-        refused = RefusedRequest(f"an answer of {size} bytes is over the limit of {MAX_BODY_BYTES}")
+        refused = RefusedRequest(f"an answer of {size} bytes exceeds the limit of {MAX_BODY_BYTES}")
         response = WebResponse(status=204) if is_page else TOO_LARGE
     elif is_page and not is_shown(response):
-        response, refused = WebResponse(status=204), RefusedRequest(f"{url} is no page to be shown")
+        response, refused = (
+            WebResponse(status=204),
+            RefusedRequest(f"{url} cannot be shown as a page"),
+        )
     await _quietly(tab, "Fetch.fulfillRequest", {**params, **fulfilment(response)})
     return refused
 

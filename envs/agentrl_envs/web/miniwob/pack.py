@@ -51,12 +51,14 @@ class MiniWobPack:
         heldout = _known(heldout_families) if heldout_families else ()
         both = _known(families)
         if size is not None and size < 1:
-            raise ConfigError(f"size must be at least 1 task per split, got {size}; leave it out")
+            raise ConfigError(
+                f"size must be at least 1 task per split, got {size}; omit it to use the default"
+            )
         train = tuple(family for family in both if family not in heldout)
         if not train:
             raise ConfigError(
-                f"all of families={list(both)} are in heldout_families, which leaves nothing to "
-                "train on; leave one out of there"
+                f"all of families={list(both)} are in heldout_families, which leaves none to train "
+                "on; remove one from heldout_families"
             )
         self._families: Mapping[Split, Sequence[str]] = {
             "train": train,
@@ -112,7 +114,7 @@ def _known(families: str | Sequence[str]) -> tuple[str, ...]:
         return MINIWOB
     names = [families] if isinstance(families, str) else list(families)
     if not names:
-        raise ConfigError(f"families names no family; name some of {', '.join(MINIWOB)}, or all")
+        raise ConfigError(f"families is empty; name some of {', '.join(MINIWOB)}, or all")
     for name in names:
         if name not in MINIWOB:
             near = get_close_matches(str(name), MINIWOB, n=1)

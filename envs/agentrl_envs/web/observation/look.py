@@ -26,7 +26,7 @@ async def look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
             return await _look(eye, wants)
     except TimeoutError as error:
         raise EnvError(
-            f"the page could not be looked at within {wants.deadline_s:g} s; it is busy or huge"
+            f"the page could not be observed within {wants.deadline_s:g} s; it is busy or too large"
         ) from error
 
 

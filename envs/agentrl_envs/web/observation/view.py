@@ -79,7 +79,7 @@ def check_kinds(kinds: Sequence[str], known: Sequence[str]) -> None:
     """Raise `ConfigError` for a kind of observation that there is not, and for none at all."""
     if not kinds or any(kind not in known for kind in kinds):
         raise ConfigError(
-            f"observations are of {', '.join(known)}, got {list(kinds)}; name one or more"
+            f"observations must be one or more of {', '.join(known)}, got {list(kinds)}"
         )
 
 

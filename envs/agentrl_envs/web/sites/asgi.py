@@ -38,7 +38,7 @@ class AsgiSite(Generic[State]):
         parts = urlsplit(origin)
         if not parts.scheme or not parts.netloc or parts.path:
             raise ConfigError(
-                f"origin is {origin!r}; it is a scheme and a host, such as http://shop.invalid"
+                f"origin is {origin!r}; it must be a scheme and a host, such as http://shop.invalid"
             )
         self.app = app
         self.state = state

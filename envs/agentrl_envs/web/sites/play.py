@@ -27,7 +27,9 @@ def next_action(player: Player, task: Task, seen: Sequence[Message]) -> Action:
         for text in observations[1:]:
             action = script.send(read(text))
     except StopIteration:
-        raise LookupError(f"the player of {task.id!r} has ended and the episode goes on") from None
+        raise LookupError(
+            f"the player of {task.id!r} has ended but the episode continues"
+        ) from None
     return action
 
 
