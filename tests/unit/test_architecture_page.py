@@ -1,7 +1,7 @@
 """docs/architecture.md names the tree as it is, and its table of layers holds.
 
-Mutants seen caught: a folder without a row, a path of a file that moved, a class that was renamed, a
-method that does not exist, a folder missing from the layers, a store that imports the command line.
+Mutants seen caught: a folder without a row, a path of a file that moved, a class that was renamed,
+a method that does not exist, a folder without a layer, a store that imports the command line.
 """
 
 import ast
