@@ -1,5 +1,7 @@
 """Our packages, as they lie in the repository."""
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOTS = {
@@ -22,3 +24,14 @@ def module_name(root: Path, package: str, file: Path) -> str:
 
 def modules(root: Path) -> dict[str, Path]:
     return {module_name(root, package, f): f for package in ROOTS for f in files(root, package)}
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Yield every module a file imports, wherever in it, and for type checkers only too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.level, f"{file}: relative import of {node.module}; write it in full"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

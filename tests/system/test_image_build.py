@@ -79,7 +79,7 @@ def debian(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def engine_with(monkeypatch: pytest.MonkeyPatch, *images: str) -> Notes:
     notes = Notes(*images)
-    monkeypatch.setattr(image, "Engine", lambda: notes)
+    monkeypatch.setattr(image, "DockerEngine", lambda: notes)
     return notes
 
 

@@ -62,7 +62,7 @@ def test_darts_modules_are_all_there() -> None:
     assert (policy.groups_per_step, policy.group_size, policy.max_staleness) == (8, 8, 1)
     assert policy.rolling
     around = CurationContext(
-        group_size=8, tasks_per_step=8, tasks=dart.env.task_limit, entropies=True, gated=True
+        group_size=8, tasks_per_step=8, tasks=dart.env.task_limit, entropies=True
     )
     assert conflicts(rules, around) == []
     assert dart.env.task_limit

@@ -7,7 +7,6 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_config
-from tests.support.packages import ROOTS, files, modules
+from tests.support.packages import ROOTS, files, imports, modules
 
 MAY_IMPORT = {
     "agentrl": set[str](),
@@ -62,17 +61,6 @@ BROUGHT_BY = {
 """Modules of dependencies of what we ask for, by what brings them."""
 HOSTED = frozenset({"gem", "verifiers", "websockets"})
 """Modules of packages that are imported in their own venv, whose environments we play."""
-
-
-def imports(file: Path) -> Iterator[str]:
-    """Yield every module a file imports, wherever in it, and for type checkers only too."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert not node.level, f"{file}: relative import of {node.module}; write it in full"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def is_in(module: str, places: tuple[str, ...]) -> bool:

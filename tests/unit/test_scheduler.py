@@ -1,28 +1,17 @@
 """Decisions about what runs, runs again and stops the run.
 
-Mutants seen caught: `<=` to `<` in check_failures; retries off by one; cancelled ones retried;
-groups one after the other in `plan`.
+Mutants seen caught: `<=` to `<` in check_failures; retries off by one; cancelled ones retried.
 """
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentrl.rollout.scheduler.topology import (
     RolloutKey,
     TooManyFailures,
     check_failures,
-    plan,
     tries_again,
 )
 from agentrl.trajectory import Failed, Finished, Outcome, Truncated
-
-
-@given(st.integers(0, 12), st.integers(1, 9))
-def test_a_plan_has_every_sample_of_every_group_once(tasks: int, group_size: int) -> None:
-    attempts = plan(tasks, group_size)
-    assert len(attempts) == tasks * group_size == len({(a.group, a.sample) for a in attempts})
-    assert [a.sample for a in attempts[:tasks]] == [0] * tasks
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ ATTACKS = (
     Attack(
         name="false-copy",
         title="answer a fork with a process that shares the original's namespaces and files",
-        held_by="the keeper looks at the copy's namespaces",
+        held_by="the session init looks at the copy's namespaces",
         play=_false_copy,
         code="""
 import sys, time
@@ -240,8 +240,8 @@ through
     ),
     Attack(
         name="greet-and-go",
-        title="have a process greet for a fork, and be gone when the keeper hears of it",
-        held_by="the keeper holds processes by descriptors, and a copy that is gone is no copy",
+        title="have a process greet for a fork, and be gone when the session init hears of it",
+        held_by="the session init holds processes by descriptors, so a copy that is gone is none",
         play=_absent_copy,
         code="""
 from agentrl_sandbox.inside import interpreter

@@ -584,7 +584,7 @@ for ours in pipes: os.read(ours, 1)
     Attack(
         name="descriptors-under-way",
         title="leave hundreds of descriptors in sockets nobody reads, which count per user",
-        held_by="limit on open files; keepers and newborn interpreters may send more than that",
+        held_by="limit on open files; session inits and new interpreters may send more than that",
         play=_births_go_on,
         ends=("ok",),
         code="""

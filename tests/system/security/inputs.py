@@ -193,7 +193,7 @@ def rows() -> Iterator[InputRow]:
         f"{PAGES}.py::test_nothing_is_downloaded",
     )
     yield InputRow(
-        "answer of a site or a world (site)",
+        "answer of a site (site)",
         f"{size(MAX_BODY_BYTES)}, unpacked; gzip only",
         "502 to the page",
         f"{envs}/web/site.py",

@@ -419,7 +419,7 @@ os.path.abspath(name)
     Attack(
         name="remove-the-directory",
         title="delete, lock and replace the session's own directory",
-        held_by="the keeper mounts it and removes it; permissions do not matter to it",
+        held_by="the session init mounts it and removes it; permissions do not matter to it",
         ends=("ok", "error"),
         code="""
 import shutil

@@ -128,7 +128,7 @@ through
     Attack(
         name="host-descriptors",
         title="open what other processes have open, through /proc/*/fd and map_files",
-        held_by="process namespace, keeper that nobody may look into",
+        held_by="process namespace, session init that nobody may look into",
         code="""
 for pid in others():
     for place in ("fd", "map_files", "cwd", "exe", "root"):
@@ -159,8 +159,8 @@ through
     ),
     Attack(
         name="own-memory",
-        title="search all of the own memory for what supervisor or trainer knew",
-        held_by="supervisor started with an empty environment, sessions that descend from no other",
+        title="search all of the own memory for what fork server or trainer knew",
+        held_by="fork server with an empty environment, sessions that descend from no other",
         play=_nothing_secret,
         timeout_s=8,
         code=SEARCH
@@ -198,7 +198,7 @@ through
     ),
     Attack(
         name="see-processes",
-        title="see processes that are neither the session's own nor its keeper",
+        title="see processes that are neither the session's own nor its session init",
         held_by="process namespace",
         code="""
 known = {1, os.getpid(), os.getppid()}
@@ -209,7 +209,7 @@ known = {1, os.getpid(), os.getppid()}
     Attack(
         name="kill-everything",
         title="kill(-1, SIGKILL), then every process id up to 5000",
-        held_by="process namespace; the keeper is its first process and Landlock bars signals",
+        held_by="process namespace; the session init is its first process; Landlock bars signals",
         play=_survived,
         code="""
 import signal
@@ -225,9 +225,9 @@ through
         gaps={"process": Gap("it would end every process of the trainer's user", shown=False)},
     ),
     Attack(
-        name="kill-the-supervisor",
+        name="kill-the-fork-server",
         title="send every signal to the parent process and to process 1",
-        held_by="process namespace; the keeper is its first process and Landlock bars signals",
+        held_by="process namespace; the session init is its first process; Landlock bars signals",
         play=_survived,
         code="""
 import signal
@@ -237,7 +237,7 @@ for pid in {os.getppid()} if HOST["bare"] else {os.getppid(), 1}:
         except OSError: pass
 through
 """,
-        gaps={"process": Gap("the keeper is a process of the same user")},
+        gaps={"process": Gap("the session init is a process of the same user")},
     ),
     Attack(
         name="kill-the-trainer",
@@ -251,8 +251,8 @@ through
         gaps={"process": Gap("the trainer is a process of the same user")},
     ),
     Attack(
-        name="tamper-with-the-keeper",
-        title="starve the keeper: its limits, priority, processors, scheduling class",
+        name="tamper-with-the-session-init",
+        title="starve the session init: its limits, priority, processors, scheduling class",
         held_by="filter, user namespace",
         play=_survived,
         code="""
@@ -267,7 +267,7 @@ if "returned" in call(251, 30, 1, keeper, 2 << 13 | 7): through.append("input an
 attempt("badness", lambda: open(f"/proc/{keeper}/oom_score_adj", "w").write("1000"))
 through
 """,
-        gaps={"process": Gap("the keeper is a process of the same user")},
+        gaps={"process": Gap("the session init is a process of the same user")},
     ),
     Attack(
         name="watch-the-machine",
@@ -327,7 +327,7 @@ through[:20]
     Attack(
         name="trace",
         title="trace and read the memory of parent, process 1 and trainer",
-        held_by="filter, keeper that nobody may look into, process namespace",
+        held_by="filter, session init that nobody may look into, process namespace",
         play=_survived,
         code="""
 libc = ctypes.CDLL(None, use_errno=True)
@@ -528,7 +528,7 @@ through
     ),
     Attack(
         name="overwrite-the-program",
-        title="overwrite the running interpreter, its libraries and the supervisor's code",
+        title="overwrite the running interpreter, its libraries and the fork server's code",
         held_by="read-only mounts",
         code="""
 import sys
