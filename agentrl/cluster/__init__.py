@@ -1,7 +1,7 @@
 """The same parts on many machines: environments and engines in actors, which Ray starts and places.
 
-`host.py` is what a worker for environments does, and knows nothing of Ray; `env.py` an environment
-here whose world is there; `fleet.py` has the workers as their caller sees them, `ray_workers.py` as
-actors. Worlds that were lost with one are made again in rollout/env_recovery.py. `engines/` is the
-same for engines, and `connection.py` is how Ray is reached.
+`env_worker.py` is the code of an environment worker, which knows nothing of Ray; `remote_env.py` an
+environment here that lives there; `env_pool.py` has the workers as their caller sees them, and
+`ray_env_workers.py` as actors. Environments that were lost with a worker are made again in
+rollout/env_recovery.py. `engines/` is the same for engines, and `connection.py` connects to Ray.
 """

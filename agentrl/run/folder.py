@@ -9,7 +9,7 @@ runs/NAME/
   policy/            the first policy, a Hugging Face folder
   checkpoints/       weights, optimiser and samplers
   store/             every turn that was played, see docs/durability.md
-  credit/            what each step made of each token, see credit.py
+  credit/            what each step made of each token, see store/token_credit.py
   lock               held while a process works here
 """
 

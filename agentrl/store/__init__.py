@@ -9,12 +9,12 @@
 The log is the truth and the ledger follows it: a record is appended first and entered second, so
 a ledger that is behind (a killed process) catches up from the log when the store is opened.
 
-    record.py segment.py objects.py    bytes on disk, and what is torn or damaged
-    codec.py event.py                  what a record says
+    record.py segment.py blobs.py      bytes on disk, and what is torn or damaged
+    codec.py                           what a record says; its events are events/kinds.py
     lineage.py                         which groups a checkpoint has trained: a pure rule
-    ledger.py                          the database
-    syncer.py lock.py                  when bytes reach the disk; who may write
-    store.py                           the writer: START HERE
+    index.py                           the database
+    disk_sync.py lock.py               when bytes reach the disk; who may write
+    writer.py                          the writer: START HERE
     restored.py reader.py              what comes back, for a resumed run and for anyone else
-    run.py recorder.py                 the store in a run: what the gate tells it and gets back
+    run.py recorder.py                 the store in a run: what the scheduler tells it and gets back
 """

@@ -284,9 +284,9 @@ def test_what_is_packed_comes_back_with_its_images(branches: dict[str, Trajector
 def test_there_is_a_strategy_for_every_kind_in_their_fixed_order() -> None:
     assert len(events) == len(KINDS)
     assert [kind.__name__ for kind in KINDS] == [
-        *("GroupOpened", "Began", "Grown", "Ended", "Abandoned"),
-        *("Completed", "Dropped", "Trained", "Checkpointed", "Resumed"),
-        *("Enlarged", "Branched", "Noted"),
+        *("GroupOpened", "RolloutStarted", "TurnCompleted", "RolloutFinished", "RolloutAbandoned"),
+        *("GroupCompleted", "GroupDropped", "GroupsTrained", "CheckpointStarted", "RunResumed"),
+        *("GroupResized", "BranchesPlanned", "ComponentNoted"),
     ]
 
 
@@ -319,7 +319,7 @@ def test_the_bytes_of_an_event_are_fixed(tmp_path: Path) -> None:
     )
     grown = TurnCompleted(trajectory=5, group=4, nodes=(node,), at=2, exchange=None)
     text = (
-        '{"$":"Grown","trajectory":5,"group":4,"nodes":{"$tuple":[{"$node":'
+        '{"$":"TurnCompleted","trajectory":5,"group":4,"nodes":{"$tuple":[{"$node":'
         '[0,"sampled",1,0.25,"",[],1,1]}]},"at":2,"exchange":null}'
     )
     numbers = "02010000 03000000 000000000000e0bf 0000000000000040"

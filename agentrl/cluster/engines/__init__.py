@@ -1,5 +1,5 @@
 """Engines on many machines. Apart, since workers for environments import nothing of torch.
 
-`host.py` is what an engine's actor does, and knows nothing of Ray; `freight.py` is what its machine
-needs; `replicas.py` has the actors, as one engine.
+`host.py` is the code of an engine's actor, which knows nothing of Ray; `weight_cache.py` holds one
+copy of the weights per machine; `replicas.py` has the actors, as one engine.
 """

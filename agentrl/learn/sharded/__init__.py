@@ -1,7 +1,7 @@
 """One trainer on several devices: weights, moments and averages in shards (FSDP2), passes split.
 
-`balance.py` says who computes what, `mesh.py` is the process group seen from one rank, `shard.py`
-what a sharded model is made of, `state.py` what of it goes into a checkpoint. `lead.py` is the
-trainer that the run holds, `follow.py` what the other ranks do; `processes.py`, `torchrun.py` and
-`actors.py` are three ways to have them.
+`balance.py` divides the passes, `mesh.py` is the process group seen from one rank, `shard.py` and
+`gather.py` cut a model up and put it together, `shards.py` is the checkpoint. `rank_zero.py` is the
+trainer that the run holds, `rank_link.py` its commands to the other ranks, `rank_spec.py` a rank as
+plain values; `processes.py`, `torchrun.py` and `agentrl.cluster.trainer` start them.
 """

@@ -3,11 +3,11 @@
 A topology is pure: it takes a frozen state and what happened, and returns the next state and what
 to do. The runner owns the state, begins what it is told to begin, and reports what came of it:
 
-    start ──► Start, ...                       begin these trajectories
-    at_boundary(Boundary) ──► BranchDecision   begin its children, keep the place, or just go on
-    fork_failed(Start) ──► Start, ...          what could not be begun costs nothing but itself
-    finished(Ended) ──► Start, ...             no live trajectory and no start: the tree is done
-    reopened(Reopened) ──► Start               an ended one has become too old and begins again
+    start ──► PlannedRollout, ...                  begin these trajectories
+    at_boundary(BranchPointReached) ──► BranchDecision   begin its children, keep it, or go on
+    fork_failed(PlannedRollout) ──► PlannedRollout, ...  a start that failed costs only itself
+    finished(PathEnded) ──► PlannedRollout, ...    without live trajectory and start it is done
+    reopened(PathReopened) ──► PlannedRollout      an ended one is too old and begins again
 
 The same events in the same order give the same states, under any clock; `restore` folds a log.
 """
