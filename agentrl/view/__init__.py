@@ -2,7 +2,7 @@
 
     run folder ──► run_reader.py ──► group_page.py, index.py ──► document.py  one HTML file
                    (reads the        (a group, a row of          serve.py     the same, by HTTP
-                    store)            the table, as JSON)        run_status.py, frame.py   a terminal
+                    store)            the table, as JSON)     run_status.py, frame.py   a terminal
                        ▲
     redaction.py (secrets), token_texts.py (ids to text), branches.py (decisions)
 

@@ -64,7 +64,7 @@ def test_arguments_that_are_no_malformed_call_can_be_recorded(key: str) -> None:
 @pytest.mark.parametrize("depth", [300, 700, 100_000])
 def test_what_is_too_deep_to_be_read_again_is_not_recorded(depth: int) -> None:
     task = Task(prompt="p", data={"a": nested(depth)})
-    with pytest.raises(ValueError, match="more than 256 levels, which is the limit"):
+    with pytest.raises(ValueError, match="would have more than 256 levels"):
         pack(task)
 
 

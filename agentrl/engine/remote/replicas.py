@@ -163,10 +163,10 @@ class EngineReplica(ClosingResource):
         them.
 
         Weights of another model raise `ValueError` and change nothing. Those that have a proof
-        (`CheckedWeights`) are proven, see `weight_check.take`. An engine that cannot take them, or prove
-        them, is replaced, and when the replacement cannot either, `EngineError` (`WeightsUnproven`)
-        is raised, and the next one begins with the last good weights. Nothing is proven while
-        paused: nothing would be scored.
+        (`CheckedWeights`) are proven, see `weight_check.take`. An engine that cannot take them, or
+        prove them, is replaced, and when the replacement cannot either, `EngineError`
+        (`WeightsUnproven`) is raised, and the next one begins with the last good weights. Nothing
+        is proven while paused: nothing would be scored.
         """
         served = await self._ready()
         new = VersionedWeights(await in_thread(shared, weights), version)

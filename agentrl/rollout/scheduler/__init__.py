@@ -17,6 +17,6 @@
     which versions engines have             rolling_update.py
     how a group's rollouts come             topology.py
 
-Which of several engines a request is for is `engine/router.py`'s and `engine/health.py`'s. Everything
-but `scheduler`, `slot` and `rolling_update` is free of clocks and coroutines.
+`engine/router.py` and `engine/health.py` choose among several engines. Everything but `scheduler`,
+`slot` and `rolling_update` is free of clocks and coroutines.
 """
