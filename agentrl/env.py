@@ -229,8 +229,8 @@ class BaseEnv:
             ForkUnsupported: Always.
         """
         raise ForkUnsupported(
-            f"{type(self).__name__} declares fork_strategy={self.fork_strategy!r} and has no fork; "
-            "implement fork() and declare how, or train without branching"
+            f"{type(self).__name__} declares fork_strategy={self.fork_strategy!r} but has no "
+            "fork(); implement fork() for that strategy, or train without branching"
         )
 
     async def close(self) -> None:
@@ -333,7 +333,7 @@ def say(text: str) -> Action:
         TypeError: The text is no `str`.
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"agentrl.say wants text, got a {type(text).__name__}: {text!r:.80}")
+        raise TypeError(f"agentrl.say expects text, got a {type(text).__name__}: {text!r:.80}")
     return Action(text)
 
 

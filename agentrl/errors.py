@@ -173,7 +173,7 @@ def blame(
         of_timeout = isinstance(origin, asyncio.CancelledError)
         if not (of_timeout if limit is None else limit.expired()):
             raise kind(f"{what}: {_described(error)}") from error
-        hint = f" ({deadline}); raise it, or find out what hangs" if deadline else ""
+        hint = f" ({deadline}); raise it, or find out what is hanging" if deadline else ""
         raise kind(f"{what}: missed its deadline{hint}") from error
     except (Exception, SystemExit) as error:  # else what calls sys.exit would end the run, and well
         raise kind(f"{what}: {_described(error)}") from error

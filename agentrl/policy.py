@@ -31,7 +31,7 @@ class Sampling:
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be within (0, 1], got {self.top_p}")
         if self.top_k < 0:
-            raise ValueError(f"top_k must be 0 (off) or more, got {self.top_k}")
+            raise ValueError(f"top_k must be at least 0 (0 disables it), got {self.top_k}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,8 @@ class Completion:
         if not len(self.token_ids) == len(self.logprobs) == len(self.versions):
             raise ValueError(
                 f"a completion has {len(self.token_ids)} tokens, {len(self.logprobs)} log-probs, "
-                f"{len(self.versions)} versions; an engine returns one of each per sampled token"
+                f"{len(self.versions)} versions; an engine must return one of each per sampled "
+                "token"
             )
 
 

@@ -39,7 +39,9 @@ class Task:
 
     def __post_init__(self) -> None:
         if not self.prompt:
-            raise ValueError("a task needs a prompt, got an empty one; give the policy a question")
+            raise ValueError(
+                "a task needs a prompt, but the prompt is empty; give the policy a question"
+            )
         if not self.id:
             object.__setattr__(self, "id", self.fingerprint)
 

@@ -100,8 +100,8 @@ def tool(function: F) -> F:
     name = function.__qualname__
     if not inspect.getdoc(function):
         raise ConfigError(
-            f"tool {name} has no docstring, and the model reads it to know what the tool does; "
-            'write """Return a times b.""" or the like under its def'
+            f"tool {name} has no docstring, which tells the model what the tool does; add one "
+            'below its def, such as """Return a times b."""'
         )
     for parameter in model_parameters(function):
         _check(name, parameter)
@@ -145,11 +145,11 @@ def _typed(parameter: inspect.Parameter) -> bool:
 def _check(tool_name: str, parameter: inspect.Parameter) -> None:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise ConfigError(
-            f"tool {tool_name}: parameter {str(parameter)!r} has no name the model could use; "
-            "give every parameter a name, such as `values: list[int]`"
+            f"tool {tool_name}: parameter {str(parameter)!r} has no name that the model could use; "
+            "name every parameter, such as `values: list[int]`"
         )
     if not _typed(parameter):
         raise ConfigError(
-            f"tool {tool_name}: parameter {parameter.name!r} has no type, and the schema is made "
-            f"of types; write `{parameter.name}: int` or whatever it is"
+            f"tool {tool_name}: parameter {parameter.name!r} has no type, but the schema is "
+            f"derived from types; annotate it, such as `{parameter.name}: int`"
         )

@@ -62,12 +62,12 @@ class Node:
     def __post_init__(self) -> None:
         if self.resumes < 0 or (self.resumes and self.withdraws):
             raise ValueError(
-                f"a node resumes {self.resumes} and withdraws {self.withdraws}; give one of them, "
-                "and a count of nodes from 1 on"
+                f"a node resumes {self.resumes} and withdraws {self.withdraws}; give only one of "
+                "them, as a count of nodes from 1 on"
             )
         if self.withdraws and self.source not in ("forced", "prompt"):
             raise ValueError(
-                f"a {self.source} node withdraws nothing; only a forced one or a prompt can"
+                f"a {self.source} node cannot withdraw nodes; only a forced node or a prompt can"
             )
         if self.image_spans:
             self._check_spans()
@@ -80,7 +80,8 @@ class Node:
             )
         if self.entropies and len(self.entropies) != len(self.token_ids):
             raise ValueError(
-                f"{len(self.entropies)} entropies for {len(self.token_ids)} tokens; give one each"
+                f"{len(self.entropies)} entropies for {len(self.token_ids)} tokens; give one for "
+                "each token"
             )
 
     def _check_spans(self) -> None:
@@ -90,9 +91,9 @@ class Node:
         one_each = len(self.image_spans) == len(self.images)
         if not (is_ordered and is_filled and one_each) or self.source == "sampled":
             raise ValueError(
-                f"a {self.source} node of {len(self.token_ids)} tokens shows {len(self.images)} "
-                f"images at {self.image_spans}; give each its own run of tokens, in order, in a "
-                "node that nobody sampled"
+                f"a {self.source} node of {len(self.token_ids)} tokens has {len(self.images)} "
+                f"images at {self.image_spans}; give each image its own run of tokens, in order, "
+                "in a node that was not sampled"
             )
 
 
@@ -461,8 +462,8 @@ class Tree:
             stands = 0 if node.parent is None else self.context_nodes(node.parent)
             if node.withdraws != stands:
                 raise ValueError(
-                    f"a prompt withdraws {node.withdraws} nodes of {stands}; one that begins a "
-                    "context withdraws all of the one before"
+                    f"a prompt withdraws {node.withdraws} nodes of {stands}; a prompt that starts "
+                    "a context must withdraw all of the previous one"
                 )
             return
         ancestors = () if node.parent is None else self._ancestors(node.parent)
@@ -471,8 +472,8 @@ class Tree:
             (part.source, part.turn) != ("sampled", node.turn) for part in last
         ):
             raise ValueError(
-                f"a node of turn {node.turn} withdraws {node.withdraws} nodes, and only what was "
-                "sampled in its own turn, right before it, can be withdrawn"
+                f"a node of turn {node.turn} withdraws {node.withdraws} nodes, but only nodes "
+                "sampled in its own turn, directly before it, can be withdrawn"
             )
 
     def _context_end(self, node: Node) -> _ContextEnd:

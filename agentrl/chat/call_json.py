@@ -20,7 +20,7 @@ CALLS_MAX = 64
 """Most calls in one turn, those that cannot be read among them."""
 NAME_MAX = 256
 """Characters of a tool's name."""
-TOO_MANY = f"Malformed tool call: a turn makes {CALLS_MAX} calls at most, and the rest is not read."
+TOO_MANY = f"Malformed tool call: a turn may make at most {CALLS_MAX} calls; the rest was ignored."
 
 _SPACE = re.compile(r"\s*")
 
@@ -77,13 +77,13 @@ def skip_space(text: str, at: int) -> int:
 def call_of(value: Any, *, arguments_key: str, call_id: str) -> tuple[ToolCall | None, str]:
     """Return the call that a value within the limits is, or else what is wrong with it."""
     if not isinstance(value, dict):
-        return None, f"a call is a JSON object, not {_kind(value)}"
+        return None, f"a call must be a JSON object, not {_kind(value)}"
     fields = cast("dict[str, Any]", value)
     name, arguments = fields.get("name"), fields.get(arguments_key)
     if not isinstance(name, str) or not name:
-        return None, '"name" is missing or is no text'
+        return None, '"name" is missing or not text'
     if len(name) > NAME_MAX:
-        return None, f'"name" has {len(name)} characters, and the limit is {NAME_MAX}'
+        return None, f'"name" has {len(name)} characters, but the limit is {NAME_MAX}'
     if arguments_key not in fields:
         return None, f'"{arguments_key}" is missing'
     if not isinstance(arguments, dict):

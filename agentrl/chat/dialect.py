@@ -49,7 +49,7 @@ class ToolCallDialect:
         if self.folder is None:
             raise ConfigError(
                 f"the dialect {self.name!r} has no template of its own; set policy.template to a "
-                "Jinja file, or leave it out for the tokenizer's"
+                "Jinja file, or remove it to use the tokenizer's template"
             )
         return _source(self.folder / f"{self.name}.jinja")
 

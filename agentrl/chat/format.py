@@ -83,7 +83,7 @@ class ChatFormat:
         template renders the turn as the dialect writes it.
         """
         if tools and self.turns.tool_fault:
-            raise ConfigError(f"the environment has tools, and {self.turns.tool_fault}")
+            raise ConfigError(f"the environment has tools, but {self.turns.tool_fault}")
         text = self.template.render(messages, tools, generation_prompt=True)
         check_images(self.template, text, images_of(messages))
         return (self._segment("prompt", text, messages),)
@@ -126,10 +126,10 @@ class ChatFormat:
         `ConfigError` where a turn cannot be made to call.
         """
         if self.dialect.begin is None:
-            raise ConfigError(f"the dialect {self.dialect.name!r} has no way to begin a call")
+            raise ConfigError(f"the dialect {self.dialect.name!r} has no prefix of a call")
         if self.begins_thinking:
             raise ConfigError(
-                f"{self.template.name} has the policy think first, where no call is read"
+                f"{self.template.name} makes the policy think first, where no call can be parsed"
             )
         name = self.template.control.neutral(tool)
         return TokenSegment("template", self.encode(self.dialect.begin(name)))
@@ -142,8 +142,8 @@ class ChatFormat:
         between = self.encode(text.partition(SPOKEN)[2].partition(SPOKEN_NEXT)[0])
         if self._images is None or between.count(self._images.token_id) != 1:
             raise ConfigError(
-                f"{self.template.name} shows an image as {between}, without one token that stands "
-                f"for it; leave rollout.images out, or {WAY_OUT}"
+                f"{self.template.name} represents an image as {between}, without a single "
+                f"placeholder token; remove rollout.images, or {WAY_OUT}"
             )
         at = between.index(self._images.token_id)
         return ImageNote(self.encode(NOTE), at, len(between) - at - 1)
@@ -155,7 +155,7 @@ class ChatFormat:
         """
         text = self.text(token_ids)
         start = end_of_thinking(text) if self.begins_thinking else 0
-        with blame(EnvError, f"the dialect {self.dialect.name!r} cannot read a turn"):
+        with blame(EnvError, f"the dialect {self.dialect.name!r} cannot parse a turn"):
             action = cast("Any", self.dialect.parse(text, start))
             if not isinstance(action, Action):
                 raise TypeError(f"its parse returned a {type(action).__name__}; return an Action")
@@ -182,8 +182,8 @@ class ChatFormat:
         """
         if action.malformed:
             raise ValueError(
-                f"an action with {len(action.malformed)} malformed calls cannot be written; "
-                "demonstrate calls that can be read"
+                f"an action with {len(action.malformed)} malformed calls cannot be rendered; "
+                "demonstrate only well-formed calls"
             )
         control = self.template.control
         calls = [
@@ -226,8 +226,8 @@ def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect
         if "tool_calls" not in template.source:
             return DIALECTS["hermes"]
         raise ConfigError(
-            f"{template.name} has a syntax for tool calls and cannot render one, so its dialect is "
-            f"not known ({error}); {_NAME_ONE}"
+            f"{template.name} has a syntax for tool calls but cannot render one, so its dialect "
+            f"cannot be detected ({error}); {_NAME_ONE}"
         ) from error
     for dialects in (DIALECTS, installed_dialects()):
         for dialect in dialects.values():
@@ -235,27 +235,27 @@ def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect
                 read = dialect.parse(turn, 0).tool_calls
             except Exception as error:
                 raise ConfigError(
-                    f"the dialect {dialect.name!r} cannot read {turn!r}: {type(error).__name__}: "
+                    f"the dialect {dialect.name!r} cannot parse {turn!r}: {type(error).__name__}: "
                     f"{error}; {_NAME_ONE}"
                 ) from error
             if [(c.name, c.arguments) for c in read] == [(CALL.name, CALL.arguments)]:
                 return dialect
     if turn != turns.turn(Message("assistant", "")):
         raise ConfigError(
-            f"{template.name} writes a tool call as {turn!r}, which no dialect reads "
+            f"{template.name} renders a tool call as {turn!r}, which no dialect can parse "
             f"({', '.join(installed_dialects())}); {_NAME_ONE}"
         )
     if not turns.tool_fault:
         raise ConfigError(
-            f"{template.name} shows tools, and leaves out the calls of earlier turns, so its "
-            f"dialect is not known; {_NAME_ONE}"
+            f"{template.name} shows tools but omits the calls of earlier turns, so its dialect "
+            f"cannot be detected; {_NAME_ONE}"
         )
     return DIALECTS["hermes"]
 
 
 _NAME_ONE = (
-    "set policy.dialect to the one that the model was trained with, or policy.template to one that "
-    f"agentrl ships ({', '.join(DIALECTS)}), or {OWN_DIALECT}"
+    "set policy.dialect to the one the model was trained with, policy.template to one shipped with "
+    f"agentrl ({', '.join(DIALECTS)}), or {OWN_DIALECT}"
 )
 
 

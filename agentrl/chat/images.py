@@ -45,14 +45,14 @@ def check_images(template: ChatTemplate, text: str, images: Sequence[Image]) -> 
     ]
     if not placeholders:
         raise ConfigError(
-            f"{template.name} shows no images, and the environment sends {len(images)}; use a "
+            f"{template.name} supports no images, but the environment sends {len(images)}; use a "
             f"vision-language model with its own template, or {WAY_OUT}"
         )
     for token in placeholders:
         if text.count(token) < len(images):
             raise ConfigError(
                 f"{template.name} writes {token!r} {text.count(token)} times for {len(images)} "
-                f"images; an image in such a message is not shown; {WAY_OUT}"
+                f"images, so an image in such a message is not shown; {WAY_OUT}"
             )
 
 
@@ -69,15 +69,14 @@ def expanded(
         return tuple(token_ids), ()
     if reader is None:
         raise ConfigError(
-            f"the environment shows {len(images)} images, and the policy has no image processor "
-            "and cannot see them; set policy.path to a Qwen-VL model folder, or let the "
-            "environment speak in text only"
+            f"the environment shows {len(images)} images, but the policy has no image processor; "
+            "set policy.path to a Qwen-VL model folder, or use text observations only"
         )
     spots = [at for at, token in enumerate(token_ids) if token == reader.token_id]
     if len(spots) != len(images) or any(b - a == 1 for a, b in pairwise(spots)):
         raise ConfigError(
             f"{template} writes token {reader.token_id}, which stands for an image, at {spots} for "
-            f"{len(images)} images; there must be one for each, and text between two of them; "
+            f"{len(images)} images; there must be one per image, with text between two images; "
             f"{WAY_OUT}"
         )
     whole: list[int] = []

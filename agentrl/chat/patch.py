@@ -38,8 +38,8 @@ def forced_tokens(chat: "ChatRenderer", patch: Patch, thought: Sequence[int]) ->
     """
     if not isinstance(chat, ChatWriter):
         raise ConfigError(
-            f"the environment patches a turn, and {type(chat).__name__} cannot write one; give it "
-            "a method write(action) -> token ids, or turn the patches off"
+            f"the environment patches a turn, but {type(chat).__name__} cannot render one; add a "
+            "method write(action) -> token ids, or disable patches"
         )
     thought_text = chat.parse(thought).text.strip() if thought else ""
     if not thought_text:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SHIPPED = ", ".join(DIALECTS)
-WAY_OUT = f"set policy.template to one that agentrl ships ({SHIPPED}), or to a Jinja file"
+WAY_OUT = f"set policy.template to one shipped with agentrl ({SHIPPED}), or to a Jinja file"
 
 
 class ChatTemplate:

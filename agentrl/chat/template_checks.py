@@ -34,7 +34,7 @@ def _shows_tools(template: ChatTemplate) -> str:
     for phrase in (TOOL_NAME, "Where."):
         if phrase not in text:
             way = tools_way_out(template)
-            raise TemplateCheckError(f"a tool's {phrase!r} is nowhere in the prompt; {way}")
+            raise TemplateCheckError(f"a tool's {phrase!r} is missing from the prompt; {way}")
     return "names and descriptions are in the prompt"
 
 
@@ -72,7 +72,10 @@ def _ends_turns(template: ChatTemplate) -> str:
     text = template.render((ASK, Message("assistant", SPOKEN)))
     tail = text.partition(SPOKEN)[2]
     token = tail.strip()
-    expect(token in template.control.special, f"a turn ends with {tail!r}, no one special token")
+    expect(
+        token in template.control.special,
+        f"a turn ends with {tail!r}, which is not a single special token",
+    )
     tokenizer = template.tokenizer
     ids = tokenizer.encode(token, add_special_tokens=False)
     expect(len(ids) == 1, f"{token!r} is {len(ids)} tokens")
@@ -102,9 +105,9 @@ def _keeps(template: ChatTemplate, said: Message, then: tuple[Message, ...]) -> 
             at = next(i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b)
             near = slice(max(0, at - 10), at + 30)
             raise TemplateCheckError(
-                f"what was {before[near]!r} becomes {after[near]!r} once {len(more)} more "
-                "messages follow; agentrl keeps the tokens as they were sampled, so the policy "
-                "trains on contexts that this template would not render"
+                f"{before[near]!r} becomes {after[near]!r} once {len(more)} more messages follow; "
+                "agentrl keeps tokens as sampled, so the policy would train on contexts that this "
+                "template does not render"
             )
     return "the earlier text is unchanged"
 

@@ -41,8 +41,8 @@ def train_tokenizer(
     dialect = _shipped(template)
     if sees and dialect.image_tokens is None:
         raise ConfigError(
-            f"template {template!r} shows no images, and policy.make.vision makes a policy that "
-            "sees; set policy.template: hermes"
+            f"template {template!r} supports no images, but policy.make.vision creates a "
+            "vision-language policy; set policy.template: hermes"
         )
     if sees and dialect.image_tokens is not None:
         special = (*dialect.special_tokens, *dialect.image_tokens)
@@ -50,7 +50,7 @@ def train_tokenizer(
     least = BYTES + len(dialect.special_tokens)
     if vocab_size < least:
         raise ConfigError(
-            f"vocab_size is {vocab_size}, and {BYTES} bytes and {len(dialect.special_tokens)} "
+            f"vocab_size is {vocab_size}, but {BYTES} bytes and {len(dialect.special_tokens)} "
             f"special tokens need {least}; raise policy.make.vocab_size"
         )
     from transformers import PreTrainedTokenizerFast
@@ -141,7 +141,7 @@ def _shipped(template: str) -> ToolCallDialect:
     dialect = find_dialect(template, key="policy.template")
     if not dialect.special_tokens:
         raise ConfigError(
-            f"the dialect {template!r} names no special tokens, and those of a new tokenizer come "
+            f"the dialect {template!r} declares no special tokens, which a new tokenizer takes "
             "from its dialect; set policy.template: hermes"
         )
     return dialect

@@ -70,8 +70,8 @@ class TurnRenderer:
         end = text.find(SPOKEN) + len(SPOKEN)
         if not text.startswith(tail, end):
             raise ConfigError(
-                f"{self._template.name} ends an assistant turn with {text[end : end + 40]!r} when "
-                f"messages follow, and with {tail!r} when none do; {WAY_OUT}"
+                f"{self._template.name} ends an assistant turn with {text[end : end + 40]!r} if "
+                f"messages follow, but with {tail!r} if none do; {WAY_OUT}"
             )
         return text[end + len(tail) :]
 
@@ -96,9 +96,9 @@ class TurnRenderer:
         unprompted = opening == bare and bool(header.strip())
         if unprompted or not opening.startswith(bare) or not answered.startswith(opening):
             raise ConfigError(
-                f"{name} opens a new assistant turn with {opening.removeprefix(bare)!r} and one "
-                f"of the past with {header!r}, so what a policy is asked to continue is not what "
-                f"it will have said; honour add_generation_prompt in the template, or {WAY_OUT}"
+                f"{name} starts a new assistant turn with {opening.removeprefix(bare)!r} but a "
+                f"past one with {header!r}, so the prompt of a turn differs from its later "
+                f"context; honour add_generation_prompt in the template, or {WAY_OUT}"
             )
         return opening[len(bare) :]
 
@@ -107,15 +107,15 @@ class TurnRenderer:
         text = self._template.render((ASK, said))
         if text.count(SPOKEN) != 1:
             raise ConfigError(
-                f"{self._template.name} renders what an assistant says {text.count(SPOKEN)} times, "
-                f"and it must do so once; {WAY_OUT}"
+                f"{self._template.name} renders the content of an assistant message "
+                f"{text.count(SPOKEN)} times, but must render it once; {WAY_OUT}"
             )
         tail = text.partition(SPOKEN)[2]
         if (end := self._template.control.last_in(tail)) is None:
             raise ConfigError(
-                f"{self._template.name} ends an assistant turn with {tail!r}, which holds no "
-                "special token of the tokenizer, so a policy cannot say that it is done; add one "
-                f"to the tokenizer, or {WAY_OUT}"
+                f"{self._template.name} ends an assistant turn with {tail!r}, which contains no "
+                "special token of the tokenizer, so a policy cannot end its turn; add one to the "
+                f"tokenizer, or {WAY_OUT}"
             )
         return tail[: end.end()], tail[end.end() :]
 
@@ -140,7 +140,7 @@ class TurnRenderer:
             return None, fault
         name = self._template.name
         if ANSWER.text not in text:
-            return None, f"{name} does not show what a tool answered; {WAY_OUT}"
+            return None, f"{name} does not show tool results; {WAY_OUT}"
         if TOOL_NAME not in self._template.render((ASK,), (TOOL,)):
             return None, f"{name} does not show the tools; {tools_way_out(self._template)}"
         return (None if called == plain else tail), ""
@@ -154,15 +154,15 @@ class TurnRenderer:
         text = self._template.render((*past, turn, follow, _SAID_NEXT), (TOOL,))
         if not text.startswith(self._template.render((ASK,), (TOOL,))):
             raise ConfigError(
-                f"{name} renders the opening of a conversation differently once {what} follows, "
-                "and agentrl never renders again what is in a context; make the template "
-                f"append-only (no look at later messages), or {WAY_OUT}"
+                f"{name} renders the start of a conversation differently once {what} follows, but "
+                "agentrl never re-renders a context; make the template append-only (no dependence "
+                f"on later messages), or {WAY_OUT}"
             )
         late = text.partition(SPOKEN)[2].removeprefix(tail).partition(SPOKEN_NEXT)[0]
         if not late.startswith(alone := self.after((follow,))):
             raise ConfigError(
-                f"{name} renders {what} as {late!r} in a conversation and as {alone!r} when it is "
-                "rendered alone, which agentrl does; make the template append-only (no look at "
+                f"{name} renders {what} as {late!r} in a conversation but as {alone!r} on its own, "
+                "which is how agentrl renders it; make the template append-only (no dependence on "
                 f"earlier messages), or {WAY_OUT}"
             )
 
@@ -174,8 +174,8 @@ def tools_way_out(template: ChatTemplate) -> str:
     if fitting is None:
         return WAY_OUT
     return (
-        f"set policy.template to {fitting}, which goes with this tokenizer and puts the tools, and "
-        "how they are called, into the system message"
+        f"set policy.template to {fitting}, which fits this tokenizer and puts the tools and their "
+        "call syntax into the system message"
     )
 
 

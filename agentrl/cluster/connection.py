@@ -28,7 +28,7 @@ def connected(section: "ClusterSection") -> Generator[None]:
         import ray
     except ImportError as error:
         raise ConfigError(
-            f"cluster.kind is 'ray', and Ray is not installed; {install_command('ray')}"
+            f"cluster.kind is 'ray', but Ray is not installed; {install_command('ray')}"
         ) from error
     if ray.is_initialized():
         yield
@@ -68,5 +68,5 @@ def _connect(address: str | None) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"no Ray cluster answers at cluster.address = {address!r}: {error}; start one with "
-            "`ray start --head`, or leave the address out for one on this machine"
+            "`ray start --head`, or remove the address to start one on this machine"
         ) from error

@@ -91,7 +91,7 @@ class EnvWorkerPool:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
-            raise EnvError(f"no worker for environments came within {self._start_s:g} s") from error
+            raise EnvError(f"no environment worker started within {self._start_s:g} s") from error
 
     def another(self, berth: EnvWorkerSlot) -> int:
         """Return the number of one more environment of a worker's, for a fork."""
@@ -113,8 +113,8 @@ class EnvWorkerPool:
         ending.add_done_callback(self._ended)
         if self._left == 0:
             self._broken = self._broken or (
-                "a worker for environments died, and as many as cluster.max_restarts allows have "
-                "been replaced; its log says why it died"
+                "an environment worker died, and cluster.max_restarts is used up; see its log for "
+                "the cause"
             )
             self._changed.set()
             return
@@ -123,7 +123,7 @@ class EnvWorkerPool:
 
     async def close(self) -> None:
         """End all workers. Idempotent."""
-        self._broken = self._broken or "the workers for environments are closed"
+        self._broken = self._broken or "the environment workers are closed"
         self._changed.set()
         replacing = [berth.replacing for berth in self._berths if berth.replacing is not None]
         for task in replacing:
@@ -169,7 +169,7 @@ class EnvWorkerPool:
             while not await self._is_replaced(berth):
                 pass
         except Exception as error:  # noqa: BLE001 - told to whoever asks next
-            self._broken = f"a worker for environments died and could not be replaced: {error}"
+            self._broken = f"an environment worker died and could not be replaced: {error}"
             self._changed.set()
 
     async def _is_replaced(self, berth: EnvWorkerSlot) -> bool:

@@ -35,9 +35,9 @@ class PlacementRequest:
     def refusal(self, *, within_s: float) -> ConfigError:
         """Return the error for room that did not come."""
         return ConfigError(
-            f"Ray found no room for {self.count} {self.what} of {self.cpus:g} CPUs and "
-            f"{self.gpus:g} GPUs ({self.strategy}) within cluster.start_s = {within_s:g} s; "
-            f"{there()}: lower {self.keys}, or raise cluster.start_s where the cluster is to grow"
+            f"Ray has no room for {self.count} {self.what} with {self.cpus:g} CPUs and "
+            f"{self.gpus:g} GPUs each ({self.strategy}) within cluster.start_s = {within_s:g} s; "
+            f"{there()}: lower {self.keys}, or raise cluster.start_s if the cluster scales up"
         )
 
 

@@ -126,12 +126,12 @@ async def _open(fleet: EnvWorkerPool, section: "ClusterSection") -> None:
     except TimeoutError as error:
         there = ray.cluster_resources().get("CPU", 0)
         raise ConfigError(
-            f"Ray did not start {section.workers} workers of {section.worker_cpus:g} CPUs within "
-            f"cluster.start_s = {section.start_s:g} s; the cluster has {there:g} CPUs: lower "
-            "cluster.workers or cluster.worker_cpus"
+            f"Ray did not start {section.workers} environment workers with {section.worker_cpus:g} "
+            f"CPUs each within cluster.start_s = {section.start_s:g} s; the cluster has {there:g} "
+            "CPUs: lower cluster.workers or cluster.worker_cpus"
         ) from error
     except WorkerDied as error:
         raise ConfigError(
-            f"a worker for environments could not be started: {error}; the same packages must be "
-            "installed on every machine of the cluster"
+            f"an environment worker could not be started: {error}; install the same packages on "
+            "every machine of the cluster"
         ) from error

@@ -51,7 +51,7 @@ class ExportCondition:
         match = _CONDITION.fullmatch(text)
         if match is None:
             raise ConfigError(
-                f"--filter {text!r} is no condition; write one such as reward>=0.5, "
+                f"--filter {text!r} is not a condition; write one such as reward>=0.5, "
                 "outcome=finished or tag!=hard"
             )
         name, comparison, value = match.groups()
@@ -59,14 +59,16 @@ class ExportCondition:
             try:
                 return cls(name, comparison, float(value))
             except ValueError:
-                raise ConfigError(f"--filter {text!r}: {name} is compared with a number") from None
+                raise ConfigError(
+                    f"--filter {text!r}: {name} must be compared with a number"
+                ) from None
         if name not in _TEXTS:
             names = sorted([*_NUMBERS, *_TEXTS])
             near = get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-            raise ConfigError(f"--filter {text!r}: there is no {name!r}; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(names)}"
+            raise ConfigError(f"--filter {text!r}: there is no field {name!r}; {hint}")
         if comparison not in ("=", "!="):
-            raise ConfigError(f"--filter {text!r}: {name} is a text; compare it by = or !=")
+            raise ConfigError(f"--filter {text!r}: {name} is text; compare it with = or !=")
         return cls(name, comparison, value)
 
     def holds(self, episode: ExportedTrajectory) -> bool:

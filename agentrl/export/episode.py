@@ -109,8 +109,8 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | Pru
     folder = run / "store"
     if not (folder / LEDGER).is_file():
         raise ConfigError(
-            f"{run} has no recorded trajectories ({folder / LEDGER} is not there); name the folder "
-            "of a run, such as runs/quickstart"
+            f"{run} has no recorded trajectories ({folder / LEDGER} does not exist); name a run "
+            "folder, such as runs/quickstart"
         )
     name = run.resolve().name
     ledger = StoreIndex(folder / LEDGER, readonly=True)

@@ -52,7 +52,7 @@ def export(
     if split is not None:
         conditions.append(ExportCondition("split", "=", split))
     if output.exists():
-        raise ConfigError(f"{output} is there already; give another --output, or remove it")
+        raise ConfigError(f"{output} already exists; give another --output, or remove it")
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     try:

@@ -48,8 +48,8 @@ def episode_of(row: Mapping[str, Any], images: ImageFiles) -> ExportedTrajectory
     """Return the episode that `row_of` was given."""
     if row.get("format") != FORMAT:
         raise ConfigError(
-            f"a trajectory of export format {row.get('format')!r}, and this reads {FORMAT}; export "
-            "the run again"
+            f"a trajectory has export format {row.get('format')!r}, but this agentrl reads "
+            f"{FORMAT}; export the run again"
         )
     opening, turns = _told(row["messages"], row["turn_rewards"], images)
     return ExportedTrajectory(

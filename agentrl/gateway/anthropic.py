@@ -60,7 +60,7 @@ class AnthropicDialect:
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         raw_messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not raw_messages:
-            raise BadRequest("'messages' is empty; ask something")
+            raise BadRequest("'messages' is empty; send at least one message")
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         system = _text(body.get("system"))
         first = (Message("system", system),) if system else ()
@@ -172,8 +172,8 @@ def _messages(told: Body) -> Iterator[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"a block is of type {shortened(other)}; there are text, image, tool_use, "
-                    "tool_result"
+                    f"a block has type {shortened(other)}; the supported types are text, image, "
+                    "tool_use, tool_result"
                 )
     if parts or calls or role == "assistant":
         yield Message(role, joined(parts), tool_calls=tuple(calls))
@@ -208,6 +208,6 @@ def _tool(told: Body) -> ToolSchema:
     name = field(told, "name", str, of="a tool")
     if told.get("type") not in (None, "custom"):
         raise BadRequest(
-            f"a tool is of type {shortened(told['type'])}; only tools of the program's own"
+            f"a tool has type {shortened(told['type'])}; only the program's own tools are supported"
         )
     return tool_schema(name, told.get("description"), told.get("input_schema"))

@@ -41,7 +41,9 @@ class BodyReader:
         """
         size = LARGEST_BYTES if length is None or not length.isdecimal() else int(length[:20])
         if size > LARGEST_BYTES:
-            raise BadRequest(f"a request has {size} bytes, and may have {LARGEST_BYTES}; send less")
+            raise BadRequest(
+                f"a request has {size} bytes, but the limit is {LARGEST_BYTES}; send less"
+            )
         async with self._reserved(size):
             data = await _received(chunks, size)
             if len(data) <= SMALL_BYTES:
@@ -68,13 +70,13 @@ def parse_body(data: bytes) -> Body:
     marks = sum(map(data.count, (b",", b"[", b"{", b"\\")))
     if marks > MOST_MARKS:
         raise BadRequest(
-            f"the body has {marks} commas, brackets and escapes, and may have {MOST_MARKS}; send "
-            "less"
+            f"the body has {marks} commas, brackets and escapes, but the limit is {MOST_MARKS}; "
+            "send less"
         )
     try:
         body: Any = read_json(data, BODY_LIMITS)
     except JsonLimitError as error:
-        raise BadRequest(f"the body is no JSON that can be read: {error}") from error
+        raise BadRequest(f"the body is not valid JSON: {error}") from error
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
     return body  # pyright: ignore[reportUnknownVariableType]
@@ -90,6 +92,6 @@ async def _received(chunks: AsyncIterable[bytes], most: int) -> bytes:
                     raise BadRequest(f"a request has more than {most} bytes; send less")
     except TimeoutError:
         raise BadRequest(
-            f"the body has not arrived within {RECEIVE_S:g} s; send it at once"
+            f"the body did not arrive within {RECEIVE_S:g} s; send it without pauses"
         ) from None
     return bytes(received)

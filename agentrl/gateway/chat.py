@@ -65,7 +65,7 @@ class ChatCompletionsDialect:
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not messages:
-            raise BadRequest("'messages' is empty; ask something")
+            raise BadRequest("'messages' is empty; send at least one message")
         options = body.get("stream_options")
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         return ChatRequest(
@@ -157,7 +157,7 @@ def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
 def _message(told: Body, ignored: Container[str]) -> Message:
     role = role_of(told, *ROLES)
     if told.get("function_call") is not None:
-        raise BadRequest("a message has 'function_call'; only 'tool_calls' are understood")
+        raise BadRequest("a message has 'function_call', but only 'tool_calls' are supported")
     if role != "tool":
         check_named(told, ignored)
     calls = items(told.get("tool_calls") or [], of="'tool_calls'")
@@ -184,7 +184,8 @@ def _part(told: Body) -> str | Image:
             return from_url(field(told, "image_url", dict, of="an image part").get("url"))
         case other:
             raise BadRequest(
-                f"a part of a message is of type {shortened(other)}; there are text, image_url"
+                f"a part of a message has type {shortened(other)}; the supported types are text, "
+                "image_url"
             )
 
 

@@ -64,7 +64,7 @@ def check_texts(asked: ChatRequest) -> None:
     count = len(asked.instructions) + sum(len(message.text) for message in asked.messages)
     if count > MOST_CHARACTERS:
         raise BadRequest(
-            f"the messages have {count} characters, and may have {MOST_CHARACTERS}; send less"
+            f"the messages have {count} characters, but the limit is {MOST_CHARACTERS}; send less"
         )
 
 
@@ -125,7 +125,7 @@ def role_of(body: Body, *names: str) -> Role:
     """Return a message's role, one of `names`."""
     name = field(body, "role", str, of="a message")
     if name not in names:
-        raise BadRequest(f"a message's role is {shortened(name)}; there are {', '.join(names)}")
+        raise BadRequest(f"a message has role {shortened(name)}; the roles are {', '.join(names)}")
     return ROLES[name]
 
 
@@ -146,7 +146,7 @@ def check_function(tool: Body) -> None:
     """Raise `BadRequest` for a tool that the program does not call itself."""
     if tool.get("type") != "function":
         kind = shortened(tool.get("type"))
-        raise BadRequest(f"a tool is of type {kind}; only functions can be offered")
+        raise BadRequest(f"a tool has type {kind}; only functions are supported")
 
 
 def arguments_of(text: Any, *, of: str) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ def arguments_of(text: Any, *, of: str) -> Mapping[str, Any]:
     try:
         arguments = read_json(text, BODY_LIMITS) if isinstance(text, str) else text
     except JsonLimitError as error:
-        raise BadRequest(f"the arguments of {of} cannot be read: {error}") from error
+        raise BadRequest(f"the arguments of {of} cannot be parsed: {error}") from error
     if not isinstance(arguments, Mapping):
         raise BadRequest(
             f"the arguments of {of} must be a JSON object in a string, got {shortened(text)}"
@@ -185,7 +185,7 @@ def tool_schema(name: str, description: Any, parameters: Any) -> ToolSchema:
 
 # -- fields that say how the policy speaks --------------------------------------------------------
 
-_WAY_OUT = "leave it out, or name it in the environment's ignore_fields"
+_WAY_OUT = "remove it, or list it in the environment's ignore_fields"
 SAMPLING = frozenset(
     {
         "temperature",
@@ -234,22 +234,26 @@ def check_fields(
         if name in only and any(value == one and type(value) is type(one) for one in only[name]):
             continue
         if name in only:
-            fault = f"and only {only[name][0]!r} is answered" if only[name] else "and not answered"
+            fault = (
+                f"but only {only[name][0]!r} is supported"
+                if only[name]
+                else "which is not supported"
+            )
             raise BadRequest(f"{name!r} of the request is {shortened(value)}, {fault}; {_WAY_OUT}")
         if name in SAMPLING:
             raise BadRequest(
-                f"{name!r} of the request is {shortened(value)}, and the run's config decides how "
-                f"the policy is sampled; {_WAY_OUT}"
+                f"{name!r} of the request is {shortened(value)}, but the run's config determines "
+                f"how the policy is sampled; {_WAY_OUT}"
             )
-        raise BadRequest(f"{shortened(name)} of the request is no field that is heard; {_WAY_OUT}")
+        raise BadRequest(f"{shortened(name)} of the request is not a supported field; {_WAY_OUT}")
 
 
 def check_named(told: Body, ignored: Container[str]) -> None:
     """Raise `BadRequest` for a speaker's name, which templates do not show."""
     if told.get("name") is not None and "name" not in ignored:
         raise BadRequest(
-            f"'name' of a message is {shortened(told['name'])}, and the policy is shown no names "
-            f"of speakers; {_WAY_OUT}"
+            f"'name' of a message is {shortened(told['name'])}, but names of speakers are not "
+            f"shown to the policy; {_WAY_OUT}"
         )
 
 
@@ -279,9 +283,9 @@ def tool_choice(
     if isinstance(name, str) and name:
         rule, offered = "required", [one for one in offered if one == name]
     if rule is None:
-        raise BadRequest(f"{subject}, and not answered; {_WAY_OUT}")
+        raise BadRequest(f"{subject}, which is not supported; {_WAY_OUT}")
     if rule == "required" and not offered:
-        raise BadRequest(f"{subject}, and the request does not offer such a tool; offer it")
+        raise BadRequest(f"{subject}, but the request offers no such tool; add it")
     return rule, name or ""
 
 
@@ -295,11 +299,11 @@ def turn_request(
             raise BadRequest(f"a limit on tokens is {shortened(limit)}; give a whole number from 1")
     stops: Any = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(stops, list) or len(stops) > _MOST_STOPS:  # pyright: ignore[reportUnknownArgumentType]
-        raise BadRequest(f"'stop' must be a text or a list of at most {_MOST_STOPS} texts")
+        raise BadRequest(f"'stop' must be text or a list of at most {_MOST_STOPS} texts")
     for one in stops:  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(one, str) or not 0 < len(one) <= _LONGEST_STOP:
             raise BadRequest(
-                f"a stop is {shortened(one)}; give texts of 1 to {_LONGEST_STOP} characters"
+                f"a stop string is {shortened(one)}; use text of 1 to {_LONGEST_STOP} characters"
             )
     calls, tool = choice
     most = min(limits, default=None)

@@ -14,7 +14,7 @@ def from_url(url: Any) -> Image:
     """Return the image of a `data:` URL."""
     head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
     if not head.startswith("data:image/") or not head.endswith(";base64") or not comma:
-        raise BadRequest("an image must be a data:image/...;base64,... URL; nothing is fetched")
+        raise BadRequest("an image must be a data:image/...;base64,... URL; URLs are not fetched")
     return from_base64(data, head.removeprefix("data:").removesuffix(";base64"))
 
 
@@ -25,7 +25,7 @@ def from_base64(data: Any, media_type: Any) -> Image:
     try:
         image = Image(base64.b64decode(data, validate=True), media_type)
     except ValueError as error:
-        raise BadRequest(f"an image's data is no base64: {error}") from error
+        raise BadRequest(f"an image's data is not valid base64: {error}") from error
     try:
         if find_spec("PIL") is not None:  # without it no policy sees
             read_size(image)

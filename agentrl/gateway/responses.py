@@ -68,10 +68,10 @@ class ResponsesDialect:
             [Message("user", raw_input)] if isinstance(raw_input, str) else _messages(raw_input)
         )
         if not messages:
-            raise BadRequest("'input' is empty; ask something")
+            raise BadRequest("'input' is empty; send at least one item")
         instructions = body.get("instructions") or ""
         if not isinstance(instructions, str):
-            raise BadRequest("'instructions' must be a text")
+            raise BadRequest("'instructions' must be text")
         tools = tuple(map(_tool, items(body.get("tools") or [], of="'tools'")))
         return ChatRequest(
             messages=tuple(messages),
@@ -218,8 +218,8 @@ def _messages(told: Any) -> list[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"an item of 'input' is of type {shortened(other)}; there are message, "
-                    "function_call, function_call_output"
+                    f"an item of 'input' has type {shortened(other)}; the supported types are "
+                    "message, function_call, function_call_output"
                 )
     return messages
 
@@ -245,8 +245,8 @@ def _part(told: Body) -> str | Image:
             return from_url(told.get("image_url"))
         case other:
             raise BadRequest(
-                f"a part of a message is of type {shortened(other)}; there are input_text, "
-                "output_text, input_image"
+                f"a part of a message has type {shortened(other)}; the supported types are "
+                "input_text, output_text, input_image"
             )
 
 

@@ -185,7 +185,11 @@ def _handler(
     async def handle(request: "Request") -> "Response":
         desk = find(_key(request))
         if desk is None:
-            return refused(401, "no running episode has this key; its program outlived it")
+            return refused(
+                401,
+                "no running episode has this key; its program is still running after the episode "
+                "ended",
+            )
         ignored = desk.ignored
 
         def read(body: Body) -> tuple[ChatRequest, Sequence[MessageKeys]]:
@@ -207,9 +211,9 @@ def _handler(
         except GatewaySessionClosed as error:
             return refused(410, str(error))
         except ClientDisconnect:
-            return refused(499, "the client has gone")
+            return refused(499, "the client has disconnected")
         if answer is None:
-            return refused(499, "the client has gone")
+            return refused(499, "the client has disconnected")
         return _answer(protocol, chat_request, answer)
 
     return handle

@@ -179,7 +179,7 @@ class GatewaySession:
         """Return the conversation that an answer ended, without the instructions it began with."""
         if not id.isdecimal() or int(id[:9]) >= self.turns:
             raise BadRequest(
-                f"previous_response_id names resp_{id:.80}, which is no answer of this episode's"
+                f"previous_response_id is resp_{id:.80}, which is not a response of this episode"
             )
         node, is_instructed = self._answers[int(id)]
         return node.keyed_messages()[is_instructed:]

@@ -97,7 +97,7 @@ class ArtefactSet:
         )
         loaded = cls(files=files, refused=record["refused"])
         if loaded.manifest() != record or loaded.digest != manifest.stem:
-            raise ValueError(f"{manifest} is damaged: its files do not have the digests it names")
+            raise ValueError(f"{manifest} is damaged: its files do not match their digests")
         return loaded
 
     def _manifest_text(self) -> str:
@@ -227,8 +227,8 @@ def _parts(pattern: str) -> list[str]:
     parts = pattern.split("/")
     if pattern.startswith("/") or not pattern or {"", ".", ".."} & set(parts) or "\0" in pattern:
         raise ConfigError(
-            f"artefact {pattern!r} is no path below the session's directory; declare a relative "
-            "one such as 'solution.py' or 'out/*.json'"
+            f"artefact {pattern!r} is not a path below the session directory; declare a relative "
+            "path such as 'solution.py' or 'out/*.json'"
         )
     return parts
 

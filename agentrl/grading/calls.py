@@ -54,12 +54,12 @@ async def grade_calls(
     not run, and fails. `SandboxError` when a session could not be had.
     """
     if not tests:
-        raise ConfigError("there is nothing to grade by: pass at least one CallTest")
+        raise ConfigError("there are no tests to grade by; pass at least one CallTest")
     results: list[TestResult] = []
     late = 0
     for test in tests:
         if artefacts.get(entry) is None:
-            why = artefacts.refused.get(entry, "it is not there")
+            why = artefacts.refused.get(entry, "the file does not exist")
             results.append(TestResult(id=test.id, status="missing", error=f"{entry}: {why}"))
         elif late >= timeouts_max:
             why = f"{late} tests before this one ran out of time"
@@ -97,7 +97,7 @@ async def _grade_one(
             await session.write(file.path, file.data)
     except OSError as error:
         # Names that the sandbox refuses, or more bytes than a checker's session holds.
-        why = f"the artefacts do not fit into the checker's session: {error}"
+        why = f"the artefacts do not fit in the checker's session: {error}"
         return TestResult(id=test.id, status="missing", error=why)
     ran = await session.exec(code, timeout_s=timeout_s)
     if not ran.ok:
@@ -105,7 +105,7 @@ async def _grade_one(
     try:
         got = read_json(await session.read(_RESULT), limit_bytes=RESULT_BYTES)
     except (OSError, ValueError) as error:
-        why = f"no value came back: {error}"
+        why = f"no value was returned: {error}"
         return TestResult(id=test.id, status="error", error=why, seconds=ran.seconds)
     if same(_back(test.wanted), got, tolerance=tolerance):
         return TestResult(id=test.id, status="ok", seconds=ran.seconds)

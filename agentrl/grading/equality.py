@@ -52,9 +52,9 @@ def check_json(value: Any, what: str) -> None:
         json_limits.check_json(value, VALUE_LIMITS)
         back = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{what} is no JSON value: {error}") from error
+        raise ValueError(f"{what} is not a JSON value: {error}") from error
     if not same(_listed(value), back):
-        raise ValueError(f"{what} does not come back from JSON as it is; use str keys and lists")
+        raise ValueError(f"{what} changes in a round trip through JSON; use str keys and lists")
 
 
 def _listed(value: Any) -> Any:

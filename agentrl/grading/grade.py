@@ -46,7 +46,7 @@ class GradeReport:
     def __post_init__(self) -> None:
         names = [test.id for test in self.tests]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"a grade needs tests with ids of their own, got {names}")
+            raise ValueError(f"a grade needs tests with distinct ids, got {names}")
 
     @property
     def score(self) -> float:

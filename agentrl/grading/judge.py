@@ -49,11 +49,11 @@ async def judge_with(
         await _place(session, checker, artefacts)
         ran = await session.exec(checker.program, timeout_s=checker.timeout_s)
         if not ran.ok:
-            raise EnvError(f"the checker's program broke ({ran.status}): {ran.error}")
+            raise EnvError(f"the checker's program failed ({ran.status}): {ran.error}")
         try:
             raw_verdict = read_json(await session.read(VERDICT), limit_bytes=_VERDICT_BYTES)
         except (OSError, ValueError) as error:
-            raise EnvError(f"the checker's program left no {VERDICT}: {error}") from error
+            raise EnvError(f"the checker's program wrote no {VERDICT}: {error}") from error
     finally:
         await session.close()
     verdict = _checked(raw_verdict, checker.tests)
@@ -78,6 +78,6 @@ def _checked(found: Any, tests: Sequence[str]) -> dict[str, str]:
         if verdict.keys() == set(tests) and all(type(why) is str for why in verdict.values()):
             return verdict
     raise EnvError(
-        f"the checker's {VERDICT} must map each of {list(tests)} to a text, empty for passed; "
-        f"it has {str(found)[:200]}"
+        f"the checker's {VERDICT} must map each of {list(tests)} to text, which is empty for a "
+        f"passed test; it has {str(found)[:200]}"
     )

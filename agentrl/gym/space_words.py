@@ -18,9 +18,10 @@ def check_words(space: Space[Any], *, what: str) -> None:
     for part in parts:
         if not isinstance(part, spaces.Text | spaces.Discrete | spaces.MultiDiscrete):
             raise ConfigError(
-                f"the {what} of this environment are {space}; Text, Discrete and MultiDiscrete can "
-                "be told in words, so wrap it in a gymnasium.ObservationWrapper or ActionWrapper "
-                "that makes them so, or pass describe=... for observations"
+                f"the {what} of this environment are {space}, but only Text, Discrete and "
+                "MultiDiscrete can be expressed in words; wrap it in a "
+                "gymnasium.ObservationWrapper or ActionWrapper that converts them, or pass "
+                "describe=... for observations"
             )
 
 

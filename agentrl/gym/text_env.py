@@ -135,7 +135,7 @@ class GymnasiumTextEnv:
             return self._refused(env, action, "There are no tools here.")
         env_action = self._read(env, action)
         if env_action is None:
-            return self._refused(env, action, f"{action.text[:80]!r} is no action.")
+            return self._refused(env, action, f"{action.text[:80]!r} is not a valid action.")
         state, paid, terminated, truncated, info = env.step(env_action)
         observation = Observation((Message("user", self._told(env, state)),))
         reward = checked_reward(task, float(paid))

@@ -40,7 +40,7 @@ def observation_of(text: str) -> Observation:
             tools=None if tools is None else tuple(tools),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{text[:80]!r} is no observation as text: {error!r}") from error
+        raise ValueError(f"{text[:80]!r} is not an observation as text: {error!r}") from error
 
 
 def action_text(action: Action) -> str:

@@ -55,9 +55,9 @@ def memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
     if times < MEMORISED_TIMES or loss > MEMORISED_LOSS:
         return None
     return (
-        f"{demonstrations} demonstrations, loss {loss:.2g}: learnt by heart. Each was shown "
-        f"{times:.0f} times; give the warm start more of them (warmstart.demonstrations, and an "
-        "environment with more train tasks), or fewer warmstart.steps"
+        f"{demonstrations} demonstrations, loss {loss:.2g}: memorised. Each was shown {times:.0f} "
+        "times; give the warm start more of them (warmstart.demonstrations, and an environment "
+        "with more train tasks), or fewer warmstart.steps"
     )
 
 
@@ -67,8 +67,8 @@ def zero_advantage(lines: Sequence[Line], limits: DiagnosticThresholds) -> str |
     if last is None or last <= limits.zero_advantage:
         return None
     return (
-        f"{last:.0%} of the advantages of the last {limits.window} steps are zero: groups end "
-        f"alike and teach nothing. {CHOOSE_TASKS}"
+        f"{last:.0%} of the advantages of the last {limits.window} steps are zero: rewards within "
+        f"groups are equal, so nothing is learnt. {CHOOSE_TASKS}"
     )
 
 
@@ -78,8 +78,8 @@ def entropy_collapse(lines: Sequence[Line], limits: DiagnosticThresholds) -> str
     if first is None or last is None or first <= 0 or last >= limits.entropy_left * first:
         return None
     return (
-        f"the entropy fell from {first:.3g} to {last:.3g} nats: the policy says one thing only. "
-        "Lower learn.optimizer.learning_rate, or keep it open with an entropy or KL term"
+        f"the entropy fell from {first:.3g} to {last:.3g} nats: the policy has collapsed to one "
+        "answer. Lower learn.optimizer.learning_rate, or add an entropy bonus or a KL penalty"
     )
 
 
@@ -99,8 +99,8 @@ def heldout_falls(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | 
         return None
     return (
         f"the training reward rose from {before:.3g} to {now:.3g} while the held-out reward fell "
-        f"by {drop:.3g}: look at trajectories with a high reward for a trick, or train on more "
-        "tasks; the checkpoint of the best evaluation is the better policy"
+        f"by {drop:.3g}: check trajectories with a high reward for reward hacking, or train on "
+        "more tasks; the checkpoint of the best evaluation is the better policy"
     )
 
 
@@ -113,9 +113,9 @@ def length_bias(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | No
     if last <= limits.length_growth * first or rich - poor >= limits.reward_gain:
         return None
     return (
-        f"trajectories grew from {first:.0f} to {last:.0f} sampled tokens and earn no more "
-        f"({poor:.3g}, now {rich:.3g}): aggregate the loss over tokens and not over trajectories "
-        "(learn.aggregation), or let length cost something (learn.reward_shaping)"
+        f"trajectories grew from {first:.0f} to {last:.0f} sampled tokens without a gain in reward "
+        f"({poor:.3g}, now {rich:.3g}): aggregate the loss over tokens instead of trajectories "
+        "(learn.aggregation), or penalise length (learn.reward_shaping)"
     )
 
 
@@ -128,10 +128,10 @@ def template_collapse(lines: Sequence[Line], limits: DiagnosticThresholds) -> st
     if not first <= limits.other_task_likeness < last or rich - poor >= limits.reward_gain:
         return None
     return (
-        f"what is said to different tasks became {last:.0%} alike, from {first:.0%}, and earns no "
-        f"more ({poor:.3g}, now {rich:.3g}): the policy recites a template, whatever it is asked. "
-        "Entropy does not show this. Leave out groups that teach nothing (curation.filter), add a "
-        "KL term, or lower learn.optimizer.learning_rate"
+        f"the similarity of answers to different tasks rose from {first:.0%} to {last:.0%} without "
+        f"a gain in reward ({poor:.3g}, now {rich:.3g}): the policy recites a template regardless "
+        "of the task. Entropy does not show this. Drop groups without a learning signal "
+        "(curation.filter), add a KL penalty, or lower learn.optimizer.learning_rate"
     )
 
 
@@ -146,8 +146,8 @@ def component_falls(lines: Sequence[Line], limits: DiagnosticThresholds) -> str 
             continue
         return (
             f"the reward rose from {poor:.3g} to {rich:.3g} while {name} fell from {first:.3g} to "
-            f"{last:.3g}: look at trajectories with a high reward, whether they still do what is "
-            "wanted; if so give that part more weight. A part that should fall is no sign"
+            f"{last:.3g}: check whether trajectories with a high reward still do what you intend; "
+            "if so, give that component more weight. Ignore this for a component that should fall"
         )
     return None
 
@@ -196,7 +196,7 @@ class RunDiagnostics:
             if self.memorised is not None:
                 text = text.replace(CHOOSE_TASKS, self.memorised)
             if self.stops:
-                raise LearnError(f"{text}. To go on all the same, set diagnostics.action: warn")
+                raise LearnError(f"{text}. To continue anyway, set diagnostics.action: warn")
             self.say(text)
 
 

@@ -63,8 +63,8 @@ class LatencyTrace:
     def __post_init__(self) -> None:
         if not any(t.turns and not t.failed for t in self.trajectories):
             raise ConfigError(
-                f"trace {self.name} has no trajectory that ended well with at least one turn; "
-                "record a run that has made a step"
+                f"trace {self.name} has no trajectory that ended successfully with at least one "
+                "turn; record a run that has completed a step"
             )
 
     @property
@@ -141,8 +141,8 @@ def read_trace(path: Path, *, name: str = "") -> LatencyTrace:
     """
     if not path.exists():
         raise ConfigError(
-            f"{path}: no such file; a run writes its trace as it goes, and "
-            "`agentrl trace record RUN` makes a trace file of it"
+            f"{path}: no such file; a run writes its trace as it proceeds, and `agentrl trace "
+            "record RUN` creates a trace file from it"
         )
     name, costs = name or path.stem, list[TrajectoryCost]()
     rate: float | None = None
@@ -159,7 +159,7 @@ def read_trace(path: Path, *, name: str = "") -> LatencyTrace:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"{path}:{number} is no line of a trace ({error}); a line is "
+                f"{path}:{number} is not a line of a trace ({error}); a line is "
                 '{"prompt": tokens, "reset_s": seconds, "turns": [[tokens, step_s, reply]]}'
             ) from error
     return trace_of(name, costs, failure_rate=rate)
@@ -218,6 +218,6 @@ def _cost(row: dict[str, Any]) -> TrajectoryCost:
 def _check_format(path: Path, version: object) -> None:
     if version != FORMAT:
         raise ConfigError(
-            f"{path} is a trace of format {version}, and this agentrl reads {FORMAT}; record it "
+            f"{path} is a trace of format {version}, but this agentrl reads {FORMAT}; record it "
             "again"
         )

@@ -61,7 +61,7 @@ class WandbSink:
             )
         except wandb.Error as error:
             raise ConfigError(
-                f"W&B did not take the run {name!r} of project {project!r}: {error}; log in with "
+                f"W&B rejected the run {name!r} of project {project!r}: {error}; log in with "
                 "`wandb login`, set metrics.wandb.mode: offline, or metrics.wandb: null"
             ) from error
         if run_id is None:

@@ -52,7 +52,7 @@ class MetricsWriter:
         `metrics/not_finite`, and left out of TensorBoard.
         """
         if reserved := figures.keys() & {"step", "time", NOT_FINITE}:
-            raise ValueError(f"{sorted(reserved)} are the line's own keys; rename the figure")
+            raise ValueError(f"{sorted(reserved)} are reserved keys; rename the metric")
         finite = {name: float(v) for name, v in figures.items() if math.isfinite(v)}
         line: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
         line |= {name: finite.get(name) for name in figures}
@@ -121,7 +121,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / FILE
     if not path.exists():
-        raise ConfigError(f"{path}: no such file; {folder} holds no run that has made a step")
+        raise ConfigError(f"{path}: no such file; {folder} holds no run that has completed a step")
     whole = path.read_bytes().split(b"\n")[:-1]
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
@@ -129,8 +129,8 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             lines.append(json.loads(text.decode()))
         except ValueError as error:
             raise ConfigError(
-                f"{path}:{number} is not JSON ({error}); the file was changed by hand or the "
-                "disk is faulty: delete this line"
+                f"{path}:{number} is not JSON ({error}); the file was edited or the disk is "
+                "faulty: delete this line"
             ) from error
     return lines
 

@@ -13,13 +13,13 @@ from agentrl.errors import AgentrlError, ConfigError
 
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
-_MAKE_ROOM = "Make room on the disk, or make its folder writable"
+_MAKE_ROOM = "Free space on the disk, or make its folder writable"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 _ADVICE = {
     os.strerror(errno.EROFS): "Mount the disk writable",
     "readonly database": "Make its folder writable",
     os.strerror(errno.EIO): "Check the disk: the kernel's log says what failed",
-    "disk I/O error": "Make room on the disk, or check it",
+    "disk I/O error": "Free space on the disk, or check it",
 }
 
 
@@ -148,7 +148,7 @@ def first_disk_error(folder: Path) -> Generator[None]:
         place = getattr(disk_error, "filename", None) or folder
         text = getattr(disk_error, "strerror", None) or str(disk_error)
         raise DiskError(
-            f"{place} could not be written: {text}; what the run has recorded is not lost. "
+            f"{place} could not be written: {text}; no recorded data of the run is lost. "
             f"{disk_advice(disk_error)}, and resume the run (--resume)"
         ) from disk_error
 

@@ -69,7 +69,7 @@ def _reported(
 
 def _python() -> Iterator[SystemPart]:
     version_ok = sys.version_info >= (3, 11)
-    yield ProbedPart("python", version_ok, platform.python_version(), "python 3.11 or newer")
+    yield ProbedPart("python", version_ok, platform.python_version(), "Python 3.11 or newer")
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     yield ProbedPart("cores", True, f"{usable_cores()} usable, {gib:.1f} GiB of memory")
 

@@ -44,7 +44,7 @@ class HttpEndpoint:
     def __post_init__(self) -> None:
         if not is_url(self.url) or not self.model:
             raise ConfigError(
-                f"an endpoint is a URL and a model, got {self.url!r} and {self.model!r}; write "
+                f"an endpoint needs a URL and a model, got {self.url!r} and {self.model!r}; set "
                 "--endpoint http://HOST:PORT/v1 --model NAME, or engine.endpoint.urls and "
                 "engine.endpoint.model"
             )
@@ -145,7 +145,7 @@ class HttpEndpointClient:
             return read_json(answer, limits)
         except JsonLimitError as error:
             raise EngineError(
-                f"{self._endpoint} answered {_beginning(answer)!r:.300}, which cannot be read: "
+                f"{self._endpoint} answered {_beginning(answer)!r:.300}, which cannot be parsed: "
                 f"{error}"
             ) from error
 
@@ -163,8 +163,8 @@ class HttpEndpointClient:
                     raise await self._refusal(response)
                 if "text/event-stream" not in (kind := response.headers.get("content-type", "")):
                     raise ConfigError(
-                        f"{self._endpoint} answers {path} with {kind!r} and is asked to stream; "
-                        "use a server that does, such as vLLM's"
+                        f"{self._endpoint} answers {path} with {kind!r} although streaming was "
+                        "requested; use a server that supports streaming, such as vLLM's"
                     )
                 async with aclosing(self._lines(response)) as lines:
                     async for line in lines:
@@ -227,7 +227,7 @@ class HttpEndpointClient:
 
     def _too_long(self, what: str, most: int) -> EngineError:
         return EngineError(
-            f"{self._endpoint} sends {what}, and {most} are the limit; ask for fewer tokens or "
+            f"{self._endpoint} sent {what}, but the limit is {most}; request fewer tokens or "
             "log-probs"
         )
 
@@ -236,7 +236,7 @@ class HttpEndpointClient:
             event = read_json(data, ANSWER_LIMITS)
         except JsonLimitError as error:
             raise EndpointUnavailableError(
-                f"an event of the stream is {_beginning(data)!r:.300}, which cannot be read: "
+                f"an event of the stream is {_beginning(data)!r:.300}, which cannot be parsed: "
                 f"{error}"
             ) from error
         if isinstance(event, dict) and "error" in event:
@@ -256,12 +256,12 @@ class HttpEndpointClient:
         text = f"{status} {_beginning(body):.300}"
         if (what := WRONG.get(status)) is not None:
             return EndpointRefusedError(
-                f"{self._endpoint} refuses us, so {what} is wrong: {text}; the key is that of the "
-                f"variable {self._endpoint.key_variable}",
+                f"{self._endpoint} refused access, so {what} is wrong: {text}; the key is read "
+                f"from the variable {self._endpoint.key_variable}",
                 status=status,
             )
         if status not in PASSING and status < 500:
-            return EngineError(f"{self._endpoint} refuses a request: {text}")
+            return EngineError(f"{self._endpoint} refused a request: {text}")
         retry_after = response.headers.get("retry-after", "")
         waits = retry_after.replace(".", "", 1).isdecimal()
         return EndpointUnavailableError(text, asked_s=float(retry_after) if waits else None)

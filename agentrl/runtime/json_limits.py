@@ -50,7 +50,7 @@ def read_json(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Any:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise JsonLimitError(
-                f"the text is no UTF-8 at byte {error.start}; write JSON in UTF-8"
+                f"the text is not UTF-8 at byte {error.start}; write JSON in UTF-8"
             ) from None
     _check_marks(text, limits)
     value, end = parse_json(text, _skip_space(text, 0), limits)
@@ -95,7 +95,7 @@ def check_text_bytes(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> 
         size = len(text.encode(errors="surrogatepass"))
     if size > limits.text_bytes:
         raise JsonLimitError(
-            f"the JSON has {size} bytes, and the limit is {limits.text_bytes}; write less"
+            f"the JSON has {size} bytes, but the limit is {limits.text_bytes}; write less"
         )
 
 
@@ -154,8 +154,8 @@ def _items(item: Any, limits: JsonLimits) -> Sequence[Any]:
         for key in values:
             if not isinstance(key, str):
                 raise JsonLimitError(
-                    f"a key is of type {type(key).__name__}, and keys of JSON are texts; write it "
-                    "as a text"
+                    f"a key has type {type(key).__name__}, but JSON keys must be text; write it as "
+                    "text"
                 )
             _check_text(key, limits)
         return [*values.values()]
@@ -168,23 +168,23 @@ def _items(item: Any, limits: JsonLimits) -> Sequence[Any]:
             _refuse_constant(repr(item))
     else:
         raise JsonLimitError(
-            f"a value is of type {type(item).__name__}, which JSON does not have; write text, "
-            "numbers, truth values, null, lists and objects"
+            f"a value has type {type(item).__name__}, which JSON does not support; use text, "
+            "numbers, true, false, null, lists and objects"
         )
     return ()
 
 
 def _check_text(text: str, limits: JsonLimits) -> None:
     if not limits.nul and "\0" in text:
-        raise JsonLimitError("a text in the JSON holds the character NUL; leave it out")
+        raise JsonLimitError("a text in the JSON contains the character NUL; remove it")
     if text.isascii():
         return
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise JsonLimitError(
-            f"a text in the JSON is not valid Unicode: it holds {text[error.start]!a} alone, half "
-            "of a surrogate pair; write the character itself"
+            f"a text in the JSON is not valid Unicode: it contains {text[error.start]!a}, half of "
+            "a surrogate pair; write the character itself"
         ) from None
 
 
@@ -196,24 +196,23 @@ def _check_integer(value: int, limits: JsonLimits) -> None:
 
 def _refuse_digits(limits: JsonLimits) -> NoReturn:
     raise JsonLimitError(
-        f"a number in the JSON has more than {limits.digits} digits, which is the limit; write it "
-        "as a text"
+        f"a number in the JSON has more than {limits.digits} digits, the maximum; write it as text"
     )
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise JsonLimitError(
-        f"a number in the JSON is not finite ({name}), and JSON knows none such; write a finite "
+        f"a number in the JSON is not finite ({name}), which JSON does not support; write a finite "
         "number or null"
     )
 
 
 def _too_deep(limits: JsonLimits) -> str:
-    return f"the JSON is nested more than {limits.depth} deep, which is the limit; nest it less"
+    return f"the JSON is nested more than {limits.depth} deep, the maximum; use fewer levels"
 
 
 def _too_many(limits: JsonLimits) -> str:
-    return f"the JSON has more than {limits.values} values, which is the limit; write fewer"
+    return f"the JSON has more than {limits.values} values, the maximum; write fewer"
 
 
 def _skip_space(text: str, at: int) -> int:

@@ -123,7 +123,7 @@ def _refusal(url: str, key_variable: str, environment: Mapping[str, str]) -> str
         if error.code not in (401, 403):
             return ""
         state = "is refused" if key else "is not set"
-        return f"asks for a key ({error.code}), and the variable {key_variable} {state}"
+        return f"requires a key ({error.code}), but the variable {key_variable} {state}"
     except (OSError, ValueError, HTTPException):
         return ""
     return ""

@@ -30,8 +30,8 @@ def using_run_id(value: str) -> Generator[None]:
     """
     if not _RULE.fullmatch(value):
         raise ValueError(
-            f"{value!r} is no run id: it takes 1 to 128 letters, digits, '.', '-' and '_'; "
-            "new_run_id(name) makes one"
+            f"{value!r} is not a run id, which has 1 to 128 letters, digits, '.', '-' and '_'; "
+            "create one with new_run_id(name)"
         )
     token = _run_id.set(value)
     try:

@@ -25,8 +25,8 @@ class _Jumping(selectors.BaseSelector):
             return events
         if timeout is None:
             raise NothingLeftToHappen(
-                "every coroutine waits and no timer is set; in virtual time nothing outside the "
-                "loop can wake one: no threads, no sockets"
+                "every coroutine waits but no timer is set, and in virtual time nothing outside "
+                "the event loop can wake one: use no threads and no sockets"
             )
         self.now_s += max(0.0, timeout)
         return events

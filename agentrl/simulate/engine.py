@@ -108,9 +108,11 @@ class SimulatedEngine:
     async def generate(self, request: GenerateRequest) -> Completion:
         """Take the time that a reply takes."""
         if not self._open:
-            raise EngineError("the engine is closed; make a new one")
+            raise EngineError("the engine is closed; create a new one")
         if request.id in self._flights:
-            raise ValueError(f"request {request.id!r} is in flight already; give each its own id")
+            raise ValueError(
+                f"request {request.id!r} is already in flight; give each request its own id"
+            )
         turn_tokens = max(1, self._tokens_left(request))
         tokens = min(turn_tokens, request.max_new_tokens)
         flight = _Flight(

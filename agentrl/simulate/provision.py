@@ -35,12 +35,12 @@ class TrainerPace:
         if self.batch < 1 or self.publish_every < 1 or not self.train_s > 0:
             raise ValueError(
                 f"a pace has a batch of {self.batch}, weights every {self.publish_every} steps and "
-                f"{self.train_s} s per step; all are more than 0"
+                f"{self.train_s} s per step; all must be greater than 0"
             )
         if self.spread_s < 0 or self.trajectory_s < 0:
             raise ValueError(
-                f"spread_s is {self.spread_s} and trajectory_s {self.trajectory_s}; a time is 0 or "
-                "more"
+                f"spread_s is {self.spread_s} and trajectory_s is {self.trajectory_s}; a time must "
+                "be at least 0"
             )
 
 

@@ -56,7 +56,7 @@ def recommend(results: Sequence[StudyResult], mode: str) -> StudyResult:
     """
     candidates = [one for one in results if one.setting.policy.mode == mode]
     if not candidates:
-        raise ValueError(f"no result is of mode {mode!r}; search a grid that has it")
+        raise ValueError(f"no result has mode {mode!r}; search a grid that includes it")
     best = max(one.tokens_per_s for one in candidates)
     near = [one for one in candidates if one.tokens_per_s >= CLOSE_ENOUGH * best]
     return min(near, key=_cost)

@@ -111,7 +111,7 @@ class SimulatedEnv(BaseEnv):
         ):
             if self._hangs:
                 await asyncio.sleep(STUCK_S)
-            raise RuntimeError("the simulated environment broke")
+            raise RuntimeError("the simulated environment failed")
         await self._work(turn.step_s)
         self._turn += 1
         ended = self._turn == len(self._cost.turns)

@@ -64,7 +64,7 @@ def _title(standing: RunStatus) -> Text:
     of = "" if standing.steps is None else f" of {standing.steps}"
     title.append(f"  step {standing.step}{of}", style="")
     if standing.left_s is not None:
-        title.append(f", about {span(standing.left_s)} to go", style="dim")
+        title.append(f", about {span(standing.left_s)} left", style="dim")
     return title
 
 
@@ -72,9 +72,9 @@ def _facts(standing: RunStatus) -> Iterator[tuple[str, Text]]:
     figures = standing.figures
     yield "reward", _reward(standing.rewards)
     if standing.step_s is not None:
-        speed = f"{span(standing.step_s)} a step"
+        speed = f"{span(standing.step_s)} per step"
         if (tokens := figures.get("tokens_per_s")) is not None:
-            speed += f", {tokens:,.0f} trained tokens a second"
+            speed += f", {tokens:,.0f} trained tokens per second"
         yield "throughput", Text(speed)
     if standing.learning is not None:
         waits = 1 - standing.learning

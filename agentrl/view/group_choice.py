@@ -28,7 +28,7 @@ class StepRange:
         if not text.strip(":") or (low or 0) < 0 or (high or 0) < 0:
             raise ConfigError(f"--step is {text!r}, expected steps such as 3:8, 3:, :8 or 3")
         if low is not None and high is not None and low > high:
-            raise ConfigError(f"--step is {text!r}, and {low} comes after {high}; swap them")
+            raise ConfigError(f"--step is {text!r}, but {low} comes after {high}; swap them")
         return cls(low, high if colon else low)
 
     def __contains__(self, step: int) -> bool:
@@ -57,8 +57,8 @@ def chosen(
         picks = _even(pool, len(picks) - 1)
     surplus = total - sum(group.size for group in picks)
     omissions.append(
-        f"{len(pool) - len(picks):,} of {len(pool):,} groups, {surplus:,} trajectories, evenly "
-        f"chosen (--limit {limit})"
+        f"{len(pool) - len(picks):,} of {len(pool):,} groups, {surplus:,} trajectories, sampled "
+        f"evenly (--limit {limit})"
     )
     return picks, omissions
 

@@ -137,7 +137,7 @@ class GroupPageBuilder:
         text = self.redaction.text(text)
         if len(text) <= MAX_TEXT:
             return text
-        return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more letters are left out]"
+        return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters are left out]"
 
 
 def outcome_of(one: RolloutState) -> str:

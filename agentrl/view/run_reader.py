@@ -22,7 +22,7 @@ from agentrl.view.index import GroupRow, bare_row, row_of
 from agentrl.view.redaction import SecretRedaction
 from agentrl.view.token_texts import find_vocabulary
 
-PRUNED = "its tokens were removed; keep them with store.keep=all"
+PRUNED = "its tokens were deleted; keep them with store.keep=all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +43,8 @@ class RunReader:
         self.folder = folder
         if not (folder / "config.yaml").is_file():
             raise ConfigError(
-                f"{folder} holds no run: it has no config.yaml; name a folder that `agentrl train` "
-                "made, such as runs/quickstart"
+                f"{folder} is not a run folder: it has no config.yaml; name a folder created by "
+                "`agentrl train`, such as runs/quickstart"
             )
         self.config_text = (folder / "config.yaml").read_text(encoding="utf-8")
         config: Any = yaml.safe_load(self.config_text)

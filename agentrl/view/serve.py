@@ -111,7 +111,7 @@ def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
         return secrets.compare_digest(query_token.encode(), token.encode())
 
     refused = partial(
-        PlainTextResponse, "this address lacks the token it was announced with", status_code=403
+        PlainTextResponse, "this address lacks the access token printed at start", status_code=403
     )
 
     async def page(request: "Request") -> "Response":
@@ -142,7 +142,7 @@ def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
             return refused()
         text = await run_in_threadpool(run.story, request.path_params["group"])
         if text is None:
-            return PlainTextResponse("the tokens of this group are not here", status_code=404)
+            return PlainTextResponse("the tokens of this group are not available", status_code=404)
         return Response(text, media_type="application/json", headers=_HEADERS)
 
     return Starlette(
@@ -169,8 +169,8 @@ def serve(folder: Path, *, steps: StepRange, port: int, announce: Callable[[str]
         import uvicorn
     except ImportError as error:
         raise ConfigError(
-            f"--serve needs {error.name}: {install_command('view')}; without --serve the page is "
-            "a file and needs nothing"
+            f"--serve needs {error.name}: {install_command('view')}; without --serve the page is a "
+            "file that needs nothing"
         ) from error
     token = secrets.token_urlsafe(24)
     with RunReader(folder) as source, socket.socket() as listening:
@@ -179,7 +179,7 @@ def serve(folder: Path, *, steps: StepRange, port: int, announce: Callable[[str]
             listening.bind((HOST, port))
         except OSError as error:
             raise ConfigError(
-                f"port {port} of {HOST} cannot be had: {error.strerror}; choose another with "
+                f"port {port} of {HOST} cannot be opened: {error.strerror}; choose another with "
                 "--port, or 0 for any"
             ) from error
         listening.listen()  # before it is announced: nobody else can have the port any more

@@ -91,15 +91,15 @@ class AdapterWeights(Mapping[str, Tensor]):
         for name, adapter in adapters.items():
             if name not in base.weights:
                 raise ValueError(
-                    f"there is an adapter for {name!r}, and the base has no such weight; these are "
-                    "adapters of another model"
+                    f"there is an adapter for {name!r}, but the base model has no such weight; "
+                    "these adapters belong to another model"
                 )
             shape = tuple(base.weights[name].shape)
             if shape != adapter.shape or adapter.a.shape[0] != adapter.b.shape[1]:
                 raise ValueError(
                     f"the adapter of {name!r} has A {tuple(adapter.a.shape)} and B "
-                    f"{tuple(adapter.b.shape)}, and the weight is {shape}; these are adapters of "
-                    "another model"
+                    f"{tuple(adapter.b.shape)}, but the weight is {shape}; these adapters belong "
+                    "to another model"
                 )
         self.base = base
         self.adapters = adapters
@@ -164,10 +164,10 @@ def unpacked(
             for name, (scale, transposed) in of.items()
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"these adapters are not what was packed: {error!r}") from error
+        raise ValueError(f"these adapters are not valid: {error!r}") from error
     if base is None or base.id != uid:
         here = "none" if base is None else base.id
         raise ValueError(
-            f"these are adapters of base {uid}, and the base here is {here}; send the base first"
+            f"these adapters belong to base {uid}, but the base here is {here}; send the base first"
         )
     return AdapterWeights(base, adapters)

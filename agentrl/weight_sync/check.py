@@ -38,8 +38,8 @@ class WeightCheck:
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs) + 1 or not self.logprobs:
             raise ValueError(
-                f"a proof has {len(self.token_ids)} tokens and {len(self.logprobs)} log-probs; the "
-                "first token is given, and each of the others has one"
+                f"a weight check has {len(self.token_ids)} tokens and {len(self.logprobs)} "
+                "log-probs; it needs one log-prob for each token except the first"
             )
 
     def request(self, id: str) -> ScoreRequest:
@@ -78,9 +78,9 @@ def complaint(proof: WeightCheck, scores: Scores, *, version: int) -> str | None
             ours, theirs = proof.logprobs[place], scores.logprobs[place]
             worst = max(gaps) if all(map(math.isfinite, gaps)) else math.inf
             return (
-                f"it gives token {place + 1} of the probe a log-prob of {theirs:.4g}, and the "
-                f"trainer {ours:.4g}; the largest gap is {worst:.3g} nats, and {proof.max_gap:g} "
-                "are allowed (engine.probe.max_gap)"
+                f"it gives token {place + 1} of the probe a log-prob of {theirs:.4g}, but the "
+                f"trainer gives {ours:.4g}; the largest gap is {worst:.3g} nats, and at most "
+                f"{proof.max_gap:g} is allowed (engine.probe.max_gap)"
             )
     return None
 

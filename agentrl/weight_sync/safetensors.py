@@ -87,7 +87,7 @@ class SafetensorsLayout:
         for name, tensor in ordered.items():
             if tensor.dtype not in KINDS:
                 raise ValueError(
-                    f"{name!r} is {tensor.dtype}, which no weight is; convert it first"
+                    f"{name!r} has type {tensor.dtype}, which weights cannot have; convert it first"
                 )
             ends.append(ends[-1] + tensor.size_bytes)
             header[name] = {

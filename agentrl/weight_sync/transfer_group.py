@@ -209,14 +209,14 @@ def _await_all(store: Any, meeting: GroupRendezvous, stop: threading.Event) -> N
         if time.monotonic() > until_s:
             missing = [r for r in range(meeting.size) if not store.check([everybody[r]])]
             raise EngineError(
-                f"ranks {missing} of {meeting.size} were not there in {meeting.deadline_s:g} s"
+                f"ranks {missing} of {meeting.size} did not join within {meeting.deadline_s:g} s"
             )
         time.sleep(LOOK_S)
 
 
 def _check(stop: threading.Event) -> None:
     if stop.is_set():
-        raise EngineError("it was given up")
+        raise EngineError("it was abandoned")
 
 
 def _gloo(store: Any, meeting: GroupRendezvous, timeout: datetime.timedelta) -> Any:
@@ -257,6 +257,6 @@ def _attributed(meeting: GroupRendezvous) -> Generator[None]:
     except (EngineError, RuntimeError, OSError, ValueError) as error:
         # The store's and the group's own errors are kinds of RuntimeError.
         raise EngineError(
-            f"weights by broadcast ({meeting.backend}, rank {meeting.rank} of {meeting.size} at "
+            f"weight broadcast ({meeting.backend}, rank {meeting.rank} of {meeting.size} at "
             f"{meeting.address}): {error}"
         ) from error

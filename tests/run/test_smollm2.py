@@ -97,7 +97,7 @@ def test_its_template_is_told_the_way_out_and_takes_it(
     bare = agentrl(environ, tmp_path, "check-template", MODEL.name)
     assert bare.returncode == 1
     words = " ".join(bare.stdout.replace("│", " ").split())
-    assert "set policy.template to hermes, which goes with this" in words
+    assert "set policy.template to hermes, which fits this" in words
     given = agentrl(environ, tmp_path, "check-template", MODEL.name, "--template", "hermes")
     assert given.returncode == 0, given.stdout
 

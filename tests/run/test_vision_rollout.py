@@ -156,7 +156,7 @@ async def test_every_sampled_token_trains_once_in_the_context_it_was_sampled_in(
 
 async def test_a_chat_format_without_a_note_is_refused(tmp_path: Path) -> None:
     chat = ChatFormat(tokenizer_of(tmp_path))
-    with pytest.raises(ConfigError, match=r"leave rollout.images out"):
+    with pytest.raises(ConfigError, match=r"remove rollout.images"):
         _ = chat.image_note
 
 

@@ -158,7 +158,7 @@ def test_a_rank_that_never_comes_is_named_and_who_waits_can_be_let_go() -> None:
     stopped = Ranks(2, deadline_s=600.0)
     (waiting,) = stopped.join(0)
     stopped.stops[0].set()
-    with pytest.raises(EngineError, match="given up"):
+    with pytest.raises(EngineError, match="abandoned"):
         waiting.result(60)
 
 
@@ -177,7 +177,7 @@ def test_who_waits_for_a_bucket_is_let_go_and_its_leaving_breaks_the_group(
         for group, mine in ((one, stop), (two, never))
     ]
     stop.set()
-    with pytest.raises(EngineError, match=r"rank 1 of 3.*given up"):
+    with pytest.raises(EngineError, match=r"rank 1 of 3.*abandoned"):
         waits[0].result(60)
     began_s = time.monotonic()
     one.close()

@@ -182,7 +182,7 @@ class Silent(Honest):
 class RaisesOnMalformed(Honest):
     async def step(self, action: Action) -> Step:
         if action.malformed:
-            raise ValueError("cannot read that")
+            raise ValueError("cannot parse that")
         return await super().step(action)
 
 
@@ -356,7 +356,7 @@ def cleaned() -> Iterator[None]:
         (MoodyStep, "steps are deterministic"),
         (Ventriloquist, "the environment does not speak for the agent"),
         (Silent, "an answer in words is answered"),
-        (RaisesOnMalformed, r"calls do not raise: step\(.*malformed=.*cannot read that"),
+        (RaisesOnMalformed, r"calls do not raise: step\(.*malformed=.*cannot parse that"),
         (PaysAnything, "doing nothing does not score"),
         (PaysNothing, "gold scores"),
         (Endless, "a step after the end raises"),

@@ -171,7 +171,7 @@ async def test_what_may_pass_is_tried_again(first: int | str) -> None:
         (
             httpx.Response(200, text="<html>"),
             EngineError,
-            ".<html>., which cannot be read: broken JSON",
+            ".<html>., which cannot be parsed: broken JSON",
         ),
         (httpx.Response(200, json={"choices": []}), EngineError, "no message"),
         (httpx.Response(200, json=[]), EngineError, "no message"),
@@ -208,7 +208,7 @@ class Flood(httpx.AsyncByteStream):
         (200, {}, "an answer of more than 67108864 bytes", ANSWER_LIMITS.text_bytes + 2**20),
         (200, {"content-length": "9" * 5_000}, "an answer of 9{30} bytes", 0),
         (200, {"content-length": "67108865"}, "an answer of 67108865 bytes", 0),
-        (400, {}, "refuses a request: 400 x{300}$", 2**20),
+        (400, {}, "refused a request: 400 x{300}$", 2**20),
         (503, {}, "did not answer after 3 tries: 503 x", 3 * 2**20),
     ],
 )

@@ -420,11 +420,11 @@ def test_a_filter_keeps_what_it_says(run: Path, condition: str, holds: list[bool
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        ("reward", "is no condition"),
+        ("reward", "is not a condition"),
         ("rewrd>1", "did you mean 'reward'"),
-        ("zzz=1", "there are group"),
-        ("reward>much", "compared with a number"),
-        ("outcome>finished", "by = or !="),
+        ("zzz=1", "the fields are group"),
+        ("reward>much", "must be compared with a number"),
+        ("outcome>finished", "with = or !="),
     ],
 )
 def test_a_filter_that_is_none_is_refused(condition: str, words: str) -> None:
@@ -437,7 +437,7 @@ def test_nothing_is_left_of_an_export_that_failed(run: Path, tmp_path: Path) -> 
         export(tmp_path, tmp_path / "out", to="jsonl")
     assert not [p for p in tmp_path.iterdir() if "out" in p.name]
     (tmp_path / "out").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export(run, tmp_path / "out", to="jsonl")
 
 

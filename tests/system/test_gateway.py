@@ -476,13 +476,13 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
     (ChatCompletionsDialect(), {"messages": []}, "is empty"),
     (ChatCompletionsDialect(), {"messages": "hi"}, "is str, expected list"),
     (ChatCompletionsDialect(), {"messages": ["hi"]}, "list of objects"),
-    (ChatCompletionsDialect(), {"messages": [{"role": "robot", "content": ""}]}, "role is 'robot'"),
+    (ChatCompletionsDialect(), {"messages": [{"role": "robot", "content": ""}]}, "role 'robot'"),
     (
         ChatCompletionsDialect(),
         {"messages": [{"role": "tool", "content": ""}]},
         "lacks 'tool_call_id'",
     ),
-    (ChatCompletionsDialect(), {"messages": CHAT, "n": 2}, "'n' of the request is 2, and only 1"),
+    (ChatCompletionsDialect(), {"messages": CHAT, "n": 2}, "'n' of the request is 2, but only 1"),
     (
         ChatCompletionsDialect(),
         {"messages": CHAT, "tools": [{"type": "web_search"}]},
@@ -496,7 +496,7 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
     (
         ChatCompletionsDialect(),
         {"messages": CHAT, "tool_choice": "required"},
-        "'tool_choice'.*'required'.*offer it",
+        "'tool_choice'.*'required'.*add it",
     ),
     (
         ChatCompletionsDialect(),
@@ -512,7 +512,7 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
     (
         ChatCompletionsDialect(),
         {"messages": CHAT, "reasoning_effort": "low"},
-        "'reasoning_effort'.*no field",
+        "'reasoning_effort'.*not a supported field",
     ),
     (ChatCompletionsDialect(), {"messages": CHAT, "max_tokens": 0}, "whole number from 1"),
     (ChatCompletionsDialect(), {"messages": CHAT, "max_tokens": True}, "whole number from 1"),
@@ -526,11 +526,11 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
     (ResponsesDialect(), {"input": "hi", "max_tool_calls": 1}, "'max_tool_calls'"),
     (ResponsesDialect(), {"input": "hi", "text": {"format": {"type": "json_schema"}}}, "'text'"),
     (AnthropicDialect(), {"messages": BLOCKS, "max_tokens": 9, "top_k": 4}, "'top_k'"),
-    (AnthropicDialect(), {"messages": BLOCKS, "tool_choice": {"type": "any"}}, "'any'.*offer it"),
+    (AnthropicDialect(), {"messages": BLOCKS, "tool_choice": {"type": "any"}}, "'any'.*add it"),
     (
         ChatCompletionsDialect(),
         {"messages": [{"role": "user", "content": [{"type": "audio"}]}]},
-        "of type 'audio'",
+        "has type 'audio'",
     ),
     (
         ChatCompletionsDialect(),
@@ -542,7 +542,7 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
                 }
             ]
         },
-        "nothing is fetched",
+        "URLs are not fetched",
     ),
     (
         ChatCompletionsDialect(),
@@ -557,15 +557,15 @@ REFUSED: list[tuple[ApiDialect, dict[str, Any], str]] = [
         "must be a JSON object",
     ),
     (ResponsesDialect(), {"input": []}, "is empty"),
-    (ResponsesDialect(), {"input": [{"type": "file"}]}, "of type 'file'"),
-    (ResponsesDialect(), {"input": "hi", "background": True}, "only False is answered"),
+    (ResponsesDialect(), {"input": [{"type": "file"}]}, "has type 'file'"),
+    (ResponsesDialect(), {"input": "hi", "background": True}, "only False is supported"),
     (ResponsesDialect(), {"input": "hi", "tools": [{"type": "mcp"}]}, "only functions"),
     (AnthropicDialect(), {"messages": []}, "is empty"),
-    (AnthropicDialect(), {"messages": [{"role": "tool", "content": ""}]}, "role is 'tool'"),
+    (AnthropicDialect(), {"messages": [{"role": "tool", "content": ""}]}, "role 'tool'"),
     (
         AnthropicDialect(),
         {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
-        "of type 'x'",
+        "has type 'x'",
     ),
     (AnthropicDialect(), {"messages": BLOCKS, "tools": [{"type": "bash_1", "name": "b"}]}, "own"),
 ]
@@ -601,11 +601,11 @@ async def test_clients_see_refusals_as_their_own_errors(
     chats: openai.AsyncOpenAI,
     messages: anthropic.AsyncAnthropic,
 ) -> None:
-    with pytest.raises(openai.BadRequestError, match="only 1 is answered"):
+    with pytest.raises(openai.BadRequestError, match="only 1 is supported"):
         await chats.chat.completions.create(model="m", messages=CHAT, n=3)
     with pytest.raises(anthropic.BadRequestError, match="is empty"):
         await messages.messages.create(model="m", max_tokens=1, messages=[])
-    with pytest.raises(openai.BadRequestError, match="no answer of this episode's"):
+    with pytest.raises(openai.BadRequestError, match="not a response of this episode"):
         await chats.responses.create(model="m", input="x", previous_response_id="resp_1")
     asking = asyncio.ensure_future(chats.chat.completions.create(model="m", messages=CHAT))
     await asyncio.wait_for(place.desk.next(), SOON_S)
@@ -624,7 +624,7 @@ async def test_bodies_that_are_none(gateway: GatewayServer, place: GatewayAddres
         deep = b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}"
         said = b'{"messages":[{"role":"user","content":"%s"}]%s}'
         for body, words in (
-            (b"{", "no JSON"),
+            (b"{", "not valid JSON"),
             (b"[]", "must be a JSON object"),
             (deep, "nested more than 64 deep"),
             (said % (b"a", b',"temperature":' + b"9" * 5000), "more than 308 digits"),

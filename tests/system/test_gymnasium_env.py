@@ -253,7 +253,7 @@ def test_actions_as_text(text: str, action: Action) -> None:
     ("text", "error"),
     [
         ('{"tool_calls": [{"name": "f"}]}', '"arguments" is missing'),
-        ('{"tool_calls": 3}', "a call is a JSON object, not a number"),
+        ('{"tool_calls": 3}', "a call must be a JSON object, not a number"),
         ('{"tool_calls": [', "not JSON"),
     ],
 )

@@ -316,8 +316,8 @@ def test_a_key_that_is_missing_or_wrong(locked_server: str) -> None:
         assert fault is None or not fault.may_pass
         return "" if fault is None else fault.why
 
-    assert found() == "asks for a key (401), and the variable KEY is not set"
-    assert found(KEY="wrong") == "asks for a key (401), and the variable KEY is refused"
+    assert found() == "requires a key (401), but the variable KEY is not set"
+    assert found(KEY="wrong") == "requires a key (401), but the variable KEY is refused"
     assert not found(KEY="right")
 
 

@@ -120,7 +120,9 @@ def test_a_step_with_actors_and_what_is_said_when_one_dies(tmp_path: Path) -> No
     assert_gone(pids)
     assert VARIABLE not in os.environ
     assert {*rooms()} == {"REMOVED"}, "the room is given back"
-    with pytest.raises(ConfigError, match=r"no room for 1 ranks of the trainer of 99 CPUs.*has 1"):
+    with pytest.raises(
+        ConfigError, match=r"no room for 1 ranks of the trainer with 99 CPUs.*has 1"
+    ):
         opened(tmp_path, **{"cluster.trainer_cpus": 99, "cluster.start_s": 2})
     assert ray.is_initialized(), "what was there before is left as it was"
 
@@ -196,7 +198,7 @@ def test_a_rank_without_the_policy_says_which_folder_all_have_to_see(tmp_path: P
     host = RankHost(setup_of(tmp_path), lambda: "10.0.0.7")
     said = host.load()
     assert isinstance(said, RemoteFailure)
-    with pytest.raises(ConfigError, match=r"none is not on 10\.0\.0\.7.*run\.folder"):
+    with pytest.raises(ConfigError, match=r"none does not exist on 10\.0\.0\.7.*run\.folder"):
         raise said.error()
 
 
@@ -214,7 +216,7 @@ def test_all_ranks_are_on_the_kind_of_device_that_the_first_is_on(
         (1, 0, "cpu"),
         (2, 0, "cpu"),
     ]
-    with pytest.raises(ConfigError, match=r"computes on cpu.*leave it out"):
+    with pytest.raises(ConfigError, match=r"computes on cpu.*remove it"):
         followers(setup_of(tmp_path), gpus=1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

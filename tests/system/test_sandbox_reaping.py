@@ -197,7 +197,7 @@ def test_a_run_has_one_id_and_a_process_has_one_without() -> None:
         assert inside.startswith("night-")
         assert asyncio.run(_run_id()) == inside
     assert run_id() != inside
-    with pytest.raises(ValueError, match="is no run id"), using_run_id("a b"):
+    with pytest.raises(ValueError, match="is not a run id"), using_run_id("a b"):
         pass
 
 

@@ -112,17 +112,17 @@ def test_every_protocol_says_it_in_its_way(
 @pytest.mark.parametrize(
     ("protocol", "choice", "words"),
     [
-        (CHAT, {"type": "function", "function": {"name": "no"}}, "'no'.*does not offer"),
+        (CHAT, {"type": "function", "function": {"name": "no"}}, "'no'.*offers no such tool"),
         (CHAT, {"type": "function", "name": "now"}, "'tool_choice' lacks 'function'"),
-        (CHAT, {"type": "function", "function": {"name": ""}}, "not answered"),
+        (CHAT, {"type": "function", "function": {"name": ""}}, "not supported"),
         (CHAT, {"type": "allowed_tools", "allowed_tools": {}}, "allowed_tools.*ignore_fields"),
-        (CHAT, ["required"], "not answered"),
-        (FLAT, {"type": "function", "name": "no"}, "'no'.*does not offer"),
-        (FLAT, {"type": "web_search"}, "web_search.*not answered.*ignore_fields"),
-        (BLOCKS, "any", "'any', and not answered"),
-        (BLOCKS, {"type": "required"}, "not answered"),
-        (BLOCKS, {"type": "tool", "name": "no"}, "'no'.*does not offer"),
-        (BLOCKS, {"type": "any", "disable_parallel_tool_use": True}, "parallel.*not answered"),
+        (CHAT, ["required"], "not supported"),
+        (FLAT, {"type": "function", "name": "no"}, "'no'.*offers no such tool"),
+        (FLAT, {"type": "web_search"}, "web_search.*not supported.*ignore_fields"),
+        (BLOCKS, "any", "'any', which is not supported"),
+        (BLOCKS, {"type": "required"}, "not supported"),
+        (BLOCKS, {"type": "tool", "name": "no"}, "'no'.*offers no such tool"),
+        (BLOCKS, {"type": "any", "disable_parallel_tool_use": True}, "parallel.*not supported"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(protocol: ApiDialect, choice: Any, words: str) -> None:
@@ -401,17 +401,17 @@ async def test_a_chat_format_that_cannot_begin_a_call_is_a_refusal_that_says_so(
     turn = [*chat.encode("x"), *closing(chat)]
     monkeypatch.setattr(chat, "dialect", replace(chat.dialect, begin=None))
     for format, words in (
-        (chat, f"the dialect '{chat.dialect.name}' has no way to begin a call"),
+        (chat, f"the dialect '{chat.dialect.name}' has no prefix of a call"),
         (LetterChat(), "LetterChat does not support rules on tool calls"),
     ):
         _, engine, told, outcome = await play(format, asking, [turn])
         assert outcome == Finished(1.0)
-        assert f"'tool_choice' of the request asks for 'required', and {words}; " in told[0]
+        assert f"'tool_choice' of the request asks for 'required', but {words}; " in told[0]
         assert "ignore_fields" in told[0]
         assert len(engine.requests) == 1
     monkeypatch.setattr(chat, "begins_thinking", True)
     monkeypatch.setattr(chat, "dialect", HERMES)
-    with pytest.raises(EnvError, match="has the policy think first"):
+    with pytest.raises(EnvError, match="makes the policy think first"):
         call_opening(chat, TurnRequest(calls="required"))
 
 

@@ -53,7 +53,10 @@ def scores(*logprobs: float, version: int = 7) -> Scores:
     [
         (scores(-1.0, -2.0), None),
         (scores(-1.09, -2.09), None),
-        (scores(-1.0, -2.2), r"token 2 .* of -2\.2, and the trainer -2; .* 0\.2 nats, and 0\.1"),
+        (
+            scores(-1.0, -2.2),
+            r"token 2 .* of -2\.2, but the trainer gives -2; .* 0\.2 nats, and at most 0\.1",
+        ),
         (scores(-0.8, -2.4), r"token 1 .* of -0\.8, .* the largest gap is 0\.4 nats"),
         (scores(-1.0, math.nan), "token 2 .* nan"),
         (scores(-math.inf, -2.0), "token 1 .* -inf"),
@@ -86,7 +89,7 @@ def test_what_is_decided() -> None:
 
 def test_a_proof_has_a_log_prob_for_every_token_but_the_first() -> None:
     for tokens, logprobs in (((1, 2), (-1.0, -2.0)), ((1,), ()), ((1, 2, 3), (-1.0,))):
-        with pytest.raises(ValueError, match="the first token is given"):
+        with pytest.raises(ValueError, match="each token except the first"):
             replace(PROOF, token_ids=tokens, logprobs=logprobs)
 
 

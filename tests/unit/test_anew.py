@@ -98,7 +98,7 @@ def test_a_prompt_withdraws_a_whole_context_or_nothing() -> None:
     stands = len(tree.context(end))
     assert stands < len(tree.path(end))
     for count in (1, stands - 1, stands + 1):
-        with pytest.raises(ValueError, match="withdraws all of the one before"):
+        with pytest.raises(ValueError, match="must withdraw all of the previous one"):
             tree.add(_prompt(end, withdraws=count))
     assert len(tree.context(tree.add(_prompt(end, withdraws=stands)))) == 1
 
@@ -252,7 +252,7 @@ def test_a_node_resumes_what_is_on_its_path() -> None:
     end = len(tree.nodes) - 1
     with pytest.raises(ValueError, match="of the 3 nodes before it"):
         tree.add(Node(parent=end, source="tool", token_ids=(1,), turn=1, resumes=4))
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="give only one of them"):
         Node(parent=end, source="prompt", token_ids=(1,), turn=1, resumes=1, withdraws=1)
     with pytest.raises(ValueError, match="turn 7 is not on the path"):
         tree.turn_end(end, 7)

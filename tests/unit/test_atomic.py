@@ -82,7 +82,7 @@ def break_and_clean_up(first: Exception, *later: Exception) -> None:
 
 
 def test_the_first_error_of_the_disk_is_told(tmp_path: Path) -> None:
-    said = r"^/disk/file could not be written: No space left on device; .*Make room .*--resume"
+    said = r"^/disk/file could not be written: No space left on device; .*Free space .*--resume"
     with pytest.raises(DiskError, match=said), first_disk_error(tmp_path):
         break_and_clean_up(full(), ValueError("not closed"), full("/disk/other"))
     of_library = RuntimeError("I/O error: No space left on device (os error 28)")
@@ -93,7 +93,7 @@ def test_the_first_error_of_the_disk_is_told(tmp_path: Path) -> None:
 
 def test_the_way_out_is_that_of_the_error() -> None:
     advice = {code: disk_advice(OSError(code, os.strerror(code))) for code in DISK_ERRORS}
-    assert [code for code, said in advice.items() if said.startswith("Make room")] == [
+    assert [code for code, said in advice.items() if said.startswith("Free space")] == [
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EFBIG,
@@ -155,7 +155,7 @@ def play_groups(store: StoreWriter) -> None:
 def test_a_store_on_a_full_disk_is_not_damaged(tmp_path: Path, limit_bytes: int) -> None:
     folder = tmp_path / "store"
     with (
-        pytest.raises(StoreError, match=r"[Mm]ake room on the disk") as refused,
+        pytest.raises(StoreError, match=r"[Ff]ree space on the disk") as refused,
         disk_of(limit_bytes),
         StoreWriter.open(folder) as store,
     ):

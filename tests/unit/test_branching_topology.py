@@ -535,7 +535,7 @@ def test_a_ledger_names_what_is_wrong() -> None:
         BudgetLedger.of(BranchBudget(leaves=1)).end(0)
     with pytest.raises(ValueError, match="at least one leaf, got 0"):
         BranchBudget(leaves=0)
-    with pytest.raises(ValueError, match="turns from 1 on"):
+    with pytest.raises(ValueError, match="turns >= 1"):
         FanOutTopology(budget=BranchBudget(leaves=1), turns=(0,))
     assert OnlineRootSplit().roots == 0
 

@@ -133,7 +133,7 @@ def test_a_template_without_tools_names_the_way_out(
     path = tmp_path / "words.jinja"
     path.write_text(DIALECTS["hermes"].template.replace("if tools", "if false"), encoding="utf-8")
     why = failed(check_template(hermes, template=str(path)))["shows tools"]
-    assert "is nowhere in the prompt; set policy.template to hermes, which goes with this" in why
+    assert "is missing from the prompt; set policy.template to hermes, which fits this" in why
 
 
 def test_wrong_dialect_is_found(hermes: PreTrainedTokenizerFast) -> None:

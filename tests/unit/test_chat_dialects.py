@@ -95,12 +95,12 @@ BROKEN = [
     ("", "broken JSON"),
     ('{"arguments": {}}', '"name" is missing'),
     ('{"name": "", "arguments": {}}', '"name" is missing'),
-    ('{"name": 1, "arguments": {}}', '"name" is missing or is no text'),
+    ('{"name": 1, "arguments": {}}', '"name" is missing or not text'),
     ('{"name": "f"}', '"arguments" is missing'),
     ('{"name": "f", "arguments": [1]}', '"arguments" must be an object, not a list'),
     ('{"name": "f", "arguments": "{}"}', '"arguments" must be an object, not a text'),
     ('{"name": "f", "arguments": null}', '"arguments" must be an object, not null'),
-    ("[]", "a call is a JSON object, not a list"),
+    ("[]", "a call must be a JSON object, not a list"),
     ('{"name": "f", "arguments": {"a": NaN}}', "not finite"),
     ('{"name": "f", "arguments": {"a": 1e999}}', "not finite"),
     ('{"name": "f", "arguments": {"a": "\\ud800"}}', "not valid Unicode"),
@@ -110,7 +110,7 @@ BROKEN = [
     ('{"name": "f", "arguments": {"a": [' + "0," * 10_000 + "0]}}", "more than 10000 values"),
     ('{"name": "f", "arguments": {"a": "' + "b" * 1_000_000 + '"}}', "the limit is 262144"),
     ('{"name": "f", "arguments": {"a": "\\u0000"}}', "NUL"),
-    ('{"name": "' + "f" * 257 + '", "arguments": {}}', "257 characters, and the limit is 256"),
+    ('{"name": "' + "f" * 257 + '", "arguments": {}}', "257 characters, but the limit is 256"),
 ]
 
 
@@ -174,8 +174,8 @@ def test_a_dialect_of_ones_own_is_named_in_the_config(bracket: PreTrainedTokeniz
 @pytest.mark.parametrize(
     ("body", "wrong"),
     [
-        ("return {}[text]", r"'bracket' cannot read a turn: KeyError: 'Hi'; at .*, in parse"),
-        ("return text", "'bracket' cannot read a turn: TypeError: its parse returned a str"),
+        ("return {}[text]", r"'bracket' cannot parse a turn: KeyError: 'Hi'; at .*, in parse"),
+        ("return text", "'bracket' cannot parse a turn: TypeError: its parse returned a str"),
     ],
 )
 async def test_a_dialect_that_cannot_read_a_turn_fails_the_trajectory(
@@ -199,7 +199,7 @@ async def test_a_dialect_that_cannot_read_a_turn_fails_the_trajectory(
     assert outcome.kind == "env"
     assert re.search(wrong, outcome.error)
     rows = check_template(bracket, dialect="bracket_dialect:BRACKET").rows
-    assert any("'bracket' cannot read a turn" in row.why for row in rows)
+    assert any("'bracket' cannot parse a turn" in row.why for row in rows)
 
 
 def test_a_distribution_offers_dialects(bracket: PreTrainedTokenizerFast, tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_distribution_offers_dialects(bracket: PreTrainedTokenizerFast, tmp_pa
     ("name", "wrong"),
     [
         ("herms", "did you mean 'hermes'"),
-        ("mine", "there are hermes, llama3, or write a dialect of your own"),
+        ("mine", "the dialects are hermes, llama3, or write a dialect of your own"),
         ("no_such_module:X", "no_such_module"),
         ("agentrl.chat.dialects.hermes:HERMS", "did you mean 'HERMES'"),
         (
@@ -255,7 +255,7 @@ def test_a_turn_has_so_many_calls() -> None:
     for text in (HERMES_F * 100, "<tool_call>" * 100, "<tool_call>{" * 100):
         action = HERMES.parse(text, 0)
         assert len(action.tool_calls) + len(action.malformed) == CALLS_MAX + 1
-        assert "64 calls at most" in action.malformed[-1]
+        assert "at most 64 calls" in action.malformed[-1]
         assert action.text == ""
     action = LLAMA3.parse(";".join([LLAMA_F] * 100), 0)
     assert (len(action.tool_calls), len(action.malformed)) == (CALLS_MAX, 1)

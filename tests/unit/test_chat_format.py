@@ -362,7 +362,7 @@ class Sizes:
 
 def test_images_are_expanded(hermes: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     picture = Message("user", ("see ", Image(b"1"), Image(b"2"), "<|image|>"))
-    with pytest.raises(ConfigError, match="shows no images"):
+    with pytest.raises(ConfigError, match="supports no images"):
         ChatFormat(hermes).opening((picture,))
     tokenizer = tokenizer_of("hermes", tmp_path / "with_image")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|image|>"]})
@@ -374,11 +374,11 @@ def test_images_are_expanded(hermes: PreTrainedTokenizerFast, tmp_path: Path) ->
         "{%- for m in messages -%}<|im_start|>{{ m.role + '\n' + show(m.content) }}<|im_end|>\n"
         "{% endfor -%}{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
     )
-    with pytest.raises(ConfigError, match="cannot see them"):
+    with pytest.raises(ConfigError, match="has no image processor"):
         ChatFormat(tokenizer, template=str(path)).opening((picture,))
     placeholder = cast("int", tokenizer.convert_tokens_to_ids("<|image|>"))
     chat = ChatFormat(tokenizer, template=str(path), images=Sizes(placeholder))
-    with pytest.raises(ConfigError, match="text between two of them"):
+    with pytest.raises(ConfigError, match="text between two images"):
         chat.opening((picture,))
     picture = Message("user", ("see ", Image(b"1"), "and", Image(b"333"), "<|image|>"))
     (segment,) = chat.opening((picture,))
@@ -410,7 +410,7 @@ def test_answers_are_rendered_after_a_call_where_a_template_looks_back(
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('{{- "<|im_start|>system\\n" + system }}', "{{- messages | length }}", "opening"),
+        ('{{- "<|im_start|>system\\n" + system }}', "{{- messages | length }}", "the start"),
         ('"\\n<tool_response>\\n"', '"\\n<tool_response>" ~ loop.index', "renders a tool message"),
         ('message.role + "\\n"', 'message.role ~ loop.index ~ "\\n"', "a user message"),
         ("{%- if add_generation_prompt %}", "{%- if false %}", "add_generation_prompt"),
@@ -454,7 +454,7 @@ def test_names_and_paths_are_checked(hermes: PreTrainedTokenizerFast, tmp_path: 
 def test_auto_finds_what_reads_the_templates_calls(
     hermes: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"no dialect reads .*policy\.dialect: module:NAME"):
+    with pytest.raises(ConfigError, match=r"no dialect can parse .*policy\.dialect: module:NAME"):
         ChatFormat(hermes, template=variant(tmp_path, '"arguments": \' +', '"args": \' +'))
     assert ChatFormat(tokenizer_of("llama3", tmp_path)).dialect.name == "llama3"
 
@@ -464,19 +464,19 @@ UNKNOWN = {
     "names calls by their ids": (
         """'<tool_call>\\n{"name": ' + call.function.name | tojson""",
         "'<|tool_call_begin|>' + call['id']",
-        r"writes a tool call as .*<\|tool_call_begin\|>call_0.*which no dialect reads",
+        r"renders a tool call as .*<\|tool_call_begin\|>call_0.*which no dialect can parse",
     ),
     # As DeepSeek's do: arguments are a text there.
     "takes arguments as a text": (
         "call.function.arguments | tojson",
         "call.function.arguments.strip()",
-        "has a syntax for tool calls and cannot render one",
+        "has a syntax for tool calls but cannot render one",
     ),
     # As LFM2 does: the calls of earlier turns are left out.
     "leaves calls out": (
         "message.tool_calls",
         "[]",
-        "shows tools, and leaves out the calls of earlier turns",
+        "shows tools but omits the calls of earlier turns",
     ),
 }  # fmt: skip
 

@@ -115,7 +115,7 @@ def test_special_tokens_come_first(tokenizer: PreTrainedTokenizerFast) -> None:
 def test_limits(tmp_path: Path) -> None:
     assert len(train_tokenizer(TEXTS, vocab_size=270, folder=tmp_path)) == 270
     assert len(train_tokenizer([], vocab_size=300, folder=tmp_path)) == 259
-    with pytest.raises(ConfigError, match="258, and 256 bytes and 3 special"):
+    with pytest.raises(ConfigError, match="258, but 256 bytes and 3 special"):
         train_tokenizer(TEXTS, vocab_size=258, folder=tmp_path)
-    with pytest.raises(ConfigError, match="which is no dialect"):
+    with pytest.raises(ConfigError, match="which is not a dialect"):
         train_tokenizer(TEXTS, vocab_size=300, folder=tmp_path, template="own")

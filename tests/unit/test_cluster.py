@@ -309,7 +309,7 @@ async def test_a_worker_that_dies_fails_what_it_held_and_is_replaced() -> None:
         await begun(other)
         fleets.started[1].is_dead = True
         await other.close()  # it went with its worker
-        with pytest.raises(EnvError, match=r"as many as cluster\.max_restarts allows"):
+        with pytest.raises(EnvError, match=r"cluster\.max_restarts is used up"):
             await fleets.env().reset()
         for worker in fleets.started:
             await worker.close()

@@ -411,7 +411,7 @@ def test_every_method_can_be_named() -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"alocation": {}}, r"curation\.alocation is no key"),
+        ({"alocation": {}}, r"curation\.alocation is not a key"),
         ({"allocation": {"name": "darts"}}, r"curation\.allocation\.name is 'darts'.*'dars'"),
         ({"allocation": {}}, r"curation\.allocation\.name is None"),
         ({"filter": {"name": "dapo", "spread": 1}}, r"curation\.filter \(dapo\).*'spread'"),

@@ -444,7 +444,7 @@ async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_play_step()
         hooks=curation.hooks,
     )
     async with gate:
-        with pytest.raises(NothingToLearn, match=r"6 groups.*wants 3.*max_refills"):
+        with pytest.raises(NothingToLearn, match=r"6 groups.*needs 3.*max_refills"):
             await gate.batch()
 
 

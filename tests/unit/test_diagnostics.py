@@ -133,7 +133,7 @@ def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
     loss alone is caught by a warm start that has generalised."""
     text = memorised(demonstrations=28, times=685.7, loss=0.0003)
     assert text is not None
-    assert text.startswith("28 demonstrations, loss 0.0003: learnt by heart. Each was shown 686")
+    assert text.startswith("28 demonstrations, loss 0.0003: memorised. Each was shown 686")
     assert memorised(demonstrations=10_000, times=2.9, loss=0.0003) is None
     assert memorised(demonstrations=28, times=685.7, loss=0.2) is None
     said: list[str] = []
@@ -141,7 +141,7 @@ def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
     for line in run(TEACHES_NOTHING, 40):
         watch.look(line)
     (sign,) = said
-    assert "learnt by heart" in sign
+    assert "memorised" in sign
     assert "easier or harder" not in sign
 
 

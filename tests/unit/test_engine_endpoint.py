@@ -313,7 +313,7 @@ async def test_what_will_not_pass_is_told(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="the key is wrong"):
             await engine.generate(request())
         server.faults.append(httpx.Response(200, json={"choices": []}))
-        with pytest.raises(ConfigError, match="asked to stream"):
+        with pytest.raises(ConfigError, match="although streaming was requested"):
             await engine.generate(request())
 
 

@@ -55,8 +55,11 @@ STEPS: dict[str, tuple[Any, str]] = {
     "done np": ((SAID, 0.0, np.bool_(0), False, {}), STEP + "terminated is a bool"),
     "cut None": ((SAID, 0.0, True, None, {}), STEP + "truncated is a NoneType: None"),
     "no info": ((SAID, 0.0, True, False, None), STEP + "info is a NoneType: None"),
-    "nan": ((SAID, float("nan"), True, False, {}), "rewards are finite: a step paid nan, and a "),
-    "huge": ((SAID, 1e308, True, False, {}), "rewards are finite: a step paid 1e+308, and a rewar"),
+    "nan": (
+        (SAID, float("nan"), True, False, {}),
+        "rewards are finite: the reward of a step is nan, but",
+    ),
+    "huge": ((SAID, 1e308, True, False, {}), "rewards are finite: the reward of a step is 1e+308"),
     "a huge integer": (
         (SAID, -(10**400), True, False, {}),
         "rewards are finite: the reward of a step is an integer of 1329 bits, but a reward may be",
@@ -112,7 +115,7 @@ TASKS: dict[str, tuple[Any, str]] = {
     "words": (["x"], "tasks yields agentrl.Task: it yielded a str: 'x'; yield agentrl.Task(pro"),
     "of the other split": (
         [Task(prompt="x", answer="", id="t", split="heldout")],
-        "tasks know their split: task 't' of 'train' says 'heldout'",
+        "tasks know their split: task 't' of split 'train' has split 'heldout'",
     ),
     "not JSON": (
         [Task(prompt="x", answer="", id="t", data={"kept": {1, 2}})],

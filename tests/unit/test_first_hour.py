@@ -210,7 +210,10 @@ HERE = r"tests/unit/test_first_hour\.py:\d+"
             rf"gold must return an Action, .* it returned None; .*at {HERE}, in nothing",
         ),
         ("GoldText", rf"it returned 'six'; return agentrl\.say.*at {HERE}, in text"),
-        ("GoldSaysNothing", rf"agentrl\.say wants text, got a NoneType: None; at {HERE}, in says"),
+        (
+            "GoldSaysNothing",
+            rf"agentrl\.say expects text, got a NoneType: None; at {HERE}, in says",
+        ),
     ],
 )
 def test_what_breaks_under_a_player_is_told_in_one_sentence(
@@ -228,7 +231,7 @@ def test_tasks_that_call_exit_end_an_evaluation_with_an_error(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("init", r"^test/Leaving-v0 called sys\.exit\(0\) when it was made"),
+        ("init", r"^test/Leaving-v0 called sys\.exit\(0\) when it was created"),
         ("close", rf"close of .*: SystemExit: 0; at {HERE}, in close"),
     ],
 )

@@ -286,7 +286,7 @@ def test_the_old_checkpoint_survives_a_full_disk(tmp_path: Path, room_bytes: int
     run(trainer, 1)
     with (
         files_of_at_most(room_bytes),
-        pytest.raises(LearnError, match=r"step-000002 could not be written.*Make room"),
+        pytest.raises(LearnError, match=r"step-000002 could not be written.*Free space"),
     ):
         save(tmp_path, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]

@@ -433,7 +433,9 @@ def own(tokens: AnchorTokens) -> Tensor:
 
 def test_a_function_of_the_users_cannot_be_given_weights_that_nobody_keeps() -> None:
     section = CustomMethod(function=f"{__name__}:own")
-    with pytest.raises(ConfigError, match=r"needs averaged logprobs, and learn.proximal is custom"):
+    with pytest.raises(
+        ConfigError, match=r"needs averaged logprobs, which learn.proximal custom does not keep"
+    ):
         anchor_of(section, evidence_of(model_of()), frozenset({"averaged logprobs"}))
 
 

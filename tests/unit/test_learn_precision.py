@@ -162,5 +162,5 @@ def test_layers_that_drop_out_by_themselves_are_not_computed_again() -> None:
         dropout=0.5,
     )
     torch.manual_seed(0)
-    with pytest.raises(ConfigError, match="OPTForCausalLM drop out"):
+    with pytest.raises(ConfigError, match="OPTForCausalLM apply dropout"):
         prepare(OPTForCausalLM(config), LearnSection(gradient_checkpointing=True), seed=0)

@@ -148,7 +148,7 @@ def test_what_was_paid_by_turns_stays_and_the_rest_is_the_last_turns() -> None:
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
 def test_a_reward_that_is_not_finite_is_named(reward: float) -> None:
-    with pytest.raises(LearnError, match=r"task 't' sample 0: .* of the reward 0.25"):
+    with pytest.raises(LearnError, match=r"task 't' sample 0: .* turned the reward 0.25"):
         shaped([TrainingGroup("t", (sample_of(0.25),))], [lambda sample: reward])
 
 

@@ -222,7 +222,9 @@ def test_decay_of_weights_and_clipping_of_gradients_reach_the_optimiser() -> Non
 
 
 def test_nothing_to_learn_is_an_error() -> None:
-    with pytest.raises(LearnError, match=r"no demonstrations; check warmstart\.demonstrations"):
+    with pytest.raises(
+        LearnError, match=r"no demonstrations for the warm start; check warmstart\.demonstrations"
+    ):
         warmstart(small(), [], WarmstartSection(), seed=0)
     with pytest.raises(ValueError, match="mask has 0 tokens"):
         TokenizedDemonstration((1, 2), (False, False))
@@ -381,7 +383,7 @@ def test_recordings_survive_a_file(tmp_path: Path) -> None:
     [
         ({"extra": 1}, "line 2: extra: Extra inputs"),
         ({"reward": "much"}, "line 2: reward: "),
-        ({"messages": [{"role": "user", "content": "hi"}]}, "nothing to learn"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "no assistant message"),
         ({"messages": LINE["messages"][1:]}, "starts with an assistant message"),
         ({"messages": LINE["messages"][:2] + LINE["messages"][3:]}, "messages 1 and 2 are both"),
         ({"messages": [{"role": "robot", "content": ""}]}, r"messages\.0: .*'robot'"),
@@ -400,7 +402,7 @@ def test_what_is_no_recording_names_file_line_and_key(
 
 def test_a_broken_line_and_a_missing_file_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         read_recordings(path)
     path.write_text('{"messages": ')
     with pytest.raises(ConfigError, match="line 1: : Invalid JSON"):

@@ -47,7 +47,7 @@ def test_what_json_cannot_say_is_null_and_counted(tmp_path: Path) -> None:
 def test_a_figure_cannot_take_the_place_of_the_step(tmp_path: Path) -> None:
     with (
         MetricsWriter(tmp_path, tensorboard=False) as writer,
-        pytest.raises(ValueError, match=r"\['step'\] are the line's own keys; rename the figure"),
+        pytest.raises(ValueError, match=r"\['step'\] are reserved keys; rename the metric"),
     ):
         writer.write(1, {"step": 2.0})
 
@@ -82,7 +82,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, line: bytes) -> No
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     with pytest.raises(ConfigError, match=r"metrics\.jsonl:2 is not JSON"):
         read_metrics(tmp_path)
-    with pytest.raises(ConfigError, match="holds no run that has made a step"):
+    with pytest.raises(ConfigError, match="holds no run that has completed a step"):
         read_metrics(tmp_path / "elsewhere")
 
 

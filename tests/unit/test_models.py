@@ -130,8 +130,8 @@ def test_a_cut_gguf_file_is_an_error_of_the_key(file: Path, tmp_path: Path) -> N
 def test_a_template_without_tools_is_told_which_one_has_them(file: Path) -> None:
     tokenizer = load_tokenizer(file)
     failed = {row.name: row.why for row in check_template(tokenizer).rows if not row.ok}
-    assert "set policy.template to hermes, which goes with this tokenizer" in failed["shows tools"]
-    with pytest.raises(ConfigError, match=r"the environment has tools, and .* to hermes, which"):
+    assert "set policy.template to hermes, which fits this tokenizer" in failed["shows tools"]
+    with pytest.raises(ConfigError, match=r"the environment has tools, but .* to hermes, which"):
         ChatFormat(tokenizer).opening((Message("user", "Go."),), (TOOL,))
     assert check_template(tokenizer, template="hermes").ok
     (prompt,) = ChatFormat(tokenizer, template="hermes").opening((Message("user", "Go."),), (TOOL,))

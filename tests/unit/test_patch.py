@@ -129,7 +129,7 @@ async def test_a_patch_of_a_turn_that_was_cut_is_closed_once() -> None:
 
 
 async def test_a_patch_needs_a_chat_that_can_write() -> None:
-    with pytest.raises(ConfigError, match="cannot write one"):
+    with pytest.raises(ConfigError, match="cannot render one"):
         await play("no", chat=LetterChat())
 
 
@@ -154,13 +154,13 @@ def _node(parent: int | None, source: str, turn: int, **more: int) -> Node:
 
 
 def test_only_a_sampled_turn_can_be_withdrawn_and_only_by_a_forced_node() -> None:
-    with pytest.raises(ValueError, match="only a forced one"):
+    with pytest.raises(ValueError, match="only a forced node"):
         _node(None, "tool", 0, withdraws=1)
     tree = Tree(TASK)
     prompt = tree.add(_node(None, "prompt", 0))
     said = tree.add(_node(prompt, "sampled", 0))
     for parent, turn, count in ((said, 0, 2), (said, 1, 1), (prompt, 0, 1), (said, 0, 3)):
-        with pytest.raises(ValueError, match="only what was sampled in its own turn"):
+        with pytest.raises(ValueError, match="only nodes sampled in its own turn"):
             tree.add(_node(parent, "forced", turn, withdraws=count))
     more = tree.add(_node(said, "sampled", 0))
     assert tree.tokens(tree.add(_node(more, "forced", 0, withdraws=2))) == (5, 5)

@@ -185,7 +185,10 @@ async def test_a_pack_without_players_makes_no_player() -> None:
     [
         ({"max_turns": 0}, "max_turns must be at least 1, got 0"),
         ({"fork": "copy"}, "fork must be replay or none for a number, got 'copy'"),
-        ({"given": {"colour": 1}}, r"number has no settings \['colour'\]; there are count, open_s"),
+        (
+            {"given": {"colour": 1}},
+            r"number has no settings \['colour'\]; its settings are count, open_s",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], says: str) -> None:

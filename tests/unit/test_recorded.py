@@ -283,7 +283,7 @@ def test_what_is_refused(file: Path, tmp_path: Path) -> None:
     for keys, text in wrong:
         with pytest.raises(ConfigError, match=text):
             RecordedEnv(recordings=file, **keys)
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         list(RecordedEnv(recordings=tmp_path / "none.jsonl").tasks("train"))
     with pytest.raises(ConfigError, match="at least 1"):
         list(RecordedEnv(recordings=file, minimum_reward=1.0).tasks("train"))

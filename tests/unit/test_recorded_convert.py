@@ -156,7 +156,7 @@ def test_what_is_shown_of_a_phone_is_a_choice(tmp_path: Path) -> None:
         ({"accessibility_trees": []}, "no accessibility trees"),
         ({"actions": [{"action_type": "fly"}], "step_instructions": []}, "no action 'fly'"),
         ({"actions": [{"action_type": "click", "x": 1}], "step_instructions": []}, "has no 'y'"),
-        ({"step_instructions": ["one"]}, "8 actions have 1"),
+        ({"step_instructions": ["one"]}, "8 actions but 1"),
         ({"goal": 3, "actions": 5}, "TypeError"),
     ],
 )

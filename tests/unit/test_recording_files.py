@@ -161,7 +161,7 @@ def test_lines_are_added_and_what_is_there_stays(tmp_path: Path) -> None:
         ),
         (
             {"messages": [{"role": "user", "content": [{"image": "aaaa", "file": "a.png"}]}]},
-            "either image",
+            "either as base64",
         ),
     ],
 )
@@ -216,7 +216,7 @@ def test_what_is_typed_is_a_call_or_words(line: str, calls: list[Any]) -> None:
     ("line", "why"),
     [
         ("press(1)", "must be named"),
-        ("press(button=1", "cannot be read"),
+        ("press(button=1", "cannot be parsed"),
         ("press(button=other)", "not a literal value"),
         ("press(button=1); fly(to=2)", "no tool 'fly'"),
         ("press(button=1) + 1", "must be named"),

@@ -93,7 +93,7 @@ def test_a_module_that_calls_exit_is_an_error(
 
 
 def test_a_gymnasium_environment_is_told_its_prefix() -> None:
-    with pytest.raises(ConfigError, match=r"made a gymnasium\.Env; name it gymnas"):
+    with pytest.raises(ConfigError, match=r"created a gymnasium\.Env; name it gymnas"):
         make("gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv")
 
 
@@ -128,7 +128,10 @@ def test_the_registry_is_a_mapping_to_specs() -> None:
         ("test/Scripted-v1", "unknown environment 'test/Scripted-v1'; the newest version is 'test"),
         ("test/scripted-v0", r"most similar ids are \['test/Scripted-v0"),
         ("test/Scriptde", r"most similar ids are .*test/Scripted-v"),
-        ("zzzz/Qqqqqqqq-v0", r"are known \(agentrl envs lists them\).*module:Class"),
+        (
+            "zzzz/Qqqqqqqq-v0",
+            r"environments are registered \(agentrl envs lists them\).*module:Class",
+        ),
         (
             "Scripted",
             "'Scripted' does not have the form namespace/Name-v0 .*; name a class as module:Class",

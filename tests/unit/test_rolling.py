@@ -307,7 +307,7 @@ def test_closing_in_the_middle_ends_the_roll() -> None:
 def test_one_engine_cannot_roll() -> None:
     rig = Rig([turns(3)], rolling())
     assert isinstance(rig.engine, PolicyEngine)
-    with pytest.raises(ConfigError, match=r"SimulatedEngine is one engine.*engine\.processes"):
+    with pytest.raises(ConfigError, match=r"SimulatedEngine is a single engine.*engine\.processes"):
         rig.gate()
 
 

@@ -173,7 +173,7 @@ async def test_a_prompt_of_absurd_length_is_a_config_error_before_it_is_read() -
         ) -> tuple[Observation, Info]:
             return Observation((Message("user", "x" * (CHARACTERS_PER_TOKEN * 64 + 1)),), ()), {}
 
-    with pytest.raises(ConfigError, match=r"1025 characters, and engine\.context_tokens is 64"):
+    with pytest.raises(ConfigError, match=r"1025 characters, but engine\.context_tokens is 64"):
         await play(Long(), "hi", limits=EpisodeLimits(context_tokens=64))
 
 

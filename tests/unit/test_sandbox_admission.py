@@ -451,7 +451,7 @@ def test_a_fork_that_finds_no_place_ends_with_an_error_that_names_the_setting() 
             return "copied"
 
         ended = await asyncio.gather(*map(hold_and_fork, holders, (0.0, 0.5)))
-        assert "2 of 2 are live" in ended[0]
+        assert "2 of 2 sessions are live" in ended[0]
         assert "sandbox.pressure.sessions" in ended[0]
         assert "wait_s=3" in ended[0]
         assert ended[1] == "copied"
@@ -466,7 +466,9 @@ def test_the_deadline_is_one_for_the_whole_way() -> None:
         gate = admission(sessions=1, starts_per_s=0.1, start_burst=1, wait_s=5.0)
         first = await gate.session()
         asyncio.get_running_loop().call_later(4.0, first.release)
-        with pytest.raises(SandboxError, match=r"no turn .* sandbox\.pressure\.starts_per_s=0\.1"):
+        with pytest.raises(
+            SandboxError, match=r"no permission .* sandbox\.pressure\.starts_per_s=0\.1"
+        ):
             await gate.session()
         assert asyncio.get_running_loop().time() == pytest.approx(5.0)
         assert gate.figures()["live"] == 0, "the place it had meanwhile"
@@ -533,7 +535,9 @@ def test_a_cell_that_finds_no_slot_says_so() -> None:
     async def work() -> None:
         gate = admission(cells=1, wait_s=2.0)
         async with gate.cell():
-            with pytest.raises(SandboxError, match=r"1 run .* sandbox\.pressure\.cells=1"):
+            with pytest.raises(
+                SandboxError, match=r"1 cells are running .* sandbox\.pressure\.cells=1"
+            ):
                 async with gate.cell():
                     pass
         async with gate.cell():

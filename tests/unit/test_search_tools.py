@@ -137,7 +137,7 @@ async def test_the_tools_say_what_they_find() -> None:
         "No document contains a word of 'zebra'.",
         "[tea] (page 1 of 3)\nTea is made with boiling",
         "[tea] (page 2 of 3)\nwater from a kettle. Milk",
-        "page=9, and [tea] has pages 1 to 3",
+        "page=9, but [tea] has pages 1 to 3",
         "there is no document 'te'. Did you mean 'tea'?",
         "It is made of steel.",
         "[kettle] does not contain 'zebra'.",
@@ -190,7 +190,7 @@ def test_a_corpus_is_read_from_a_file_or_a_folder(tmp_path: Path) -> None:
         ('{"text": "a"}', "needs an id and a text"),
         ('{"id": "a", "text": "b"}\n{"id": "a", "text": "c"}', "ids must be unique"),
         ('{"id": "a", "text": 3}', "line 1 of .*: text is 3"),
-        ("{", "line 1 of .* is no JSON"),
+        ("{", "line 1 of .* is not JSON"),
         ("[]", "is not a JSON object"),
     ],
 )

@@ -177,10 +177,10 @@ def test_a_run_appends_and_record_makes_a_file_that_says_the_same(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{}\n", "bad.jsonl:1 is no line of a trace"),
+        ("{}\n", "bad.jsonl:1 is not a line of a trace"),
         ('{"prompt": 1, "reset_s": -1, "turns": [[1, 1, 1]]}\n', "not negative"),
         ('{"agentrl_trace": 99, "name": "x"}\n', "format 99"),
-        ("", "no trajectory that ended well"),
+        ("", "no trajectory that ended successfully"),
     ],
 )
 def test_a_broken_trace_is_refused_with_its_line(tmp_path: Path, text: str, says: str) -> None:

@@ -59,7 +59,9 @@ def test_a_planted_copy_is_found_and_refused() -> None:
     found = find_overlap(TRAIN, [*HELDOUT, replace(TRAIN[7], id="copy", split="heldout")])
     assert [(pair.heldout.id, pair.train.id) for pair in found.exact] == [("copy", "train-7")]
     assert not found.near
-    with pytest.raises(ConfigError, match=r"1 of 51 held-out.*copy is train-7.*split_guard\.allow"):
+    with pytest.raises(
+        ConfigError, match=r"1 of 51 held-out.*copy equals train-7.*split_guard\.allow"
+    ):
         check_overlap(found, max_near_fraction=1)
 
 
@@ -76,7 +78,7 @@ def test_planted_near_copies_are_found() -> None:
     assert names[one.id][0] == "train-3"
     assert 0.8 <= names[one.id][1] < 1
     assert found.near[0].heldout.id in {"two", "three"}
-    with pytest.raises(ConfigError, match=r"3 of 53 held-out tasks \(5\.7%\) are nearly"):
+    with pytest.raises(ConfigError, match=r"3 of 53 held-out tasks \(5\.7%\) are near-duplicates"):
         check_overlap(found, max_near_fraction=0.05)
     check_overlap(found, max_near_fraction=3 / 53)
 
@@ -198,5 +200,5 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
 def test_few_pairs_are_named() -> None:
     pair = TaskPair(heldout=HELDOUT[0], train=TRAIN[0], similarity=0.85)
     found = SplitOverlap(train=1, heldout=5, exact=(), near=(pair,) * 5)
-    with pytest.raises(ConfigError, match=r"heldout-1000 is 85% of train-0, .*and 2 more"):
+    with pytest.raises(ConfigError, match=r"heldout-1000 is 85% similar to train-0, .*and 2 more"):
         check_overlap(found, max_near_fraction=0.5)

@@ -394,7 +394,7 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(store: StoreWriter) -> N
     play = Play(store)
     trajectory = play.begin(0)
     with pytest.raises(
-        ConfigError, match=f"is being written by process {os.getpid()}; .*StoreReader"
+        ConfigError, match=f"is being written by process {os.getpid()}.*StoreReader"
     ):
         StoreWriter.open(store.folder, resume=True)
     with StoreReader(store.folder) as reader:

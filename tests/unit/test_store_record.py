@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, limits[1]))
     try:
-        with pytest.raises(StoreError, match=r"could not be written: File too large.*Make room"):
+        with pytest.raises(StoreError, match=r"could not be written: File too large.*Free space"):
             log.append(1, b"x" * 500)
         assert log.file.stat().st_size == size
     finally:

@@ -139,7 +139,7 @@ def test_an_incomplete_args_section_is_refused() -> None:
         """
         return base**exponent
 
-    with pytest.raises(ConfigError, match=r"power.*does not describe 'exponent'.*`exponent: what"):
+    with pytest.raises(ConfigError, match=r"power.*does not describe 'exponent'.*`exponent: desc"):
         schemas_of([power])
 
 
@@ -285,7 +285,7 @@ class Empty:
         ([multiply, multiply], "two tools are named 'multiply'"),
         ([no_docstring], "no_docstring is not a tool; add @agentrl.tool"),
         ([Empty], "class Empty has no tool"),
-        ([42], "42 is no tool"),
+        ([42], "42 is not a tool"),
     ],
 )
 def test_sources_that_are_no_tools_are_refused(sources: list[Any], message: str) -> None:

@@ -282,5 +282,5 @@ def test_the_command_writes_a_file_and_refuses_what_is_no_run(run: Path, tmp_pat
     assert len(index["leftOut"]) == 2
     result = CliRunner().invoke(app, ["view", str(tmp_path), "--no-open"])
     assert isinstance(result.exception, ConfigError)
-    assert "holds no run" in str(result.exception)
+    assert "is not a run folder" in str(result.exception)
     assert [*tmp_path.iterdir()] == [output]

@@ -310,5 +310,5 @@ def test_images_nobody_can_read_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no image processor"):
         PolicyTrainer(tiny(family), section(), seed=0).step(trees)
     tokens = PaddedLayout(4096, processor(family)).tokens(samples_of(trees), device=CPU)
-    with pytest.raises(ConfigError, match=r"shows them to models of qwen2_vl"):
+    with pytest.raises(ConfigError, match=r"supports images only for models of qwen2_vl"):
         score(model_of(), tokens, temperature=1.0, head_at_positions=True)

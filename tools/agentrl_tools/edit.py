@@ -74,7 +74,7 @@ def _lines(text: str, places: Sequence[int]) -> list[int]:
 
 def _hint(text: str, old: str) -> str:
     if "\r\n" in text and "\r\n" not in old and old in text.replace("\r\n", "\n"):
-        return "The lines of the file end in \\r\n, but those of old_text end in \n."
+        return "The lines of the file end in \\r\\n, but those of old_text end in \\n."
     piece = _without_spaces(old) if len(text) <= _HINT_CHARACTERS_MAX else ""
     if piece and (line := _line_without_spaces(text, piece)):
         return f"It occurs with different white space, starting on line {line}; copy it exactly."

@@ -16,9 +16,7 @@ DIALECTS: dict[str, ToolCallDialect] = {dialect.name: dialect for dialect in (HE
 """Those of agentrl, by name."""
 ENTRY_POINTS = "agentrl.dialects"
 """Entry-point group in which a distribution names its own."""
-OWN_DIALECT = (
-    "write a dialect of your own and name it as policy.dialect: module:NAME (docs/chat.md)"
-)
+OWN_DIALECT = "write a dialect of your own and set policy.dialect: module:NAME (docs/chat.md)"
 
 
 @cache
@@ -32,8 +30,8 @@ def installed_dialects() -> Mapping[str, ToolCallDialect]:
         dialect = _loaded(point)
         if dialect.name in dialects:
             raise ConfigError(
-                f"{point.value} is a dialect called {dialect.name!r}, and there is one of this "
-                "name already; rename it, or uninstall its distribution"
+                f"{point.value} is a dialect named {dialect.name!r}, but there is already one of "
+                "this name; rename it, or uninstall its distribution"
             )
         dialects[dialect.name] = dialect
     return dialects
@@ -52,9 +50,9 @@ def find_dialect(name: str, *, key: str = "policy.dialect") -> ToolCallDialect:
     if name in dialects:
         return dialects[name]
     near = get_close_matches(name, dialects, n=1)
-    others = f"there are {', '.join(dialects)}, or {OWN_DIALECT}"
+    others = f"the dialects are {', '.join(dialects)}, or {OWN_DIALECT}"
     meant = f"did you mean {near[0]!r}?" if near else others
-    raise ConfigError(f"{key} is {name!r}, which is no dialect; {meant}")
+    raise ConfigError(f"{key} is {name!r}, which is not a dialect; {meant}")
 
 
 def _loaded(point: EntryPoint) -> ToolCallDialect:

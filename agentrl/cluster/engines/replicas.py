@@ -135,8 +135,8 @@ class RayEngineReplica(EngineReplica):
         except TimeoutError as error:
             await _end(actor, within_s=GIVE_UP_S)
             raise EngineError(
-                f"an engine had no place in the cluster, or was not ready there, within "
-                f"engine.start_s = {self._start_s:g} s; {there()}"
+                "an engine was not placed in the cluster, or was not ready, within engine.start_s "
+                f"= {self._start_s:g} s; {there()}"
             ) from error
         except BaseException:
             await _end(actor, within_s=GIVE_UP_S)
@@ -245,7 +245,7 @@ async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
         except TimeoutError as error:
             raise request.refusal(within_s=section.start_s) from error
         except RayError as error:
-            raise ConfigError(f"Ray ended while engines waited for room: {error}") from error
+            raise ConfigError(f"Ray stopped while engines waited for resources: {error}") from error
         yield room
     finally:
         remove_placement_group(room)

@@ -46,9 +46,9 @@ class RankHost:
         if not Path(self._setup.policy).is_dir():
             return RemoteFailure.of(
                 ConfigError(
-                    f"{self._setup.policy} is not on {self._where()}, where rank "
-                    f"{self._setup.rank} of the trainer is; run.folder has to be a folder that all "
-                    "machines with ranks see, under the same path"
+                    f"{self._setup.policy} does not exist on {self._where()}, where rank "
+                    f"{self._setup.rank} of the trainer runs; set run.folder to a folder that all "
+                    "machines with ranks see under the same path"
                 )
             )
         try:

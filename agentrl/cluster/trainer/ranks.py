@@ -52,10 +52,10 @@ def followers(setup: RankSpec, *, gpus: int) -> list[RankSpec]:
     config = setup.run
     kind = device_of(config, setup.local_rank).partition(":")[0]
     if (kind == "cuda") != (gpus > 0):
-        way = "set it to 1" if kind == "cuda" else "leave it out, or set policy.device: cuda"
+        way = "set it to 1" if kind == "cuda" else "remove it, or set policy.device: cuda"
         raise ConfigError(
-            f"cluster.trainer_gpus is {gpus}, and the trainer's first rank, which is this process, "
-            f"computes on {kind}; all ranks have the same kind of device: {way}"
+            f"cluster.trainer_gpus is {gpus}, but the first rank of the trainer, which is this "
+            f"process, computes on {kind}, and all ranks need the same kind of device: {way}"
         )
     # Not `auto`, which another machine may understand differently.
     values = {**setup.config, "policy": {**setup.config["policy"], "device": kind}}
@@ -205,7 +205,7 @@ class _Member:
                 self._has_ended(first_line(error), died=True)
                 return
             if trace is not None:
-                self._has_ended(f"it wrote: {trace}", died=False)
+                self._has_ended(f"its output: {trace}", died=False)
                 # The others wait for it, and notice that it is gone.
                 ray.kill(self._actor, no_restart=True)
                 return
@@ -245,7 +245,7 @@ def _room(section: "ClusterSection", ranks: int) -> Generator[Any]:
         try:
             there, _ = ray.wait([room.ready()], timeout=section.start_s)
         except RayError as error:
-            raise ConfigError(f"Ray ended while ranks waited for room: {error}") from error
+            raise ConfigError(f"Ray stopped while ranks waited for resources: {error}") from error
         if not there:
             raise request.refusal(within_s=section.start_s)
         yield room

@@ -198,7 +198,7 @@ def failures_by_kind(failed: Sequence[Failed]) -> str:
     """Count the failures of each kind, with the most frequent text of each."""
     kinds = Counter(failure.kind for failure in failed)
     return "; ".join(
-        f"{count} x {kind}, most frequently: "
+        f"{count} x {kind}, mostly: "
         + Counter(failure.error for failure in failed if failure.kind == kind).most_common(1)[0][0]
         for kind, count in kinds.most_common()
     )

@@ -101,8 +101,8 @@ def mcp_tools(
     """
     if isinstance(command, str) or bool(command) == (url is not None):
         raise ConfigError(
-            f"an MCP server has command={command!r} and url={url!r}; give either a list of words "
-            "as `command`, or a `url`"
+            f"an MCP server has command={command!r} and url={url!r}; give either `command`, a "
+            "list of words, or `url`, but not both"
         )
     if url is not None and (urlsplit(url).scheme not in ("http", "https") or env or pass_env):
         raise ConfigError(
