@@ -52,7 +52,7 @@ def test_a_run_whose_evaluation_fails_stops_there_with_the_line(
     assert agentrl(capsys, "train", "a.yaml")[0] == 0
     cut = ("engine.context_tokens=40", "sampling.max_turn_tokens=32")
     _, _, err = agentrl(capsys, "eval", "runs/small", *cut)
-    said = "2 trajectories ran out of room for tokens: raise engine.context_tokens (40)"
+    said = "2 trajectories were truncated by the context limit; raise engine.context_tokens (40)"
     assert said in " ".join(err.split())
     train, evaluate = ("train", "a.yaml", "run.name=other"), ("eval", "runs/small")
     returned = (

@@ -101,7 +101,7 @@ def test_a_torn_line_is_none_and_a_broken_one_is_named(tmp_path: Path) -> None:
     BranchLog(tmp_path).resume_after(5)
     assert file.read_text().count("\n") == 1
     file.write_text(f"{line}\n{{}}\n")
-    with pytest.raises(ConfigError, match=r"branches\.jsonl:2 is no decision and no group"):
+    with pytest.raises(ConfigError, match=r"branches\.jsonl:2 is neither a decision nor a group"):
         list(read_log(tmp_path))
 
 

@@ -345,7 +345,7 @@ async def test_arguments_may_be_a_value() -> None:
 
 async def test_nothing_of_it_trains() -> None:
     async with engine(lambda asked: said({"content": ""})) as asks:
-        with pytest.raises(ConfigError, match=r"m at http://model\.test/v1 takes no weights"):
+        with pytest.raises(ConfigError, match=r"m at http://model\.test/v1 accepts no weights"):
             await asks.load({}, 1)
 
 

@@ -122,7 +122,7 @@ def test_programs_that_an_environment_needs(env: str, said: str, empty_path: Pat
 def test_a_sandbox_needs_no_program(env: str, empty_path: Path) -> None:
     check_machine(config_of(env))
     config = config_of(env, sandbox={"backend": "bubblewrap"})
-    with pytest.raises(ConfigError, match="'bubblewrap' and there is no bwrap on PATH"):
+    with pytest.raises(ConfigError, match="'bubblewrap', but there is no bwrap on PATH"):
         check_machine(config)
 
 

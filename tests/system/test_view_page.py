@@ -228,7 +228,7 @@ def test_a_group_is_a_tree_that_says_why_it_branched(view: "Page") -> None:
     assert "branched into 0/t1.0" in said
     assert re.search(r"draw\s+0.100", said)
     view.focus(".decision:not(.branched)")
-    assert "the draw was not below the chance" in text(view, ".decision-note")
+    assert "the random draw was not below the probability" in text(view, ".decision-note")
 
 
 @pytest.mark.chromium

@@ -329,6 +329,6 @@ def test_the_doctor_names_what_is_missing_and_how_to_get_it(
     program, isolation, bound = parts.parts()
     assert (program.live, program.detail, program.get_it) == (False, "not found", INSTALL)
     assert not isolation.live
-    assert "browsers refuse to run" in isolation.detail
+    assert "browsers do not start without it" in isolation.detail
     assert isolation.get_it == "apt-get install bubblewrap"
     assert (bound.live, bound.detail) == (False, "cgroups are read-only here")
