@@ -30,7 +30,10 @@ HEAVY_ROOMS = (
     "agentrl.gym.",
     "agentrl.gymnasium_",
     "agentrl.learn",
+    "agentrl.metrics.accumulator",
+    "agentrl.models.folders",
     "agentrl.models.vision.model",
+    "agentrl.run.build_trainer",
 )
 """Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
 if at all."""
