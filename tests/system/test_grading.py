@@ -691,7 +691,7 @@ async def test_only_a_whole_verdict_counts(ending: str, fresh: OpenSession) -> N
 
 async def test_a_checker_without_a_sandbox_is_nobodys_grade() -> None:
     pool = InMemorySandboxPool({COUNT.program: ExecResult(status="ok")})
-    with pytest.raises(EnvError, match=r"left no verdict\.json"):
+    with pytest.raises(EnvError, match=r"wrote no verdict\.json"):
         await judge_with(COUNT, report(b"a"), open_session=pool.open)
     assert pool.sessions[0].files.keys() == {"checker/rows.txt", "artefacts/report.csv"}
     assert pool.sessions[0].closed

@@ -279,7 +279,7 @@ def test_what_is_no_task_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=why):
             osworld_pack(path=path)
     (tmp_path / "b.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"b\.json is no JSON"):
+    with pytest.raises(ConfigError, match=r"b\.json is not JSON"):
         osworld_pack(path=str(tmp_path))
     path = write(tmp_path / "good", IMPOSSIBLE)
     for settings in ({"unsupported": "maybe"}, {"heldout_fraction": 2}):

@@ -55,7 +55,7 @@ async def test_frozen_lake_in_words() -> None:
     assert "Answer with one action: left, down, right, up." in message.text
     assert message.text.endswith("@FFF\nFHFH\nFFFH\nHFFG\nYou are at row 0, column 0, on S.")
     steps = await played(env, "down", "DOWN", "Answer: right", "2?", "I go right. Answer: 1", "1")
-    assert "'2?' is no action. Answer with one action" in steps[3][0].messages[0].text
+    assert "'2?' is not a valid action. Answer with one action" in steps[3][0].messages[0].text
     assert steps[4][0].messages[0].text.endswith("You are at row 3, column 1, on F.")
     assert [step[1:4] for step in steps] == [(0.0, False, False)] * 6
     (last,) = await played(env, "right")

@@ -257,7 +257,7 @@ async def test_the_contract_holds_and_what_cannot_be_had_says_why(recipe: Engine
             await check_engine(
                 engine, vocab_size=VOCABULARY, context_tokens=CONTEXT_TOKENS, weights=weights
             )
-        with pytest.raises(ConfigError, match=r"1 GPUs \(PACK\).*has 1 CPUs.*and 0 GPUs"):
+        with pytest.raises(ConfigError, match=r"1 GPUs each \(PACK\).*has 1 CPUs.*and 0 GPUs"):
             async with replicas(recipe, engine_gpus=1, start_s=2):
                 pass
         with pytest.raises(ConfigError, match=r"/no/python cannot be started.*engine\.python"):
