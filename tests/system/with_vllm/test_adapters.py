@@ -157,7 +157,7 @@ async def test_adapters_that_it_has_no_place_for_are_refused(tmp_path: Path) -> 
     policy.save_pretrained(tmp_path)
     given = adapted(base_of(policy), 1, targets=("lm_head", "q_proj"))
     async with VllmEngine(settings_of(tmp_path, rank=4)) as engine:
-        with pytest.raises(ConfigError, match=r"adapter of lm_head \(1 in all\)"):
+        with pytest.raises(ConfigError, match=r"not for lm_head \(1 in all\)"):
             await engine.load(given, 1)
     assert arguments(str(tmp_path), 9)["max_lora_rank"] == 16
     assert arguments(str(tmp_path), 512)["lora_target_modules"] == sorted(TARGETS)
