@@ -233,7 +233,9 @@ async def test_a_turn_is_received_up_to_its_limit() -> None:
         turn = await asks.generate(request())
         assert CHAT.parse(turn.token_ids).text == "x" * room
     async with engine(lambda asked: said({"content": "x" * (room + 1)})) as asks:
-        with pytest.raises(EngineError, match=r"an answer of 1048577 bytes, but the limit"):
+        with pytest.raises(
+            EngineError, match=r"an answer of 1048577 bytes, but the limit is 1048576"
+        ):
             await asks.generate(request())
     flood = Flood()
     async with engine(lambda asked: httpx.Response(200, stream=flood)) as asks:
