@@ -153,7 +153,7 @@ def test_a_rank_that_never_comes_is_named_and_who_waits_can_be_let_go() -> None:
     last = late.join(2)
     late.store.wait(["a/here/2"], timedelta(seconds=60))
     for joined in late.join(0) + last:
-        with pytest.raises(EngineError, match=r"of 3 at 127\.0\.0\.1\): ranks \[1\] of 3 were not"):
+        with pytest.raises(EngineError, match=r"of 3 at 127\.0\.0\.1\): ranks \[1\] of 3 did not"):
             joined.result(60)
     stopped = Ranks(2, deadline_s=600.0)
     (waiting,) = stopped.join(0)

@@ -596,7 +596,7 @@ def test_clear_removes_and_releases(place: Path) -> None:
     assert process.wait(SOON_S) == -signal.SIGKILL
     lease.clear()
     bad = ResourceLease.take("directory", str(place / "outside"))
-    with pytest.raises(SandboxError, match="outside stays"):
+    with pytest.raises(SandboxError, match="outside remains"):
         bad.clear()
     bad.release()
 
