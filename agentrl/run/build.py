@@ -46,8 +46,6 @@ from agentrl.store.token_credit import TokenCreditLog
 from agentrl.task import Task
 
 if TYPE_CHECKING:
-    from agentrl.engine.placement import DevicePlacement
-    from agentrl.engine.spec import ClosableEngine
     from agentrl.learn.checkpoint import CheckpointManager
     from agentrl.learn.sharded.rank_link import RankLauncher
     from agentrl.learn.trainer import PolicyTrainer
@@ -422,21 +420,6 @@ def _build_rank_launcher(config: RunConfig) -> "RankLauncher | None":
     from agentrl.cluster.trainer.ranks import RayRankLauncher
 
     return RayRankLauncher(config.cluster)
-
-
-def build_engine(config: RunConfig, policy: "PolicyModel") -> "ClosableEngine":
-    """Return the engine around a policy, which it copies before a trainer puts adapters into it,
-    or rounds it."""
-    from agentrl.run.build_engine import engine_of
-
-    return engine_of(config, policy)
-
-
-def build_device_placement(config: RunConfig, policy: "PolicyModel") -> "DevicePlacement | None":
-    """Return the GPUs of this machine that ranks and engine processes get; None without any."""
-    from agentrl.run.build_engine import placement_of
-
-    return placement_of(config, policy.model.device)
 
 
 def build_checkpoints(

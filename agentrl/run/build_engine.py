@@ -48,7 +48,7 @@ def _vllm_of(config: "RunConfig") -> dict[str, Any]:
     return fields
 
 
-def engine_of(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
+def build_engine(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
     """Return the engine a config asks for, with the weights of `policy`.
 
     Raises `ConfigError` where the package behind it is missing or refuses its options.
@@ -59,7 +59,7 @@ def engine_of(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
     if section.kind == "vllm":
         check_file_shapes(policy)
     recipe = recipe_of(config, str(policy.path), device=str(policy.model.device))
-    placement = placement_of(config, policy.model.device)
+    placement = build_device_placement(config, policy.model.device)
     spreader = _spreader(config, str(policy.model.device), placement)
     if section.addresses:
         return engines_at(section, spreader)
@@ -179,7 +179,7 @@ def engine_at_endpoint(config: "RunConfig", policy: "PolicyModel") -> ClosableEn
     return engines[0] if len(engines) == 1 else EndpointReplicas(engines)
 
 
-def placement_of(config: "RunConfig", device: "torch.device") -> "DevicePlacement | None":
+def build_device_placement(config: "RunConfig", device: "torch.device") -> "DevicePlacement | None":
     """Return the GPUs of this machine for ranks and engine processes; `device` is the trainer's.
 
     None on a CPU, and where Ray or torchrun place them.

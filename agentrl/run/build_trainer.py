@@ -14,7 +14,7 @@ from agentrl.learn.sharded.rank_link import RankLauncher, RankLink, blaming
 from agentrl.learn.sharded.rank_spec import RankSpec, device_of, join, plain_config
 from agentrl.learn.sharded.rank_zero import RankZeroTrainer
 from agentrl.learn.sharded.torchrun import TorchrunRankLink, announce, meeting_point
-from agentrl.run.build_engine import placement_of
+from agentrl.run.build_engine import build_device_placement
 from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.weight_sync.transfer_group import store_at
 
@@ -31,7 +31,7 @@ class LocalRankLauncher:
         """Start them; `ConfigError` where there are too few devices."""
         config = setup.run
         device_of(config, setup.size - 1)
-        placement = placement_of(config, torch.device(device_of(config, 0)))
+        placement = build_device_placement(config, torch.device(device_of(config, 0)))
         devices = placement.ranks[1:] if placement else ()
         others = [
             # With a GPU of its own a process sees that one alone, as its first.

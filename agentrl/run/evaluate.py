@@ -213,14 +213,14 @@ async def _evaluate(
 ) -> EvaluationReport:
     make_env = build.build_env_factory(config)
     heldout = build.build_evaluation_tasks(config, make_env(), progress.say)
-    from agentrl.run.build_engine import engine_of
+    from agentrl.run.build_engine import build_engine
 
     policy = load_policy(config, path)
     with using_sandbox(build.build_sandbox_settings(config.sandbox)), frozen_heap():
         async with (
             run_scope(),
             build.open_env_workers(config, make_env) as make_world,
-            engine_of(config, policy) as engine,
+            build_engine(config, policy) as engine,
         ):
             rollouts = build.build_rollout_runner(config, make_world, engine, policy.chat)
             plain = build.build_evaluation(config, heldout)

@@ -64,6 +64,7 @@ from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.rollout.scheduler.topology import StepSchedule, check_failures
 from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.run import build
+from agentrl.run.build_engine import build_device_placement, build_engine
 from agentrl.run.extensions import branching
 from agentrl.run.extensions.curation import (
     DRAFTS,
@@ -206,9 +207,9 @@ async def _train(
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _first_policy(config, folder, summary, progress)
-            if (placement := build.build_device_placement(config, policy)) is not None:
+            if (placement := build_device_placement(config, policy.model.device)) is not None:
                 progress.say(placement.describe())
-            engine = build.build_engine(config, policy)
+            engine = build_engine(config, policy)
             # Not where the trainer is made, in a thread: what Ray starts ends with its thread.
             stack.enter_context(build.connect_cluster(config))
             trainer = await in_thread_to_the_end(build.build_trainer, config, policy)

@@ -11,7 +11,7 @@ from agentrl.engine.endpoint import CompletionsEngine, EndpointReplicas
 from agentrl.errors import ConfigError
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
-from agentrl.run.build_engine import engine_of, recipe_of
+from agentrl.run.build_engine import build_engine, recipe_of
 from agentrl.run.evaluate import evaluate
 from agentrl.run.policy_model import PolicyModel, load_policy
 from agentrl.weight_sync.check import CheckedWeights
@@ -88,14 +88,14 @@ def policy_in(folder: Path, made: RunConfig) -> PolicyModel:
 def test_the_engine_of_a_config(tmp_path: Path) -> None:
     made = config(tmp_path, ASKED)
     policy = policy_in(tmp_path / "policy", made)
-    assert isinstance(engine_of(made, policy), CompletionsEngine)
+    assert isinstance(build_engine(made, policy), CompletionsEngine)
     urls = ["http://a/v1", "http://b/v1"]
     both = config(tmp_path, {**ASKED, "engine.endpoint": {**ENDPOINT, "urls": urls}})
-    assert isinstance(engine_of(both, policy), EndpointReplicas)
+    assert isinstance(build_engine(both, policy), EndpointReplicas)
     with pytest.raises(ConfigError, match="no engine can be built"):
         recipe_of(made, str(policy.path), device="cpu")
     with pytest.raises(ConfigError, match="a URL and a model"):
-        engine_of(config(tmp_path, {**ASKED, "engine.endpoint.urls": ["h:1"]}), policy)
+        build_engine(config(tmp_path, {**ASKED, "engine.endpoint.urls": ["h:1"]}), policy)
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -106,7 +106,7 @@ def test_what_a_killed_run_left_in_its_own_folder_goes(tmp_path: Path, is_own: b
     folders = [tmp_path / "killed" / "adapters" / "agentrl-1", tmp_path / "shared" / "agentrl-2"]
     for folder in folders:
         folder.mkdir(parents=True)
-    engine_of(made, policy)
+    build_engine(made, policy)
     assert [folder.exists() for folder in folders] == [not is_own, True]
 
 

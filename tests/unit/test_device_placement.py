@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agentrl.config.run import RunConfig
 from agentrl.engine.placement import VARIABLE, DevicePlacement, place_devices, visible_devices
 from agentrl.errors import ConfigError
-from agentrl.run.build_engine import engine_of
+from agentrl.run.build_engine import build_engine
 from tests.support.engine_models import tiny
 
 ONE, FOUR = ("0",), ("0", "1", "2", "3")
@@ -83,4 +83,4 @@ def test_nccl_between_processes_that_share_a_device_is_refused(tmp_path: Path) -
     )
     policy: Any = SimpleNamespace(path=tmp_path, model=model)
     with pytest.raises(ConfigError, match="the trainer is on cpu; choose gloo"):
-        engine_of(config, policy)
+        build_engine(config, policy)
