@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise
-from typing import Literal
+from typing import Final, Literal
 
 from agentrl.errors import FailureKind
 from agentrl.message import Image, ImageSpan
@@ -131,6 +131,9 @@ class Failed:
 
 Outcome = Finished | Truncated | Failed
 """End of a trajectory."""
+
+VACANT: Final = Node(parent=None, source="prompt", token_ids=(), turn=0)
+"""Node in the place of one that was sampled and never told of, in a tree that is read back."""
 
 
 def reward_of(outcome: Outcome) -> float | None:
@@ -287,16 +290,35 @@ class Tree:
             ValueError: The parent is not in the tree, or the node withdraws or resumes what is not
                 there.
         """
-        if node.parent is not None and not 0 <= node.parent < len(self._nodes):
-            raise ValueError(f"parent {node.parent} is not one of the tree's {len(self._nodes)}")
-        if node.withdraws:
-            self._check_withdraws(node)
+        self._check(node)
         self._ends.append(self._context_end(node))
         self._nodes.append(node)
         node_id = len(self._nodes) - 1
         if node.source == "prompt":
             self._prompts.setdefault(_prompt_key(node), node_id)
         return node_id
+
+    def restore(self, id: int, node: Node) -> None:
+        """Put a node of a tree that is read back where it was; nothing happens if it is there.
+
+        Args:
+            id: Id that it had. Ids before it that nothing was read of stay vacant: a node without
+                tokens, on no path.
+            node: Node whose parent is in the tree already.
+
+        Raises:
+            ValueError: As `add` does.
+        """
+        while len(self._nodes) <= id:
+            self._ends.append(_ContextEnd(None, 1, 0, [], 0))
+            self._nodes.append(VACANT)
+        if self._nodes[id] is not VACANT:
+            return
+        self._check(node)
+        self._ends[id] = self._context_end(node)
+        self._nodes[id] = node
+        if node.source == "prompt":
+            self._prompts.setdefault(_prompt_key(node), id)
 
     def share(self, node: Node) -> int:
         """Return the id of an equal prompt below the same parent, or append the node.
@@ -455,6 +477,13 @@ class Tree:
         """Return every ended trajectory, failures too, in sample order."""
         leaves = sorted(self._leaves, key=lambda leaf: leaf.sample)
         return tuple(self.trajectory(leaf) for leaf in leaves)
+
+    def _check(self, node: Node) -> None:
+        """Raise `ValueError` for a node whose parent is not there, or that withdraws otherwise."""
+        if node.parent is not None and not 0 <= node.parent < len(self._nodes):
+            raise ValueError(f"parent {node.parent} is not one of the tree's {len(self._nodes)}")
+        if node.withdraws:
+            self._check_withdraws(node)
 
     def _check_withdraws(self, node: Node) -> None:
         """Raise `ValueError` unless it is one turn that the policy sampled, or a whole context."""

@@ -18,15 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentrl.env import Observation
-from agentrl.events.kinds import EnvExchange
+from agentrl.events.kinds import EnvExchange, GroupsTrained
+from agentrl.events.log import EventLog
+from agentrl.events.state import RunState
 from agentrl.message import Image, Message
 from agentrl.store.errors import DamagedStore, StoreError
 from agentrl.store.reader import StoreReader
-from agentrl.store.restored import RunState
 from agentrl.store.settings import StoreSettings
 from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
-from agentrl.trajectory import Finished, Leaf, Node, Tree
+from agentrl.trajectory import Finished, Leaf, Node
+from benchmarks.store import checkpoint, open_group
 
 GROUPS, TRAINED, CHECKPOINT_EVERY = 24, 18, 6
 BLOCK_BYTES = 512
@@ -49,13 +51,14 @@ def make_store(folder: Path, *, prunes: bool) -> MadeStore:
     live = folder / "live"
     settings = StoreSettings(segment_bytes=2_000, keep="untrained" if prunes else "all")
     store = StoreWriter.open(live, settings)
+    log = EventLog(store)
     position = before = 0
     for order in range(GROUPS):
-        group = _play(store, order)
+        group = _play(log, order)
         if order < TRAINED:
-            store.trained([group], step=order + 1)
+            log.emit(GroupsTrained(groups=(group,), step=order + 1))
         if order < TRAINED and (order + 1) % CHECKPOINT_EVERY == 0:
-            before, position = position, store.checkpoint(order + 1)
+            before, position = position, checkpoint(log, store, step=order + 1)
             store.prune(position=before)
     killed = folder / "killed"
     shutil.copytree(live, killed, ignore=shutil.ignore_patterns("*-shm"))
@@ -63,10 +66,9 @@ def make_store(folder: Path, *, prunes: bool) -> MadeStore:
     return MadeStore(killed, settings, position, TRAINED, before)
 
 
-def _play(store: StoreWriter, order: int) -> int:
+def _play(log: EventLog, order: int) -> int:
     task = Task(prompt=f"p{order}", id=f"task-{order}", split="train")
-    group = store.open_group(task, order=order, seed=1, size=2, step=order)
-    tree = Tree(task)
+    group = open_group(log, task, order=order, size=2, step=order)
     image = Image(b"\x89PNG" + bytes([order]) * 300)
     prompt = Node(
         parent=None,
@@ -76,21 +78,21 @@ def _play(store: StoreWriter, order: int) -> int:
         images=(image,),
         image_spans=((2, 4),),
     )
-    at = tree.add(prompt)
+    at = group.tree.add(prompt)
     seen = Observation((Message("user", ("look", image)),), tools=())
     for sample in range(2):
-        trajectory = store.begin(group, sample=sample, seed=sample)
-        store.turn(trajectory, tree, at, EnvExchange.resetting(seen))
+        rollout = log.start_rollout(group.id, sample=sample, seed=sample, version=0)
+        rollout.turn_completed(at, EnvExchange.resetting(seen))
         if order == GROUPS - 1 and sample == 1:
-            return group  # left open
+            return group.id  # left open
         sampled = Node(
             parent=at, source="sampled", token_ids=(3,), logprobs=(-1.0,), versions=(order,), turn=0
         )
-        node = tree.add(sampled)
+        node = group.tree.add(sampled)
         leaf = Leaf(node=node, outcome=Finished(0.5), sample=sample, turn_rewards=(0.5,))
-        store.finished(trajectory, tree, leaf, None)
-    store.group_complete(group)
-    return group
+        rollout.finished(leaf)
+    log.complete_group(group.id)
+    return group.id
 
 
 def resume(made: MadeStore, *, cuts: bool = False, any_checkpoint: bool = False) -> str:
@@ -104,12 +106,15 @@ def resume(made: MadeStore, *, cuts: bool = False, any_checkpoint: bool = False)
         checkpoints += [(made.before, made.step - CHECKPOINT_EVERY), (0, 0)]
     with StoreWriter.open(made.folder, made.settings, resume=True, damaged=damaged) as store:
         state = _restored(store, checkpoints)
-        parts: list[object] = [state.task_position, state.reopened, state.ahead, store.counts()]
-        for group in (*state.open, *state.complete):
-            tree = group.tree
-            parts += [group.id, group.trajectories, group.notes, tree.nodes, tree.leaves]
+        parts: list[object] = [state.task_position, state.next_group, state.next_rollout]
+        parts += [state.requeued, store.counts()]
+        for group in state.groups.values():
+            parts += [group.opened, group.size, group.status, group.rollouts, group.later]
+            parts += [group.notes, group.tree.nodes, sorted(group.told)]
     with StoreReader(made.folder) as reader:
         groups = reader.groups()
+        # With what was seen, which a run does not need to go on.
+        parts += [reader.group(group).rollouts for group in state.groups]
         parts += [reader.facts(), reader.outcomes(), reader.group_rewards(), reader.newest]
         parts += [reader.trajectories(group) for group in groups]
     return repr(parts)

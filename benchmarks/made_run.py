@@ -11,7 +11,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from agentrl.env import Action, Observation
-from agentrl.events.kinds import EnvExchange
+from agentrl.events.kinds import EnvExchange, GroupsTrained
+from agentrl.events.log import EventLog, RolloutEmitter
 from agentrl.message import Image, Message, ToolCall
 from agentrl.metrics.writer import MetricsWriter
 from agentrl.rollout.branching.decision import (
@@ -29,6 +30,7 @@ from agentrl.store.token_credit import TokenCredit, TokenCreditLog
 from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, Truncated, reward_of
+from benchmarks.store import open_group
 
 CONFIG = """\
 run: {{name: {name}, folder: runs, steps: {steps}}}
@@ -90,64 +92,56 @@ class MadeRun:
         (self.folder / "policy").mkdir(exist_ok=True)
         self._tokenizer.save(str(self.folder / "policy" / "tokenizer.json"))
         credit = TokenCreditLog(self.folder, limit_bytes=2**30)
-        log = BranchLog(self.folder)
+        branches = BranchLog(self.folder)
         with (
             StoreWriter.open(self.folder / "store", StoreSettings()) as store,
             MetricsWriter(self.folder, tensorboard=False) as metrics,
         ):
+            log = EventLog(store)
             for step in range(1, steps + 1):
                 first = (step - 1) * self.per_step
                 numbers = range(first, min(first + self.per_step, self.groups))
-                trees = [self._group(store, number, step) for number in numbers]
+                trees = [self._group(log, number, step) for number in numbers]
                 credits = [one for at, tree in enumerate(trees) for one in _credits(at, tree)]
                 credit.write(step, credits, groups=numbers)
-                store.trained([*numbers], step=step)
+                log.emit(GroupsTrained(groups=tuple(numbers), step=step))
                 for number, tree in zip(numbers, trees, strict=True):
-                    log.write(step, _shaped(number, tree, self.size))
+                    branches.write(step, _shaped(number, tree, self.size))
                 metrics.write(step, self._figures(step, trees))
             for number in range(self.groups, self.groups + self.open_groups):
-                self._group(store, number, steps + 1, ends=False)
+                self._group(log, number, steps + 1, ends=False)
         return self.folder
 
-    def _group(self, store: StoreWriter, number: int, step: int, *, ends: bool = True) -> Tree:
+    def _group(self, log: EventLog, number: int, step: int, *, ends: bool = True) -> Tree:
         task = Task(
             prompt=f"What is {number} * 7?" + (f" The key is {self.secret}." * (number == 1)),
             answer=str(number * 7),
             id=f"task-{number}",
             tags=("products",),
         )
-        tree = Tree(task)
-        group = store.open_group(task, order=number, seed=0, size=self.size, step=step - 1)
+        tree = open_group(log, task, order=number, size=self.size, step=step - 1).tree
         root = tree.add(Node(parent=None, source="prompt", token_ids=self._ids(task), turn=0))
         reset = EnvExchange.resetting(Observation(task.messages, tools=({"name": "multiply"},)))
-        first = 0
+        first: RolloutEmitter | None = None
         for sample in range(self.size):
-            is_branch = sample == self.size - 1 and sample > 0
-            if is_branch:
-                trajectory, at = first, 2
-                id = store.fork(trajectory, tree, at, sample=sample, seed=sample, strategy="copy")
-            else:
-                id = store.begin(group, sample=sample, seed=sample)
-                store.turn(id, tree, root, reset)
-                at = self._called(store, id, tree, root, number, sample, step)
-            if sample == 0:
-                first = id
+            fork, at = None, 2
+            if first is not None and sample == self.size - 1:
+                fork = first.fork_point(at, strategy="copy", why={})
+            rollout = log.start_rollout(number, sample=sample, seed=sample, version=0, fork=fork)
+            if fork is None:
+                rollout.turn_completed(root, reset)
+                at = self._called(rollout, root, number, sample, step)
+            first = first or rollout
             if ends:
-                self._answered(store, id, tree, at, number, sample, step)
+                self._answered(rollout, at, number, sample, step)
         if ends:
-            store.group_complete(group)
+            log.complete_group(number)
         return tree
 
     def _called(
-        self,
-        store: StoreWriter,
-        id: int,
-        tree: Tree,
-        root: int,
-        number: int,
-        sample: int,
-        step: int,
+        self, rollout: RolloutEmitter, root: int, number: int, sample: int, step: int
     ) -> int:
+        tree = rollout.group.tree
         text = f"{self.said}multiply({number}, 7) #{sample}"
         at = tree.add(self._sampled(root, text, step, turn=0))
         answer = f"{number * 7}" + (f" {self.secret}" if number == 1 else "")
@@ -164,12 +158,13 @@ class MadeRun:
         action = Action(self.said, (ToolCall("c", "multiply", {"a": number, "b": 7}),))
         seen = Observation((Message("tool", shown, tool_call_id="c", name="multiply"),))
         answered = (seen, 0.0, False, False, {"tool_results": (None,)})
-        store.turn(id, tree, at, EnvExchange.stepping(action, answered, seconds=0.3))
+        rollout.turn_completed(at, EnvExchange.stepping(action, answered, seconds=0.3))
         return at
 
     def _answered(
-        self, store: StoreWriter, id: int, tree: Tree, at: int, number: int, sample: int, step: int
+        self, rollout: RolloutEmitter, at: int, number: int, sample: int, step: int
     ) -> None:
+        tree = rollout.group.tree
         outcome: Outcome = Finished(float(sample % 2))
         if sample == 3 and number % 5 == 4:
             outcome = Failed("tool", "the tool raised ZeroDivisionError")
@@ -188,9 +183,8 @@ class MadeRun:
         )
         tree.end(leaf)
         last = (Observation(()), reward_of(outcome) or 0.0, True, False, {})
-        store.finished(
-            id, tree, leaf, EnvExchange.stepping(Action(text), last, seconds=leaf.seconds)
-        )
+        rollout.last_turn(EnvExchange.stepping(Action(text), last, seconds=leaf.seconds))
+        rollout.finished(leaf)
 
     def _ids(self, said: str | Task) -> tuple[int, ...]:
         text = said if isinstance(said, str) else str(said.prompt)

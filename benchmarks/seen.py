@@ -25,9 +25,7 @@ class Seen:
     def turns(self) -> int:
         """Return how many complete turns were recorded."""
         return sum(
-            isinstance(event, TurnCompleted)
-            and event.exchange is not None
-            and bool(event.exchange.action)
+            isinstance(event, TurnCompleted) and event.exchange.action is not None
             for _, event in self.events
         )
 
@@ -36,7 +34,7 @@ class Seen:
         return Counter(
             event.trajectory
             for _, event in self.events
-            if isinstance(event, TurnCompleted) and event.exchange and event.exchange.action is None
+            if isinstance(event, TurnCompleted) and event.exchange.action is None
         )
 
     def reasons(self) -> Counter[str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from agentrl.events.state import GroupState
 from agentrl.store.reader import StoreReader
-from agentrl.trajectory import Tree
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -45,14 +45,23 @@ class GroupShape:
         return tuple(reversed(found))
 
 
-def shape_of(tree: Tree) -> GroupShape:
-    """Return the shape of a tree; raises `ValueError` where a turn was withdrawn."""
-    if any(node.withdraws for node in tree.nodes):
+def shape_of(group: GroupState) -> GroupShape:
+    """Return the shape of a group's tree; raises `ValueError` where a turn was withdrawn."""
+    ids = sorted(group.told)
+    if any(group.tree.node(id).withdraws for id in ids):
         raise ValueError("a turn was withdrawn, and what is left is no path; record another run")
+    places = {id: place for place, id in enumerate(ids)}
+    nodes = [group.tree.node(id) for id in ids]
     pieces = tuple(
-        Piece(node.parent, len(node.token_ids), node.source == "sampled") for node in tree.nodes
+        Piece(
+            None if node.parent is None else places[node.parent],
+            len(node.token_ids),
+            node.source == "sampled",
+        )
+        for node in nodes
     )
-    return GroupShape(pieces, tuple(leaf.node for leaf in tree.leaves if leaf.node is not None))
+    leaves = [one.leaf for one in group.rollouts.values() if one.leaf is not None]
+    return GroupShape(pieces, tuple(places[leaf.node] for leaf in leaves if leaf.node is not None))
 
 
 def recorded(name: str, folder: Path = RECORDED) -> tuple[GroupShape, ...]:
@@ -68,7 +77,7 @@ def shapes_of(run: Path) -> Iterator[GroupShape]:
     """Yield the shapes of the groups a run has trained on, oldest first."""
     with StoreReader(run / "store") as store:
         for group in store.groups("trained"):
-            yield shape_of(store.group(group).tree)
+            yield shape_of(store.group(group))
 
 
 def written(groups: Sequence[GroupShape], *, source: str) -> str:

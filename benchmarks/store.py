@@ -20,14 +20,22 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from agentrl.env import Action, Observation
-from agentrl.events.kinds import EnvExchange
+from agentrl.events.kinds import (
+    CheckpointStarted,
+    EnvExchange,
+    GroupOpened,
+    GroupRequest,
+    GroupsTrained,
+)
+from agentrl.events.log import EventLog
+from agentrl.events.state import GroupState
 from agentrl.message import Message, ToolCall
 from agentrl.store.disk_sync import Durable
 from agentrl.store.reader import StoreReader
 from agentrl.store.settings import StoreSettings
 from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
-from agentrl.trajectory import Finished, Leaf, Node, Tree
+from agentrl.trajectory import Finished, Leaf, Node
 
 TURNS = 1000
 TRAJECTORIES = 10
@@ -58,11 +66,11 @@ def exchange() -> EnvExchange:
 
 def costs_us(store: StoreWriter, tokens: int) -> list[float]:
     """Return what each of `TURNS` turns took, and on `power` its way to the disk."""
-    task = Task(prompt="q")
-    tree = Tree(task)
-    group = store.open_group(task, order=0, seed=0, size=TRAJECTORIES, step=0)
+    log = EventLog(store)
+    state = log.open_group(0, GroupRequest(task=Task(prompt="q")), size=TRAJECTORIES, step=0)
+    tree = state.tree
     root = tree.add(Node(parent=None, source="prompt", token_ids=tuple(range(100)), turn=0))
-    ids = [store.begin(group, sample=n, seed=n) for n in range(TRAJECTORIES)]
+    rollouts = [log.start_rollout(0, sample=n, seed=n, version=0) for n in range(TRAJECTORIES)]
     at = [root] * TRAJECTORIES
     spent: list[float] = []
     for turn in range(TURNS):
@@ -79,25 +87,25 @@ def costs_us(store: StoreWriter, tokens: int) -> list[float]:
         at[which] = tree.add(answer)
         done = exchange()
         began = time.perf_counter()
-        store.turn(ids[which], tree, at[which], done)
+        rollouts[which].turn_completed(at[which], done)
         if store.settings.durable == "power":
             store.sync()
         spent.append((time.perf_counter() - began) * 1e6)
     return spent
 
 
-def play_group(store: StoreWriter, order: int) -> int:
+def play_group(log: EventLog, order: int) -> int:
     """Record a group of `GROUP_SIZE` trajectories of one turn, to its end; return its id."""
     task = Task(prompt=f"p{order}", id=f"task-{order}", split="train")
     step = order // STEP_GROUPS
-    group = store.open_group(task, order=order, seed=1, size=GROUP_SIZE, step=step)
-    tree = Tree(task)
-    ids = [store.begin(group, sample=n, seed=n) for n in range(GROUP_SIZE)]
+    state = open_group(log, task, order=order, size=GROUP_SIZE, step=step)
+    tree = state.tree
+    rollouts = [log.start_rollout(state.id, sample=n, seed=n, version=0) for n in range(GROUP_SIZE)]
     root = tree.add(Node(parent=None, source="prompt", token_ids=tuple(range(100)), turn=0))
     seen = EnvExchange.resetting(Observation((Message("user", "x" * 100),), tools=()))
-    for id in ids:
-        store.turn(id, tree, root, seen)
-    for sample, id in enumerate(ids):
+    for rollout in rollouts:
+        rollout.turn_completed(root, seen)
+    for sample, rollout in enumerate(rollouts):
         sampled = Node(
             parent=root,
             source="sampled",
@@ -109,9 +117,32 @@ def play_group(store: StoreWriter, order: int) -> int:
         leaf = Leaf(
             node=tree.add(sampled), outcome=Finished(1.0), sample=sample, turn_rewards=(1.0,)
         )
-        store.finished(id, tree, leaf)
-    store.group_complete(group)
-    return group
+        rollout.finished(leaf)
+    log.complete_group(state.id)
+    return state.id
+
+
+def open_group(log: EventLog, task: Task, *, order: int, size: int, step: int) -> GroupState:
+    """Open the next group, whose task is the stream's number `order`."""
+    group = log.state.next_group
+    log.emit(
+        GroupOpened(
+            group=group,
+            request=GroupRequest(task=task),
+            order=order,
+            seed=1,
+            size=size,
+            step=step,
+        )
+    )
+    return log.state.groups[group]
+
+
+def checkpoint(log: EventLog, store: StoreWriter, *, step: int) -> int:
+    """Bring all to the disk for a checkpoint; return the position that it would hold."""
+    log.emit(CheckpointStarted(step=step))
+    store.sync()
+    return store.position
 
 
 def fill(folder: Path, trajectories: int, *, reads: bool) -> None:
@@ -155,18 +186,19 @@ def write(folder: Path, trajectories: int, *, reads: bool, told: Connection) -> 
     longest_s = 0.0
     began = time.perf_counter()
     with StoreWriter.open(folder, settings) as store:
+        events = EventLog(store)
         reader = StoreReader(folder) if reads else None
         groups: list[int] = []
         for order in range(trajectories // GROUP_SIZE):
-            groups.append(play_group(store, order))
+            groups.append(play_group(events, order))
             if reader is not None:
                 reader.trajectories(order)
             if len(groups) == STEP_GROUPS:
                 step = order // STEP_GROUPS + 1
-                store.trained(groups, step=step)
+                events.emit(GroupsTrained(groups=tuple(groups), step=step))
                 groups.clear()
                 if step % CHECKPOINT_STEPS == 0:
-                    before, position = position, store.checkpoint(step)
+                    before, position = position, checkpoint(events, store, step=step)
                     asked = time.perf_counter()
                     pruned += store.prune(position=before)
                     longest_s = max(longest_s, time.perf_counter() - asked)

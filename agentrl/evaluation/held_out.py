@@ -176,7 +176,7 @@ class _Play:
             play=self._metered if self.meters else None,
             hooks=RolloutHooks(on_turn=self._turned, on_finished=self._ended),
             version=version,
-            recorder=self._record.recorder if self._record else None,
+            events=self._record.events if self._record else None,
             first_group=self._record.next_group if self._record else 0,
         )
 
@@ -199,14 +199,13 @@ class _Play:
         return {"reward": self._sum / self._count} if self._count else {}
 
     def _ended(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
+        del attempt
         if self._adopting and self.meters:
             self.meter.keep(tree, leaf)
         reward = reward_of(leaf.outcome)
         if reward is not None:
             self._turns += 1  # its last, after which nobody asks again
             self._sum, self._count = self._sum + reward, self._count + 1
-        elif self._record is not None:
-            self._record.broken.add(attempt.group)
         self._first.ended(self._places[tree.task.fingerprint], reward)
         self._bar.advance(1, {"turns": self._turns, **self._reward()})
 

@@ -4,12 +4,13 @@ It is a store as a run keeps one. A group is a task; it is complete when all its
 ended and none of them broke, so that those which broke are what a resumed evaluation plays again.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from agentrl.rollout.recorder import KeptGroup, KeptMember, RunRecorder
-from agentrl.store.recorder import StoreRecorder
+from agentrl.events.kinds import PLAYED_AGAIN, Event, GroupCompleted
+from agentrl.events.log import EventLog, RolloutEmitter
+from agentrl.events.state import GroupState, RolloutState
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
 from agentrl.store.writer import StoreWriter
@@ -17,17 +18,19 @@ from agentrl.trajectory import Failed
 
 
 @dataclass(slots=True, eq=False)
-class _Unbroken(StoreRecorder):
-    """Leaves a group open in which a trajectory broke: then it can be played again."""
+class _UnbrokenGroups:
+    """Keeps in a store all but that a group is complete in which a trajectory broke."""
 
-    broken: set[int] = field(default_factory=set[int])
-    """Numbers of such groups."""
+    store: StoreWriter
+    events: EventLog
 
-    def completed(self, group: int) -> None:
-        """Record that a group has all it needs."""
-        if group not in self.broken:
-            # No bare super(): a dataclass with slots is another class than the one written here.
-            StoreRecorder.completed(self, group)
+    def append(self, event: Event) -> int:
+        if isinstance(event, GroupCompleted) and _broken(self.events.state.groups[event.group]):
+            return self.store.position
+        return self.store.append(event)
+
+    async def settled(self) -> None:
+        await self.store.settled()
 
 
 @dataclass(slots=True, eq=False)
@@ -35,9 +38,7 @@ class EvaluationRecord:
     """The record of one evaluation. Made by `open`; use it in `with`."""
 
     run: RunStore
-    broken: set[int]
-    """Numbers of groups with a trajectory that broke: who plays them puts them here."""
-    groups: tuple[KeptGroup, ...] = ()
+    groups: tuple[GroupState, ...] = ()
     """Groups that were played before."""
 
     @classmethod
@@ -46,31 +47,36 @@ class EvaluationRecord:
 
         Raises `ConfigError` if there is one and `resume` is off, or another process writes it.
         """
-        store = StoreWriter.open(folder, settings, resume=resume)
+        run = RunStore.open(folder, settings, seed=seed, position=lambda: 0, resume=resume)
         try:
-            broken = set[int]()
-            recorder = _Unbroken(store, lambda: store.next_group + 1, seed, broken=broken)
-            run = RunStore(store, recorder)
+            events = run.events
+            events.task_position = lambda: events.state.next_group + 1
             run.restore({}, step=0)
-            return cls(run, broken, groups=tuple(map(_without_failures, run.groups)))
+            for group in run.groups:
+                if group.status == "open":
+                    for rollout in _broken(group):
+                        # It begins with all its tries: what broke it then may not break it now.
+                        RolloutEmitter(events, group, rollout).abandoned(PLAYED_AGAIN)
+            events.sink = _UnbrokenGroups(run.store, events)
+            return cls(run, run.groups)
         except BaseException:
-            store.close()
+            run.store.close()
             raise
 
     @property
-    def recorder(self) -> RunRecorder:
-        """Recorder of what is played."""
-        return self.run.recorder
+    def events(self) -> EventLog:
+        """Events of what is played."""
+        return self.run.events
 
     @property
     def next_group(self) -> int:
-        """Return the number of the next group."""
+        """Number of the next group."""
         return self.run.next_group or 0
 
     @property
-    def kept(self) -> dict[str, KeptGroup]:
+    def kept(self) -> dict[str, GroupState]:
         """Groups that were played before, by the task's fingerprint."""
-        return {group.tree.task.fingerprint: group for group in self.groups}
+        return {group.task.fingerprint: group for group in self.groups}
 
     def __enter__(self) -> Self:
         return self
@@ -79,20 +85,10 @@ class EvaluationRecord:
         self.run.store.close()
 
 
-def _without_failures(group: KeptGroup) -> KeptGroup:
-    if group.complete:
-        return group
-    return replace(group, members=tuple(map(_again, group.members)))
-
-
-def _again(member: KeptMember) -> KeptMember:
-    if member.leaf is None or not isinstance(member.leaf.outcome, Failed):
-        return member
-    # It is begun again with all its tries: what broke it then is not what breaks it now.
-    return KeptMember(
-        sample=member.sample,
-        seed=member.seed,
-        version=member.version,
-        attempt=member.attempt,
-        failures=0,
-    )
+def _broken(group: GroupState) -> list[RolloutState]:
+    """Return the trajectories of a group that have ended as failures."""
+    return [
+        rollout
+        for rollout in group.latest().values()
+        if rollout.leaf is not None and isinstance(rollout.leaf.outcome, Failed)
+    ]

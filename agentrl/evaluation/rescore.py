@@ -13,9 +13,10 @@ from typing import Literal
 from agentrl.authoring.env_contract import checked_opening, checked_step, reward_fault
 from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
 from agentrl.errors import EnvError, RolloutError, blame
+from agentrl.events.history import fingerprint
 from agentrl.events.kinds import EnvExchange
 from agentrl.message import Message
-from agentrl.rollout.env_replay import close_world, fingerprint
+from agentrl.rollout.env_replay import close_world
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.task import Task
 from agentrl.trajectory import (

@@ -1,16 +1,16 @@
-"""Events of groups and trajectories, in log order.
+"""Events of groups and trajectories, in the order they happen.
 
-Ids of groups, trajectories and nodes are the store's own and count from 0; nodes count within their
-group, in the order they were recorded.
+Groups and trajectories are counted over a run. A node has the id that it has in its group's tree;
+an event names the nodes that no event of the group has named yet, parents first.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, get_args
 
 from agentrl.env import Action, ForkStrategy, Observation, Step
 from agentrl.errors import FailureKind
-from agentrl.rollout.env_replay import fingerprint, step_fingerprint
+from agentrl.events.history import fingerprint, step_fingerprint
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Node
 
@@ -82,21 +82,16 @@ class ForkPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOpened:
-    """A task was taken from the sampler, to be played `size` times."""
+class GroupRequest:
+    """A group to open: its task, and where it differs from the run's own numbers."""
 
-    group: int
     task: Task
-    order: int
-    """Number of tasks the stream had handed out before this one; -1 for one that is not of it."""
-    seed: int
-    size: int
-    step: int
-    """Trained steps so far."""
+    trajectories: int | None = None
+    """Number of trajectories it trains on; None is the run's number."""
     max_turns: int | None = None
-    """Most turns of each trajectory; None is the run's number."""
+    """Most policy messages of each; None is the run's number."""
     max_turn_tokens: int | None = None
-    """Most tokens of one turn; None is the run's number."""
+    """Most tokens of one of those; None is the run's number."""
     round: int = 0
     """Request for tasks within its step that brought it, from 1; 0 where rounds are not counted."""
     round_size: int = 0
@@ -104,7 +99,31 @@ class GroupOpened:
     tries: int = 0
     """Times its task was tried before, as groups with too few trajectories that did not fail."""
     retry_of: int | None = None
-    """The group that it takes the place of; None for a first try."""
+    """Number of the group that it takes the place of; None for a first try."""
+
+    @classmethod
+    def of(cls, found: "Task | GroupRequest") -> "GroupRequest":
+        """Return a plain task as a request with the run's own numbers."""
+        return found if isinstance(found, GroupRequest) else cls(task=found)
+
+    def retried(self, group: int) -> "GroupRequest":
+        """Return the request for another try at the task of `group`, which this one opened."""
+        return replace(self, tries=self.tries + 1, retry_of=group, round=0, round_size=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOpened:
+    """A task was taken from the sampler, to be played `size` times."""
+
+    group: int
+    request: GroupRequest
+    order: int
+    """Number of tasks the stream had handed out before this one; -1 for one that is not of it."""
+    seed: int
+    """Seed of the run."""
+    size: int
+    step: int
+    """Trained steps so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,22 +138,34 @@ class RolloutStarted:
     version: int
     """Newest version that all engines had; a branch has its parent's."""
     attempt: int
-    fork: ForkPoint | None
+    """Tries before this one, those that were begun again for any reason among them."""
+    fork: ForkPoint | None = None
     nodes: tuple[Node, ...] = ()
+    node_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCompleted:
-    """A trajectory has a turn more, or the first part of one."""
+    """A trajectory has its prompt, or a turn more."""
 
     trajectory: int
     group: int
-    nodes: tuple[Node, ...]
-    """Nodes that no record of the group has named yet, parents first."""
     at: int | None
     """The node the trajectory stands at."""
-    exchange: EnvExchange | None
-    """None for a part of a turn: it goes on from its last token."""
+    exchange: EnvExchange
+    nodes: tuple[Node, ...] = ()
+    node_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnExtended:
+    """A trajectory has the first part of a turn, which goes on from its last token."""
+
+    trajectory: int
+    group: int
+    at: int
+    nodes: tuple[Node, ...] = ()
+    node_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +174,11 @@ class RolloutFinished:
 
     trajectory: int
     group: int
-    nodes: tuple[Node, ...]
     leaf: Leaf
-    exchange: EnvExchange | None
-    """The last one, where it is not recorded yet."""
+    exchange: EnvExchange | None = None
+    """The last one, where no event has told of it yet."""
+    nodes: tuple[Node, ...] = ()
+    node_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +256,7 @@ class BranchesPlanned:
     group: int
     fork: ForkPoint
     nodes: tuple[Node, ...] = ()
+    node_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,33 +272,32 @@ class ComponentNoted:
 
 Event = (
     GroupOpened
+    | GroupResized
     | RolloutStarted
+    | BranchesPlanned
     | TurnCompleted
+    | TurnExtended
     | RolloutFinished
     | RolloutAbandoned
+    | ComponentNoted
     | GroupCompleted
     | GroupDropped
     | GroupsTrained
     | CheckpointStarted
     | RunResumed
-    | GroupResized
-    | BranchesPlanned
-    | ComponentNoted
 )
 
-KINDS: tuple[type[Event], ...] = (
-    GroupOpened,
-    RolloutStarted,
-    TurnCompleted,
-    RolloutFinished,
-    RolloutAbandoned,
-    GroupCompleted,
-    GroupDropped,
-    GroupsTrained,
-    CheckpointStarted,
-    RunResumed,
-    GroupResized,
-    BranchesPlanned,
-    ComponentNoted,
-)
+KINDS: tuple[type[Event], ...] = get_args(Event)
 """A record's kind is the index here: append, and never change the order."""
+
+GrowthEvent = RolloutStarted | BranchesPlanned | TurnCompleted | TurnExtended | RolloutFinished
+"""Events that name nodes."""
+
+RERUN = "rerun"
+"""Reason to abandon a trajectory whose environment could not be rebuilt: it broke each time."""
+MISMATCH = "replay_mismatch"
+"""Reason to abandon a trajectory whose environment answered otherwise than it had."""
+TOO_OLD = "too old"
+"""Reason to abandon a trajectory that its age bound has stopped, ended or not."""
+PLAYED_AGAIN = "played again"
+"""Reason to abandon a failed trajectory that begins anew, with all its retries."""

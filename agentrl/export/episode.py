@@ -6,11 +6,11 @@ from pathlib import Path
 
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
+from agentrl.events.state import GroupState, RolloutState
 from agentrl.message import Message
-from agentrl.store.index import GroupState, StoreIndex
+from agentrl.store.index import IndexedStatus, StoreIndex
 from agentrl.store.opening import LEDGER
 from agentrl.store.reader import StoreReader
-from agentrl.store.restored import RestoredGroup, RolloutState
 from agentrl.task import Task
 from agentrl.trajectory import Outcome, Source, Trajectory, outcome_name, reward_of
 
@@ -63,7 +63,7 @@ class ExportedTrajectory:
 
     run: str
     group: int
-    group_state: GroupState
+    group_state: IndexedStatus
     step: int
     """Trained steps when its group was opened."""
     trajectory: int
@@ -123,7 +123,7 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | Pru
                     continue
                 restored, state = reader.group(group), reader.state(group)
                 assert state is not None
-                for trajectory in restored.trajectories:
+                for trajectory in restored.rollouts.values():
                     if trajectory.leaf is not None:
                         yield _episode(name, restored, state, trajectory, tokens=tokens)
     finally:
@@ -132,8 +132,8 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | Pru
 
 def _episode(
     run: str,
-    group: RestoredGroup,
-    state: GroupState,
+    group: GroupState,
+    state: IndexedStatus,
     trajectory: RolloutState,
     *,
     tokens: bool,
@@ -145,7 +145,7 @@ def _episode(
         run=run,
         group=group.id,
         group_state=state,
-        step=group.step,
+        step=group.opened.step,
         trajectory=trajectory.id,
         sample=trajectory.sample,
         task=group.task,

@@ -6,13 +6,14 @@ is used; otherwise one is made that sends to `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from agentrl.errors import ConfigError
-from agentrl.rollout.scheduler.topology import RolloutHooks, RolloutKey
+from agentrl.events.kinds import Event, RolloutFinished
+from agentrl.events.state import RunState
 from agentrl.runtime.distribution import install_command
-from agentrl.trajectory import Failed, Leaf, Tree, outcome_name, reward_of
+from agentrl.trajectory import Failed, outcome_name, reward_of
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -49,22 +50,15 @@ class SpanExporter:
         run = tracer.start_span("agentrl.run", attributes={"agentrl.run": name})
         return cls(tracer, run, owned, trace.set_span_in_context(run))
 
-    def heard(self, hooks: RolloutHooks | None) -> RolloutHooks:
-        """Return hooks that make a span of every trajectory that ends, and do what these do."""
-        inner = hooks or RolloutHooks()
-
-        def on_finished(attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
-            self.trajectory(attempt, tree, leaf)
-            inner.on_finished(attempt, tree, leaf)
-
-        return replace(inner, on_finished=on_finished)
-
-    def trajectory(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
+    def on_event(self, event: Event, state: RunState) -> None:
         """Make the span of a trajectory that has just ended, as long as its own clock ran."""
+        if not isinstance(event, RolloutFinished):
+            return
+        leaf, tree = event.leaf, state.groups[event.group].tree
         path = () if leaf.node is None else tree.path(leaf.node)
         attributes: dict[str, Any] = {
             "agentrl.task": tree.task.id,
-            "agentrl.group": attempt.group,
+            "agentrl.group": event.group,
             "agentrl.sample": leaf.sample,
             "agentrl.outcome": outcome_name(leaf.outcome),
             "agentrl.tool_calls": leaf.tool_calls,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from agentrl.env import Env
 from agentrl.errors import EnvError, ForkUnsupported, RolloutError, WorldLost
-from agentrl.rollout.env_replay import ActionHistory, close_world, replay
+from agentrl.events.history import ActionHistory
+from agentrl.rollout.env_replay import close_world, replay
 from agentrl.rollout.env_wrapper import put_in
 
 

@@ -33,12 +33,13 @@ from agentrl.errors import (
     WorldLost,
     blame,
 )
+from agentrl.events.history import ActionHistory
+from agentrl.events.kinds import EnvExchange
+from agentrl.events.log import RolloutEmitter
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
 from agentrl.rollout.call_rule import call_opening, read_turn
 from agentrl.rollout.env_recovery import EnvRecovery
-from agentrl.rollout.env_replay import ActionHistory
 from agentrl.rollout.image_window import without_images
-from agentrl.rollout.recorder import TrajectoryRecord
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import in_thread
 from agentrl.runtime.user_code import with_place
@@ -154,8 +155,8 @@ class EpisodeRunner:
     boundaries: BranchObserver | None = None
     entropies: bool = False
     """True to request and keep the entropies of sampled tokens."""
-    record: TrajectoryRecord | None = None
-    """Record of each event, before anything else acts on it."""
+    events: RolloutEmitter | None = None
+    """Emitter of its turns, before anything else acts on them; None where nobody keeps them."""
     rebuilding: EnvRecovery | None = None
     """Makes a world again that was lost; None, and the trajectory fails with it."""
 
@@ -263,14 +264,13 @@ class EpisodeRunner:
                 self._append(segment, turn=0)
             self._forget_images(0)
             self._check_prompt()
-            if self.record is not None:
-                self.record.reset(
-                    self._at,
-                    observation,
-                    env_seed=self._world_seed,
-                    seconds=self.clock() - started,
+            if self.events is not None:
+                seconds = self.clock() - started
+                reset = EnvExchange.resetting(
+                    observation, env_seed=self._world_seed, seconds=seconds
                 )
-                await self.record.settled()
+                self.events.turn_completed(self._at, reset)
+                await self.events.settled()
         else:
             self._at = self.begin.node
             if self._at is not None:
@@ -445,15 +445,17 @@ class EpisodeRunner:
                 await self.rebuilding.again(self.env, self._history, lost)
 
     async def _record_step(self, started: float) -> None:
-        if self.record is not None and self._exchange is not None:
-            action, answer = self._exchange
-            self.record.stepped(self._at, action, answer, seconds=self.clock() - started)
-            await self.record.settled()
+        if self.events is not None and self._exchange is not None:
+            seconds = self.clock() - started
+            self.events.turn_completed(
+                self._at, EnvExchange.stepping(*self._exchange, seconds=seconds)
+            )
+            await self.events.settled()
 
     def _record_last_step(self, started: float) -> None:
-        if self.record is not None and self._exchange is not None:
-            action, answer = self._exchange
-            self.record.last_step(action, answer, seconds=self.clock() - started)
+        if self.events is not None and self._exchange is not None:
+            seconds = self.clock() - started
+            self.events.last_turn(EnvExchange.stepping(*self._exchange, seconds=seconds))
 
     def _check_prompt(self) -> None:
         if len(self._context) >= self.limits.context_tokens:
@@ -536,8 +538,8 @@ class EpisodeRunner:
                 top += completion.top_logprobs
             if completion.finish != "aborted":
                 return completion.finish
-            if self.record is not None and completion.token_ids and self._at is not None:
-                self.record.part(self._at)
+            if self.events is not None and completion.token_ids and self._at is not None:
+                self.events.turn_extended(self._at)
 
     def _request(self, budget: int, turn: int, *, done: int, top_logprobs: int) -> GenerateRequest:
         return GenerateRequest(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from agentrl.rollout.scheduler.topology import GroupRequest
+from agentrl.events.kinds import GroupRequest
 from agentrl.task import Task
 
 Wave = Literal["cosine", "stair", "stair_cosine"]

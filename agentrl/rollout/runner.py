@@ -6,17 +6,19 @@ from dataclasses import dataclass, field, replace
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.env import Env
 from agentrl.errors import ForkUnsupported, RolloutError
+from agentrl.events.kinds import GroupRequest
+from agentrl.events.log import EventLog
+from agentrl.events.state import ResumePoint
 from agentrl.policy import PolicyEngine, Sampling
 from agentrl.rollout.env_recovery import EnvRecovery, EnvRecoveryCounts
 from agentrl.rollout.env_replay import ReplayMismatch, replay
 from agentrl.rollout.episode import CLOSE_S, EpisodeLimits, EpisodePosition, EpisodeRunner
-from agentrl.rollout.recorder import ResumePoint, RunRecorder
 from agentrl.rollout.scheduler.deadlines import SchedulerDeadlines
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.scheduler import Play, RolloutScheduler
 from agentrl.rollout.scheduler.slot import RolloutSlot
-from agentrl.rollout.scheduler.topology import GroupRequest, RolloutHooks, RolloutTopology
+from agentrl.rollout.scheduler.topology import RolloutHooks, RolloutTopology
 from agentrl.rollout.seed_repeats import SeedRepeats
 from agentrl.runtime.seeds import derive
 from agentrl.task import Task
@@ -95,7 +97,7 @@ class RolloutRunner:
         hooks: RolloutHooks | None = None,
         on_stuck: Callable[[str], None] = lambda text: None,
         version: int = 0,
-        recorder: RunRecorder | None = None,
+        events: EventLog | None = None,
         first_group: int = 0,
     ) -> RolloutScheduler:
         """Return the scheduler that makes batches of an endless stream of tasks."""
@@ -116,7 +118,7 @@ class RolloutRunner:
             hooks=hooks,
             on_stuck=on_stuck,
             version=version,
-            recorder=recorder,
+            events=events,
             first_group=first_group,
         )
 
@@ -146,7 +148,7 @@ class RolloutRunner:
             clock=seat.clock,
             begin=None if world is None or seat.stand is None else place_of(seat.tree, seat.stand),
             entropies=self.entropies,
-            record=seat.record,
+            events=seat.events if seat.events.tells_turns else None,
             rebuilding=self._rebuilding(seat) if self.rebuilds else None,
         )
 
@@ -169,7 +171,7 @@ class RolloutRunner:
             except (RolloutError, ForkUnsupported) as error:
                 # A sandbox that broke says nothing about the world; an answer that differs does.
                 if isinstance(error, ForkUnsupported) or retries == 0:
-                    seat.begins_again(str(error), differs=isinstance(error, ReplayMismatch))
+                    seat.begins_again(differs=isinstance(error, ReplayMismatch))
                     return None
                 retries -= 1
 

@@ -16,6 +16,9 @@ from agentrl.evaluation.budget import EvaluationBudget, TokenPrices
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.split_guard import SplitOverlap, check_overlap, find_overlap
 from agentrl.evaluation.stopping import IntervalStopRule
+from agentrl.events.kinds import GroupRequest
+from agentrl.events.log import EventLog
+from agentrl.events.state import GroupState
 from agentrl.metrics.diagnostics import DiagnosticThresholds, RunDiagnostics
 from agentrl.metrics.spans import SpanExporter
 from agentrl.metrics.wandb_sink import WandbSink
@@ -26,13 +29,12 @@ from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.drafts.runner import DraftingRunner
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.length_schedule import LengthCaps, LengthSchedule, capped
-from agentrl.rollout.recorder import KeptGroup
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.rollout.scheduler.segments import SegmentBudget
-from agentrl.rollout.scheduler.topology import GroupRequest, IndependentRollouts, StepSchedule
+from agentrl.rollout.scheduler.topology import IndependentRollouts, StepSchedule
 from agentrl.rollout.seed_repeats import SeedRepeats
 from agentrl.rollout.task_sampler import TaskSampler, heldout_tasks
 from agentrl.run.folder import RunFolder
@@ -313,7 +315,7 @@ def build_scheduler(
 ) -> RolloutScheduler:
     """Return the scheduler that makes batches of tasks, for a trainer at `version`.
 
-    It goes on with the groups of `record`, and records events there. `trees` makes them branch;
+    It goes on with the groups of `record`, and keeps events there. `trees` makes them branch;
     `drafts` reuse what was played before. With `curation` the tasks are those that it chooses.
     `saved` is the value of `RolloutScheduler.saved` at the checkpoint that the run goes on from.
     """
@@ -334,9 +336,11 @@ def build_scheduler(
     )
     if (caps := build_length_schedule(config)) is not None:
         source = capped(source, caps, lambda: rollouts.engine.version)
-    hooks = None if curation is None else curation.hooks
+    events = EventLog() if record is None else record.events
+    if spans is not None:
+        events.subscribe(spans)
     if record is not None and next_group is not None:
-        first = min([next_group, *(group.number for group in groups)]) // per_step * per_step
+        first = min([next_group, *(group.id for group in groups)]) // per_step * per_step
         for number, task_id in record.store.tasks_from(first):
             repeats.of(number, task_id, step=number // per_step)
     scheduler = rollouts.gate(
@@ -347,10 +351,10 @@ def build_scheduler(
         alarms=build_failure_limits(config),
         topology=trees or IndependentRollouts(redundancy=config.rollout.redundancy),
         play=drafts if trees is None else trees.play,
-        hooks=hooks if spans is None else spans.heard(hooks),
+        hooks=None if curation is None else curation.hooks,
         on_stuck=on_stuck,
         version=version,
-        recorder=None if record is None else record.recorder,
+        events=events,
         first_group=first_group if next_group is None else next_group,
     )
     if saved is not None:
@@ -360,16 +364,20 @@ def build_scheduler(
         curation.keep(groups)
     if drafts is not None:
         drafts.adopt(groups)
-    scheduler.adopt(groups, () if record is None else record.requeued)
+    scheduler.adopt(groups)
     return scheduler
 
 
-def _restored_groups(record: RunStore, trees: "BranchingTopology | None") -> tuple[KeptGroup, ...]:
+def _restored_groups(record: RunStore, trees: "BranchingTopology | None") -> tuple[GroupState, ...]:
     """Return the groups to go on with; one whose tree cannot be made out begins again."""
     for group in record.groups:
-        if not (trees.keep(group) if trees else group.complete or not group.branched):
+        if not (trees.keep(group) if trees else group.status == "complete" or not _forked(group)):
             record.begin_again(group)
     return record.groups
+
+
+def _forked(group: GroupState) -> bool:
+    return any(rollout.fork is not None for rollout in group.rollouts.values())
 
 
 def open_run_store(

@@ -20,6 +20,7 @@ from agentrl.evaluation.compare import PolicyComparison, compare
 from agentrl.evaluation.rescore import SCORED, RecordedTrajectory, RescoreResult, TrajectoryRescorer
 from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scores import ScoringRules
+from agentrl.events.state import GroupState, RolloutState
 from agentrl.run import build
 from agentrl.run.evaluation_folder import CONFIG, POLICY, STORE
 from agentrl.runtime.machine import set_thread_count
@@ -29,7 +30,6 @@ from agentrl.runtime.threads import run_to_the_end
 from agentrl.sandbox import using_sandbox
 from agentrl.store.errors import StoreError
 from agentrl.store.reader import StoreReader
-from agentrl.store.restored import RestoredGroup, RolloutState
 from agentrl.task import Task
 from agentrl.trajectory import outcome_name
 
@@ -131,7 +131,7 @@ def reverify(
 async def _reverify(
     folder: Path,
     config: RunConfig,
-    groups: Iterator[RestoredGroup],
+    groups: Iterator[GroupState],
     how: How,
     tasks: TasksOf,
     *,
@@ -200,19 +200,20 @@ async def rescore_all(
         return await together(one, recordings, limit=concurrency)
 
 
-def recordings_of(group: RestoredGroup) -> list[RecordedTrajectory]:
+def recordings_of(group: GroupState) -> list[RecordedTrajectory]:
     """Return the recordings of a group that have ended: the latest try at each sample."""
-    latest = {one.sample: one for one in group.trajectories if one.state == "ended"}
+    latest = {one.sample: one for one in group.rollouts.values() if one.status == "ended"}
     return [_recording(group, latest[sample]) for sample in sorted(latest)]
 
 
-def _recording(group: RestoredGroup, one: RolloutState) -> RecordedTrajectory:
+def _recording(group: GroupState, one: RolloutState) -> RecordedTrajectory:
     assert one.leaf is not None
+    history = one.history(group.task)
     return RecordedTrajectory(
         task=group.task,
         sample=one.sample,
-        world_sample=one.sample if one.history is None else one.history.sample,
-        seed=one.seed if one.history is None else one.history.seed,
+        world_sample=one.sample if history is None else history.sample,
+        seed=one.started.seed if history is None else history.seed,
         exchanges=one.exchanges,
         leaf=one.leaf,
     )

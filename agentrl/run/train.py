@@ -46,6 +46,7 @@ from agentrl.env import Env
 from agentrl.errors import ConfigError, LearnError
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.reports import save_report
+from agentrl.events.kinds import GroupsTrained
 from agentrl.metrics.diagnostics import RunDiagnostics
 from agentrl.metrics.latency_trace import FILE as TRACE_FILE
 from agentrl.metrics.latency_trace import append_costs, cut_trace, trace_bytes
@@ -473,12 +474,11 @@ class TrainingLoop:
                 self.trainer.step, curated.trees, batch.trainable, curated.weights
             )
         finally:
-            if self.record is not None and self.trainer.version > before:
-                numbers = [group.state.number for group in batch.groups]
+            if (step := self.trainer.version) > before:
+                groups = tuple(group.state.number for group in batch.groups)
                 if self.credit is not None:
-                    ids = [self.record.recorder.stored(number) for number in numbers]
-                    self.credit.write(self.trainer.version, self.trainer.credits, groups=ids)
-                self.record.recorder.trained(numbers, step=self.trainer.version)
+                    self.credit.write(step, self.trainer.credits, groups=groups)
+                self.gate.events.emit(GroupsTrained(groups=groups, step=step))
 
     async def _save(self) -> None:
         """Write a checkpoint, while what is under way goes on; what no kept checkpoint needs any

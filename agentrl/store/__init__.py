@@ -14,7 +14,7 @@ a ledger that is behind (a killed process) catches up from the log when the stor
     lineage.py                         which groups a checkpoint has trained: a pure rule
     index.py                           the database
     disk_sync.py lock.py               when bytes reach the disk; who may write
-    writer.py                          the writer: START HERE
-    restored.py reader.py              what comes back, for a resumed run and for anyone else
-    run.py recorder.py                 the store in a run: what the scheduler tells it and gets back
+    writer.py                          keeps events, and gives back the state of a run: START HERE
+    reader.py                          the same for anyone else
+    run.py                             the store in a run
 """

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any, Protocol, cast
 
 from agentrl.env import Action, Observation, TurnRequest, TurnUsage
-from agentrl.events.kinds import KINDS, EnvExchange, Event, ForkPoint
+from agentrl.events.kinds import KINDS, EnvExchange, Event, ForkPoint, GroupRequest
 from agentrl.message import Image, Message, ToolCall
 from agentrl.store.blobs import BlobStore
 from agentrl.store.errors import DamagedStore, StoreError
@@ -38,6 +38,7 @@ _PLAIN_TYPES: tuple[type[Any], ...] = (
     *(
         EnvExchange,
         ForkPoint,
+        GroupRequest,
         Action,
         Message,
         ToolCall,

@@ -24,11 +24,13 @@ from agentrl.events.kinds import (
     GroupOpened,
     GroupResized,
     GroupsTrained,
+    GrowthEvent,
     RolloutAbandoned,
     RolloutFinished,
     RolloutStarted,
     RunResumed,
     TurnCompleted,
+    TurnExtended,
 )
 from agentrl.runtime.atomic_files import disk_advice, sync_path
 from agentrl.store.errors import DamagedStore, StoreError, machine_errors
@@ -43,9 +45,9 @@ from agentrl.store.page_checks import (
 from agentrl.store.segment import RecordLocation
 from agentrl.trajectory import outcome_name, reward_of
 
-GroupState = Literal["open", "complete", "trained", "dropped"]
+IndexedStatus = Literal["open", "complete", "trained", "dropped"]
 
-FORMAT = 3
+FORMAT = 4
 LOG_BYTES = 32 * 2**20
 """Size of the ledger's write-ahead log at which a write waits until it is emptied."""
 _LOOK_EVERY = 64
@@ -64,7 +66,7 @@ _MACHINE_ERRORS = frozenset(
 )
 """SQLite's errors that say nothing about the bytes of the ledger."""
 _SCHEMA = """
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 CREATE TABLE records (
   sequence INTEGER PRIMARY KEY, kind TEXT NOT NULL, segment INTEGER NOT NULL,
   offset INTEGER NOT NULL, length INTEGER NOT NULL, group_id INTEGER, trajectory INTEGER);
@@ -178,7 +180,7 @@ class StoreIndex:
         )
         return [(row["sequence"], _place(row)) for row in rows]
 
-    def groups(self, *states: GroupState) -> list[int]:
+    def groups(self, *states: IndexedStatus) -> list[int]:
         """Return the groups in these states, oldest first; all without any."""
         if not states:
             return [row["id"] for row in self.rows("SELECT id FROM groups ORDER BY id")]
@@ -186,7 +188,7 @@ class StoreIndex:
         query = f"SELECT id FROM groups WHERE state IN ({placeholders}) ORDER BY id"
         return [row["id"] for row in self.rows(query, *states)]
 
-    def state(self, group: int) -> GroupState | None:
+    def state(self, group: int) -> IndexedStatus | None:
         """Return a group's state, or None if there is no such group."""
         rows = self.rows("SELECT state FROM groups WHERE id = ?", group)
         return rows[0]["state"] if rows else None
@@ -425,17 +427,13 @@ class StoreIndex:
         )
         for query, values in _changes(sequence, event):
             self._base.execute(query, values)
-        if isinstance(event, RolloutStarted | TurnCompleted | RolloutFinished | BranchesPlanned):
+        if isinstance(event, GrowthEvent):
             self._count(sequence, event)
         if isinstance(event, RunResumed):
             self._redo_trained(sequence, event.position)
             self._redo_dropped(event.position)
 
-    def _count(
-        self,
-        sequence: int,
-        event: RolloutStarted | TurnCompleted | RolloutFinished | BranchesPlanned,
-    ) -> None:
+    def _count(self, sequence: int, event: GrowthEvent) -> None:
         """Count what a record adds to its trajectory, in one go."""
         tokens = sum(len(node.token_ids) for node in event.nodes)
         versions = set[int]().union(*(node.versions for node in event.nodes))
@@ -596,14 +594,14 @@ def _text(text: str) -> str:
 def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield the changes an event makes, besides its addition to the list of records."""
     match event:
-        case GroupOpened(group=group, task=task):
+        case GroupOpened(group=group, request=request):
             # A seed has 64 bits without a sign, and SQLite's integers have one.
             yield (
                 "INSERT INTO groups (id, task, task_order, seed, size, opened_at_step, retry_of,"
                 " state) VALUES (?, ?, ?, ?, ?, ?, ?, 'open')",
                 (
-                    *(group, _text(task.id), event.order, str(event.seed), event.size),
-                    *(event.step, event.retry_of),
+                    *(group, _text(request.task.id), event.order, str(event.seed), event.size),
+                    *(event.step, request.retry_of),
                 ),
             )
         case RolloutStarted(fork=fork):
@@ -652,7 +650,7 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
                 )
         case CheckpointStarted(step=step):
             yield "INSERT INTO checkpoints VALUES (?, ?)", (sequence, step)
-        case TurnCompleted() | ComponentNoted():
+        case TurnCompleted() | TurnExtended() | ComponentNoted():
             pass  # `_count` takes the one; the other says nothing to the ledger
         case RunResumed():
             values = (sequence, event.position, event.step, event.torn_bytes)

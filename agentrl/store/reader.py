@@ -5,12 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from agentrl.events.kinds import Event
+from agentrl.events.kinds import (
+    ComponentNoted,
+    Event,
+    GroupCompleted,
+    GroupDropped,
+    RolloutAbandoned,
+    RolloutFinished,
+)
+from agentrl.events.state import GroupState, RolloutStatus, RunState
 from agentrl.store.blobs import BlobStore
 from agentrl.store.codec import decode
-from agentrl.store.index import GroupState, StoreIndex
+from agentrl.store.index import IndexedStatus, StoreIndex
 from agentrl.store.opening import LEDGER, SEGMENTS
-from agentrl.store.restored import RestoredGroup, TrajectoryState, restored_group
 from agentrl.store.segment import RecordLocation, read_record
 
 BATCH = 256
@@ -22,7 +29,7 @@ class GroupIndexRow:
 
     id: int
     task: str
-    state: GroupState
+    state: IndexedStatus
     size: int
     step: int
     """Step that trained it, or the one that it was opened for."""
@@ -38,7 +45,7 @@ class RolloutIndexRow:
 
     id: int
     sample: int
-    state: TrajectoryState
+    state: RolloutStatus
     outcome: str | None
     reward: float | None
     turns: int
@@ -55,16 +62,24 @@ class EventArchive:
         self._ledger = ledger
         self._objects = objects
 
-    def group(self, group: int, *, position: int = 0) -> RestoredGroup:
-        """Return a group with its tree; raises `DamagedStore` if its records are not there.
+    def fold(self, group: int, state: RunState, *, position: int = 0) -> GroupState:
+        """Fold a group's events into a state, and return it, open, however it ended.
 
-        `position` is that of the checkpoint that the run goes on from.
+        `position` is that of the checkpoint that the run goes on from. Raises `DamagedStore` if
+        its records are not there.
         """
-        places = self._ledger.places(group)
-        return restored_group(
-            (self._event(sequence, place) for sequence, place in places),
-            checkpointed=sum(sequence < position for sequence, _ in places),
-        )
+        later: list[Event] = []
+        for sequence, place in self._ledger.places(group):
+            event = self._event(sequence, place)
+            if isinstance(event, GroupCompleted | GroupDropped):
+                continue  # the index knows which of them count: see `lineage`
+            state.apply(event)
+            if sequence >= position and isinstance(
+                event, RolloutFinished | RolloutAbandoned | ComponentNoted
+            ):
+                later.append(event)
+        state.groups[group].later += later
+        return state.groups[group]
 
     def events(self, *, after: int = -1) -> Iterator[tuple[int, Event]]:
         """Yield every record there is after number `after`; those pruned are left out."""
@@ -84,17 +99,17 @@ class StoreReader:
         self._ledger = StoreIndex(folder / LEDGER, readonly=True)
         self._archive = EventArchive(folder, self._ledger, BlobStore(folder / "objects"))
 
-    def groups(self, *states: GroupState) -> list[int]:
+    def groups(self, *states: IndexedStatus) -> list[int]:
         """Return the groups in these states, oldest first; all without any."""
         return self._ledger.groups(*states)
 
-    def state(self, group: int) -> GroupState | None:
+    def state(self, group: int) -> IndexedStatus | None:
         """Return a group's state, or None if there is no such group."""
         return self._ledger.state(group)
 
-    def group(self, group: int) -> RestoredGroup:
+    def group(self, group: int) -> GroupState:
         """Return a group as it stands: its tree, and trajectories that ended or go on."""
-        return self._archive.group(group)
+        return self._archive.fold(group, RunState(keeps_observations=True))
 
     def events(self, *, after: int = -1) -> Iterator[tuple[int, Event]]:
         """Yield records by number, oldest first, up to the newest; call again to follow a run."""

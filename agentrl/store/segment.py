@@ -21,7 +21,7 @@ from agentrl.store.record import (
 _HEAD = struct.Struct("<16sIIQ")
 _CHECK = struct.Struct("<I")
 _MAGIC = b"agentrl segment\n"
-FORMAT = 3
+FORMAT = 4
 """Format of segments and of the records in them."""
 
 HEAD_BYTES = _HEAD.size + _CHECK.size

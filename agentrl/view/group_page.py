@@ -7,8 +7,8 @@ from typing import Any
 
 from agentrl.env import Action
 from agentrl.events.kinds import EnvExchange
+from agentrl.events.state import GroupState, RolloutState
 from agentrl.message import Content, Image, Message
-from agentrl.store.restored import RestoredGroup, RolloutState
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Failed, Leaf, outcome_name, reward_of
 from agentrl.view.redaction import SecretRedaction
@@ -32,20 +32,21 @@ class GroupPageBuilder:
 
     def story(
         self,
-        group: RestoredGroup,
+        group: GroupState,
         *,
         credit: Mapping[tuple[int, int], TokenCredit],
         decisions: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
         """Return a group as JSON; `credit` is what the step that trained it has left."""
         tree = group.tree
-        ends = [one.at for one in group.trajectories if one.at is not None]
+        ends = [one.at for one in group.rollouts.values() if one.at is not None]
         hidden = hidden_tokens(tree, ends, redaction=self.redaction, vocabulary=self.vocabulary)
-        nodes, vocabulary = shown_nodes(tree, hidden, self.vocabulary)
+        places = {id: place for place, id in enumerate(sorted(group.told))}
+        nodes, vocabulary = shown_nodes(tree, places, hidden, self.vocabulary)
         pictures = _Pictures()
         trajectories = [
-            self._trajectory(one, credit.get((group.id, one.sample)), pictures)
-            for one in group.trajectories
+            self._trajectory(one, places, credit.get((group.id, one.sample)), pictures)
+            for one in group.rollouts.values()
         ]
         return {
             "id": group.id,
@@ -62,14 +63,18 @@ class GroupPageBuilder:
         }
 
     def _trajectory(
-        self, one: RolloutState, credit: TokenCredit | None, pictures: "_Pictures"
+        self,
+        one: RolloutState,
+        places: Mapping[int, int],
+        credit: TokenCredit | None,
+        pictures: "_Pictures",
     ) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "id": one.id,
             "sample": one.sample,
-            "state": one.state,
-            "attempt": one.attempt,
-            "at": one.at,
+            "state": one.status,
+            "attempt": one.started.attempt,
+            "at": None if one.at is None else places[one.at],
             "turnRewards": [*(one.leaf.turn_rewards if one.leaf else one.turn_rewards)],
             "components": dict(one.leaf.components if one.leaf else one.components),
             "seconds": round(one.leaf.seconds if one.leaf else one.seconds, 4),
@@ -82,10 +87,10 @@ class GroupPageBuilder:
         if one.fork is not None:
             fields["fork"] = {
                 "parent": one.fork.parent,
-                "node": one.fork.node,
+                "node": places[one.fork.node],
                 "strategy": one.fork.strategy,
             }
-        if credit is not None and one.state == "ended":
+        if credit is not None and one.status == "ended":
             fields["credit"] = {
                 "advantages": short(credit.advantages.tolist()),
                 "logRatios": short(credit.log_ratios.tolist()),
@@ -127,8 +132,8 @@ class GroupPageBuilder:
         texts = {str(name): _plain(value) for name, value in arguments.items()}
         return {self.redaction.text(name): self._text(text) for name, text in texts.items()}
 
-    def _tools(self, group: RestoredGroup) -> list[Any]:
-        for one in group.trajectories:
+    def _tools(self, group: GroupState) -> list[Any]:
+        for one in group.rollouts.values():
             if one.exchanges and one.exchanges[0].observation.tools:
                 return self.redaction.value([dict(t) for t in one.exchanges[0].observation.tools])
         return []
@@ -142,7 +147,7 @@ class GroupPageBuilder:
 
 def outcome_of(one: RolloutState) -> str:
     """Return the outcome of a trajectory, or its state where it has not ended, in one word."""
-    return outcome_name(one.leaf.outcome) if one.leaf is not None else one.state
+    return outcome_name(one.leaf.outcome) if one.leaf is not None else one.status
 
 
 @dataclass(slots=True)

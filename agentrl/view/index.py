@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from agentrl.events.state import GroupState, RolloutState
 from agentrl.store.reader import GroupIndexRow, RolloutIndexRow
-from agentrl.store.restored import RestoredGroup, RolloutState
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import reward_of
 from agentrl.view.group_page import outcome_of
@@ -61,7 +61,7 @@ class GroupRow:
 
 def row_of(
     facts: GroupIndexRow,
-    group: RestoredGroup,
+    group: GroupState,
     credit: Mapping[tuple[int, int], TokenCredit],
     redaction: SecretRedaction,
 ) -> GroupRow:
@@ -76,7 +76,7 @@ def row_of(
         why=redaction.text(facts.reason),
         trajectories=tuple(
             _trajectory(group, one, credit.get((group.id, one.sample)), redaction)
-            for one in group.trajectories
+            for one in group.rollouts.values()
         ),
     )
 
@@ -163,7 +163,7 @@ def columns(rows: Iterable[GroupRow], chunks: Mapping[int, int]) -> dict[str, An
 
 
 def _trajectory(
-    group: RestoredGroup,
+    group: GroupState,
     one: RolloutState,
     credit: TokenCredit | None,
     redaction: SecretRedaction,
@@ -185,7 +185,7 @@ def _trajectory(
         tools=tuple(redaction.text(name) for name in dict.fromkeys(names)),
         errors=statuses.count("error"),
         seconds=one.leaf.seconds if one.leaf else one.seconds,
-        advantage=_mean(credit) if one.state == "ended" else None,
+        advantage=_mean(credit) if one.status == "ended" else None,
         said=redaction.text(last_text)[-_TAIL:],
     )
 

@@ -129,7 +129,7 @@ class RunMonitor:
                 group = store.group(number)
             except StoreError:
                 continue  # it was dropped and pruned between the two looks
-            for one in group.open:
+            for one in group.open_rollouts:
                 place = (one.turns, one.at)
                 before = self._moved.get(one.id)
                 since = before[1] if before is not None and before[0] == place else now_s
@@ -214,8 +214,7 @@ def _shares(store: StoreReader) -> TimeShares | None:
             group = store.group(number)
         except StoreError:
             continue  # pruned: its tokens are gone
-        for leaf in group.tree.leaves:
-            whole += leaf.seconds
+        whole += sum(one.leaf.seconds for one in group.rollouts.values() if one.leaf)
         for node in group.tree.nodes:
             if node.source == "sampled":
                 policy += node.seconds

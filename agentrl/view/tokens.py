@@ -1,6 +1,6 @@
 """The tokens of a group's tree as the page takes them: short numbers, and no secrets."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import isfinite
 from typing import Any
@@ -36,10 +36,16 @@ def hidden_tokens(
 
 
 def shown_nodes(
-    tree: Tree, hidden: dict[int, set[int]], vocabulary: TokenTexts
+    tree: Tree,
+    places: Mapping[int, int],
+    hidden: Mapping[int, set[int]],
+    vocabulary: TokenTexts,
 ) -> tuple[list[dict[str, Any]], dict[int, str]]:
-    """Return the tree's nodes, and the texts of all tokens in them by id."""
-    nodes = [_shown(node, hidden.get(id, set())) for id, node in enumerate(tree.nodes)]
+    """Return nodes of a tree, and the texts of all tokens in them by id.
+
+    `places` has the nodes to show, in order, with their places among each other.
+    """
+    nodes = [_shown(tree.node(id), hidden.get(id, set()), places) for id in places]
     used = {id for node in nodes for id in node["ids"]}
     return nodes, vocabulary.texts(used - {HIDDEN_ID}) | {HIDDEN_ID: _HIDDEN_TEXT}
 
@@ -53,9 +59,9 @@ def short(values: Sequence[float]) -> Any:
     return numbers[0] if numbers and all(value == numbers[0] for value in numbers) else numbers
 
 
-def _shown(node: Node, hidden: set[int]) -> dict[str, Any]:
+def _shown(node: Node, hidden: set[int], places: Mapping[int, int]) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "parent": node.parent,
+        "parent": None if node.parent is None else places[node.parent],
         "source": node.source,
         "turn": node.turn,
         "s": round(node.seconds, 4),

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from agentrl.config.load import load_config
+from agentrl.events.kinds import MISMATCH, RERUN
 from agentrl.learn.contexts import contexts
 from agentrl.learn.sample import sample_of
 from agentrl.run.train import warmstart
@@ -103,9 +104,14 @@ def test_a_killed_run_of_interleaved_conversations_ends_as_if_nothing_had_been(
     assert all(torch.equal(one[key], other[key]) for key in one)
     with StoreReader(folder / "store") as reader:
         groups = [reader.group(group) for group in reader.groups("trained")]
-        reasons = {t.reason for group in groups for t in group.trajectories if t.reason}
-    assert not reasons & {"rerun", "mismatch"}
-    samples = [sample_of(found) for group in groups for found in group.tree.trajectories()]
+        reasons = {t.reason for group in groups for t in group.rollouts.values() if t.reason}
+    assert not reasons & {RERUN, MISMATCH}
+    samples = [
+        sample_of(group.tree.trajectory(found.leaf))
+        for group in groups
+        for found in group.rollouts.values()
+        if found.leaf is not None
+    ]
     assert samples
     for sample in samples:
         assert sample is not None

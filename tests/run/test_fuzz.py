@@ -31,6 +31,7 @@ from agentrl.env import Action, Observation
 from agentrl.errors import ToolError
 from agentrl.evaluation.endpoint.chat import EndpointChat, conversation, turn_bytes
 from agentrl.events.kinds import EnvExchange
+from agentrl.events.log import EventLog
 from agentrl.gateway.anthropic import AnthropicDialect
 from agentrl.gateway.bodies import parse_body
 from agentrl.gateway.chat import ChatCompletionsDialect
@@ -44,7 +45,6 @@ from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.store.codec import pack, unpack
 from agentrl.store.reader import StoreReader
-from agentrl.store.recorder import StoreRecorder
 from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.tool import ToolContext
@@ -243,18 +243,17 @@ async def test_a_rollout_goes_on_whatever_its_policy_says(tmp_path: Path) -> Non
     )
     left = [*tasks]
     with StoreWriter.open(tmp_path / "store") as store:
-        recorder = StoreRecorder(store, position=lambda: 0, seed=0)
         async with rollouts.gate(
             policy,
             lambda count: [left.pop(0) for _ in range(min(count, len(left)))],
             sampling=Sampling(),
             seed=lambda number, task, sample: number,
-            recorder=recorder,
+            events=EventLog(store),
         ) as gate:
             batch = await gate.batch()
     leaves = [leaf for tree in batch.trees for leaf in tree.leaves]
     assert [leaf.outcome for leaf in leaves] == [Finished(1.0)] * len(HOSTILE)
     with StoreReader(tmp_path / "store") as reader:
-        kept = [t for group in reader.groups() for t in reader.group(group).trajectories]
+        kept = [t for group in reader.groups() for t in reader.group(group).rollouts.values()]
         malformed = [e.action.malformed for t in kept for e in t.exchanges if e.action is not None]
     assert sum(map(len, malformed)) == len(HOSTILE)

@@ -7,7 +7,7 @@ where the ledger had not entered it yet; the ledger's own log is cut anywhere.
 import copy
 import shutil
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hypothesis import settings
@@ -16,23 +16,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from agentrl.env import Action, Observation
 from agentrl.events.kinds import EnvExchange
+from agentrl.events.state import GroupState
 from agentrl.message import Message
 from agentrl.store.reader import StoreReader
-from agentrl.store.restored import RestoredGroup
 from agentrl.store.segment import segments
 from agentrl.store.settings import StoreSettings
-from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
-from agentrl.trajectory import Finished, Leaf, Node, Tree
+from agentrl.trajectory import VACANT, Finished, Leaf, Node, Tree
+from tests.support.scripted_store import ScriptedStore, complete_groups, open_groups
 
 SETTINGS = StoreSettings(segment_bytes=4000)
 
 
 @dataclass
 class Played:
-    """What the model knows of a trajectory: contexts are token ids, whatever nodes are called."""
+    """What the model knows of a trajectory."""
 
     sample: int
+    at: int | None = None
+    """The node it stands at."""
     context: tuple[int, ...] = ()
     turns: tuple[str, ...] = ()
     """The world's answers, the reset's first."""
@@ -83,7 +85,7 @@ class Crashes(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.store = StoreWriter.open(self.base / "0", SETTINGS)
+        self.store = ScriptedStore.open(self.base / "0", SETTINGS)
         self.open_group()
         for _ in range(2):
             self.begin_one(0, reset=True)
@@ -180,19 +182,20 @@ class Crashes(RuleBasedStateMachine):
     def exchange(self, group: int, trajectory: int) -> None:
         model, live = self.recording(), self.live[group]
         answer = str(self.tokens)
-        exchange = self.answer(model.groups[group][trajectory], answer)
+        exchange = self.answered(answer, opens=not model.groups[group][trajectory].turns)
         self.store.turn(trajectory, live.tree, live.at[trajectory], exchange)
         self.stand(group, trajectory, answer)
 
-    def answer(self, played: Played, answer: str) -> EnvExchange:
+    def answered(self, answer: str, *, opens: bool) -> EnvExchange:
         seen = Observation((Message("user", answer),))
-        if not played.turns:
+        if opens:
             return EnvExchange.resetting(seen)
         return EnvExchange.stepping(Action(answer), (seen, 0.0, False, False, {}))
 
     def stand(self, group: int, trajectory: int, answer: str) -> None:
         played, live = self.model.groups[group][trajectory], self.live[group]
-        played.context = live.tree.tokens(live.at[trajectory])
+        played.at = live.at[trajectory]
+        played.context = live.tree.tokens(played.at)
         played.turns += (answer,)
         played.stops += (played.context,)
         played.mid_turn = False
@@ -204,7 +207,8 @@ class Crashes(RuleBasedStateMachine):
         model, live = self.recording(), self.live[group]
         self.store.part(trajectory, live.tree, live.at[trajectory])
         played = model.groups[group][trajectory]
-        played.context = live.tree.tokens(live.at[trajectory])
+        played.at = live.at[trajectory]
+        played.context = live.tree.tokens(played.at)
         played.mid_turn = True
 
     @precondition(
@@ -235,6 +239,7 @@ class Crashes(RuleBasedStateMachine):
         shared = [stop for stop in played.stops if context[: len(stop)] == stop]
         model.groups[group][child] = Played(
             sample,
+            node,
             context,
             played.turns[: len(shared)],
             stops=tuple(shared),
@@ -252,7 +257,8 @@ class Crashes(RuleBasedStateMachine):
         played = model.groups[group][trajectory]
         leaf = Leaf(node=live.at[trajectory], outcome=Finished(1.0), sample=played.sample)
         answer = str(self.tokens)
-        self.store.finished(trajectory, live.tree, leaf, self.answer(played, answer))
+        exchange = self.answered(answer, opens=not played.turns)
+        self.store.finished(trajectory, live.tree, leaf, exchange)
         self.stand(group, trajectory, answer)
         played.state = "ended"
 
@@ -299,7 +305,7 @@ class Crashes(RuleBasedStateMachine):
         """Another process sees every record."""
         with StoreReader(self.store.folder) as reader:
             for group in self.model.states:
-                self.compare(reader.group(group))
+                self.compare(reader.group(group), shows_all=True)
 
     @rule(data=st.data(), torn=st.booleans())
     def kill(self, data: st.DataObject, torn: bool) -> None:
@@ -335,53 +341,61 @@ class Crashes(RuleBasedStateMachine):
         return place.length
 
     def resume(self, folder: Path, *, torn_bytes: int, checkpoint: int) -> None:
-        self.store = StoreWriter.open(folder, SETTINGS, resume=True)
+        self.store = ScriptedStore.open(folder, SETTINGS, resume=True)
         known = self.model.checkpoints
         position, step, weights = known[max(checkpoint, -len(known))]
         if not self.model.records:
             self.live = {}
             self.before, self.wal_before = copy.deepcopy(self.model), self.wal()
             return
-        trained = {g for g, state in self.model.states.items() if state == "trained"}
         model = self.recording()
         state = self.store.restore(position=position, step=step)
         model.step, model.weights = step, list(weights)
         for group, was in model.states.items():
             if was in ("trained", "complete"):
                 model.states[group] = "trained" if group in weights else "complete"
-        assert state.torn_bytes == torn_bytes
+        assert self.store.torn_bytes == torn_bytes
         assert state.task_position == len(model.states)
-        assert state.reopened == tuple(sorted(trained - {*weights}))
-        assert {g.id for g in state.complete} == {
+        assert (state.next_group, state.next_rollout) == (len(model.states), model.trajectories)
+        assert {g.id for g in complete_groups(state)} == {
             g for g, was in model.states.items() if was == "complete"
         }
-        assert {g.id for g in state.open} == {*self.open_groups()}
-        for group in (*state.open, *state.complete):
-            self.compare(group)
+        assert {g.id for g in open_groups(state)} == {*self.open_groups()}
+        for group in state.groups.values():
+            self.compare(group, shows_all=False)
         self.live = {
-            group.id: Live(group.tree, {t.id: self.at(group, t.at) for t in group.trajectories})
-            for group in state.open
+            group.id: Live(
+                group.tree, {t.id: self.at(group, t.at) for t in group.rollouts.values()}
+            )
+            for group in open_groups(state)
         }
 
-    def at(self, group: RestoredGroup, node: int | None) -> int:
+    def at(self, group: GroupState, node: int | None) -> int:
         prompt = Node(parent=None, source="prompt", token_ids=(10**6,), turn=0)
         return group.tree.share(prompt) if node is None else node
 
-    def compare(self, group: RestoredGroup) -> None:
+    def compare(self, group: GroupState, *, shows_all: bool) -> None:
+        """Compare a group with the model; what goes on knows answers by their fingerprints."""
         wanted = self.model.groups[group.id]
-        assert [t.id for t in group.trajectories] == list(wanted)
-        for found in group.trajectories:
+        assert [*group.rollouts] == [*wanted]
+        for found in group.rollouts.values():
             played = wanted[found.id]
             context = () if found.at is None else group.tree.tokens(found.at)
-            answers = tuple(e.observation.messages[0].text for e in found.exchanges)
-            assert (found.sample, found.state, context) == (
+            exchanges = [
+                self.answered(answer, opens=place == 0) for place, answer in enumerate(played.turns)
+            ]
+            if not shows_all:
+                exchanges = [replace(one, observation=Observation(())) for one in exchanges]
+            assert (found.sample, found.status, found.at, context) == (
                 *(played.sample, played.state),
-                played.context,
+                *(played.at, played.context),
             )
-            assert (answers, found.mid_turn) == (played.turns, played.mid_turn)
+            assert (found.exchanges, found.mid_turn) == (exchanges, played.mid_turn)
             for part in () if found.at is None else group.tree.path(found.at):
                 if part.source == "sampled":
                     assert part.logprobs == tuple(-1 / (1 + i) for i in part.token_ids)
+        known = {id for id, node in enumerate(group.tree.nodes) if node is not VACANT}
+        assert known == group.told
 
 
 TestCrashes = Crashes.TestCase

@@ -31,9 +31,9 @@ from agentrl.env import Action, Observation
 from agentrl.message import Message
 from agentrl.events.kinds import EnvExchange
 from agentrl.store.settings import StoreSettings
-from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
+from tests.support.scripted_store import ScriptedStore, complete_groups, open_groups
 from agentrl.runtime.atomic_files import write_json
 
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
@@ -51,7 +51,7 @@ def exchange(n):
     return EnvExchange.stepping(Action(str(n)), (seen, 0.0, False, False, {}))
 
 settings = StoreSettings(durable=durable, segment_bytes=200_000)
-store = StoreWriter.open(folder / "store", settings, resume=True)
+store = ScriptedStore.open(folder / "store", settings, resume=True)
 checkpoint = {"position": 0, "step": 0, "weights": []}
 if saved.exists():
     checkpoint = json.loads(saved.read_text())
@@ -59,12 +59,12 @@ step, weights = checkpoint["step"], checkpoint["weights"]
 trees, live, waiting = {}, [], []
 if store.position:
     state = store.restore(position=checkpoint["position"], step=step)
-    waiting = [group.id for group in state.complete]
-    for group in state.open:
+    waiting = [group.id for group in complete_groups(state)]
+    for group in open_groups(state):
         trees[group.id] = group.tree
-        live += [[group.id, t.id, t.at, len(t.exchanges)] for t in group.open]
-        for t in group.trajectories:
-            report("restored", t.id, len(t.exchanges), t.state)
+        live += [[group.id, t.id, t.at, len(t.exchanges)] for t in group.open_rollouts]
+        for t in group.rollouts.values():
+            report("restored", t.id, len(t.exchanges), t.status)
 report("ready", store.position)
 
 def trajectories_left(group):
@@ -189,7 +189,7 @@ def check(folder: Path, done: dict[object, int], complete: set[object]) -> None:
         found = {
             t.id: len(t.exchanges)
             for group in reader.groups()
-            for t in reader.group(group).trajectories
+            for t in reader.group(group).rollouts.values()
         }
         assert {t: n for t, n in done.items() if found.get(t, -1) < n} == {}  # pyright: ignore[reportArgumentType, reportCallIssue]
         known = {*reader.groups("complete", "trained")}

@@ -6,10 +6,11 @@ from random import Random
 from typing import Any
 
 from agentrl.env import BaseEnv, Env
+from agentrl.events.kinds import GroupRequest
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
-from agentrl.rollout.scheduler.topology import GroupRequest, GroupState, RolloutKey
+from agentrl.rollout.scheduler.topology import GroupProgress, RolloutKey
 from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree
@@ -118,7 +119,7 @@ def play_group(
         for leaf in tree.leaves[begun:]:
             curation.hooks.on_finished(RolloutKey(group=number, sample=leaf.sample), tree, leaf)
         begun = target
-        state = GroupState(number=number, target=target, started=target, live=0)
+        state = GroupProgress(number=number, target=target, started=target, live=0)
         if (more := curation.hooks.more(state, tree.leaves)) == 0:
             return tree if curation.hooks.on_group(state, tree.leaves) else None
         log.asks.append(Asked(number, request.task, more, request.max_turns, target))

@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any
 
+from agentrl.events.kinds import GroupsTrained
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.store.run import RunStore
 
@@ -22,8 +23,8 @@ class Dying(ABC):
         """Train on the next batch; return its trees."""
         batch = await gate.batch()
         self.version += 1
-        numbers = [group.state.number for group in batch.groups]
-        self.record.recorder.trained(numbers, step=self.version)
+        numbers = tuple(group.state.number for group in batch.groups)
+        gate.events.emit(GroupsTrained(groups=numbers, step=self.version))
         await gate.load(None, self.version)
         return list(batch.trees)
 

@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.env import Observation, call, say
 from agentrl.message import Message
 from agentrl.task import Task
-from agentrl.trajectory import Finished, Leaf, Node, Tree
+from agentrl.trajectory import Node
 
 
 def chat() -> dict[str, Any]:
@@ -34,20 +34,19 @@ def chat() -> dict[str, Any]:
 
 def durability() -> dict[str, Any]:
     """A task whose first turn calls a tool and whose second answers, played already."""
-    tree = Tree(task := Task(prompt="What is 6 * 7?", answer="42", id="t"))
-    prompt = tree.share(Node(parent=None, source="prompt", token_ids=(1, 2), turn=0))
+    task = Task(prompt="What is 6 * 7?", answer="42", id="t")
     told: dict[str, Any] = {"logprobs": (-0.5,), "versions": (0,), "source": "sampled"}
-    asked = tree.add(Node(parent=prompt, token_ids=(3,), turn=0, **told))
-    seen = tree.add(Node(parent=asked, source="tool", token_ids=(4,), turn=1, tool_status="ok"))
-    said = tree.add(Node(parent=seen, token_ids=(5,), turn=1, **told))
+    nodes = (
+        Node(parent=None, source="prompt", token_ids=(1, 2), turn=0),
+        Node(parent=0, token_ids=(3,), turn=0, **told),
+        Node(parent=1, source="tool", token_ids=(4,), turn=1, tool_status="ok"),
+        Node(parent=2, token_ids=(5,), turn=1, **told),
+    )
     reply = Observation((Message("tool", "42", tool_call_id="call_0", name="multiply"),))
     return {
         "folder": Path(tempfile.mkdtemp()),
         "task": task,
-        "tree": tree,
-        "prompt": prompt,
-        "seen": seen,
-        "leaf": Leaf(node=said, outcome=Finished(1.0), sample=0, turn_rewards=(0.0, 1.0)),
+        "nodes": nodes,
         "observation": Observation(task.messages, tools=()),
         "action": call("multiply", a=6, b=7),
         "answer": (reply, 0.0, False, False, {}),

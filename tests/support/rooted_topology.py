@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agentrl.rollout.scheduler.topology import GroupState, RolloutTopology
+from agentrl.rollout.scheduler.topology import GroupProgress, RolloutTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +11,7 @@ class RootedTopology(RolloutTopology):
 
     roots: int
 
-    def wanted(self, group: GroupState) -> int:
+    def wanted(self, group: GroupProgress) -> int:
         """Return the roots at first, and once nothing lives any more, what is missing."""
         if group.started == 0:
             return min(self.roots, group.target)

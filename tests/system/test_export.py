@@ -24,10 +24,10 @@ from agentrl.export.row import episode_of, line_of, read_jsonl, row_of
 from agentrl.message import Image, Message, ToolCall
 from agentrl.runtime.image_files import ImageFiles
 from agentrl.store.settings import StoreSettings
-from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Source, Tree, Truncated
 from tests.support.foreign_packages import atif_errors, export_with_pyarrow
+from tests.support.scripted_store import ScriptedStore
 
 PICTURE = Image(b"\x89PNG a picture")
 TASK = Task(
@@ -49,7 +49,7 @@ def node(parent: int | None, source: Any, turn: int, *ids: int) -> Node:
     )
 
 
-def play(store: StoreWriter) -> None:
+def play(store: ScriptedStore) -> None:
     """Record a group: two turns with an image that end well, a failure, and one still going on."""
     group = store.open_group(TASK, order=0, seed=7, size=3, step=4)
     tree = Tree(TASK)
@@ -90,7 +90,7 @@ def play(store: StoreWriter) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "my-run"
-    with StoreWriter.open(folder / "store") as store:
+    with ScriptedStore.open(folder / "store") as store:
         play(store)
     return folder
 
@@ -347,7 +347,7 @@ def test_atif_is_this_and_harbor_takes_it(run: Path, tmp_path: Path) -> None:
 
 def test_a_call_has_one_id_whatever_it_is_exported_to(tmp_path: Path) -> None:
     """Behind the gateway a program answers calls under ids of the gateway's."""
-    with StoreWriter.open(tmp_path / "run" / "store") as store:
+    with ScriptedStore.open(tmp_path / "run" / "store") as store:
         group = store.open_group(TASK, order=0, seed=7, size=1, step=4)
         tree = Tree(TASK)
         trajectory = store.begin(group, sample=0, seed=1)
@@ -444,7 +444,7 @@ def test_nothing_is_left_of_an_export_that_failed(run: Path, tmp_path: Path) -> 
 def test_a_pruned_group_is_counted_and_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = StoreSettings(keep="untrained", segment_bytes=1)
-    with StoreWriter.open(folder / "store", settings) as store:
+    with ScriptedStore.open(folder / "store", settings) as store:
         play(store)
         group = store.open_group(TASK, order=1, seed=0, size=1, step=0)
         trajectory = store.begin(group, sample=0, seed=0)

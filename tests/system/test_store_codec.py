@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentrl.chat.call_json import CALL_LIMITS
 from agentrl.env import Action, Observation
+from agentrl.errors import FailureKind
 from agentrl.events.kinds import (
     KINDS,
     BranchesPlanned,
@@ -21,6 +22,7 @@ from agentrl.events.kinds import (
     GroupCompleted,
     GroupDropped,
     GroupOpened,
+    GroupRequest,
     GroupResized,
     GroupsTrained,
     RolloutAbandoned,
@@ -28,6 +30,7 @@ from agentrl.events.kinds import (
     RolloutStarted,
     RunResumed,
     TurnCompleted,
+    TurnExtended,
 )
 from agentrl.message import Image, Message, ToolCall
 from agentrl.runtime.json_limits import check_json
@@ -179,7 +182,6 @@ leaves = st.builds(
     tool_calls=st.integers(0, 9),
 )
 ids = st.integers(0, 2**40)
-turns = st.none() | st.integers(1, 99)
 several = st.lists(nodes(), max_size=3).map(tuple)
 forks = st.builds(
     ForkPoint,
@@ -189,52 +191,71 @@ forks = st.builds(
     strategy=st.sampled_from(["native", "copy", "replay", "none"]),
     why=st.dictionaries(texts, plain, max_size=2),
 )
+requests = st.builds(
+    GroupRequest,
+    task=tasks,
+    trajectories=st.none() | ids,
+    max_turns=st.none() | ids,
+    max_turn_tokens=st.none() | ids,
+    round=ids,
+    round_size=ids,
+    tries=ids,
+    retry_of=st.none() | ids,
+)
+places = st.lists(ids, max_size=3).map(tuple)
 events: list[st.SearchStrategy[Event]] = [
     st.builds(
         GroupOpened,
         group=ids,
-        task=tasks,
+        request=requests,
         order=ids,
         seed=ids,
         size=ids,
         step=ids,
-        max_turns=st.none() | ids,
-        max_turn_tokens=st.none() | ids,
     ),
+    st.builds(GroupResized, group=ids, size=ids),
     st.builds(
         RolloutStarted,
         trajectory=ids,
         group=ids,
         sample=ids,
         seed=st.integers(0, 2**64 - 1),
+        version=ids,
         attempt=ids,
         fork=st.none() | forks,
         nodes=several,
+        node_ids=places,
+    ),
+    st.builds(
+        BranchesPlanned, trajectory=ids, group=ids, fork=forks, nodes=several, node_ids=places
     ),
     st.builds(
         TurnCompleted,
         trajectory=ids,
         group=ids,
+        at=st.none() | ids,
+        exchange=exchanges,
         nodes=several,
-        at=ids,
-        exchange=st.none() | exchanges,
+        node_ids=places,
     ),
+    st.builds(TurnExtended, trajectory=ids, group=ids, at=ids, nodes=several, node_ids=places),
     st.builds(
         RolloutFinished,
         trajectory=ids,
         group=ids,
-        nodes=several,
         leaf=leaves,
         exchange=st.none() | exchanges,
+        nodes=several,
+        node_ids=places,
     ),
-    st.builds(RolloutAbandoned, trajectory=ids, group=ids, reason=texts, turns=ids),
-    st.builds(GroupCompleted, group=ids),
-    st.builds(GroupDropped, group=ids, reason=texts),
-    st.builds(GroupsTrained, groups=st.lists(ids, max_size=3).map(tuple), step=ids),
-    st.builds(CheckpointStarted, step=ids),
-    st.builds(RunResumed, position=ids, step=ids, torn_bytes=ids),
-    st.builds(GroupResized, group=ids, size=ids),
-    st.builds(BranchesPlanned, trajectory=ids, group=ids, fork=forks, nodes=several),
+    st.builds(
+        RolloutAbandoned,
+        trajectory=ids,
+        group=ids,
+        reason=texts,
+        turns=ids,
+        failure=st.none() | st.sampled_from(get_args(FailureKind)),
+    ),
     st.builds(
         ComponentNoted,
         group=ids,
@@ -242,6 +263,11 @@ events: list[st.SearchStrategy[Event]] = [
         note=st.dictionaries(texts, plain, max_size=2),
         with_end=st.booleans(),
     ),
+    st.builds(GroupCompleted, group=ids),
+    st.builds(GroupDropped, group=ids, reason=texts, requeued=st.booleans(), counts=st.booleans()),
+    st.builds(GroupsTrained, groups=st.lists(ids, max_size=3).map(tuple), step=ids),
+    st.builds(CheckpointStarted, step=ids),
+    st.builds(RunResumed, position=ids, step=ids, torn_bytes=ids),
 ]
 
 
@@ -284,9 +310,9 @@ def test_what_is_packed_comes_back_with_its_images(branches: dict[str, Trajector
 def test_there_is_a_strategy_for_every_kind_in_their_fixed_order() -> None:
     assert len(events) == len(KINDS)
     assert [kind.__name__ for kind in KINDS] == [
-        *("GroupOpened", "RolloutStarted", "TurnCompleted", "RolloutFinished", "RolloutAbandoned"),
+        *("GroupOpened", "GroupResized", "RolloutStarted", "BranchesPlanned", "TurnCompleted"),
+        *("TurnExtended", "RolloutFinished", "RolloutAbandoned", "ComponentNoted"),
         *("GroupCompleted", "GroupDropped", "GroupsTrained", "CheckpointStarted", "RunResumed"),
-        *("GroupResized", "BranchesPlanned", "ComponentNoted"),
     ]
 
 
@@ -300,9 +326,9 @@ def test_log_probs_keep_their_bits(tmp_path: Path) -> None:
         logprobs=values,
         versions=(2,) * 5,
     )
-    grown = TurnCompleted(trajectory=0, group=0, nodes=(node,), at=0, exchange=None)
+    grown = TurnExtended(trajectory=0, group=0, at=0, nodes=(node,), node_ids=(0,))
     back = there_and_back(grown, tmp_path)
-    assert isinstance(back, TurnCompleted)
+    assert isinstance(back, TurnExtended)
     assert [x.hex() for x in back.nodes[0].logprobs] == [x.hex() for x in values]
 
 
@@ -317,30 +343,31 @@ def test_the_bytes_of_an_event_are_fixed(tmp_path: Path) -> None:
         entropies=(2.0,),
         seconds=0.25,
     )
-    grown = TurnCompleted(trajectory=5, group=4, nodes=(node,), at=2, exchange=None)
+    grown = TurnExtended(trajectory=5, group=4, at=2, nodes=(node,), node_ids=(2,))
     text = (
-        '{"$":"TurnCompleted","trajectory":5,"group":4,"nodes":{"$tuple":[{"$node":'
-        '[0,"sampled",1,0.25,"",[],1,1]}]},"at":2,"exchange":null}'
+        '{"$":"TurnExtended","trajectory":5,"group":4,"at":2,"nodes":{"$tuple":[{"$node":'
+        '[0,"sampled",1,0.25,"",[],1,1]}]},"node_ids":{"$tuple":[2]}}'
     )
     numbers = "02010000 03000000 000000000000e0bf 0000000000000040"
     want = len(text).to_bytes(4, "little") + text.encode() + bytes.fromhex(numbers)
-    assert encode(grown, BlobStore(tmp_path)) == (2, want)
+    assert encode(grown, BlobStore(tmp_path)) == (5, want)
 
 
 def test_a_value_that_cannot_be_read_back_is_refused(tmp_path: Path) -> None:
     task = Task(prompt="q", data={"when": Path("x")})
-    event = GroupOpened(group=0, task=task, order=0, seed=0, size=1, step=0)
+    request = GroupRequest(task=task)
+    event = GroupOpened(group=0, request=request, order=0, seed=0, size=1, step=0)
     with pytest.raises(ValueError, match=r"a PosixPath cannot be recorded: .*text, numbers"):
         encode(event, BlobStore(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "text", ['{"$":"Popen","args":"rm"}', '{"$":"Completed","group":1,"new":2}', '{"$what":1}']
+    "text", ['{"$":"Popen","args":"rm"}', '{"$":"GroupCompleted","group":1,"new":2}', '{"$what":1}']
 )
 def test_another_versions_record_is_refused(tmp_path: Path, text: str) -> None:
     payload = len(text).to_bytes(4, "little") + text.encode()
     with pytest.raises(StoreError, match="written by another version"):
-        decode(LogRecord(kind=5, sequence=0, payload=payload), BlobStore(tmp_path))
+        decode(LogRecord(kind=9, sequence=0, payload=payload), BlobStore(tmp_path))
 
 
 def test_an_image_is_stored_once_and_checked(tmp_path: Path) -> None:

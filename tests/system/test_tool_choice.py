@@ -24,6 +24,7 @@ from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, CallRule, Observation, Patch, Step, TurnRequest, say
 from agentrl.errors import EnvError
+from agentrl.events.history import fingerprint
 from agentrl.gateway import BadRequest, GatewaySession
 from agentrl.gateway.answer import build_answer
 from agentrl.gateway.anthropic import AnthropicDialect
@@ -35,7 +36,6 @@ from agentrl.learn.sample import sample_of
 from agentrl.message import Message, ToolCall
 from agentrl.policy import GenerateRequest
 from agentrl.rollout.call_rule import call_opening, read_turn
-from agentrl.rollout.env_replay import fingerprint
 from agentrl.rollout.episode import EpisodeLimits, EpisodePosition, EpisodeRunner
 from agentrl.store.codec import pack, unpack
 from agentrl.task import Task

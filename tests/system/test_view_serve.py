@@ -13,13 +13,13 @@ import pytest
 
 from agentrl.env import Observation
 from agentrl.events.kinds import EnvExchange
-from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Node, Tree
 from agentrl.view.group_choice import StepRange
 from agentrl.view.run_reader import RunReader
 from agentrl.view.serve import LiveRun, app_of, serve
 from benchmarks.made_run import MadeRun
+from tests.support.scripted_store import ScriptedStore
 
 SECRET = "correct-horse-battery"
 TOKEN = "token-of-this-server"
@@ -39,7 +39,7 @@ def live(folder: Path) -> Iterator[LiveRun]:
 def play(folder: Path) -> None:
     """Open one more group, whose trajectory has made its reset."""
     task = Task(prompt="one more", id="more")
-    with StoreWriter.open(folder / "store", resume=True) as store:
+    with ScriptedStore.open(folder / "store", resume=True) as store:
         store.restore(position=store.position, step=1)
         group = store.open_group(task, order=9, seed=0, size=1, step=1)
         tree = Tree(task)

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from agentrl.config.learn import LearnSection
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation, Step, TurnRequest, TurnUsage
+from agentrl.events.history import fingerprint
 from agentrl.learn.contexts import contexts
 from agentrl.learn.sample import TrainingSample, sample_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Message
-from agentrl.rollout.env_replay import fingerprint
 from agentrl.rollout.episode import EpisodeLimits, EpisodePosition, EpisodeRunner
 from agentrl.store.codec import pack, unpack
 from agentrl.task import Task

@@ -35,23 +35,16 @@ KNOWN_VIOLATIONS = {
     ("agentrl.config.learning.shaping", "agentrl.authoring.step_judge"),
     ("agentrl.evaluation.player", "agentrl.run"),
     ("agentrl.evaluation.player", "agentrl.run.build"),
-    ("agentrl.events.kinds", "agentrl.rollout.env_replay"),
     ("agentrl.gateway.images", "agentrl.models.vision.decoding"),
     ("agentrl.learn.sample", "agentrl.rollout.curation.steps"),
     ("agentrl.learn.sharded.processes", "agentrl.engine.placement"),
     ("agentrl.learn.trainer", "agentrl.engine.out_of_memory"),
-    ("agentrl.metrics.spans", "agentrl.rollout.scheduler.topology"),
     ("agentrl.models.folders", "agentrl.engine.out_of_memory"),
     ("agentrl.models.folders", "agentrl.learn.lora"),
     ("agentrl.models.folders", "agentrl.learn.precision"),
     ("agentrl.models.folders", "agentrl.learn.quiet"),
     ("agentrl.models.making", "agentrl.learn.quiet"),
     ("agentrl.models.making", "agentrl.run.preflight"),
-    ("agentrl.store.recorder", "agentrl.rollout.recorder"),
-    ("agentrl.store.recorder", "agentrl.rollout.scheduler.topology"),
-    ("agentrl.store.restored", "agentrl.rollout.env_replay"),
-    ("agentrl.store.run", "agentrl.rollout.recorder"),
-    ("agentrl.store.run", "agentrl.rollout.scheduler.topology"),
 }
 """Imports that do not keep the layers yet: importing and imported module. It only gets shorter."""
 

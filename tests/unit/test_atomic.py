@@ -25,8 +25,8 @@ from agentrl.runtime.atomic_files import (
     new_folder,
 )
 from agentrl.store.errors import DamagedStore, StoreError
-from agentrl.store.writer import StoreWriter
 from benchmarks.store import play_group
+from tests.support.scripted_store import ScriptedStore
 
 
 def test_a_folder_is_on_the_disk_before_it_appears(
@@ -146,9 +146,9 @@ def disk_of(limit_bytes: int) -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def play_groups(store: StoreWriter) -> None:
+def play_groups(store: ScriptedStore) -> None:
     for order in range(100):
-        play_group(store, order)
+        play_group(store.log, order)
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 1000, 5000, 50_000])
@@ -157,11 +157,11 @@ def test_a_store_on_a_full_disk_is_not_damaged(tmp_path: Path, limit_bytes: int)
     with (
         pytest.raises(StoreError, match=r"[Ff]ree space on the disk") as refused,
         disk_of(limit_bytes),
-        StoreWriter.open(folder) as store,
+        ScriptedStore.open(folder) as store,
     ):
         play_groups(store)
     assert not isinstance(refused.value, DamagedStore)
-    with StoreWriter.open(folder, resume=True) as store:
+    with ScriptedStore.open(folder, resume=True) as store:
         if store.position:
             store.restore()
-        play_group(store, 100)
+        play_group(store.log, 100)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Step, say
 from agentrl.errors import ConfigError, ForkUnsupported
+from agentrl.events.history import ActionHistory
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.branching.aepo import StaticRootSplit
@@ -29,7 +30,7 @@ from agentrl.rollout.branching.budget import BranchBudget
 from agentrl.rollout.branching.entropy import EntropySignal
 from agentrl.rollout.branching.fixed_topologies import FanOutTopology, TreeGrpoTopology, chains
 from agentrl.rollout.branching.topology import AnyTopology, restore
-from agentrl.rollout.env_replay import ActionHistory, ReplayMismatch, replay
+from agentrl.rollout.env_replay import ReplayMismatch, replay
 from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task

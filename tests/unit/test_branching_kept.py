@@ -93,7 +93,7 @@ class Process(Dying):
             sampling=Sampling(),
             seed=lambda number, task: derive(0, task.id),
             on_over=self.over.append,
-            recorder=self.record.recorder,
+            events=self.record.events,
         )
         for group in self.record.groups:
             if not self.trees.keep(group):
@@ -105,7 +105,7 @@ class Process(Dying):
             seed=lambda number, task, sample: derive(number, sample),
             topology=self.trees,
             play=self.trees.play,
-            recorder=self.record.recorder,
+            events=self.record.events,
             first_group=self.record.next_group or 0,
         )
         gate.adopt(self.record.groups)
@@ -177,7 +177,7 @@ def test_whenever_it_is_killed_a_group_has_its_leaves(
 
 
 def is_reset(event: TurnCompleted) -> bool:
-    return event.exchange is not None and event.exchange.action is None
+    return event.exchange.action is None
 
 
 def check_shape(shaped: BranchingSummary, topology: AnyTopology, target: int) -> None:
@@ -212,7 +212,7 @@ def test_a_tree_is_restored_in_the_very_state_it_was_in(
 
     async def again() -> dict[int, Any]:
         process = Process(tmp_path, topology, policy)
-        is_open = [group.number for group in process.record.groups if not group.complete]
+        is_open = [group.id for group in process.record.groups if group.status == "open"]
         with process.record:
             async with process.gate():
                 return {n: state for n, state in states(process).items() if n in is_open}

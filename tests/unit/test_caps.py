@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError
+from agentrl.events.kinds import GroupRequest
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.episode import EpisodeLimits
@@ -31,7 +32,6 @@ from agentrl.rollout.length_schedule import (
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.batch import RolloutBatch
 from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
-from agentrl.rollout.scheduler.topology import GroupRequest
 from agentrl.run.build import build_length_schedule
 from agentrl.runtime.seeds import derive
 from agentrl.simulate.clock import run_virtual
@@ -205,7 +205,9 @@ def test_caps_hold_after_a_kill(tmp_path: Path) -> None:
     first = Short(tmp_path, CurationRules(), speak=babble, env=Endless)
     run_virtual(first.live_for(4))
     process = Process(tmp_path, CurationRules(), speak=babble, env=Endless)
-    assert {(g.max_turns, g.max_turn_tokens) for g in process.record.groups} == {(2, 3)}
+    assert {(g.request.max_turns, g.request.max_turn_tokens) for g in process.record.groups} == {
+        (2, 3)
+    }
     assert process.record.turns > 0
     (curated,) = run_virtual(process.steps(1))
     for tree in curated.trees:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Info, Observation, Step
+from agentrl.events.kinds import GroupRequest
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import DarsAllocator, DartAllocator
@@ -36,7 +37,7 @@ from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
 from agentrl.rollout.scheduler.segments import SegmentBudget
-from agentrl.rollout.scheduler.topology import GroupRequest, GroupState, OutOfTasks
+from agentrl.rollout.scheduler.topology import GroupProgress, OutOfTasks
 from agentrl.rollout.seed_repeats import SeedRepeats
 from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.runtime.seeds import derive
@@ -441,4 +442,4 @@ def test_a_small_group_needs_no_more_valid_ones_than_it_has() -> None:
         leaf = Leaf(node=None, outcome=Finished(1.0), sample=member.sample)
         ends.append(ledger.ended(member, leaf).group)
     assert ends == ["open", "ready"]
-    assert group.state == GroupState(number=0, target=2, started=2, valid=2)
+    assert group.state == GroupProgress(number=0, target=2, started=2, valid=2)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.events.kinds import GroupDropped, GroupResized
+from agentrl.events.kinds import GroupDropped, GroupRequest, GroupResized, GroupsTrained
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.curation.allocation import DarsAllocator
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter
@@ -29,7 +29,6 @@ from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
-from agentrl.rollout.scheduler.topology import GroupRequest
 from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.runtime.seeds import derive
 from agentrl.simulate.clock import run_virtual
@@ -114,20 +113,20 @@ class Process(Dying):
             sampling=Sampling(),
             seed=lambda number, task, sample: derive(number, task.id, sample),
             hooks=self.curation.hooks,
-            recorder=self.record.recorder,
+            events=self.record.events,
             first_group=self.record.next_group or 0,
         )
         self.curation.flying = gate.unfinished
         self.curation.keep(self.record.groups)
-        gate.adopt(self.record.groups, self.record.requeued)
+        gate.adopt(self.record.groups)
         return gate
 
     async def step(self, gate: RolloutScheduler) -> CuratedBatch:
         batch = await gate.batch()
         curated = self.curation.batch(batch.trees)
         self.version += 1
-        numbers = [group.state.number for group in batch.groups]
-        self.record.recorder.trained(numbers, step=self.version)
+        numbers = tuple(group.state.number for group in batch.groups)
+        gate.events.emit(GroupsTrained(groups=numbers, step=self.version))
         self.curation.version = self.version
         await gate.load(None, self.version)
         return curated
@@ -154,7 +153,7 @@ def test_a_second_phase_goes_on_and_is_not_had_twice(tmp_path: Path, seconds: fl
     """3 s a trajectory, 6 at once: the first group has its second phase from 3 s or 6 s on."""
     run_virtual(Process(tmp_path, GROWING, speak=late).live_for(seconds))
     process = Process(tmp_path, GROWING, speak=late)
-    sizes = {group.number: (group.asked, group.size) for group in process.record.groups}
+    sizes = {group.id: (group.opened.size, group.size) for group in process.record.groups}
     assert set(sizes.values()) <= {(4, 4), (4, 6)}
     (curated,) = run_virtual(process.steps(1))
     for tree in curated.trees:
@@ -173,7 +172,7 @@ def test_a_second_phase_that_had_ended_is_not_asked_for_again(tmp_path: Path) ->
     run_virtual(Process(tmp_path, always, speak=late, wanted=1).live_for(4))
     process = Process(tmp_path, always, speak=late, wanted=1)
     (kept,) = process.record.groups
-    assert (kept.asked, kept.size) == (4, 6)
+    assert (kept.opened.size, kept.size) == (4, 6)
     asked: list[int] = []
     inner = process.curation.curator.rules.allocation.more
 
@@ -198,7 +197,7 @@ def test_turns_of_an_order_hold_after_a_kill(tmp_path: Path) -> None:
     first = Process(tmp_path, CurationRules(), speak=word, env=Endless, max_turns=3)
     run_virtual(first.live_for(3))
     process = Process(tmp_path, CurationRules(), speak=word, env=Endless)
-    assert {group.max_turns for group in process.record.groups} == {3}
+    assert {group.request.max_turns for group in process.record.groups} == {3}
     assert process.record.turns > 0
     (curated,) = run_virtual(process.steps(1))
     for tree in curated.trees:
@@ -269,7 +268,7 @@ def test_whenever_it_is_killed_only_groups_that_can_teach_train(
     for seconds in lives:
         run_virtual(Process(folder, rules, mode).live_for(seconds))
     process = Process(folder, rules, mode)
-    restored = {group.number for group in process.record.groups}
+    restored = {group.id for group in process.record.groups}
     found = run_virtual(process.steps(3))
     trees: list[Tree] = [tree for curated in found for tree in curated.trees]
     assert len(trees) == 6

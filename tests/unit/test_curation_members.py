@@ -21,7 +21,7 @@ from agentrl.rollout.curation.members import BalancedRollouts
 from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
 from agentrl.rollout.curation.rules import CurationContext, CurationRules, conflicts, curation_of
 from agentrl.rollout.curation.success_pool import SuccessPool
-from agentrl.rollout.scheduler.topology import GroupState, RolloutKey
+from agentrl.rollout.scheduler.topology import GroupProgress, RolloutKey
 from agentrl.store.trajectory_copy import with_members
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Tree, reward_of
@@ -206,7 +206,7 @@ def test_behind_the_gate_a_group_that_waits_is_cut_when_it_trains() -> None:
         curation.hooks.on_finished(
             RolloutKey(group=number, sample=0), trees[-1], trees[-1].leaves[0]
         )
-        assert curation.hooks.on_group(GroupState(number=number, target=6), trees[-1].leaves)
+        assert curation.hooks.on_group(GroupProgress(number=number, target=6), trees[-1].leaves)
     for tree in trees:
         (cut,) = curation.batch([tree]).trees
         assert [len(cut.leaves), len(tree.leaves)] == [2, 6]

@@ -35,7 +35,7 @@ from agentrl.rollout.curation.vade import VadeState, VadeTaskSampler
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
-from agentrl.rollout.scheduler.topology import GroupState, RolloutHooks, RolloutKey
+from agentrl.rollout.scheduler.topology import GroupProgress, RolloutHooks, RolloutKey
 from agentrl.rollout.task_sampler import TaskSampler
 from agentrl.runtime.seeds import derive
 from agentrl.store.trajectory_copy import AGE
@@ -353,7 +353,7 @@ async def test_the_gate_replaces_what_dynamic_sampling_drops() -> None:
     def on_finished(attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
         trees[attempt.group] = tree
 
-    def on_group(state: GroupState, leaves: Sequence[Leaf]) -> bool:
+    def on_group(state: GroupProgress, leaves: Sequence[Leaf]) -> bool:
         tree = trees[state.number]
         group = GroupOutcome(
             step=0,
@@ -458,7 +458,7 @@ def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:
         tree = filled(Tree(order.task), 2, 0, 0, score)
         for leaf in tree.leaves:
             curation.hooks.on_finished(RolloutKey(group=0, sample=leaf.sample), tree, leaf)
-        state = GroupState(number=0, target=2, started=2, live=0, valid=2, failed=0)
+        state = GroupProgress(number=0, target=2, started=2, live=0, valid=2, failed=0)
         kept.append(curation.hooks.on_group(state, tree.leaves))
     assert kept == [False, True]
     figures = curation.batch([]).figures
@@ -476,7 +476,7 @@ def test_a_loan_waits_with_its_group_behind_the_gate() -> None:
         curation.flying = lambda order=order: [order.task]
         tree = filled(Tree(order.task), 2, number, number, score)
         curation.hooks.on_finished(RolloutKey(group=number, sample=0), tree, tree.leaves[0])
-        assert curation.hooks.on_group(GroupState(number=number, target=2), tree.leaves)
+        assert curation.hooks.on_group(GroupProgress(number=number, target=2), tree.leaves)
         curation.version = number + 1
         assert not curation.batch([]).loans
         curation.flying = tuple

@@ -71,7 +71,7 @@ class Process(Dying):
             stage.rollouts, make_env=lambda: SeededWorld(stage.answer, stage.log)
         )
         stage.play = stage.player(DraftCache(1000), None, "verify", residual=False)
-        stage.play.recorder = self.record.recorder
+        stage.play.events = self.record.events
         stage.play.adopt(self.record.groups)
         gate = stage.rollouts.gate(
             POLICY,
@@ -79,10 +79,10 @@ class Process(Dying):
             sampling=Sampling(),
             seed=lambda number, task, sample: 100 + 10 * number + sample,
             play=stage.play,
-            recorder=self.record.recorder,
+            events=self.record.events,
             first_group=self.record.next_group or 0,
         )
-        gate.adopt(self.record.groups, self.record.requeued)
+        gate.adopt(self.record.groups)
         return gate
 
     async def figures(self, steps: int) -> list[dict[str, float]]:

@@ -21,12 +21,13 @@ import pytest
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import BaseEnv
 from agentrl.errors import ConfigError
+from agentrl.events.kinds import GroupRequest
+from agentrl.events.log import EventLog
 from agentrl.policy import Sampling, ScoreRequest, Scores
 from agentrl.rollout.drafts.cache import DraftCache
 from agentrl.rollout.drafts.runner import DraftingRunner
 from agentrl.rollout.drafts.verify import AcceptanceRule
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.recorder import KeptGroup, KeptMember
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.segments import SegmentBudget
 from agentrl.trajectory import Finished, Truncated
@@ -257,21 +258,14 @@ async def test_what_a_record_says_has_ended_is_a_draft_too() -> None:
     stage = Stage("hi", "done")
     tree = await stage.tree(0)
     (leaf,) = tree.leaves
-    member = KeptMember(sample=0, seed=1, version=0, attempt=0, failures=0, leaf=leaf)
-    begins = KeptMember(sample=1, seed=1, version=0, attempt=0, failures=0)
-    kept = KeptGroup(
-        number=0,
-        size=2,
-        asked=2,
-        max_turns=None,
-        max_turn_tokens=None,
-        tree=tree,
-        step=0,
-        complete=False,
-        members=(member, begins),
-    )
+    log = EventLog()
+    group = log.open_group(0, GroupRequest(task=tree.task), size=2, step=0)
+    rollouts = [log.start_rollout(0, sample=sample, seed=1, version=0) for sample in range(2)]
+    for id, node in enumerate(tree.nodes):
+        group.tree.restore(id, node)
+    rollouts[0].finished(leaf)
     other = stage.player(DraftCache(1000), None, "verify", residual=False)
-    other.adopt([kept])
+    other.adopt([group])
     assert other.saved() == stage.play.saved() == (), "their step is not over"
     await stage.engine.load(None, 1)
     assert other.saved() == stage.play.saved()

@@ -140,7 +140,7 @@ async def test_a_stored_evaluation_is_the_one_that_is_not(tmp_path: Path) -> Non
     assert stored.to_json() | {"seconds": 0} == (await run(World())).to_json() | {"seconds": 0}
     with StoreReader(tmp_path / "store") as reader:
         assert len(reader.groups("complete")) == 12
-        assert sum(len(reader.group(n).trajectories) for n in reader.groups()) == 24
+        assert sum(len(reader.group(n).rollouts) for n in reader.groups()) == 24
 
 
 @pytest.mark.parametrize("after", [1, 9, 20])

@@ -38,7 +38,7 @@ from agentrl.rollout.scheduler.policy import (
 )
 from agentrl.rollout.scheduler.segments import SegmentBudget, SegmentUse, segment_verdict
 from agentrl.rollout.scheduler.staleness import age_histogram, trainable
-from agentrl.rollout.scheduler.topology import GroupState, IndependentRollouts
+from agentrl.rollout.scheduler.topology import GroupProgress, IndependentRollouts
 from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all, overdue
 from agentrl.trajectory import Failed, Finished
 from tests.support.rooted_topology import RootedTopology
@@ -207,8 +207,8 @@ def test_tokens_beyond_their_age_do_not_train_and_fresh_ones_of_the_same_run_do(
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def group(**changes: int) -> GroupState:
-    return GroupState(**({"number": 0, "target": 4, "started": 6} | changes))
+def group(**changes: int) -> GroupProgress:
+    return GroupProgress(**({"number": 0, "target": 4, "started": 6} | changes))
 
 
 def test_a_group_is_ready_with_its_target_or_when_nothing_is_left() -> None:

@@ -1,7 +1,6 @@
 """Spans of a run, through OpenTelemetry's own SDK and its exporter to memory.
 
-Seen caught: waiting that ends when learning does; what broke as no error; other hooks that hear
-nothing; spans that belong to no run.
+Seen caught: waiting that ends when learning does; what broke as no error; spans that belong to no run.
 """
 
 import time
@@ -12,12 +11,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from agentrl.events.kinds import GroupRequest
+from agentrl.events.log import EventLog
 from agentrl.metrics.spans import SpanExporter
-from agentrl.rollout.scheduler.topology import RolloutHooks, RolloutKey
 from agentrl.task import Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
-
-ATTEMPT = RolloutKey(group=4, sample=1)
+from agentrl.trajectory import Failed, Finished, Leaf, Node
 
 
 def collected() -> tuple[SpanExporter, InMemorySpanExporter]:
@@ -27,8 +25,13 @@ def collected() -> tuple[SpanExporter, InMemorySpanExporter]:
     return SpanExporter.open("sums", provider), exporter
 
 
-def played(outcome: Finished | Failed) -> tuple[Tree, Leaf]:
-    tree = Tree(Task(prompt="2 + 3", id="t"))
+def play(spans: SpanExporter, outcome: Finished | Failed) -> None:
+    """Let a run of one trajectory tell of its end."""
+    log = EventLog()
+    log.subscribe(spans)
+    request = GroupRequest(task=Task(prompt="2 + 3", id="t"))
+    tree = log.open_group(4, request, size=1, step=0).tree
+    rollout = log.start_rollout(4, sample=1, seed=0, version=0)
     prompt = tree.add(Node(parent=None, source="prompt", token_ids=(1, 2), turn=0))
     node = Node(
         parent=prompt,
@@ -39,7 +42,7 @@ def played(outcome: Finished | Failed) -> tuple[Tree, Leaf]:
         versions=(0,) * 3,
     )
     leaf = Leaf(node=tree.add(node), outcome=outcome, sample=1, seconds=2.5, tool_calls=3)
-    return tree, leaf
+    rollout.finished(leaf)
 
 
 def lasted_s(span: ReadableSpan) -> float:
@@ -74,15 +77,11 @@ def test_a_run_is_a_tree_of_spans() -> None:
     assert learn.end_time >= began_ns
 
 
-def test_a_trajectory_is_a_span_and_the_others_hear_of_it() -> None:
+def test_a_trajectory_is_a_span() -> None:
     spans, exporter = collected()
-    heard: list[Leaf] = []
-    hooks = spans.heard(RolloutHooks(on_finished=lambda attempt, tree, leaf: heard.append(leaf)))
-    tree, leaf = played(Finished(0.5))
-    hooks.on_finished(ATTEMPT, tree, leaf)
-    spans.heard(None).on_finished(ATTEMPT, *played(Failed("tool", "it is gone")))
+    play(spans, Finished(0.5))
+    play(spans, Failed("tool", "it is gone"))
     one, broke = exporter.get_finished_spans()
-    assert heard == [leaf]
     assert one.name == "agentrl.trajectory"
     assert lasted_s(one) == pytest.approx(2.5)
     assert one.attributes == {

@@ -2,9 +2,10 @@
 
 Mutants seen caught: torn end not cut, damage or a torn middle taken for a torn end, no catch-up of
 the ledger, a log shorter than its ledger accepted; groups not reopened or trained twice, position
-not checked; needed segments pruned; nodes under their tree's names; a fork that shares every turn,
-or is replayed with its own seed; parked turns taken for whole; a failed sync forgotten; a lock that
-is shared or kept; an interrupted write that goes on; a wait for the disk that can be cancelled.
+not checked; needed segments pruned; nodes under other ids than their tree's; a fork that shares
+every turn, or is replayed with its own seed; parked turns taken for whole; a failed sync forgotten;
+a lock that is shared or kept; an interrupted write that goes on; a wait for the disk that can be
+cancelled.
 """
 
 import asyncio
@@ -22,9 +23,10 @@ import pytest
 
 from agentrl.env import Action, Observation
 from agentrl.errors import ConfigError
-from agentrl.events.kinds import EnvExchange, GroupOpened
+from agentrl.events.history import ActionHistory, RecordedStep, fingerprint
+from agentrl.events.kinds import EnvExchange, GroupOpened, TurnExtended
+from agentrl.events.state import EventError
 from agentrl.message import Image, Message, ToolCall
-from agentrl.rollout.env_replay import ActionHistory, RecordedStep, fingerprint
 from agentrl.store.disk_sync import DiskSyncer
 from agentrl.store.errors import DamagedStore, StoreError
 from agentrl.store.index import StoreIndex
@@ -33,9 +35,9 @@ from agentrl.store.page_checks import PageChecks
 from agentrl.store.reader import StoreReader
 from agentrl.store.segment import HEAD_BYTES, segments
 from agentrl.store.settings import StoreSettings
-from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
-from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
+from agentrl.trajectory import VACANT, Failed, Finished, Leaf, Node, Tree
+from tests.support.scripted_store import ScriptedStore, complete_groups, open_groups
 
 TASK = Task(prompt="What is 6 * 7?", answer="42", id="t")
 QUESTION = Observation((Message("user", "What is 6 * 7?"),), tools=({"name": "multiply"},))
@@ -68,7 +70,7 @@ def answered(text: str, *, reward: float = 0.0, done: bool = False) -> EnvExchan
 class Play:
     """One group, played by hand: a prompt, then turns of three tokens and an answer of one."""
 
-    def __init__(self, store: StoreWriter, *, order: int = 0, size: int = 2) -> None:
+    def __init__(self, store: ScriptedStore, *, order: int = 0, size: int = 2) -> None:
         self.store = store
         self.group = store.open_group(TASK, order=order, seed=2**63 + 1, size=size, step=0)
         self.tree = Tree(TASK)
@@ -107,8 +109,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[StoreWriter]:
-    with StoreWriter.open(folder) as store:
+def store(folder: Path) -> Iterator[ScriptedStore]:
+    with ScriptedStore.open(folder) as store:
         yield store
 
 
@@ -120,26 +122,27 @@ def comes_true(what: Callable[[], bool]) -> bool:
     return what()
 
 
-def crash(store: StoreWriter) -> Path:
+def crash(store: ScriptedStore) -> Path:
     """Close a store and return its folder; a killed one is tested in test_store_kill.py."""
     store.close()
     return store.folder
 
 
-def test_open_trajectories_come_back_after_their_last_turn(store: StoreWriter) -> None:
+def test_open_trajectories_come_back_after_their_last_turn(store: ScriptedStore) -> None:
     play = Play(store)
     first, second = play.begin(0), play.begin(1)
     play.turn(second, 3, 4, version=1)
     play.turn(first, 6, 7)
     play.tree.add(sampled(play.at[first], 8, 8))  # never completed, so never recorded
-    with StoreWriter.open(crash(store), resume=True) as again:
+    with ScriptedStore.open(crash(store), resume=True) as again:
         state = again.restore(step=1)
-    (group,) = state.open
-    assert (group.task, group.order, group.seed, group.size) == (TASK, 0, 2**63 + 1, 2)
-    assert state.turns == 2
+    (group,) = open_groups(state)
+    opened = group.opened
+    assert (group.task, opened.order, opened.seed, group.size) == (TASK, 0, 2**63 + 1, 2)
     assert state.task_position == 1
-    assert [len(t.exchanges) for t in group.open] == [2, 2]
-    one, other = group.open
+    assert [len(t.exchanges) for t in group.open_rollouts] == [2, 2]
+    assert [t.turns for t in group.open_rollouts] == [1, 1]
+    one, other = group.open_rollouts
     assert group.tree.tokens(one.at or 0) == (1, 2, 6, 7, 9)
     assert group.tree.tokens(other.at or 0) == (1, 2, 3, 4, 9)
     path = group.tree.path(other.at or 0)
@@ -149,37 +152,42 @@ def test_open_trajectories_come_back_after_their_last_turn(store: StoreWriter) -
     assert not other.mid_turn
 
 
-def test_turns_that_overlap_keep_their_own_parents(store: StoreWriter) -> None:
-    """Nodes are recorded in another order than they were added, and so under other names."""
+def test_turns_that_overlap_keep_their_own_parents(store: ScriptedStore) -> None:
+    """Nodes are told of in another order than they were added, and keep the ids they had."""
     play = Play(store)
     first, second = play.begin(0), play.begin(1)
     early = play.tree.add(sampled(play.at[first], 3))
     play.turn(second, 4, 4)
-    play.tree.add(sampled(play.at[second], 8))  # of a turn that never ends
+    never = play.tree.add(sampled(play.at[second], 8))  # of a turn that never ends
     play.at[first] = play.tree.add(tool(early, 7))
     store.turn(first, play.tree, play.at[first], answered("late"))
     play.turn(first, 5)
-    with StoreWriter.open(crash(store), resume=True) as again:
-        (group,) = again.restore().open
-    one, other = group.open
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        (group,) = open_groups(again.restore())
+    one, other = group.open_rollouts
+    assert (one.at, other.at) == (play.at[first], play.at[second])
     assert group.tree.tokens(one.at or 0) == (1, 2, 3, 7, 5, 9)
     assert group.tree.tokens(other.at or 0) == (1, 2, 4, 4, 9)
-    assert len(group.tree.nodes) == 7
+    assert group.tree.nodes == tuple(
+        VACANT if id == never else node for id, node in enumerate(play.tree.nodes)
+    )
+    assert group.told == {*range(8)} - {never}
 
 
-def test_a_world_comes_back_by_its_history(store: StoreWriter) -> None:
+def test_a_world_comes_back_by_its_history(store: ScriptedStore) -> None:
     play = Play(store)
     trajectory = play.begin(1)
     play.turn(trajectory, 3)
-    with StoreWriter.open(crash(store), resume=True) as again:
-        (found,) = again.restore().open[0].open
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        (group,) = open_groups(again.restore())
+    (found,) = group.open_rollouts
     recorded = RecordedStep(action=ACT, answer=answered("(3,)").fingerprint)
-    assert found.history == ActionHistory(
+    assert found.history(TASK) == ActionHistory(
         task=TASK, sample=1, seed=1, opening=fingerprint(QUESTION), steps=(recorded,)
     )
 
 
-def test_a_fork_shares_its_parents_turns_and_world(store: StoreWriter) -> None:
+def test_a_fork_shares_its_parents_turns_and_world(store: ScriptedStore) -> None:
     """Nodes, exchanges and history, also of a fork of a fork, and after the parent went on."""
     play = Play(store, size=3)
     root = play.begin(0)
@@ -194,10 +202,10 @@ def test_a_fork_shares_its_parents_turns_and_world(store: StoreWriter) -> None:
         child, play.tree, play.at[child], sample=2, seed=8, strategy="copy", why={}
     )
     play.end(root)
-    with StoreWriter.open(crash(store), resume=True) as again:
-        (group,) = again.restore().open
-        _, one, other = group.trajectories
-        assert [t.id for t in group.open] == [child, grandchild]
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        (group,) = open_groups(again.restore())
+        _, one, other = group.rollouts.values()
+        assert [t.id for t in group.open_rollouts] == [child, grandchild]
         assert one.fork is not None
         assert (one.fork.parent, one.fork.why, one.fork.strategy) == (root, why, "native")
         assert (
@@ -206,43 +214,46 @@ def test_a_fork_shares_its_parents_turns_and_world(store: StoreWriter) -> None:
         assert [len(t.exchanges) for t in (one, other)] == [3, 3]
         assert (one.own_turns, other.own_turns) == (1, 0)
         # The world was reset once, for the root: with its seed and as its sample.
-        assert one.history is not None
-        assert (one.history.seed, one.history.sample, len(one.history.steps)) == (0, 0, 2)
-        assert one.history == other.history
+        history = one.history(TASK)
+        assert history is not None
+        assert (history.seed, history.sample, len(history.steps)) == (0, 0, 2)
+        assert history == other.history(TASK)
         assert not other.mid_turn
-        # It grows on from there, under the names of the restored tree.
+        # It grows on from there, in the restored tree.
         node = group.tree.add(sampled(other.at or 0, 5, 5))
         again.turn(other.id, group.tree, node, answered("more"))
         again.close()
     with StoreReader(store.folder) as reader:
         back = reader.group(group.id)
         assert back.tree.nodes == group.tree.nodes
-        assert back.trajectories[2].own_turns == 1
+        assert back.rollouts[grandchild].own_turns == 1
 
 
-def test_a_fork_inside_a_turn_is_in_the_middle_of_one(store: StoreWriter) -> None:
+def test_a_fork_inside_a_turn_is_in_the_middle_of_one(store: ScriptedStore) -> None:
     play = Play(store)
     root = play.begin(0)
     inside = play.tree.add(sampled(play.at[root], 3))
     rest = play.tree.add(sampled(inside, 4))
     store.turn(root, play.tree, play.tree.add(tool(rest, 9)), answered("x"))
-    store.fork(root, play.tree, inside, sample=1, seed=1, strategy="replay")
-    with StoreWriter.open(crash(store), resume=True) as again:
-        child = again.restore().open[0].trajectories[1]
-    assert (child.mid_turn, child.turns, child.at) == (True, 0, 1)
-    assert child.history is not None
-    assert child.history.steps == ()
+    branch = store.fork(root, play.tree, inside, sample=1, seed=1, strategy="replay")
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        (group,) = open_groups(again.restore())
+    child = group.rollouts[branch]
+    assert (child.mid_turn, child.turns, child.at) == (True, 0, inside)
+    history = child.history(TASK)
+    assert history is not None
+    assert history.steps == ()
 
 
-def test_a_parked_turn_goes_on_from_its_last_token(store: StoreWriter) -> None:
+def test_a_parked_turn_goes_on_from_its_last_token(store: ScriptedStore) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     play.turn(trajectory, 3)
     part = play.tree.add(sampled(play.at[trajectory], 4, 5))
     store.part(trajectory, play.tree, part)
-    with StoreWriter.open(crash(store), resume=True) as again:
-        (group,) = again.restore().open
-        (found,) = group.open
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        (group,) = open_groups(again.restore())
+        (found,) = group.open_rollouts
         assert found.mid_turn
         assert group.tree.tokens(found.at or 0)[-2:] == (4, 5)
         assert found.turns == 1
@@ -250,74 +261,75 @@ def test_a_parked_turn_goes_on_from_its_last_token(store: StoreWriter) -> None:
         again.turn(found.id, group.tree, rest, answered("done"))
         again.close()
     with StoreReader(store.folder) as reader:
-        (whole,) = reader.group(0).trajectories
+        (whole,) = reader.group(0).rollouts.values()
     assert (whole.mid_turn, whole.turns) == (False, 2)
 
 
-def test_an_ended_trajectory_comes_back_with_its_leaf(store: StoreWriter) -> None:
+def test_an_ended_trajectory_comes_back_with_its_leaf(store: ScriptedStore) -> None:
     play = Play(store)
     leaf = play.end(play.begin(0))
     failed = play.begin(1)
     broken = Leaf(node=None, outcome=Failed("env", "\ud800 broke"), sample=1)
     store.finished(failed, play.tree, broken)
     store.group_complete(play.group)
-    with StoreWriter.open(crash(store), resume=True) as again:
+    with ScriptedStore.open(crash(store), resume=True) as again:
         state = again.restore()
-    (group,) = state.complete
-    assert group.tree.leaves == (leaf, broken)
-    play.tree.end(leaf)
-    play.tree.end(broken)
+    (group,) = complete_groups(state)
+    assert [one.leaf for one in group.rollouts.values()] == [leaf, broken]
+    for tree in (group.tree, play.tree):
+        tree.end(leaf)
+        tree.end(broken)
     assert group.tree.trajectories() == play.tree.trajectories()
-    assert state.open == ()
+    assert open_groups(state) == []
 
 
-def test_a_rerun_is_counted_and_takes_its_place(store: StoreWriter) -> None:
+def test_a_rerun_is_counted_and_takes_its_place(store: ScriptedStore) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     play.turn(trajectory, 3)
     play.turn(trajectory, 4)
-    with StoreWriter.open(crash(store), resume=True) as again:
+    with ScriptedStore.open(crash(store), resume=True) as again:
         again.restore()
         again.abandon(trajectory, "rerun")
         anew = again.begin(0, sample=0, seed=0, attempt=1)
         again.close()
     with StoreReader(store.folder) as reader:
-        old, new = reader.group(0).trajectories
-        assert (old.state, old.turns, new.id, new.attempt) == ("abandoned", 2, anew, 1)
+        old, new = reader.group(0).rollouts.values()
+        assert (old.status, old.turns) == ("abandoned", 2)
+        assert (new.id, new.started.attempt) == (anew, 1)
         assert reader.counts()["trajectories/abandoned"] == 1
 
 
-def test_a_checkpoint_decides_what_is_trained(store: StoreWriter) -> None:
+def test_a_checkpoint_decides_what_is_trained(store: ScriptedStore) -> None:
     """Three groups: in the checkpoint, trained after it, and waiting."""
     one, two, three = (Play(store, order=n).complete(version=n) for n in range(3))
     store.trained([one], step=1)
     position = store.checkpoint(1)
     store.trained([two], step=2)
-    with StoreWriter.open(crash(store), resume=True) as again:
+    with ScriptedStore.open(crash(store), resume=True) as again:
         state = again.restore(position=position, step=1)
-        assert [group.id for group in state.complete] == [two, three]
-        assert state.reopened == (two,)
-        assert state.ahead == (three,)
-        with pytest.raises(StoreError, match="group 0 is trained, but must be complete"):
+        assert [group.id for group in complete_groups(state)] == [two, three]
+        assert [group.id for group in state.groups.values() if group.waits_for > 1] == [three]
+        with pytest.raises(EventError, match=r"group 0 is not open: .* was trained or dropped"):
             again.trained([one], step=2)
         again.trained([two, three], step=2)
-        with pytest.raises(StoreError, match="trained or dropped once"):
+        with pytest.raises(EventError, match=r"group 1 is not open: .* was trained or dropped"):
             again.trained([two], step=3)
         later = again.checkpoint(2)
         again.close()
-    with StoreWriter.open(store.folder, resume=True) as again:
-        assert again.restore(position=later, step=2).complete == ()
+    with ScriptedStore.open(store.folder, resume=True) as again:
+        assert again.restore(position=later, step=2).groups == {}
 
 
-def test_without_a_checkpoint_everything_is_trained_anew(store: StoreWriter) -> None:
+def test_without_a_checkpoint_everything_is_trained_anew(store: ScriptedStore) -> None:
     store.trained([Play(store).complete()], step=1)
-    with StoreWriter.open(crash(store), resume=True) as again:
+    with ScriptedStore.open(crash(store), resume=True) as again:
         state = again.restore()
-    assert [group.id for group in state.complete] == [0] == list(state.reopened)
+    assert [group.id for group in complete_groups(state)] == [0]
 
 
 def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(
-    store: StoreWriter,
+    store: ScriptedStore,
 ) -> None:
     """Resumed from the older one first, then from the newer one: each has its own weights."""
     one, two = (Play(store, order=n).complete() for n in range(2))
@@ -327,81 +339,86 @@ def test_a_checkpoint_that_had_been_taken_away_comes_back_with_its_groups(
     newer = store.checkpoint(2)
     crash(store)
     for position, step, waiting in [(older, 1, [two]), (newer, 2, []), (0, 0, [one, two])]:
-        with StoreWriter.open(store.folder, resume=True) as again:
+        with ScriptedStore.open(store.folder, resume=True) as again:
             state = again.restore(position=position, step=step)
-            assert [group.id for group in state.complete] == waiting
+            assert [group.id for group in complete_groups(state)] == waiting
             if not waiting:
-                with pytest.raises(StoreError, match="group 1 is trained"):
+                with pytest.raises(EventError, match="group 1 is not open"):
                     again.trained([two], step=3)
 
 
-def test_a_checkpoint_beyond_the_log_is_refused(store: StoreWriter) -> None:
+def test_a_checkpoint_beyond_the_log_is_refused(store: ScriptedStore) -> None:
     with (
-        StoreWriter.open(crash(store), resume=True) as again,
+        ScriptedStore.open(crash(store), resume=True) as again,
         pytest.raises(StoreError, match=r"position 9, .*ends at 0: .*Remove that checkpoint"),
     ):
         again.restore(position=9, step=3)
 
 
-def test_a_dropped_group_stays_dropped(store: StoreWriter) -> None:
+def test_a_dropped_group_stays_dropped(store: ScriptedStore) -> None:
     play = Play(store)
     play.begin(0)
     store.drop(play.group, "zero variance")
     done = Play(store, order=1).complete()
     store.drop(done, "stale")
-    with pytest.raises(StoreError, match="is dropped"):
+    with pytest.raises(EventError, match=r"group 1 is not open: .* was trained or dropped"):
         store.drop(done, "again")
-    with StoreWriter.open(crash(store), resume=True) as again:
+    with ScriptedStore.open(crash(store), resume=True) as again:
         state = again.restore()
-    assert (state.open, state.complete, state.task_position) == ((), (), 2)
+    assert (state.groups, state.task_position) == ({}, 2)
 
 
-Wrong = Callable[[StoreWriter, Play, int], object]
+Wrong = Callable[[ScriptedStore, Play, int], object]
 
 WRONG: dict[str, Wrong] = {
     r"trajectories \[0\] of group 0 are open": lambda s, p, t: s.group_complete(p.group),
-    "group 0 is open, but must be complete": lambda s, p, t: s.trained([p.group], step=1),
-    "group 4 is unknown, but must": lambda s, p, t: s.trained([4], step=1),
+    "group 0 is open, but only a complete group trains": lambda s, p, t: s.trained(
+        [p.group], step=1
+    ),
+    "group 4 is not open: it was never opened": lambda s, p, t: s.trained([4], step=1),
     "contain a duplicate": lambda s, p, t: s.trained([1, 1], step=1),
-    "group 4 is unknown, but only": lambda s, p, t: s.begin(4, sample=0, seed=0),
-    "trajectory 7 belongs to no open group": lambda s, p, t: s.part(7, p.tree, 0),
+    "group 5 is not open: it was never opened": lambda s, p, t: s.begin(5, sample=0, seed=0),
+    "trajectory 7 is not of its group": lambda s, p, t: s.log.emit(
+        TurnExtended(trajectory=7, group=p.group, at=0)
+    ),
     "trajectory 0 is ended, but only an open trajectory can continue": lambda s, p, t: [
         p.end(t),
         p.end(t),
     ],
-    "fork a trajectory at a recorded node": lambda s, p, t: s.fork(
+    "fork a trajectory where it has been": lambda s, p, t: s.fork(
         s.begin(0, sample=1, seed=1), p.tree, 0, sample=2, seed=2, strategy="copy"
     ),
-    "token id or version of a TurnCompleted is out of range": lambda s, p, t: s.part(
+    "token id or version of a TurnExtended is out of range": lambda s, p, t: s.part(
         t, p.tree, p.tree.add(tool(p.at[t], -1))
     ),
 }
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_what_contradicts_the_record_is_refused(store: StoreWriter, message: str) -> None:
+def test_what_contradicts_the_record_is_refused(store: ScriptedStore, message: str) -> None:
     play = Play(store)
     trajectory = play.begin(0)
-    with pytest.raises((StoreError, ValueError), match=message):
+    with pytest.raises((EventError, ValueError), match=message):
         WRONG[message](store, play, trajectory)
     play = Play(store, order=1)
     play.turn(play.begin(0), 3)  # and nothing is broken by it
-    with StoreWriter.open(crash(store), resume=True) as again:
-        assert again.restore().open[1].open[0].turns == 1
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        _, group = open_groups(again.restore())
+    assert [t.turns for t in group.open_rollouts] == [1]
 
 
-def test_a_second_writer_is_refused_and_a_reader_is_not(store: StoreWriter) -> None:
+def test_a_second_writer_is_refused_and_a_reader_is_not(store: ScriptedStore) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     with pytest.raises(
         ConfigError, match=f"is being written by process {os.getpid()}.*StoreReader"
     ):
-        StoreWriter.open(store.folder, resume=True)
+        ScriptedStore.open(store.folder, resume=True)
     with StoreReader(store.folder) as reader:
         assert reader.groups("open") == [0] == reader.groups()
         for turn in range(3):
             play.turn(trajectory, turn)
-            assert reader.group(0).open[0].turns == turn + 1
+            assert [t.turns for t in reader.group(0).open_rollouts] == [turn + 1]
         seen = list(reader.events())
         assert [sequence for sequence, _ in seen] == list(range(store.position))
         assert isinstance(seen[0][1], GroupOpened)
@@ -414,27 +431,27 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(store: StoreWriter) -> N
         StoreReader(store.folder / "elsewhere")
 
 
-def test_a_new_run_does_not_write_over_an_old_one(store: StoreWriter) -> None:
+def test_a_new_run_does_not_write_over_an_old_one(store: ScriptedStore) -> None:
     Play(store)
     with pytest.raises(ConfigError, match="holds the record of a run"):
-        StoreWriter.open(crash(store))
-    with StoreWriter.open(store.folder, resume=True) as again:
+        ScriptedStore.open(crash(store))
+    with ScriptedStore.open(store.folder, resume=True) as again:
         with pytest.raises(StoreError, match="call restore before"):
             Play(again)
         again.restore()
         Play(again)
 
 
-def test_a_failed_opening_lets_go_of_the_lock(store: StoreWriter) -> None:
+def test_a_failed_opening_lets_go_of_the_lock(store: ScriptedStore) -> None:
     Play(store)
     file = crash(store) / "segments" / "00000000.segment"
     file.unlink()
     for _ in range(2):
         with pytest.raises(DamagedStore, match="lacks segment 00000000"):
-            StoreWriter.open(store.folder, resume=True)
+            ScriptedStore.open(store.folder, resume=True)
 
 
-def test_the_ledger_is_made_again_from_the_log(store: StoreWriter) -> None:
+def test_the_ledger_is_made_again_from_the_log(store: ScriptedStore) -> None:
     play = Play(store)
     play.turn(play.begin(0), 3)
     done = Play(store, order=1).complete()
@@ -443,13 +460,13 @@ def test_the_ledger_is_made_again_from_the_log(store: StoreWriter) -> None:
     counts = store.counts()
     for part in crash(store).glob("ledger.sqlite*"):
         part.unlink()
-    with StoreWriter.open(store.folder, resume=True) as again:
+    with ScriptedStore.open(store.folder, resume=True) as again:
         assert again.counts() == counts
         state = again.restore(position=position, step=1)
-    assert ([g.id for g in state.open], state.complete) == ([play.group], ())
+    assert [*state.groups] == [play.group] == [group.id for group in open_groups(state)]
 
 
-def test_a_damaged_ledger_is_not_read_and_made_again(store: StoreWriter) -> None:
+def test_a_damaged_ledger_is_not_read_and_made_again(store: ScriptedStore) -> None:
     Play(store).complete()
     file = crash(store) / "ledger.sqlite"
     data = bytearray(file.read_bytes())
@@ -458,8 +475,8 @@ def test_a_damaged_ledger_is_not_read_and_made_again(store: StoreWriter) -> None
     file.write_bytes(data)
     with pytest.raises(DamagedStore, match=r"ledger.sqlite is damaged: page \d+ .*rebuilt from"):
         StoreReader(store.folder)
-    with StoreWriter.open(store.folder, resume=True) as again:
-        assert len(again.restore().complete) == 1
+    with ScriptedStore.open(store.folder, resume=True) as again:
+        assert len(complete_groups(again.restore())) == 1
     with StoreReader(store.folder) as reader:
         assert reader.groups("complete") == [0]
 
@@ -467,7 +484,7 @@ def test_a_damaged_ledger_is_not_read_and_made_again(store: StoreWriter) -> None
 @pytest.fixture
 def ended(folder: Path) -> Path:
     """Return the folder of a store of three complete groups, in several segments."""
-    with StoreWriter.open(folder, StoreSettings(segment_bytes=3000)) as store:
+    with ScriptedStore.open(folder, StoreSettings(segment_bytes=3000)) as store:
         for order in range(3):
             Play(store, order=order).complete()
     assert len(segments(folder / "segments")) > 1
@@ -481,28 +498,28 @@ def test_damage_in_a_group_that_is_needed_is_refused_and_can_be_cut(ended: Path)
     data[100] ^= 4
     file.write_bytes(data)
     with (
-        StoreWriter.open(ended, resume=True) as again,
+        ScriptedStore.open(ended, resume=True) as again,
         pytest.raises(DamagedStore, match=rf"{file} is damaged at byte .*--resume --cut-damaged"),
     ):
         again.restore()
-    with StoreWriter.open(ended, resume=True, damaged="cut") as cut:
+    with ScriptedStore.open(ended, resume=True, damaged="cut") as cut:
         assert cut.position > 0
         state = cut.restore()
-        assert state.torn_bytes > 0
+        assert cut.torn_bytes > 0
         with pytest.raises(StoreError, match="Remove that checkpoint"):
             cut.restore(position=1000, step=5)
-        known = len(state.complete)
+        known = len(complete_groups(state))
         Play(cut, order=7).complete()
     aside = [f for f in (ended / "segments").iterdir() if f.name.endswith(".damaged")]
     assert any(f.read_bytes().startswith(data) for f in aside)
-    with StoreWriter.open(ended, resume=True) as again:
-        assert len(again.restore().complete) == known + 1
+    with ScriptedStore.open(ended, resume=True) as again:
+        assert len(complete_groups(again.restore())) == known + 1
 
 
 def test_cutting_an_undamaged_store_loses_nothing(ended: Path) -> None:
-    with StoreWriter.open(ended, resume=True, damaged="cut") as again:
+    with ScriptedStore.open(ended, resume=True, damaged="cut") as again:
         state = again.restore()
-    assert (len(state.complete), state.torn_bytes) == (3, 0)
+    assert (len(complete_groups(state)), again.torn_bytes) == (3, 0)
 
 
 def test_a_log_that_ends_before_its_ledger_is_refused(ended: Path) -> None:
@@ -510,9 +527,9 @@ def test_a_log_that_ends_before_its_ledger_is_refused(ended: Path) -> None:
     file = max(segments(ended / "segments").values())
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(DamagedStore, match="the machine stopped before the record was on disk"):
-        StoreWriter.open(ended, resume=True)
-    with StoreWriter.open(ended, resume=True, damaged="cut") as again:
-        assert len(again.restore().complete) == 2
+        ScriptedStore.open(ended, resume=True)
+    with ScriptedStore.open(ended, resume=True, damaged="cut") as again:
+        assert len(complete_groups(again.restore())) == 2
 
 
 def test_a_torn_record_before_the_end_is_damage(ended: Path) -> None:
@@ -521,7 +538,7 @@ def test_a_torn_record_before_the_end_is_damage(ended: Path) -> None:
     for part in ended.glob("ledger.sqlite*"):
         part.unlink()
     with pytest.raises(DamagedStore, match=rf"{file} is damaged"):
-        StoreWriter.open(ended, resume=True)
+        ScriptedStore.open(ended, resume=True)
 
 
 @pytest.mark.parametrize("at", [-3, -60])
@@ -534,17 +551,17 @@ def test_a_changed_last_record_is_damage_and_not_torn(ended: Path, at: int) -> N
     for part in ended.glob("ledger.sqlite*"):
         part.unlink()
     with pytest.raises(DamagedStore, match=rf"{file} is damaged"):
-        StoreWriter.open(ended, resume=True)
+        ScriptedStore.open(ended, resume=True)
     assert file.read_bytes() == data
 
 
 def test_a_missing_segment_is_refused(ended: Path) -> None:
     min(segments(ended / "segments").values()).unlink()
     with pytest.raises(DamagedStore, match="lacks segment 00000000, which was not pruned"):
-        StoreWriter.open(ended, resume=True)
+        ScriptedStore.open(ended, resume=True)
 
 
-def test_images_come_back_and_a_changed_one_is_refused(store: StoreWriter) -> None:
+def test_images_come_back_and_a_changed_one_is_refused(store: ScriptedStore) -> None:
     picture = Image(b"\x89PNG" * 1000)
     play = Play(store)
     trajectory = store.begin(play.group, sample=0, seed=0)
@@ -553,32 +570,34 @@ def test_images_come_back_and_a_changed_one_is_refused(store: StoreWriter) -> No
     store.turn(trajectory, play.tree, play.tree.add(prompt), EnvExchange.resetting(seen))
     files = [f for f in (crash(store) / "objects").rglob("*") if f.is_file()]
     assert {f.name for f in files} >= {picture.digest}
-    with StoreWriter.open(store.folder, resume=True) as again:
-        (group,) = again.restore().open
+    with ScriptedStore.open(store.folder, resume=True) as again:
+        (group,) = open_groups(again.restore())
     assert group.tree.nodes == (prompt,)
-    assert group.open[0].exchanges[0].observation == seen
+    with StoreReader(store.folder) as reader:
+        (found,) = reader.group(group.id).open_rollouts
+    assert found.exchanges[0].observation == seen
     (store.folder / "objects" / picture.digest[:2] / picture.digest).write_bytes(b"x")
     with (
-        StoreWriter.open(store.folder, resume=True) as again,
+        ScriptedStore.open(store.folder, resume=True) as again,
         pytest.raises(DamagedStore, match=picture.digest),
     ):
         again.restore()
 
 
-def test_a_long_trajectory_comes_back(store: StoreWriter) -> None:
+def test_a_long_trajectory_comes_back(store: ScriptedStore) -> None:
     play = Play(store)
     trajectory = play.begin(0)
     for turn in range(200):
         play.turn(trajectory, *range(turn, turn + 2000))
-    with StoreWriter.open(crash(store), resume=True) as again:
-        (group,) = again.restore().open
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        (group,) = open_groups(again.restore())
     assert group.tree.nodes == play.tree.nodes
-    assert group.open[0].turns == 200
+    assert [t.turns for t in group.open_rollouts] == [200]
 
 
 def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
     settings = StoreSettings(segment_bytes=2000, keep="untrained")
-    with StoreWriter.open(folder, settings) as store:
+    with ScriptedStore.open(folder, settings) as store:
         untrained = Play(store, order=9).complete()
         groups = [Play(store, order=n).complete() for n in range(4)]
         waiting = Play(store, order=4)
@@ -591,12 +610,12 @@ def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
         gone = store.prune(position=old)
         assert gone > 0
         assert len(segments(folder / "segments")) == count - gone
-    with StoreWriter.open(folder, settings, resume=True) as again:
+    with ScriptedStore.open(folder, settings, resume=True) as again:
         with pytest.raises(StoreError, match="were pruned; resume from a newer checkpoint"):
             again.restore(position=0, step=0)
         state = again.restore(position=old, step=1)
-        assert [g.id for g in state.complete] == [untrained, *groups[2:]]
-        assert [g.id for g in state.open] == [waiting.group]
+        assert [g.id for g in complete_groups(state)] == [untrained, *groups[2:]]
+        assert [g.id for g in open_groups(state)] == [waiting.group]
         again.close()
     with StoreReader(folder) as reader:
         assert 0 < len(list(reader.events())) < again.position
@@ -614,19 +633,19 @@ def test_pruned_groups_are_gone_and_the_rest_is_not(folder: Path) -> None:
 def again_counts(
     folder: Path, settings: StoreSettings, *, damaged: Damaged = "refuse"
 ) -> dict[str, int]:
-    with StoreWriter.open(folder, settings, resume=True, damaged=damaged) as store:
+    with ScriptedStore.open(folder, settings, resume=True, damaged=damaged) as store:
         return store.counts()
 
 
 def test_everything_is_kept_unless_told(ended: Path) -> None:
-    with StoreWriter.open(ended, resume=True) as store:
+    with ScriptedStore.open(ended, resume=True) as store:
         store.restore()
         store.trained([0, 1, 2], step=1)
         assert store.prune(position=store.checkpoint(1)) == 0
 
 
 def test_a_write_that_was_interrupted_halfway_ends_the_writing(
-    store: StoreWriter, monkeypatch: pytest.MonkeyPatch
+    store: ScriptedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = Play(store)
 
@@ -639,8 +658,9 @@ def test_a_write_that_was_interrupted_halfway_ends_the_writing(
             play.begin(0)
     with pytest.raises(StoreError, match="was interrupted during a write"):
         play.begin(0)
-    with StoreWriter.open(crash(store), resume=True) as again:
-        assert len(again.restore().open[0].trajectories) == 1
+    with ScriptedStore.open(crash(store), resume=True) as again:
+        (group,) = open_groups(again.restore())
+    assert len(group.rollouts) == 1
 
 
 async def test_power_waits_for_the_disk_and_shares_a_sync(
@@ -656,7 +676,7 @@ async def test_power_waits_for_the_disk_and_shares_a_sync(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    with StoreWriter.open(folder, StoreSettings(durable="power")) as store:
+    with ScriptedStore.open(folder, StoreSettings(durable="power")) as store:
         play = Play(store)
         trajectory = play.begin(0)
         for turn in range(50):
@@ -681,7 +701,7 @@ async def test_who_stops_waiting_for_the_disk_takes_nobody_along(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", slowly)
-    with StoreWriter.open(folder, StoreSettings(durable="power")) as store:
+    with ScriptedStore.open(folder, StoreSettings(durable="power")) as store:
         Play(store).begin(0)
         gone, stays = [asyncio.create_task(store.settled()) for _ in range(2)]
         assert await asyncio.to_thread(began.wait, 60.0)
@@ -700,7 +720,7 @@ async def test_others_do_not_wait_for_the_disk(
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     settings = StoreSettings(durable="process" if durable == "process" else "interval")
-    with StoreWriter.open(folder, settings) as store:
+    with ScriptedStore.open(folder, settings) as store:
         Play(store).begin(0)
         await store.settled()
         if durable == "process":
@@ -719,7 +739,7 @@ def test_a_failed_sync_stops_the_run(folder: Path, monkeypatch: pytest.MonkeyPat
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    store = StoreWriter.open(folder)
+    store = ScriptedStore.open(folder)
     Play(store)
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(
@@ -731,8 +751,8 @@ def test_a_failed_sync_stops_the_run(folder: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(StoreError, match="could not be synced"):
         store.close()
     monkeypatch.undo()
-    with StoreWriter.open(folder, resume=True) as again:
-        assert len(again.restore().open) == 1
+    with ScriptedStore.open(folder, resume=True) as again:
+        assert len(open_groups(again.restore())) == 1
 
 
 def test_a_syncer_bounds_what_a_power_failure_takes(
@@ -748,22 +768,23 @@ def test_a_syncer_bounds_what_a_power_failure_takes(
     syncer.close()
 
 
-def test_a_store_of_another_format_is_refused_by_name(ended: Path) -> None:
-    """Format 1 lacks what a resume needs: nothing is guessed. The ledger is made again."""
+@pytest.mark.parametrize("form", [1, 3])
+def test_a_store_of_another_format_is_refused_by_name(ended: Path, form: int) -> None:
+    """Older formats lack what a resume needs: nothing is guessed. The ledger is made again."""
     file = ended / "ledger.sqlite"
     with closing(sqlite3.connect(file)) as base:
-        base.execute("PRAGMA user_version = 1")
+        base.execute(f"PRAGMA user_version = {form}")
     PageChecks.of_file(file).write(file)
-    StoreWriter.open(ended, resume=True).close()
+    ScriptedStore.open(ended, resume=True).close()
     with closing(sqlite3.connect(file)) as base:
-        assert base.execute("PRAGMA user_version").fetchone() == (3,)
-    said = "has format 1, but this version reads 3; use the version of agentrl that wrote it"
+        assert base.execute("PRAGMA user_version").fetchone() == (4,)
+    said = f"has format {form}, but this version reads 4; use the version of agentrl that wrote it"
     for part in ended.glob("ledger.sqlite*"):
         part.unlink()
     log = segments(ended / "segments")[0]
     data = bytearray(log.read_bytes())
-    data[16:20] = struct.pack("<I", 1)
+    data[16:20] = struct.pack("<I", form)
     data[HEAD_BYTES - 4 : HEAD_BYTES] = struct.pack("<I", zlib.crc32(data[: HEAD_BYTES - 4]))
     log.write_bytes(data)
     with pytest.raises(StoreError, match=f"segment {said}"):
-        StoreWriter.open(ended, resume=True)
+        ScriptedStore.open(ended, resume=True)

@@ -20,7 +20,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentrl.env import Action, Observation, Step
-from agentrl.events.kinds import GroupOpened, RolloutAbandoned, TurnCompleted
+from agentrl.events.kinds import (
+    TOO_OLD,
+    EnvExchange,
+    GroupDropped,
+    GroupOpened,
+    GroupRequest,
+    GroupResized,
+    GroupsTrained,
+    RolloutAbandoned,
+    TurnCompleted,
+)
 from agentrl.message import Message
 from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost, TurnCost
 from agentrl.policy import Sampling
@@ -28,16 +38,14 @@ from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.policy import Mode, SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
-from agentrl.rollout.scheduler.topology import GroupRequest, IndependentRollouts, RolloutKey
+from agentrl.rollout.scheduler.topology import IndependentRollouts
 from agentrl.simulate.clock import run_virtual
 from agentrl.simulate.engine import EngineSpeed, SimulatedEngine
 from agentrl.simulate.study import LIMITS
 from agentrl.simulate.world import FillerChat, SimulatedEnv, TraceReplay
 from agentrl.store.reader import StoreReader
-from agentrl.store.recorder import TOO_OLD, StoreRecorder
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
-from agentrl.store.writer import StoreWriter
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.dying import Dying
@@ -108,11 +116,11 @@ class Process(Dying):
             sampling=Sampling(),
             seed=lambda number, task, sample: number * size + sample,
             version=self.version,
-            recorder=self.record.recorder,
+            events=self.record.events,
             topology=IndependentRollouts(redundancy=self.redundancy),
             first_group=self.record.next_group or 0,
         )
-        gate.adopt(self.record.groups, self.record.requeued)
+        gate.adopt(self.record.groups)
         return gate
 
 
@@ -135,12 +143,13 @@ def test_a_turn_goes_on_from_its_last_token(tmp_path: Path) -> None:
 
     async def second() -> list[Tree]:
         process = Process(tmp_path, [turns(3), turns(2, 9), turns(50)], policy)
-        assert [group.number for group in process.record.groups] == [0, 1]
+        assert [group.id for group in process.record.groups] == [0, 1]
         assert process.record.turns == 1
-        (_, kept) = process.record.groups
-        (member,) = kept.members
-        assert member.stand is not None
-        assert len(member.stand.begun) == 1
+        (_, group) = process.record.groups
+        (rollout,) = group.rollouts.values()
+        point = group.resume_point(rollout)
+        assert point is not None
+        assert len(point.begun) == 1
         with process.record:
             async with process.gate() as gate:
                 return [*await process.step(gate), *await process.step(gate)]
@@ -236,7 +245,7 @@ def test_a_group_that_cannot_go_on_begins_again_as_a_whole(tmp_path: Path) -> No
         process = Process(tmp_path, costs, ONE)
         assert process.record.turns == 1
         process.record.begin_again(process.record.groups[0])
-        assert [group.number for group in process.record.groups] == [1]
+        assert [group.id for group in process.record.groups] == [1]
         assert (process.record.reruns, process.record.turns) == (1, 0)
         with process.record:
             async with process.gate() as gate:
@@ -250,20 +259,17 @@ def test_a_group_that_cannot_go_on_begins_again_as_a_whole(tmp_path: Path) -> No
 
 def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
     task = Task(prompt="q")
-    store = StoreWriter.open(tmp_path / "store")
-    recorder = StoreRecorder(store, lambda: 1, 0)
-    recorder.opened(
-        0, GroupRequest(task=task, max_turns=5, max_turn_tokens=7), size=2, after=0, version=0
-    )
-    recorder.enlarged(0, 6)
-    recorder.opened(1, GroupRequest(task=task), size=2, after=0, version=0)
-    store.close()
+    with recorded(tmp_path) as record:
+        request = GroupRequest(task=task, max_turns=5, max_turn_tokens=7)
+        record.events.open_group(0, request, size=2, step=0)
+        record.events.emit(GroupResized(group=0, size=6))
+        record.events.open_group(1, GroupRequest(task=task), size=2, step=0)
     with RunStore.open(
         tmp_path / "store", StoreSettings(), seed=0, position=lambda: 1, resume=True
     ) as record:
         record.restore({}, step=0)
         kept = [
-            (group.size, group.asked, group.max_turns, group.max_turn_tokens)
+            (group.size, group.opened.size, group.request.max_turns, group.request.max_turn_tokens)
             for group in record.groups
         ]
         assert kept == [(6, 2, 5, 7), (2, 2, None, None)]
@@ -280,11 +286,13 @@ def test_an_order_and_what_a_group_grew_to_come_back(tmp_path: Path) -> None:
             for group in found
             if group and group.order
         ]
-        assert orders == [(2, 5, 7), (2, None, None)], (
+        assert orders == [(None, 5, 7), (None, None, None)], (
             "a second try of the task is as the first one was"
         )
-        again = record.begin_again(record.groups[0])
-        assert (again.size, again.asked, again.max_turns, again.max_turn_tokens) == (2, 2, 5, 7)
+        record.begin_again(record.groups[0])
+        again = record.groups[-1]
+        assert (again.id, again.size, again.opened.size) == (2, 2, 2)
+        assert (again.request.max_turns, again.request.max_turn_tokens) == (5, 7)
 
 
 def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None:
@@ -299,8 +307,7 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
         process = Process(tmp_path, [turns(3), turns(2, 50)], ONE)
         process.redundancy = 1
         kept = process.record.groups[0]
-        (member,) = [member for member in kept.members if member.leaf is not None]
-        assert member.leaf is not None
+        assert [one.leaf is not None for one in kept.rollouts.values()].count(True) == 1
         with process.record:
             async with process.gate() as gate:
                 (tree,) = await process.step(gate)
@@ -309,17 +316,16 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
     run(first())
     run(second())
     # What is ready is in no batch yet: as far as the records go its group is open.
-    store = StoreWriter.open(tmp_path / "other")
-    recorder = StoreRecorder(store, lambda: 5, 0)
-    for number, after in ((0, 1), (1, 0)):
-        recorder.opened(number, GroupRequest(task=Task(prompt="q")), size=1, after=after, version=0)
-        for sample in range(2):
-            attempt = RolloutKey(group=number, sample=sample)
-            recorder.begun(attempt, Tree(Task(prompt="q")), seed=0, version=0, stand=None)
-        recorder.completed(number)
-    store.close()
-    with StoreReader(tmp_path / "other") as reader:
-        assert [reader.group(number).order for number in (0, 1)] == [3, 4]
+    with recorded(tmp_path / "other") as record:
+        record.events.task_position = lambda: 5
+        for number, after in ((0, 1), (1, 0)):
+            request = GroupRequest(task=Task(prompt="q"))
+            record.events.open_group(number, request, size=1, step=0, after=after)
+            for sample in range(2):
+                record.events.start_rollout(number, sample=sample, seed=0, version=0)
+            record.events.complete_group(number)
+    with StoreReader(tmp_path / "other" / "store") as reader:
+        assert [reader.group(number).opened.order for number in (0, 1)] == [3, 4]
         assert reader.groups("complete") == [0, 1]
         gone = [event.reason for _, event in reader.events() if isinstance(event, RolloutAbandoned)]
         assert gone == ["surplus"] * 4
@@ -344,15 +350,14 @@ def test_a_restored_trajectory_is_as_old_as_it_was(tmp_path: Path) -> None:
 def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:
     """Opened at version 0, begun again at 2 for its age, killed: it is not too old at 3 again."""
     with recorded(tmp_path) as record:
-        tree = Tree(Task(prompt="q"))
-        attempt = RolloutKey(group=0, sample=0)
-        record.recorder.opened(0, GroupRequest(task=tree.task), size=1, after=0, version=0)
+        request = GroupRequest(task=Task(prompt="q"))
+        tree = record.events.open_group(0, request, size=1, step=0).tree
         for version in (0, 2):
-            begun = record.recorder.begun(attempt, tree, seed=0, version=version, stand=None)
+            begun = record.events.start_rollout(0, sample=0, seed=0, version=version)
             node = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
-            begun.reset(node, SEEN, env_seed=5, seconds=0.0)
+            begun.turn_completed(node, EnvExchange.resetting(SEEN, env_seed=5))
             if version == 0:
-                begun.given_up(TOO_OLD)
+                begun.abandoned(TOO_OLD)
     with recorded(tmp_path) as record:
         (group,) = record.groups
         ledger = RolloutQueue(replace(ONE, max_start_lag=1), version=2)
@@ -362,9 +367,10 @@ def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:
         member = ledger.start_next()
         assert member is not None
         assert (member.born, member.restarts) == (2, 1)
-        assert member.kept is not None
-        assert member.kept.stand is not None
-        assert member.kept.stand.history.seed == 5, "the world's seed is not the sampling noise's"
+        assert member.resumed is not None
+        history = member.resumed.history(group.task)
+        assert history is not None
+        assert history.seed == 5, "the world's seed is not the sampling noise's"
         assert not ledger.publish(3)
         assert ledger.publish(4) == [member]
 
@@ -372,22 +378,17 @@ def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:
 def test_a_complete_group_never_begins_again(tmp_path: Path) -> None:
     """Handed over and trained, but in no checkpoint: whatever its age, its record is closed."""
     with recorded(tmp_path) as record:
-        tree = Tree(Task(prompt="q"))
-        attempt = RolloutKey(group=0, sample=0)
-        record.recorder.opened(0, GroupRequest(task=tree.task), size=1, after=0, version=0)
-        begun = record.recorder.begun(attempt, tree, seed=0, version=0, stand=None)
-        begun.reset(
-            tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0)),
-            SEEN,
-            env_seed=0,
-            seconds=0.0,
-        )
+        request = GroupRequest(task=Task(prompt="q"))
+        tree = record.events.open_group(0, request, size=1, step=0).tree
+        begun = record.events.start_rollout(0, sample=0, seed=0, version=0)
+        prompt = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+        begun.turn_completed(prompt, EnvExchange.resetting(SEEN))
         said = Node(
             parent=0, source="sampled", token_ids=(2,), logprobs=(-1.0,), versions=(0,), turn=0
         )
         begun.finished(Leaf(node=tree.add(said), outcome=Finished(1.0), sample=0))
-        record.recorder.completed(0)
-        record.recorder.trained([0], step=1)
+        record.events.complete_group(0)
+        record.events.emit(GroupsTrained(groups=(0,), step=1))
     with recorded(tmp_path) as record:
         (group,) = record.groups
         for bound in (
@@ -430,7 +431,8 @@ def test_a_second_try_is_a_second_try_after_a_kill(tmp_path: Path) -> None:
     run(whole())
     with StoreReader(tmp_path / "store") as reader:
         opened = [event for _, event in reader.events() if isinstance(event, GroupOpened)]
-    assert [(event.tries, event.retry_of) for event in opened[:3]] == [(0, None), (1, 0), (0, None)]
+    tries = [(event.request.tries, event.request.retry_of) for event in opened[:3]]
+    assert tries == [(0, None), (1, 0), (0, None)]
     assert [event.order for event in opened[:3]] == [0, 0, 1]
 
 
@@ -440,33 +442,35 @@ def test_what_was_dropped_after_the_checkpoint_is_judged_again(tmp_path: Path) -
     with recorded(tmp_path) as record:
         for number, requeued in ((0, False), (1, True), (2, True)):
             order = GroupRequest(task=Task(prompt="q", id=f"t{number}"), round=3, round_size=2)
-            record.recorder.opened(number, order, size=1, after=0, version=0)
+            record.events.open_group(number, order, size=1, step=0)
             if number == 2:
                 checkpoint = record.checkpoint(1)
-            record.recorder.dropped(number, "no", requeued=requeued, counts=True)
-        last = record.store.open_group(Task(prompt="q"), order=0, seed=0, size=1, step=0)
-        record.recorder.store.drop(last, "rerun")
+            record.events.emit(
+                GroupDropped(group=number, reason="no", requeued=requeued, counts=True)
+            )
+        record.events.open_group(3, GroupRequest(task=Task(prompt="q")), size=1, step=0)
+        record.events.emit(GroupDropped(group=3, reason="rerun"))
     # From the beginning: all were dropped later, and what does not count stays dropped.
     with recorded(tmp_path) as record:
-        assert [group.number for group in record.groups] == [0, 1, 2]
-        assert record.requeued == ()
+        assert [group.id for group in record.groups] == [0, 1, 2]
+        assert record.events.state.requeued == {}
     with recorded(tmp_path, checkpoint) as record:
-        assert [group.number for group in record.groups] == [2]
-        assert [(o.task.id, o.tries, o.retry_of, o.round) for o in record.requeued] == [
-            ("t1", 1, 1, 0)
-        ]
-        record.recorder.opened(4, record.requeued[0], size=1, after=0, version=0)
-        record.recorder.dropped(2, "no", counts=True)
+        assert [group.id for group in record.groups] == [2]
+        ((dropped, again),) = record.events.state.requeued.items()
+        assert dropped == 1
+        assert (again.task.id, again.tries, again.retry_of, again.round) == ("t1", 1, 1, 0)
+        record.events.open_group(4, again, size=1, step=0)
+        record.events.emit(GroupDropped(group=2, reason="no", counts=True))
         later = record.checkpoint(2)
     # What is in the second checkpoint, by the line that led to it.
     with recorded(tmp_path, later) as record:
-        assert [group.number for group in record.groups] == [4]
-        assert record.requeued == ()
+        assert [group.id for group in record.groups] == [4]
+        assert record.events.state.requeued == {}
     (tmp_path / "store" / "ledger.sqlite").unlink()
     for extra in ("-wal", "-shm"):
         (tmp_path / "store" / f"ledger.sqlite{extra}").unlink(missing_ok=True)
     with recorded(tmp_path, later) as record:
-        assert [group.number for group in record.groups] == [4], "the log alone says the same"
+        assert [group.id for group in record.groups] == [4], "the log alone says the same"
 
 
 class Breaks(SimulatedEnv):
@@ -548,4 +552,4 @@ def test_whenever_it_is_killed_every_turn_counts_once(
 
 
 def is_reset(event: TurnCompleted) -> bool:
-    return event.exchange is not None and event.exchange.action is None
+    return event.exchange.action is None

@@ -18,17 +18,21 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from agentrl.cli.app import app
+from agentrl.env import Action, Observation
 from agentrl.errors import ConfigError
-from agentrl.store.reader import GroupIndexRow
+from agentrl.events.kinds import EnvExchange
+from agentrl.store.reader import GroupIndexRow, StoreReader
 from agentrl.task import Task
 from agentrl.trajectory import Node, Tree
 from agentrl.view.document import PageChunks, page
 from agentrl.view.group_choice import StepRange, chosen
+from agentrl.view.group_page import GroupPageBuilder
 from agentrl.view.redaction import HIDDEN, SecretRedaction, key_values
 from agentrl.view.run_reader import RunReader
 from agentrl.view.token_texts import TokenTexts, find_vocabulary
 from agentrl.view.tokens import HIDDEN_ID, hidden_tokens, short
 from benchmarks.made_run import MadeRun, tokenizer
+from tests.support.scripted_store import ScriptedStore
 
 SECRET = "correct-horse-battery"
 ENVIRON = {"MY_API_KEY": SECRET, "PATH": "/usr/local/bin", "HF_TOKEN": "short"}
@@ -101,6 +105,39 @@ def test_a_trajectory_is_told_with_all_its_numbers(run: Path) -> None:
     text = "".join(story["vocabulary"][str(id)] for id in node["ids"] if id != HIDDEN_ID)
     assert text.startswith("I call the tool")
     assert node["versions"] == 0
+
+
+def test_nodes_that_were_never_told_of_leave_no_gap(tmp_path: Path) -> None:
+    """A kill took a turn that was being sampled; what came after it in the tree is shown."""
+    with ScriptedStore.open(tmp_path / "store") as store:
+        group = store.open_group(Task(prompt="q"), order=0, seed=0, size=2, step=0)
+        tree = Tree(Task(prompt="q"))
+        first = store.begin(group, sample=0, seed=0)
+        root = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
+        store.turn(first, tree, root, EnvExchange.resetting(Observation(())))
+        _, said = (
+            tree.add(
+                Node(
+                    parent=root,
+                    source="sampled",
+                    token_ids=(id,),
+                    turn=0,
+                    logprobs=(-1.0,),
+                    versions=(0,),
+                )
+            )
+            for id in (2, 3)
+        )
+        answer = tree.add(Node(parent=said, source="tool", token_ids=(4,), turn=1))
+        turn = EnvExchange.stepping(Action(""), (Observation(()), 0.0, False, False, {}))
+        store.turn(first, tree, answer, turn)
+        store.fork(first, tree, answer, sample=1, seed=1, strategy="copy")
+    with StoreReader(tmp_path / "store") as reader:
+        story = GroupPageBuilder(vocabulary=TokenTexts(None)).story(reader.group(group), credit={})
+    shown = [(node["parent"], node["ids"]) for node in story["nodes"]]
+    assert shown == [(None, [1]), (0, [3]), (1, [4])]
+    one, branch = story["trajectories"]
+    assert (one["at"], branch["at"], branch["fork"]["node"]) == (2, 2, 2)
 
 
 def test_the_picture_is_on_the_page(run: Path) -> None:

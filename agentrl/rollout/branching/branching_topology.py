@@ -25,6 +25,9 @@ from functools import partial
 from typing import Any
 
 from agentrl.env import Env
+from agentrl.events.kinds import ForkPoint
+from agentrl.events.log import EventLog
+from agentrl.events.state import GroupState, ResumePoint, RolloutState
 from agentrl.policy import Sampling
 from agentrl.rollout.branching.balanced import EntropyBalancedState, EntropyBalancedTopology
 from agentrl.rollout.branching.decision import BranchDecision, BranchPoint, PlannedRollout
@@ -43,10 +46,9 @@ from agentrl.rollout.branching.summary import BranchingSummary, branching_figure
 from agentrl.rollout.branching.topology import AnyTopology, Event
 from agentrl.rollout.branching.tree_state import PathEnded
 from agentrl.rollout.episode import EpisodePosition
-from agentrl.rollout.recorder import BranchDeparture, KeptGroup, ResumePoint, RunRecorder
 from agentrl.rollout.runner import RolloutRunner, place_of
 from agentrl.rollout.scheduler.slot import RolloutSlot
-from agentrl.rollout.scheduler.topology import GroupState, RolloutKey, RolloutTopology
+from agentrl.rollout.scheduler.topology import GroupProgress, RolloutKey, RolloutTopology
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
 
@@ -118,12 +120,12 @@ class BranchingTopology(RolloutTopology):
         sampling: Sampling,
         seed: Callable[[int, Task], int],
         on_over: Callable[[BranchingSummary], None] = lambda shaped: None,
-        recorder: RunRecorder | None = None,
+        events: EventLog | None = None,
     ) -> None:
         """Take what grows, and what plays it.
 
         `seed` makes a tree's seed of its group's number and its task; `on_over` hears of every
-        group once it is over, in the order in which they are. `recorder` is the gate's.
+        group once it is over, in the order in which they are. `events` are the gate's.
         """
         self.topology = topology
         """What the next group grows by: its `prior` is what the groups before it have shown."""
@@ -131,14 +133,14 @@ class BranchingTopology(RolloutTopology):
         self._sampling = sampling
         self._seed = seed
         self._on_over = on_over
-        self._recorder = recorder
+        self._events = events
         self._groups: dict[int, _Group] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._latest: list[BranchingSummary] = []
 
     # --- what the gate asks and tells -------------------------------------------------------------
 
-    def wanted(self, group: GroupState) -> int:
+    def wanted(self, group: GroupProgress) -> int:
         """Return the roots at first, then what the topology begins without a fork."""
         entry = self._groups.get(group.number)
         if entry is None and group.started:
@@ -211,51 +213,55 @@ class BranchingTopology(RolloutTopology):
 
     # --- what was kept ----------------------------------------------------------------------------
 
-    def keep(self, group: KeptGroup) -> bool:
+    def keep(self, group: GroupState) -> bool:
         """Go on with a group as the tree it was, before the gate adopts it.
 
-        False where its record does not tell what it was: then it has to begin again.
+        False where its events do not tell what it was: then it has to begin again.
         """
-        seats = max((member.sample for member in group.members), default=-1) + 1
+        is_complete = group.status == "complete"
+        rollouts = [one for one in group.latest().values() if one.leaf or not is_complete]
+        seats = max((one.sample for one in rollouts), default=-1) + 1
         if group.notes:
             try:
-                return self._keep(group, RestoredTree.of(group), seats)
+                return self._keep(group, RestoredTree.of(group), rollouts, seats)
             except ValueError:
                 return False
-        if group.complete:
+        if is_complete:
             return True
-        if any(member.leaf or member.stand for member in group.members):
+        if any(one.leaf or one.goes_on for one in rollouts):
             return False
         if seats:
-            self._groups[group.number] = replace(self._fresh(group.size), owed=seats)
+            self._groups[group.id] = replace(self._fresh(group.size), owed=seats)
         return True
 
-    def _keep(self, group: KeptGroup, tree: RestoredTree, seats: int) -> bool:
+    def _keep(
+        self, group: GroupState, tree: RestoredTree, rollouts: Sequence[RolloutState], seats: int
+    ) -> bool:
         topology = _for_target(self.topology, tree.grows.leaves)
         if isinstance(topology, EntropyBalancedTopology) and tree.grows.prior is not None:
             topology = replace(topology, prior=tree.grows.prior)
-        growing = self._growing(topology, group.number, group.tree.task)
+        growing = self._growing(topology, group.id, group.task)
         live = growing.restore(
             tree.events, lambda origin: _place(group, tree, origin), copies=tree.copies
         )
         entry = _Group(topology, group.size, growing=growing, tree=group.tree, kept=tree)
         entry.chains |= tree.alone
         paths = {start.path for start in live}
-        for member in group.members:
-            start, goes_on = tree.latest(member.sample)
-            if start is None or member.sample in tree.alone:
+        for rollout in rollouts:
+            start, goes_on = tree.latest(rollout.sample)
+            if start is None or rollout.sample in tree.alone:
                 continue
             is_live = start.path in paths
-            if is_live and member.leaf is None:
+            if is_live and rollout.leaf is None:
                 seated = _Seated(start, goes_on=goes_on)
                 seated.tokens = topology.growth(growing.state).line(start.path).tokens
-                entry.seated[member.sample] = seated
+                entry.seated[rollout.sample] = seated
             elif not is_live and tree.has_ended(start.path):
-                entry.seated[member.sample] = _Seated(start, ended=True)
-            if member.stand is not None and not entry.seated.get(member.sample):
+                entry.seated[rollout.sample] = _Seated(start, ended=True)
+            if rollout.goes_on and not entry.seated.get(rollout.sample):
                 return False
-        if group.complete:
-            self._groups[group.number] = entry
+        if group.status == "complete":
+            self._groups[group.id] = entry
             return True
         slot_paths = {seated.start.path for seated in entry.seated.values()}
         entry.pending += [start for start in live if start.path not in slot_paths]
@@ -263,7 +269,7 @@ class BranchingTopology(RolloutTopology):
         entry.target = (
             tree.grows.leaves + len(entry.chains) + max(0, entry.owed - len(entry.pending))
         )
-        self._groups[group.number] = entry
+        self._groups[group.id] = entry
         return True
 
     def _fresh(self, target: int) -> _Group:
@@ -274,21 +280,21 @@ class BranchingTopology(RolloutTopology):
     def _tell(
         self, number: int, said: Note, *, sample: int | None = None, with_end: bool = False
     ) -> None:
-        if self._recorder is not None and number in self._groups:
-            self._recorder.noted(number, as_note(said), sample=sample, with_end=with_end)
+        if self._events is not None and number in self._groups:
+            self._events.note(number, as_note(said), sample=sample, with_end=with_end)
 
     def _happened(self, number: int, event: Event, decision: BranchDecision | None) -> None:
         """Note what a topology is about to hear; nothing of a group that is over."""
         del decision
         group = self._groups.get(number)
-        if self._recorder is None or group is None:
+        if self._events is None or group is None:
             return
         sample: int | None = None
         ends = isinstance(event, PathEnded) and not event.again
         if isinstance(event, PathEnded):
             playing = (s for s, seated in group.seated.items() if seated.start.path == event.path)
             sample = next(playing, None)
-        self._recorder.noted(number, event_note(event), sample=sample, with_end=ends)
+        self._events.note(number, event_note(event), sample=sample, with_end=ends)
 
     # --- what plays -------------------------------------------------------------------------------
 
@@ -346,13 +352,13 @@ class BranchingTopology(RolloutTopology):
         growing: TreeGrowth[Any],
         seat: RolloutSlot,
         *,
-        is_recorded: bool = False,
+        is_told: bool = False,
     ) -> Leaf:
-        """Play a seat's start; `is_recorded` when its record has it as a branch already."""
+        """Play a seat's start; `is_told` when events have told of it as a branch."""
         sample = seat.attempt.sample
         seated = group.seated[sample]
         world = await self._brought_back(group, seat)
-        is_recorded = is_recorded or world is not None
+        is_told = is_told or world is not None
         while not world and (world := await growing.world(seated.start, seat.watched)) is None:
             instead = growing.fork_failed(seated.start)
             if not instead:
@@ -367,8 +373,8 @@ class BranchingTopology(RolloutTopology):
         start, env, before = seated.start, world.env, seated.tokens
         assert env is not None
         env = seat.watched(env)
-        if not is_recorded:
-            _record_branch(seat, growing, start, world.place)
+        if not is_told:
+            _tell_of_branch(seat, growing, start, world.place)
         if world.place is not None and (versions := _versions(seat.tree, world.place.node)):
             seat.doorkeeper.inherits(seat, min(versions))
         episode = replace(
@@ -400,12 +406,12 @@ class BranchingTopology(RolloutTopology):
     ) -> None:
         """Give branches of a parent's trajectory their seats."""
         for start in starts:
-            leaving = _leaving(parent, growing, start)
-            play = partial(self._play, group, growing, is_recorded=leaving is not None)
-            seat = parent.doorkeeper.fork(parent, play, leaving)
+            fork = _fork_point(parent, growing, start)
+            play = partial(self._play, group, growing, is_told=fork is not None)
+            seat = parent.doorkeeper.fork(parent, play, fork)
             # Before it has run at all it may be told to begin again.
             group.seated[seat.attempt.sample] = _Seated(start)
-            if leaving is None:
+            if fork is None:
                 self._tell(
                     seat.attempt.group, TreeRolloutNote(start=start), sample=seat.attempt.sample
                 )
@@ -443,34 +449,34 @@ def _versions(tree: Tree, node: int | None) -> list[int]:
     return [] if node is None else [v for part in tree.path(node) for v in part.versions]
 
 
-def _leaving(
+def _fork_point(
     parent: RolloutSlot, growing: TreeGrowth[Any], start: PlannedRollout
-) -> BranchDeparture | None:
-    """Return the recorded branch of a start; None where it has no record, decision or copy."""
+) -> ForkPoint | None:
+    """Return the fork that a start begins at; None where it has no decision or copy, or nobody
+    keeps turns."""
     why = next((d for d in reversed(growing.decisions) if start in d.children), None)
     copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
-    if parent.record is None or why is None or copied is None or why.boundary.node is None:
+    if why is None or copied is None or why.boundary.node is None:
         return None
-    return BranchDeparture(
-        parent=parent.record,
-        node=why.boundary.node,
+    return parent.events.fork_point(
+        why.boundary.node,
         strategy=copied.strategy,
         why={**asdict(why), "plays": as_note(TreeRolloutNote(start=start))},
     )
 
 
-def _record_branch(
+def _tell_of_branch(
     seat: RolloutSlot,
     growing: TreeGrowth[Any],
     start: PlannedRollout,
     place: EpisodePosition | None,
 ) -> None:
-    """Keep that a trajectory which began by itself begins where another one has been."""
-    if seat.record is None or place is None or place.node is None:
+    """Tell that a trajectory which began by itself begins where another one has been."""
+    if place is None or place.node is None:
         return
     copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
     why = next((d for d in growing.decisions if _is_at(d, start.origin)), None)
-    seat.record.branches(
+    seat.events.branches(
         place.node,
         strategy="replay" if copied is None else copied.strategy,
         why={**(asdict(why) if why else {}), "plays": as_note(TreeRolloutNote(start=start))},
@@ -487,7 +493,7 @@ def _grows(topology: AnyTopology, target: int) -> TreeOpenedNote:
     return TreeOpenedNote(leaves=target, prior=prior)
 
 
-def _place(group: KeptGroup, tree: RestoredTree, origin: BranchPoint) -> EpisodePosition | None:
+def _place(group: GroupState, tree: RestoredTree, origin: BranchPoint) -> EpisodePosition | None:
     """Return the place of a kept trajectory at `origin`; None where it is not known."""
     stand = tree.stand(origin)
     if stand is None:

@@ -14,18 +14,18 @@ So whatever was written last, the events lead to a state that the trajectories a
 one has a start that no seat plays yet, or a seat that has yet to say that it begins again.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentrl.events.state import GroupState, ResumePoint
 from agentrl.rollout.branching.aepo import ObservedSignals
 from agentrl.rollout.branching.decision import BranchPoint, BranchPointReached, Path, PlannedRollout
 from agentrl.rollout.branching.forks import ForkAttempt
 from agentrl.rollout.branching.topology import Event
 from agentrl.rollout.branching.tree_state import PathEnded, PathReopened
-from agentrl.rollout.recorder import KeptGroup, KeptTry, ResumePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,46 +111,44 @@ class RestoredTree:
     """Tree of one group, from its notes."""
 
     grows: TreeOpenedNote
+    group: GroupState
     events: list[Event] = field(default_factory=list[Event])
     starts: dict[int, PlannedRollout] = field(default_factory=dict[int, PlannedRollout])
     """By try: what it plays, where that is noted with it."""
     alone: set[int] = field(default_factory=set[int])
     """Samples."""
     copies: list[ForkAttempt] = field(default_factory=list[ForkAttempt])
-    tries: Sequence[KeptTry] = ()
 
     @classmethod
-    def of(cls, group: KeptGroup) -> "RestoredTree":
+    def of(cls, group: GroupState) -> "RestoredTree":
         """Return the tree of a group with notes. Raises `ValueError` for notes of another kind."""
-        first, *rest = (from_note(note.said) for note in group.notes)
+        first, *rest = (from_note(note.note) for note in group.notes)
         if not isinstance(first, TreeOpenedNote):
-            raise ValueError(f"group {group.number} has notes but does not state its topology")
-        tree = cls(grows=first, tries=group.paths)
-        samples = {one.id: one.sample for one in group.paths}
-        tree.starts = {one.id: _branch(one.why) for one in group.paths if one.why}
+            raise ValueError(f"group {group.id} has notes but does not state its topology")
+        tree = cls(grows=first, group=group)
+        forks = {id: rollout.fork for id, rollout in group.rollouts.items()}
+        tree.starts = {id: _branch(fork.why) for id, fork in forks.items() if fork and fork.why}
         for note, content in zip(group.notes[1:], rest, strict=True):
             match content:
-                case TreeRolloutNote() if note.by is not None:
-                    tree.starts[note.by] = content.start
-                case ExtraRolloutNote() if note.by is not None:
-                    tree.alone.add(samples[note.by])
+                case TreeRolloutNote() if note.trajectory is not None:
+                    tree.starts[note.trajectory] = content.start
+                case ExtraRolloutNote() if note.trajectory is not None:
+                    tree.alone.add(group.rollouts[note.trajectory].sample)
                 case ForkAttempt():
                     tree.copies.append(content)
                 case ForkFailedNote():
                     tree.events.append(content.start)
-                case BranchPointReached():
-                    tree.events.append(tree._told(content))
-                case PathEnded() | PathReopened():
+                case BranchPointReached() | PathEnded() | PathReopened():
                     tree.events.append(content)
                 case _:
-                    raise ValueError(f"group {group.number} has a note out of order: {content}")
+                    raise ValueError(f"group {group.id} has a note out of order: {content}")
         return tree
 
     def latest(self, sample: int) -> tuple[PlannedRollout | None, bool]:
         """Return the start of a sample, and whether its latest try plays it and goes on."""
-        tries = [one for one in self.tries if one.sample == sample]
+        tries = [one for one in self.group.rollouts.values() if one.sample == sample]
         starts = [start for one in tries if (start := self.starts.get(one.id)) is not None]
-        goes_on = bool(tries) and tries[-1].is_open and tries[-1].id in self.starts
+        goes_on = bool(tries) and tries[-1].status == "open" and tries[-1].id in self.starts
         return (starts[-1] if starts else None), goes_on
 
     def has_ended(self, path: Path) -> bool:
@@ -159,10 +157,12 @@ class RestoredTree:
 
     def stand(self, origin: BranchPoint) -> ResumePoint | None:
         """Return the state of the latest trajectory on this path as the turn began."""
-        for one in reversed(self.tries):
+        for one in reversed(self.group.rollouts.values()):
             start = self.starts.get(one.id)
-            if start is not None and start.path == origin.path and len(one.stands) > origin.turn:
-                return one.stands[origin.turn]
+            if start is None or start.path != origin.path:
+                continue
+            if (before := one.until(origin.turn)) is not None:
+                return self.group.resume_point(before)
         return None
 
     def is_decided(self, start: PlannedRollout, turn: int) -> bool:
@@ -188,11 +188,6 @@ class RestoredTree:
             ):
                 return event.context_tokens
         return None
-
-    def _told(self, boundary: BranchPointReached) -> BranchPointReached:
-        """Return a boundary at the node that it has in the kept tree."""
-        stand = self.stand(BranchPoint(path=boundary.path, turn=boundary.turn))
-        return replace(boundary, node=None if stand is None else stand.node)
 
 
 def _branch(why: Mapping[str, Any]) -> PlannedRollout:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agentrl.events.kinds import GroupRequest
+from agentrl.events.state import GroupState
 from agentrl.rollout.curation.collection import JudgedGroup, StepCollection
 from agentrl.rollout.curation.curator import CurationState, after_step, record_of
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn
@@ -19,8 +21,7 @@ from agentrl.rollout.curation.state_json import encode
 from agentrl.rollout.curation.steps import kept_share, turn_weights
 from agentrl.rollout.curation.success_pool import SuccessLoan
 from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
-from agentrl.rollout.recorder import KeptGroup
-from agentrl.rollout.scheduler.topology import GroupRequest, GroupState, RolloutHooks, RolloutKey
+from agentrl.rollout.scheduler.topology import GroupProgress, RolloutHooks, RolloutKey
 from agentrl.store.trajectory_copy import TrajectoryCopy, with_branch, with_members
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
@@ -59,7 +60,7 @@ class GroupCuration:
     """Tasks that the latest round was asked for and a killed run has not begun."""
     _recalled: int = 0
     """The version of the step that `_drawn`, `_rounds` and `_left` are of."""
-    _kept: tuple[KeptGroup, ...] = ()
+    _kept: tuple[GroupState, ...] = ()
     """Groups of a record, each told of in the step in which it was opened."""
     _learnt: set[int] = field(default_factory=set[int])
     _waiting: dict[int, tuple[Tree, int]] = field(default_factory=dict[int, tuple[Tree, int]])
@@ -141,23 +142,24 @@ class GroupCuration:
         self._drawn |= _tasks_of(orders)
         return orders
 
-    def keep(self, groups: Sequence[KeptGroup]) -> None:
+    def keep(self, groups: Sequence[GroupState]) -> None:
         """Go on with groups that a record kept, before the gate adopts them.
 
         One that was enlarged has had its second phase. What was drawn counts in the step in which
         it was, and a round that was cut short is drawn to its end.
         """
-        self._grown |= {g.number: g.tree.task for g in groups if g.size != g.asked}
+        self._grown |= {group.id: group.task for group in groups if group.size != group.opened.size}
         self._kept = tuple(groups)
         self._recall(self.version)
 
     def _recall(self, version: int) -> None:
         """Take what a killed run had drawn in the step that begins at `version`."""
-        rounds = [group for group in self._kept if group.step == version and group.round]
+        rounds = [one.request for one in self._kept if one.opened.step == version]
+        rounds = [request for request in rounds if request.round]
         self._recalled = version
-        self._rounds = max((group.round for group in rounds), default=0)
-        self._drawn = {group.tree.task.id for group in rounds}
-        latest = [group for group in rounds if group.round == self._rounds]
+        self._rounds = max((request.round for request in rounds), default=0)
+        self._drawn = {request.task.id for request in rounds}
+        latest = [request for request in rounds if request.round == self._rounds]
         self._left = latest[0].round_size - len(latest) if latest else 0
 
     def _rest_of_round(self, count: int) -> list[GroupRequest]:
@@ -166,13 +168,14 @@ class GroupCuration:
         if not backlog:
             return []
         source, state, number = self.curator.source, self.curator.state, self._rounds
-        mine = [group for group in self._kept if group.step == self._recalled and group.round]
-        begun = {group.tree.task.id for group in mine if group.round == number}
+        mine = [one.request for one in self._kept if one.opened.step == self._recalled]
+        mine = [request for request in mine if request.round]
+        begun = {request.task.id for request in mine if request.round == number}
         if not source.tasks:  # they come one after the other
             tasks = source.take(state, min(backlog, count), round_number=number, taken=())
         else:
             flying = {task.id for task in self.flying()} - begun
-            before = {group.tree.task.id for group in mine if group.round < number}
+            before = {request.task.id for request in mine if request.round < number}
             size = len(begun) + backlog
             drawn = source.take(state, size, round_number=number, taken={*flying, *before})
             tasks = [task for task in drawn if task.id not in begun][:count]
@@ -255,14 +258,14 @@ class GroupCuration:
         self._trees[attempt.group] = tree
         self._groups = max(self._groups, attempt.group + 1)
 
-    def _more(self, state: GroupState, leaves: Sequence[Leaf]) -> int:
+    def _more(self, state: GroupProgress, leaves: Sequence[Leaf]) -> int:
         if state.number in self._grown:
             return 0
         self._grown[state.number] = self._trees[state.number].task
         allocation, base = self.curator.rules.allocation, self.curator.group_size
         return allocation.more(self._result(state, leaves), base=base)
 
-    def _result(self, state: GroupState, leaves: Sequence[Leaf]) -> GroupOutcome:
+    def _result(self, state: GroupProgress, leaves: Sequence[Leaf]) -> GroupOutcome:
         tree = self._trees[state.number]
         return GroupOutcome(
             step=self.curator.state.steps,
@@ -272,7 +275,7 @@ class GroupCuration:
             results=tuple(result_of(tree, leaf) for leaf in leaves),
         )
 
-    def _on_group(self, state: GroupState, leaves: Sequence[Leaf]) -> bool:
+    def _on_group(self, state: GroupProgress, leaves: Sequence[Leaf]) -> bool:
         group = self._result(state, leaves)
         tree = self._trees.pop(state.number)
         loan = self.curator.loan(group, version=self.version)

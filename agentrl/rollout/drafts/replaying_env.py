@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step
 from agentrl.errors import EnvError, ForkUnsupported
-from agentrl.rollout.env_replay import ActionHistory, ReplayMismatch, replay
+from agentrl.events.history import ActionHistory
+from agentrl.rollout.env_replay import ReplayMismatch, replay
 from agentrl.task import Task
 
 

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agentrl.errors import ConfigError
+from agentrl.events.log import EventLog
+from agentrl.events.state import GroupState
 from agentrl.policy import Sampling, ScoringEngine
 from agentrl.rollout.drafts.cache import CachedDraft, DraftCache, Slot
 from agentrl.rollout.drafts.draft import DraftTrajectory
@@ -12,7 +14,6 @@ from agentrl.rollout.drafts.engine import DraftingEngine, DraftReuseSettings
 from agentrl.rollout.drafts.metrics import DraftMetrics
 from agentrl.rollout.drafts.replaying_env import ReplayingEnv
 from agentrl.rollout.episode import EpisodeRunner
-from agentrl.rollout.recorder import KeptGroup, RunRecorder
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.slot import RolloutSlot
 from agentrl.runtime.seeds import derive
@@ -37,7 +38,7 @@ class DraftingRunner:
     max_age: int | None = None
     """Drafts whose oldest token is older would not train, and are not used; with a residual every
     token is new."""
-    recorder: RunRecorder | None = None
+    events: EventLog | None = None
     """The gate's; what a trajectory has reused is noted with its end."""
     _figures: DraftMetrics = field(default_factory=DraftMetrics)
     _kept: list[tuple[int, DraftMetrics]] = field(default_factory=list[tuple[int, DraftMetrics]])
@@ -73,9 +74,9 @@ class DraftingRunner:
             entry and entry.draft, reused=engine.reused_tokens, sampled=engine.sampled_tokens
         )
         self._figures.add(counts)
-        if self.recorder is not None:
+        if self.events is not None:
             number, sample = seat.attempt.group, seat.attempt.sample
-            self.recorder.noted(number, {NOTE: asdict(counts)}, sample=sample, with_end=True)
+            self.events.note(number, {NOTE: asdict(counts)}, sample=sample, with_end=True)
         draft = _draft(seat.tree, leaf, engine)
         if draft is not None:
             memory = None if remembered is None else remembered.seen
@@ -83,23 +84,25 @@ class DraftingRunner:
             self.cache.keep(slot, new_entry, version=self._engine.version)
         return leaf
 
-    def adopt(self, groups: Sequence[KeptGroup]) -> None:
-        """Keep what a record says has ended and is not trained yet, and count it in its step.
+    def adopt(self, groups: Sequence[GroupState]) -> None:
+        """Keep what has ended before a resume and is not trained yet, and count it in its step.
 
-        A record holds no alternatives, so with a residual these drafts are not used.
+        Events hold no alternatives, so with a residual these drafts are not used.
         """
         for group in groups:
+            later = {id(event) for event in group.later}
             self._kept += [
-                (group.step, DraftMetrics(**note.said[NOTE]))
+                (group.opened.step, DraftMetrics(**note.note[NOTE]))
                 for note in group.notes
-                if note.is_later and NOTE in note.said
+                if id(note) in later and NOTE in note.note
             ]
-            for member in group.members:
-                if member.leaf is None or (draft := _draft(group.tree, member.leaf)) is None:
+            for sample, rollout in sorted(group.latest().items()):
+                if rollout.leaf is None or (draft := _draft(group.tree, rollout.leaf)) is None:
                     continue
-                slot = (group.tree.task.id, member.sample)
                 self.cache.keep(
-                    slot, CachedDraft(draft, group.number), version=self._engine.version
+                    (group.task.id, sample),
+                    CachedDraft(draft, group.id),
+                    version=self._engine.version,
                 )
 
     def saved(self) -> tuple[Mapping[str, Any], ...]:

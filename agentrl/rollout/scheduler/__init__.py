@@ -11,7 +11,6 @@
     how long anything may take              deadlines.py
     coroutines, deadlines, the engine       scheduler.py, with one slot.py per trajectory
     what is stuck, and for how long         watchdog.py, running.py
-    what the store is told                  keeping.py
     which failures are too many             failure_limits.py
     how far a trajectory goes per step      segments.py
     which versions engines have             rolling_update.py

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from agentrl.rollout.scheduler.topology import GroupState
+from agentrl.rollout.scheduler.topology import GroupProgress
 
 GroupVerdict = Literal["open", "ready", "short"]
 """`open` waits for more of its trajectories; `short` ended with too few that did not fail."""
 
 
-def judge(group: GroupState, *, min_valid: int) -> GroupVerdict:
+def judge(group: GroupProgress, *, min_valid: int) -> GroupVerdict:
     """Return the verdict on a group after one of its trajectories ended.
 
     It is ready as soon as it has all it trains on, or when there is nothing left to wait for. Ask
@@ -20,7 +20,7 @@ def judge(group: GroupState, *, min_valid: int) -> GroupVerdict:
     return "ready" if group.valid >= min(min_valid, group.target) else "short"
 
 
-def failures_kept(group: GroupState) -> int:
+def failures_kept(group: GroupProgress) -> int:
     """Return the number of failed trajectories a ready group carries: the gaps in its target.
 
     They train nothing; reports count them.

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentrl.rollout.recorder import KeptGroup, KeptMember
+from agentrl.events.kinds import GroupRequest
+from agentrl.events.state import GroupState, RolloutState
 from agentrl.rollout.scheduler.group_verdict import failures_kept
-from agentrl.rollout.scheduler.topology import GroupRequest, GroupState, RolloutKey
+from agentrl.rollout.scheduler.topology import GroupProgress, RolloutKey
 from agentrl.trajectory import Failed, Leaf
 
 MemberPhase = Literal["queued", "live", "parked", "ended", "stopped"]
@@ -29,8 +30,8 @@ class QueuedRollout:
     """Version of its oldest sampled token since then."""
     leaf: Leaf | None = None
     """Its end, once it has ended for good."""
-    kept: KeptMember | None = None
-    """Recorded state of it, until it has begun."""
+    resumed: RolloutState | None = None
+    """State it is resumed in, until it has begun."""
     waits: bool = False
     """It is a branch with a world and a coroutine already, and queued for its place."""
 
@@ -48,7 +49,7 @@ class QueuedRollout:
 class QueuedGroup:
     """One task's trajectories. Owned by the ledger; others read it."""
 
-    state: GroupState
+    state: GroupProgress
     opened: int
     """Index of the opening it came with: groups opened together start side by side."""
     requeues: int
@@ -56,8 +57,8 @@ class QueuedGroup:
     """Order it was opened for, where the ledger was told."""
     members: list[QueuedRollout] = field(default_factory=list[QueuedRollout])
     is_ready: bool = False
-    kept: KeptGroup | None = None
-    """Recorded state of it."""
+    resumed: GroupState | None = None
+    """Its state, if it began before the run was resumed."""
 
     @property
     def to_come(self) -> int:
@@ -73,30 +74,34 @@ class QueuedGroup:
         return sorted([*valid, *failed[: failures_kept(self.state)]], key=lambda leaf: leaf.sample)
 
 
-def member_of(group: KeptGroup, kept: KeptMember | None, sample: int) -> QueuedRollout:
-    """Return a kept trajectory as it stood; one of which nothing is kept begins, or is over."""
-    if kept is None:
-        return QueuedRollout(group.number, sample, phase="stopped" if group.complete else "queued")
+def resumed_member(group: GroupState, rollout: RolloutState | None, sample: int) -> QueuedRollout:
+    """Return a trajectory as it stood; one of which nothing is known begins, or is over."""
+    if rollout is None:
+        phase = "stopped" if group.status == "complete" else "queued"
+        return QueuedRollout(group.id, sample, phase=phase)
+    attempt = rollout.started.attempt
     member = QueuedRollout(
-        group.number,
+        group.id,
         sample,
-        failures=kept.failures,
-        restarts=kept.restarts,
-        begun=kept.attempt,
-        leaf=kept.leaf,
-        kept=kept,
+        failures=group.failures(sample),
+        restarts=group.restarts(sample),
+        begun=attempt + (rollout.status == "abandoned"),
+        leaf=rollout.leaf,
+        resumed=rollout,
     )
-    if kept.leaf is not None:
-        member.phase, member.begun = "ended", kept.attempt + 1
-        member.born, member.oldest = kept.version, group.oldest(kept)
+    if rollout.leaf is not None:
+        member.phase, member.begun = "ended", attempt + 1
+        member.born, member.oldest = rollout.started.version, group.oldest_version(rollout)
     return member
 
 
 def oldest_of(group: QueuedGroup, member: QueuedRollout) -> int | None:
-    """Return the version of a trajectory's oldest sampled token, also one that a record kept."""
+    """Return the version of a trajectory's oldest sampled token, also of one to be resumed."""
     if member.oldest is not None:
         return member.oldest
-    return None if group.kept is None or member.kept is None else group.kept.oldest(member.kept)
+    if group.resumed is None or member.resumed is None:
+        return None
+    return group.resumed.oldest_version(member.resumed)
 
 
 def too_old(member: QueuedRollout) -> Failed:

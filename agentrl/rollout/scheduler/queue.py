@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import repeat
 
-from agentrl.rollout.recorder import KeptGroup
+from agentrl.events.kinds import GroupRequest
+from agentrl.events.state import GroupState
 from agentrl.rollout.scheduler.group_verdict import GroupVerdict, judge
 from agentrl.rollout.scheduler.heap import in_order
 from agentrl.rollout.scheduler.member import (
     QueuedGroup,
     QueuedRollout,
-    member_of,
     oldest_of,
+    resumed_member,
     too_old,
 )
 from agentrl.rollout.scheduler.policy import (
@@ -30,8 +31,7 @@ from agentrl.rollout.scheduler.policy import (
     places_free,
 )
 from agentrl.rollout.scheduler.topology import (
-    GroupRequest,
-    GroupState,
+    GroupProgress,
     IndependentRollouts,
     RolloutKey,
     RolloutTopology,
@@ -174,7 +174,7 @@ class RolloutQueue:
         for count, order in zip(requeues, orders, strict=False):
             target = order.trajectories if order is not None else None
             group = QueuedGroup(
-                GroupState(number=self._opened, target=target or self.policy.group_size),
+                GroupProgress(number=self._opened, target=target or self.policy.group_size),
                 opened=self._openings,
                 requeues=count,
                 order=order,
@@ -186,31 +186,38 @@ class RolloutQueue:
             opened.append(group)
         return opened
 
-    def adopt(self, kept: KeptGroup) -> None:
-        """Hold a group that a record kept, until `admit`."""
-        samples = {member.sample: member for member in kept.members}
+    def adopt(self, resumed: GroupState) -> None:
+        """Hold a group that began before the run was resumed, until `admit`."""
+        is_complete = resumed.status == "complete"
+        rollouts = {
+            sample: rollout
+            for sample, rollout in resumed.latest().items()
+            if rollout.leaf is not None or not is_complete
+        }
         members = [
-            member_of(kept, samples.get(sample), sample)
-            for sample in range(max(samples, default=-1) + 1)
+            resumed_member(resumed, rollouts.get(sample), sample)
+            for sample in range(max(rollouts, default=-1) + 1)
         ]
         ends = [member.leaf for member in members if member.leaf is not None]
         failed = sum(isinstance(leaf.outcome, Failed) for leaf in ends)
-        state = GroupState(
-            number=kept.number,
-            target=kept.size,
+        state = GroupProgress(
+            number=resumed.id,
+            target=resumed.size,
             started=len(members),
             live=sum(member.phase == "queued" for member in members),
             valid=len(ends) - failed,
             failed=failed,
         )
-        self._held[kept.number] = QueuedGroup(
-            state, opened=0, requeues=kept.tries, order=kept.order, members=members, kept=kept
-        )
-        self._opened = max(self._opened, kept.number + 1)
+        request = resumed.request
+        self._held[resumed.id] = QueuedGroup(
+            state, opened=0, requeues=request.tries, order=request, members=members,
+            resumed=resumed,
+        )  # fmt: skip
+        self._opened = max(self._opened, resumed.id + 1)
 
     def admit(self) -> list[tuple[QueuedGroup, RolloutConsequences]]:
         """Let the held groups go on whose version has come, and say what follows for each."""
-        due = [n for n, g in sorted(self._held.items()) if g.kept and self._is_due(g.kept)]
+        due = [n for n, g in sorted(self._held.items()) if g.resumed and self._is_due(g.resumed)]
         admitted: list[tuple[QueuedGroup, RolloutConsequences]] = []
         for number in due:
             group = self._groups[number] = self._held.pop(number)
@@ -220,7 +227,7 @@ class RolloutQueue:
                     self._enqueue(group, member)
                 elif member.phase == "ended":
                     self._look_again(member)
-            if group.kept and not group.kept.complete:
+            if group.resumed and group.resumed.status == "open":
                 self._fill(group)
             admitted.append((group, self._settle(group)))
         return admitted
@@ -434,13 +441,14 @@ class RolloutQueue:
         member.waits = False
         self._live += 1
         group = self._groups[member.group]
-        if group.kept is not None and member.kept is not None and member.kept.stand is not None:
-            member.born = min(member.kept.version, self._reached)
-            member.oldest = group.kept.oldest(member.kept)
+        resumed = member.resumed
+        if group.resumed is not None and resumed is not None and resumed.goes_on:
+            member.born = min(resumed.started.version, self._reached)
+            member.oldest = group.resumed.oldest_version(resumed)
         self._look_again(member)
 
-    def _is_due(self, kept: KeptGroup) -> bool:
-        return kept.waits_for <= self._version
+    def _is_due(self, resumed: GroupState) -> bool:
+        return resumed.waits_for <= self._version
 
     def _look_again(self, member: QueuedRollout) -> None:
         due = self.policy.looks_again_at(born=member.born, oldest=member.oldest)
@@ -460,8 +468,8 @@ class RolloutQueue:
         """Return whether a trajectory's age has no effect: taken, dropped, failed or not begun."""
         if member.group not in self._groups or member.phase == "stopped":
             return True
-        snapshot = self._groups[member.group].kept
-        if snapshot is not None and snapshot.complete:
+        resumed = self._groups[member.group].resumed
+        if resumed is not None and resumed.status == "complete":
             return True  # It was handed over before: its record is closed.
         if member.phase == "queued":
             return not member.waits

@@ -15,18 +15,29 @@ weights. Everything runs on one event loop and takes its time from it.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
+from agentrl.errors import FailureKind
+from agentrl.events.kinds import (
+    TOO_OLD,
+    ForkPoint,
+    GroupDropped,
+    GroupRequest,
+    GroupResized,
+    RolloutAbandoned,
+    RolloutFinished,
+)
+from agentrl.events.log import EventLog
+from agentrl.events.state import GroupState, ResumePoint
 from agentrl.policy import Completion, PolicyEngine
-from agentrl.rollout.recorder import BranchDeparture, KeptCounts, KeptGroup, RunRecorder
 from agentrl.rollout.scheduler.batch import RolloutBatch
 from agentrl.rollout.scheduler.deadlines import BlockDeadline, SchedulerDeadlines
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates
-from agentrl.rollout.scheduler.keeping import SchedulerRecorder
 from agentrl.rollout.scheduler.length_bias import RolloutLengthBias
 from agentrl.rollout.scheduler.member import QueuedRollout, too_old
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
@@ -35,11 +46,11 @@ from agentrl.rollout.scheduler.rolling_update import RollingUpdate
 from agentrl.rollout.scheduler.running import RunningRollout, check_moving, end_overdue
 from agentrl.rollout.scheduler.slot import RolloutSlot
 from agentrl.rollout.scheduler.topology import (
-    GroupRequest,
     IndependentRollouts,
     OutOfTasks,
     RolloutHooks,
     RolloutTopology,
+    is_stale,
 )
 from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all
 from agentrl.runtime.closing import ClosingResource
@@ -68,14 +79,14 @@ class RolloutScheduler(ClosingResource):
         hooks: RolloutHooks | None = None,
         on_stuck: Callable[[str], None] = lambda text: None,
         version: int = 0,
-        recorder: RunRecorder | None = None,
+        events: EventLog | None = None,
         first_group: int = 0,
     ) -> None:
         """Take what to run, and on what.
 
         `tasks` hands out the next so many, fewer when there are no more now; `seed` makes a
         trajectory's seed from its group's number, its task and its sample; `on_stuck` hears what
-        the watchdog finds; `recorder` keeps what happens; groups are counted from `first_group`.
+        the watchdog finds; `events` hears what happens; groups are counted from `first_group`.
         """
         self.engine = engine
         self.policy = policy
@@ -89,7 +100,7 @@ class RolloutScheduler(ClosingResource):
         self._ledger = RolloutQueue(
             policy, topology=self._topology, version=version, first=first_group
         )
-        self._keeping = SchedulerRecorder(recorder)
+        self.events = EventLog() if events is None else events
         self._roll = None
         if policy.rolling:
             load_s = self._deadlines.load_s
@@ -97,9 +108,6 @@ class RolloutScheduler(ClosingResource):
         self._rates = OutcomeRates(alarms or FailureRateLimits())
         self._bias = RolloutLengthBias()
         self._trees: dict[int, Tree] = {}
-        self._requeued: deque[GroupRequest] = deque()
-        self._retried: set[int | None] = set()
-        """Groups whose second try a record kept."""
         self._running: dict[QueuedRollout, RunningRollout] = {}
         self._ending: set[asyncio.Task[Any]] = set()
         self._open = asyncio.Event()
@@ -116,13 +124,11 @@ class RolloutScheduler(ClosingResource):
 
     # --- what a run calls -------------------------------------------------------------------------
 
-    def adopt(self, groups: Sequence[KeptGroup], requeued: Sequence[GroupRequest] = ()) -> None:
-        """Go on with groups that a record kept, and with second tries; before the first batch."""
-        self._requeued += requeued
-        self._retried |= {group.retry_of for group in groups}
+    def adopt(self, groups: Sequence[GroupState]) -> None:
+        """Go on with groups of a run that is resumed; before the first batch."""
         for group in groups:
             self._ledger.adopt(group)
-            self._trees[group.number] = group.tree
+            self._trees[group.id] = group.tree
         if not self.policy.closes_between_steps:
             self._admit()
 
@@ -169,7 +175,7 @@ class RolloutScheduler(ClosingResource):
         for number in [n for n in self._trees if self._ledger.group(n) is None]:
             # It has expired and is in no batch any more.
             del self._trees[number]
-            self._keeping.dropped(number, "too old")
+            self.events.emit(GroupDropped(group=number, reason=TOO_OLD))
         if not self.policy.closes_between_steps:
             self._admit()
             self._open.set()
@@ -232,14 +238,12 @@ class RolloutScheduler(ClosingResource):
             **self._topology.figures(),
         }
 
-    def fork(
-        self, seat: RolloutSlot, play: Play, leaving: BranchDeparture | None = None
-    ) -> RolloutSlot:
+    def fork(self, seat: RolloutSlot, play: Play, fork: ForkPoint | None = None) -> RolloutSlot:
         """Add a branch of a seat's trajectory and return its seat; `play` waits for its place.
 
-        `leaving` is for the record; without it the branch is kept as one that began by itself.
+        Without `fork` events tell of the branch as one that began by itself.
         """
-        branch = self._begin(self._ledger.fork(self._member(seat)), play, leaving)
+        branch = self._begin(self._ledger.fork(self._member(seat)), play, fork)
         self._note_change()
         return branch.seat
 
@@ -352,21 +356,27 @@ class RolloutScheduler(ClosingResource):
             self._changed.set()
 
     def _open_groups(self, count: int) -> bool:
-        orders = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
+        orders = list(islice(self.events.state.requeued.values(), count))
         if missing := count - len(orders):
             orders += map(GroupRequest.of, self._tasks(missing))
         opened = self._ledger.open_groups([order.tries for order in orders], orders)
+        version = self._ledger.state.version
         for number, (order, group) in enumerate(zip(orders, opened, strict=True), 1):
-            self._trees[group.state.number] = Tree(order.task)
-            version = self._ledger.state.version
-            self._keeping.opened(group, order, after=len(orders) - number, version=version)
+            state = self.events.open_group(
+                group.state.number,
+                order,
+                size=group.state.target,
+                step=version,
+                after=len(orders) - number,
+            )
+            self._trees[state.id] = state.tree
         return bool(orders)
 
     def _admit(self) -> None:
         """Let kept groups go on whose version has come, and tell of what has ended in them."""
         for group, end in self._ledger.admit():
-            if group.kept is not None:
-                self._count_kept(group.kept.counts)
+            if group.resumed is not None:
+                self._count_later(group.resumed)
             for member in group.members:
                 if member.leaf is not None:
                     tree = self._trees[member.group]
@@ -374,34 +384,60 @@ class RolloutScheduler(ClosingResource):
             if end.group != "open":
                 self._complete(group.state.number, trains=end.group == "ready")
 
-    def _count_kept(self, counts: KeptCounts) -> None:
-        self._rates.recall(counts.outcomes)
-        if counts.retried:
-            self._counts["retried"] += counts.retried
-        self._ledger.restarted += counts.restarted
-        for tokens in counts.tokens:
-            self._bias.keep(tokens)
+    def _count_later(self, group: GroupState) -> None:
+        """Count what has happened to a resumed group since the checkpoint."""
+        outcomes: list[FailureKind | None] = []
+        for event in group.later:
+            match event:
+                case RolloutFinished(leaf=leaf) if isinstance(leaf.outcome, Failed):
+                    if not is_stale(leaf.outcome):
+                        outcomes.append(leaf.outcome.kind)
+                case RolloutFinished(leaf=leaf):
+                    outcomes.append(None)
+                    self._bias.keep(_sampled_tokens(group.tree, leaf.node))
+                case RolloutAbandoned(failure=failure, reason=reason):
+                    if failure is not None:
+                        outcomes.append(failure)
+                        self._counts["retried"] += 1
+                    self._ledger.restarted += reason == TOO_OLD
+                case _:
+                    pass
+        self._rates.recall(outcomes)
 
     def _begin(
-        self, member: QueuedRollout, play: Play, leaving: BranchDeparture | None = None
+        self, member: QueuedRollout, play: Play, fork: ForkPoint | None = None
     ) -> RunningRollout:
         """Begin the coroutine of a trajectory, which waits for its place."""
         tree = self._trees[member.group]
-        snapshot, member.kept = member.kept, None
+        resumed, member.resumed = member.resumed, None
+        if resumed is not None:
+            seed = resumed.started.seed
+        else:
+            seed = self._seed(member.group, tree.task, member.sample)
+        point: ResumePoint | None = None
+        if resumed is not None and resumed.goes_on:
+            events = self.events.resume_rollout(member.group, member.sample)
+            point = events.group.resume_point(resumed)
+        else:
+            events = self.events.start_rollout(
+                member.group, sample=member.sample, seed=seed, version=member.born, fork=fork
+            )
         seat = RolloutSlot(
             attempt=member.attempt,
             tree=tree,
-            seed=snapshot.seed if snapshot else self._seed(member.group, tree.task, member.sample),
+            seed=seed,
             turn_s=self._deadlines.turn_s,
             fork_s=self._deadlines.fork_s,
             doorkeeper=self,
             now=asyncio.get_running_loop().time,
             segment=self.policy.segment,
             order=self._ledger.order(member),
+            events=events,
             asks_again=self.policy.retries,
             since_s=self._now(),
         )
-        self._keeping.started(seat, snapshot, leaving, version=member.born)
+        if point is not None:
+            seat.stands(point)
         run = self._running[member] = RunningRollout.begin(seat, play)
         run.task.add_done_callback(lambda _: self._ended(member))
         return run
@@ -426,11 +462,13 @@ class RolloutScheduler(ClosingResource):
         end = self._ledger.ended(member, leaf)
         if end.again:
             self._counts["retried"] += 1
-            self._keeping.failed(run.seat, leaf)
+            if isinstance(failed := leaf.outcome, Failed):
+                why = f"failed: {failed.kind}: {failed.error}"
+                run.seat.events.abandoned(why, failure=failed.kind)
             return
         if member.phase == "stopped":
             return
-        self._keeping.finished(run.seat, leaf)
+        run.seat.events.finished(leaf)
         tree = self._trees[member.group]
         self._hooks.on_finished(run.seat.attempt, tree, leaf)
         if not isinstance(leaf.outcome, Failed):
@@ -450,7 +488,7 @@ class RolloutScheduler(ClosingResource):
         if run.restarts:
             if not self._ledger.restart(member):
                 return member.failed(too_old(member))
-            self._keeping.given_up(run.seat, "too old")
+            run.seat.events.abandoned(TOO_OLD)
             return None
         if not run.task.cancelled():
             return run.task.result()
@@ -459,29 +497,26 @@ class RolloutScheduler(ClosingResource):
     def _complete(self, number: int, *, trains: bool) -> None:
         group = self._ledger.group(number)
         assert group is not None
-        # A group that was kept complete has had all it gets.
-        grows = trains and not (group.kept and group.kept.complete)
-        if grows and self._ledger.grow(group, self._hooks.more(group.state, group.leaves)):
-            self._keeping.enlarged(group)
+        # One that had been handed over before has had all it gets.
+        was_complete = group.resumed is not None and group.resumed.status == "complete"
+        more = 0 if was_complete or not trains else self._hooks.more(group.state, group.leaves)
+        if self._ledger.grow(group, more):
+            self.events.emit(GroupResized(group=number, size=group.state.target))
             return
         if trains and self._hooks.on_group(group.state, group.leaves):
             self._ledger.accept(group)
             return
-        tree = self._trees.pop(number)
+        del self._trees[number]
         requeued = self._ledger.drop(group, requeue=not trains)
         reason = "not needed" if trains else "too few trajectories that did not fail"
-        self._keeping.dropped(number, reason, requeued=requeued, counts=True)
-        if requeued and number not in self._retried:
-            order, tries = group.order or GroupRequest.of(tree.task), group.requeues + 1
-            again = replace(order, tries=tries, retry_of=number, round=0, round_size=0)
-            self._requeued.append(again)
+        self.events.emit(GroupDropped(group=number, reason=reason, requeued=requeued, counts=True))
 
     def _hand_over(self) -> RolloutBatch:
         groups = self._ledger.take()
         trees: list[Tree] = []
         for group in groups:
             tree = self._trees.pop(group.state.number)
-            self._keeping.completed(group.state.number)
+            self.events.complete_group(group.state.number)
             for leaf in group.leaves:
                 tree.end(leaf)
             trees.append(tree)
@@ -529,7 +564,7 @@ class RolloutScheduler(ClosingResource):
     def _stop(self, member: QueuedRollout) -> None:
         """End a trajectory nobody needs; it closes its environment in its own time."""
         run = self._running.pop(member)
-        self._keeping.given_up(run.seat, "surplus")
+        run.seat.events.abandoned("surplus")
         self._ending.add(run.task)
         run.task.add_done_callback(self._forget)
         run.task.cancel()
@@ -572,3 +607,8 @@ class RolloutScheduler(ClosingResource):
                     )
             except Exception as error:  # noqa: BLE001 - in a task; `batch` raises it
                 self._fail(error)
+
+
+def _sampled_tokens(tree: Tree, node: int | None) -> int:
+    path = () if node is None else tree.path(node)
+    return sum(len(part.token_ids) for part in path if part.source == "sampled")

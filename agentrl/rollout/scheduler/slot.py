@@ -12,12 +12,14 @@ from typing import Any, Protocol
 
 from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import EngineLost
+from agentrl.events.kinds import ForkPoint, GroupRequest
+from agentrl.events.log import RolloutEmitter
+from agentrl.events.state import ResumePoint
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.rollout.env_wrapper import EnvWrapper
 from agentrl.rollout.episode import StoppedTrajectory
-from agentrl.rollout.recorder import BranchDeparture, ResumePoint, TrajectoryRecord
 from agentrl.rollout.scheduler.segments import SegmentBudget, SegmentUse, segment_verdict
-from agentrl.rollout.scheduler.topology import GroupRequest, RolloutKey
+from agentrl.rollout.scheduler.topology import RolloutKey
 from agentrl.rollout.scheduler.watchdog import Phase
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
@@ -58,7 +60,7 @@ class SlotScheduler(Protocol):
         self,
         seat: "RolloutSlot",
         play: "Callable[[RolloutSlot], Awaitable[Leaf]]",
-        leaving: BranchDeparture | None = None,
+        fork: ForkPoint | None = None,
     ) -> "RolloutSlot":
         """Add a branch of a trajectory, which plays once it has its place; return its seat."""
         ...
@@ -101,8 +103,8 @@ class RolloutSlot:
     segment: SegmentBudget | None = None
     order: GroupRequest | None = None
     """Order of its group; None is the run's own numbers."""
-    record: TrajectoryRecord | None = None
-    """Its durable record."""
+    events: RolloutEmitter
+    """Emitter of its events."""
     stand: ResumePoint | None = None
     """Point it resumes at, if it was kept and not begun again."""
     asks_again: int = 0
@@ -134,15 +136,13 @@ class RolloutSlot:
             used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
             self._use = SegmentUse(index=min(used, self.segment.segments - 1))
 
-    def begins_again(self, why: str, *, differs: bool) -> None:
+    def begins_again(self, *, differs: bool) -> None:
         """Let the trajectory begin again: its world could not be brought back.
 
         `differs` when the world answered otherwise than it had.
         """
         self.stand, self.tokens, self.turns, self._use = None, 0, 0, SegmentUse()
-        version = self.doorkeeper.began_again(self)
-        if self.record is not None:
-            self.record.begun_again(why, differs=differs, version=version)
+        self.events.begin_again(differs=differs, version=self.doorkeeper.began_again(self))
 
     def clock(self) -> float:
         """Return the seconds of this trajectory: those at the gate do not count."""

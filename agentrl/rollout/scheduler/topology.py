@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentrl.errors import AgentrlError
-from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Outcome, Tree
 
 
@@ -44,7 +43,7 @@ class RolloutKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupState:
+class GroupProgress:
     """Progress of the trajectories of one task."""
 
     number: int
@@ -61,39 +60,13 @@ class GroupState:
     """Failed for good."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GroupRequest:
-    """A group to open: its task, and where it differs from the run's own numbers."""
-
-    task: Task
-    trajectories: int | None = None
-    """Number of trajectories it trains on; None is the run's number."""
-    max_turns: int | None = None
-    """Most policy messages of each; None is the run's number."""
-    max_turn_tokens: int | None = None
-    """Most tokens of one of those; None is the run's number."""
-    round: int = 0
-    """Request for tasks within its step that brought it, from 1; 0 where rounds are not counted."""
-    round_size: int = 0
-    """Number of tasks that its round was asked for."""
-    tries: int = 0
-    """Times its task was tried before, as groups with too few trajectories that did not fail."""
-    retry_of: int | None = None
-    """Number of the group that it takes the place of; None for a first try."""
-
-    @classmethod
-    def of(cls, found: "Task | GroupRequest") -> "GroupRequest":
-        """Return a plain task as an order with the run's own numbers."""
-        return found if isinstance(found, GroupRequest) else cls(task=found)
-
-
 class RolloutTopology(Protocol):
     """Rule that starts the trajectories of a group. One for all groups of a run.
 
     Inherit from it: all but `wanted` is for topologies that remember what they hear.
     """
 
-    def wanted(self, group: GroupState) -> int:
+    def wanted(self, group: GroupProgress) -> int:
         """Return the number of trajectories to start from the prompt; asked after every event."""
         ...
 
@@ -117,7 +90,7 @@ class IndependentRollouts(RolloutTopology):
 
     redundancy: int = 0
 
-    def wanted(self, group: GroupState) -> int:
+    def wanted(self, group: GroupProgress) -> int:
         """Return the number of trajectories missing from the target and its redundancy."""
         return max(0, group.target + self.redundancy - group.started)
 
@@ -130,12 +103,12 @@ def _no_leaf(attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
     del attempt, tree, leaf
 
 
-def _no_more(group: GroupState, leaves: Sequence[Leaf]) -> int:
+def _no_more(group: GroupProgress, leaves: Sequence[Leaf]) -> int:
     del group, leaves
     return 0
 
 
-def _every_group(group: GroupState, leaves: Sequence[Leaf]) -> bool:
+def _every_group(group: GroupProgress, leaves: Sequence[Leaf]) -> bool:
     del group, leaves
     return True
 
@@ -151,10 +124,10 @@ class RolloutHooks:
     """A turn is complete and on the tree; the next request has not been made."""
     on_finished: Callable[[RolloutKey, Tree, Leaf], None] = _no_leaf
     """A trajectory ended for good, failures among them; it is not on the tree yet."""
-    more: Callable[[GroupState, Sequence[Leaf]], int] = _no_more
+    more: Callable[[GroupProgress, Sequence[Leaf]], int] = _no_more
     """A group is complete; how many trajectories it gets on top before `on_group` hears of it.
     Asked again when those have ended."""
-    on_group: Callable[[GroupState, Sequence[Leaf]], bool] = _every_group
+    on_group: Callable[[GroupProgress, Sequence[Leaf]], bool] = _every_group
     """A group is complete; False drops it, and another one takes its place."""
 
 

@@ -65,7 +65,7 @@ def trees(
         sampling=build.build_train_sampling(config),
         seed=seed,
         on_over=write,
-        recorder=None if record is None else record.recorder,
+        events=None if record is None else record.events,
     )
 
 

@@ -93,7 +93,7 @@ def build_drafts(
             reuse=section.reuse,
         ),
         max_age=config.rollout.max_age,
-        recorder=None if record is None else record.recorder,
+        events=None if record is None else record.events,
     )
 
 

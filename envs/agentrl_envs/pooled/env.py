@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, ForkUnsupported
+from agentrl.events.history import ActionHistory
 from agentrl.message import Content, Message
-from agentrl.rollout.env_replay import ActionHistory, replay
+from agentrl.rollout.env_replay import replay
 from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task
 from agentrl.tool import ToolContext

@@ -10,8 +10,8 @@ from agentrl.authoring.tool_env import checked_reward, refused
 from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, ToolError, blame
+from agentrl.events.history import fingerprint
 from agentrl.message import Content, Message
-from agentrl.rollout.env_replay import fingerprint
 from agentrl.task import Task
 from agentrl.tool import ToolContext, ToolResult
 from agentrl_envs.pooled import OVER, PooledEnv, PooledEpisode, PoolKind
