@@ -22,10 +22,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentrl.events.kinds import RolloutAbandoned, TurnCompleted
+from agentrl.events.kinds import MISMATCH, RERUN, RolloutAbandoned, TurnCompleted
 from agentrl.store.reader import StoreReader
 from agentrl.store.record import LogRecord
-from agentrl.store.recorder import MISMATCH, RERUN
 from agentrl.store.segment import HEAD_BYTES, scan
 from benchmarks.seen import Seen, position_of
 from tests.support import processes
@@ -165,9 +164,7 @@ class Running:
             time.sleep(0.02)
             with StoreReader(self.folder / "store") as reader:
                 return any(
-                    isinstance(event, TurnCompleted)
-                    and event.exchange
-                    and event.exchange.tool_calls
+                    isinstance(event, TurnCompleted) and event.exchange.tool_calls
                     for _, event in reader.events(after=at)
                 )
 
