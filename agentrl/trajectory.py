@@ -132,7 +132,7 @@ class Failed:
 Outcome = Finished | Truncated | Failed
 """End of a trajectory."""
 
-VACANT: Final = Node(parent=None, source="prompt", token_ids=(), turn=0)
+_VACANT: Final = Node(parent=None, source="prompt", token_ids=(), turn=0)
 """Node in the place of one that was sampled and never told of, in a tree that is read back."""
 
 
@@ -307,14 +307,16 @@ class Tree:
             node: Node whose parent is in the tree already.
 
         Raises:
-            ValueError: As `add` does.
+            ValueError: As `add` does, or the parent's place is vacant.
         """
         while len(self._nodes) <= id:
             self._ends.append(_ContextEnd(None, 1, 0, [], 0))
-            self._nodes.append(VACANT)
-        if self._nodes[id] is not VACANT:
+            self._nodes.append(_VACANT)
+        if self._nodes[id] is not _VACANT:
             return
         self._check(node)
+        if node.parent is not None and self._nodes[node.parent] is _VACANT:
+            raise ValueError(f"parent {node.parent} of node {id} is vacant; restore it first")
         self._ends[id] = self._context_end(node)
         self._nodes[id] = node
         if node.source == "prompt":

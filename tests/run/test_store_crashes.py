@@ -22,7 +22,7 @@ from agentrl.store.reader import StoreReader
 from agentrl.store.segment import segments
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
-from agentrl.trajectory import VACANT, Finished, Leaf, Node, Tree
+from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.scripted_store import ScriptedStore, complete_groups, open_groups
 
 SETTINGS = StoreSettings(segment_bytes=4000)
@@ -394,7 +394,7 @@ class Crashes(RuleBasedStateMachine):
             for part in () if found.at is None else group.tree.path(found.at):
                 if part.source == "sampled":
                     assert part.logprobs == tuple(-1 / (1 + i) for i in part.token_ids)
-        known = {id for id, node in enumerate(group.tree.nodes) if node is not VACANT}
+        known = {id for id, node in enumerate(group.tree.nodes) if node.token_ids}
         assert known == group.told
 
 

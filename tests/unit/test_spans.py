@@ -1,6 +1,7 @@
 """Spans of a run, through OpenTelemetry's own SDK and its exporter to memory.
 
-Seen caught: waiting that ends when learning does; what broke as no error; spans that belong to no run.
+Seen caught: waiting that ends when learning does; what broke as no error; spans that belong to no
+run.
 """
 
 import time

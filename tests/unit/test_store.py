@@ -36,7 +36,7 @@ from agentrl.store.reader import StoreReader
 from agentrl.store.segment import HEAD_BYTES, segments
 from agentrl.store.settings import StoreSettings
 from agentrl.task import Task
-from agentrl.trajectory import VACANT, Failed, Finished, Leaf, Node, Tree
+from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from tests.support.scripted_store import ScriptedStore, complete_groups, open_groups
 
 TASK = Task(prompt="What is 6 * 7?", answer="42", id="t")
@@ -169,7 +169,8 @@ def test_turns_that_overlap_keep_their_own_parents(store: ScriptedStore) -> None
     assert group.tree.tokens(one.at or 0) == (1, 2, 3, 7, 5, 9)
     assert group.tree.tokens(other.at or 0) == (1, 2, 4, 4, 9)
     assert group.tree.nodes == tuple(
-        VACANT if id == never else node for id, node in enumerate(play.tree.nodes)
+        Node(parent=None, source="prompt", token_ids=(), turn=0) if id == never else node
+        for id, node in enumerate(play.tree.nodes)
     )
     assert group.told == {*range(8)} - {never}
 

@@ -286,3 +286,20 @@ def _tree_bytes(turns: int) -> int:
         return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
+
+
+def test_a_tree_that_is_read_back_has_the_ids_it_had() -> None:
+    """Whatever was read first; an id of which nothing was read is vacant."""
+    tree = Tree(TASK)
+    prompt = Node(parent=None, source="prompt", token_ids=(1, 2), turn=0)
+    tree.restore(0, prompt)
+    tree.restore(3, sampled(0, 7))
+    assert [tree.tokens(3), tree.node(2).token_ids] == [(1, 2, 7), ()]
+    tree.restore(1, sampled(0, 5))
+    tree.restore(1, sampled(0, 6))
+    assert tree.tokens(1) == (1, 2, 5), "what is there stays"
+    assert tree.share(prompt) == 0
+    assert tree.add(sampled(3, 8)) == 4
+    assert tree.tokens(4) == (1, 2, 7, 8)
+    with pytest.raises(ValueError, match="parent 2 of node 5 is vacant; restore it first"):
+        tree.restore(5, sampled(2, 9))
