@@ -277,7 +277,9 @@ class Chaos:
         return [pid for pid, _ in self._ours() if pid != os.getpid()]
 
     def _workers(self) -> list[int]:
-        return [pid for pid, line in self._ours() if line.startswith(f"ray::{EnvWorkerHost.__name__}")]
+        return [
+            pid for pid, line in self._ours() if line.startswith(f"ray::{EnvWorkerHost.__name__}")
+        ]
 
     def _holders(self) -> list[int]:
         return [pid for pid, line in self._ours() if line.startswith(f"ray::{EngineHost.__name__}")]

@@ -230,7 +230,9 @@ async def test_vllm_itself_refuses_what_it_does_not_tell(tmp_path: Path) -> None
 
     folder = tmp_path
     model(tied=True).save_pretrained(folder)
-    with pytest.raises(ConfigError, match=r"prefill_tokens is 24 and engine\.context_tokens is 2048"):
+    with pytest.raises(
+        ConfigError, match=r"prefill_tokens is 24 and engine\.context_tokens is 2048"
+    ):
         VllmEngine(VllmSettings(model=folder, prefill_tokens=24))
     settings = VllmSettings(model=folder, context_tokens=CONTEXT_TOKENS, dtype="float32")
     async with VllmEngine(settings) as engine:
