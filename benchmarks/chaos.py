@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from agentrl.cluster.engines.host import EngineHost
+from agentrl.cluster.env_worker import EnvWorkerHost
 from agentrl_sandbox.inside.processes import descendants
 from benchmarks.seen import Seen, position_of
 
@@ -275,10 +277,12 @@ class Chaos:
         return [pid for pid, _ in self._ours() if pid != os.getpid()]
 
     def _workers(self) -> list[int]:
-        return [pid for pid, line in self._ours() if line.startswith("ray::EnvHost")]
+        return [
+            pid for pid, line in self._ours() if line.startswith(f"ray::{EnvWorkerHost.__name__}")
+        ]
 
     def _holders(self) -> list[int]:
-        return [pid for pid, line in self._ours() if line.startswith("ray::EngineHost")]
+        return [pid for pid, line in self._ours() if line.startswith(f"ray::{EngineHost.__name__}")]
 
     def _engines(self) -> list[int]:
         return [pid for pid, line in self._ours() if "agentrl.engine.remote" in line]

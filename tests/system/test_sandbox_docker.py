@@ -703,4 +703,7 @@ def test_a_command_that_cannot_be_imported_is_left_out_aloud(
 
     monkeypatch.setattr(app, "entry_points", broken)
     app.add_commands()
-    assert "'broken' is left out: No module named 'agentrl_nothing'" in capsys.readouterr().err
+    assert (
+        "the command 'broken' is not available: No module named 'agentrl_nothing'"
+        in capsys.readouterr().err
+    )

@@ -114,7 +114,7 @@ class RayEngineReplica(EngineReplica):
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        assert self.freight is not None, "RayReplicas makes room first"
+        assert self.freight is not None, "RayEngineReplicas makes room first"
         actor_class: Any = ray.remote(EngineHost)
         actor = actor_class.options(
             num_cpus=self._section.engine_cpus,

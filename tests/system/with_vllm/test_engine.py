@@ -157,7 +157,7 @@ async def check_scores(engine: "VllmEngine", policy: PreTrainedModel) -> None:
     assert [top[0][0] for top in scores.top_logprobs] == plain.argmax(-1).tolist()
     assert scores.version == engine.version
     await asyncio.gather(*beside)
-    with pytest.raises(ValueError, match="together"):
+    with pytest.raises(ValueError, match="in total"):
         await engine.score(score_of(asked, (1,) * 99))
     waiting = asyncio.create_task(engine.score(score_of(asked, tokens)))
     await asyncio.sleep(0)
@@ -230,7 +230,9 @@ async def test_vllm_itself_refuses_what_it_does_not_tell(tmp_path: Path) -> None
 
     folder = tmp_path
     model(tied=True).save_pretrained(folder)
-    with pytest.raises(ConfigError, match=r"prefill_tokens is 24 and engine\.context_tokens 2048"):
+    with pytest.raises(
+        ConfigError, match=r"prefill_tokens is 24 and engine\.context_tokens is 2048"
+    ):
         VllmEngine(VllmSettings(model=folder, prefill_tokens=24))
     settings = VllmSettings(model=folder, context_tokens=CONTEXT_TOKENS, dtype="float32")
     async with VllmEngine(settings) as engine:
