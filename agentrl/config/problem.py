@@ -43,11 +43,11 @@ def unknown_key(
     near = near or _elsewhere(name, root, cutoff=1.0)
     near = near or [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, names, n=1)]
     near = near or _elsewhere(name, root, cutoff=0.75)
-    hint = f"did you mean {near[0]}? " if near else ""
-    where = f"Keys of {above}" if above else "Keys of a config"
+    hint = f"did you mean {near[0]}? Keys of" if near else "keys of"
+    where = above or "a config"
     if len(sections) == 1 and (method := method_of(sections[0])):
         where += f" (name: {method})"
-    return f"{path} is not a key; {hint}{where}: {', '.join(names)}"
+    return f"{path} is not a key; {hint} {where}: {', '.join(names)}"
 
 
 def problems_of(

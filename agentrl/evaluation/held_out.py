@@ -131,11 +131,11 @@ class _Play:
 
     async def collect(self) -> list[Tree]:
         """Return one tree per task that was played, in the order of the tasks."""
-        async with self._gate() as gate:
+        async with self._scheduler() as scheduler:
             self._adopting = True
-            gate.adopt([self._kept[name] for name in self._places if name in self._kept])
+            scheduler.adopt([self._kept[name] for name in self._places if name in self._kept])
             self._adopting = False
-            trees = (await gate.batch()).trees
+            trees = (await scheduler.next_batch()).trees
         return sorted(trees, key=lambda tree: self._places[tree.task.fingerprint])
 
     def counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
@@ -157,10 +157,10 @@ class _Play:
         at = getattr(self.evaluation.total, what)
         return {"by": f"budget.{what}", "at": at, "tasks": tasks, "of": of}
 
-    def _gate(self) -> RolloutScheduler:
+    def _scheduler(self) -> RolloutScheduler:
         evaluation, rollouts = self.evaluation, self.rollouts
         version = rollouts.engine.version
-        return rollouts.gate(
+        return rollouts.scheduler(
             # `async` opens a group when there is a place for it, so that one can stop opening them.
             SchedulerPolicy(
                 mode="async",
@@ -209,12 +209,12 @@ class _Play:
         self._first.ended(self._places[tree.task.fingerprint], reward)
         self._bar.advance(1, {"turns": self._turns, **self._reward()})
 
-    async def _metered(self, seat: RolloutSlot) -> Leaf:
-        world = await self.rollouts.brought_back(seat)
-        stand = seat.stand
+    async def _metered(self, slot: RolloutSlot) -> Leaf:
+        world = await self.rollouts.brought_back(slot)
+        stand = slot.stand
         calls = stand.tool_calls if stand else 0
-        meter = self.meter.begin(seat.tree, stand.node if stand else None, tool_calls=calls)
-        seat.sampler = MeteredSampler(seat.sampler or seat.doorkeeper.engine, meter)
-        episode = self.rollouts.episode(seat, self.evaluation.sampling, world=world)
+        meter = self.meter.begin(slot.tree, stand.node if stand else None, tool_calls=calls)
+        slot.sampler = MeteredSampler(slot.sampler or slot.scheduler.engine, meter)
+        episode = self.rollouts.episode(slot, self.evaluation.sampling, world=world)
         episode.env = MeteredEnv(episode.env, meter)
         return await episode.run()

@@ -197,7 +197,9 @@ def _write_index(folder: Path) -> None:
 @contextmanager
 def _or_nothing(partial: Path, final: Path) -> Generator[None]:
     _recover(final.parent)
-    shutil.rmtree(partial, ignore_errors=True)
+    # Also one of a step that a killed run has not come to again.
+    for left in final.parent.glob(".step-*.partial"):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         yield
     except (OSError, SafetensorError) as error:

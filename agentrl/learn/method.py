@@ -97,7 +97,8 @@ def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMet
             return method
     names = sorted(method.section.__name__ for method in methods)
     raise ValueError(
-        f"{type(section).__name__} is not a method of this slot; the methods are {names}"
+        f"{type(section).__name__} is not a method of this slot; the methods are {names}: add its "
+        "METHOD to METHODS in the __init__.py of the package of its slot"
     )
 
 

@@ -25,7 +25,7 @@ from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
 
 NEVER_S = 1e9
-"""A turn's deadline, where the seat has its own that leaves out the time at the gate."""
+"""A turn's deadline, where the slot has its own that leaves out the time at the scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +81,10 @@ class RolloutRunner:
             batch, queue[:] = queue[:count], queue[count:]
             return batch
 
-        async with self.gate(policy, take, sampling=sampling, seed=seeds) as gate:
-            return list((await gate.batch()).trees)
+        async with self.scheduler(policy, take, sampling=sampling, seed=seeds) as scheduler:
+            return list((await scheduler.next_batch()).trees)
 
-    def gate(
+    def scheduler(
         self,
         policy: SchedulerPolicy,
         tasks: Callable[[int], Sequence[Task | GroupRequest]],
@@ -102,9 +102,9 @@ class RolloutRunner:
     ) -> RolloutScheduler:
         """Return the scheduler that makes batches of an endless stream of tasks."""
 
-        async def alone(seat: RolloutSlot) -> Leaf:
-            world = await self.brought_back(seat)
-            return await self.episode(seat, sampling, world=world).run()
+        async def alone(slot: RolloutSlot) -> Leaf:
+            world = await self.brought_back(slot)
+            return await self.episode(slot, sampling, world=world).run()
 
         return RolloutScheduler(
             policy=policy,
@@ -123,21 +123,21 @@ class RolloutRunner:
         )
 
     def episode(
-        self, seat: RolloutSlot, sampling: Sampling, *, world: Env | None = None
+        self, slot: RolloutSlot, sampling: Sampling, *, world: Env | None = None
     ) -> EpisodeRunner:
-        """Return the trajectory of a seat, with an environment of its own.
+        """Return the trajectory of a slot, with an environment of its own.
 
         With `world`, which has lived through what was kept of the trajectory, it goes on there.
         """
-        order = seat.order or GroupRequest(task=seat.tree.task)
+        order = slot.order or GroupRequest(task=slot.tree.task)
         # A retry plays the same seed: what failed was not the policy's doing.
         return EpisodeRunner(
-            env=seat.watched(self.make_env()) if world is None else world,
-            engine=seat.engine,
+            env=slot.watched(self.make_env()) if world is None else world,
+            engine=slot.engine,
             chat=self.chat,
-            tree=seat.tree,
-            sample=seat.attempt.sample,
-            seed=seat.seed,
+            tree=slot.tree,
+            sample=slot.attempt.sample,
+            seed=slot.seed,
             sampling=sampling,
             limits=replace(
                 self.limits,
@@ -145,39 +145,39 @@ class RolloutRunner:
                 max_turns=order.max_turns or self.limits.max_turns,
                 max_turn_tokens=order.max_turn_tokens or self.limits.max_turn_tokens,
             ),
-            clock=seat.clock,
-            begin=None if world is None or seat.stand is None else place_of(seat.tree, seat.stand),
+            clock=slot.clock,
+            begin=None if world is None or slot.stand is None else place_of(slot.tree, slot.stand),
             entropies=self.entropies,
-            events=seat.events if seat.events.tells_turns else None,
-            rebuilding=self._rebuilding(seat) if self.rebuilds else None,
+            events=slot.events if slot.events.tells_turns else None,
+            rebuilding=self._rebuilding(slot) if self.rebuilds else None,
         )
 
-    async def brought_back(self, seat: RolloutSlot) -> Env | None:
+    async def brought_back(self, slot: RolloutSlot) -> Env | None:
         """Return the world of a trajectory that was kept; None for one that begins.
 
         One whose world does not come back begins again.
         """
-        if seat.stand is None:
+        if slot.stand is None:
             return None
         retries = self.retries
         while True:
             try:
                 return await replay(
-                    lambda: seat.watched(self.make_env()),
-                    seat.stand.history,
+                    lambda: slot.watched(self.make_env()),
+                    slot.stand.history,
                     reset_s=self.limits.reset_s,
                     step_s=self.limits.step_s,
                 )
             except (RolloutError, ForkUnsupported) as error:
                 # A sandbox that broke says nothing about the world; an answer that differs does.
                 if isinstance(error, ForkUnsupported) or retries == 0:
-                    seat.begins_again(differs=isinstance(error, ReplayMismatch))
+                    slot.begins_again(differs=isinstance(error, ReplayMismatch))
                     return None
                 retries -= 1
 
-    def _rebuilding(self, seat: RolloutSlot) -> EnvRecovery:
+    def _rebuilding(self, slot: RolloutSlot) -> EnvRecovery:
         return EnvRecovery(
-            lambda: seat.watched(self.make_env()),
+            lambda: slot.watched(self.make_env()),
             left=self.rebuilds,
             reset_s=self.limits.reset_s,
             step_s=self.limits.step_s,

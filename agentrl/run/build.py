@@ -343,7 +343,7 @@ def build_scheduler(
         first = min([next_group, *(group.id for group in groups)]) // per_step * per_step
         for number, task_id in record.store.tasks_from(first):
             repeats.of(number, task_id, step=number // per_step)
-    scheduler = rollouts.gate(
+    scheduler = rollouts.scheduler(
         build_scheduler_policy(config),
         source,
         sampling=build_train_sampling(config),

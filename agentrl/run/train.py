@@ -241,7 +241,7 @@ async def _train(
                 )
                 rollouts = build.build_rollout_runner(config, make_world, engine, policy.chat)
                 spans = build.build_span_exporter(config)
-                gate, drafts = _gate(
+                scheduler, drafts = _build_scheduler(
                     config,
                     folder,
                     progress,
@@ -263,7 +263,7 @@ async def _train(
                     sampler=sampler,
                     rollouts=rollouts,
                     folder=folder.path,
-                    gate=gate,
+                    scheduler=scheduler,
                     trainer=trainer,
                     weights=weights,
                     checkpoints=checkpoints,
@@ -283,7 +283,7 @@ async def _train(
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
                     stack.enter_context(frozen_heap())
-                    async with gate:
+                    async with scheduler:
                         return await loop.run(writer)
 
 
@@ -297,7 +297,7 @@ def _metrics(config: RunConfig, folder: RunFolder, version: int) -> Generator[Me
         yield writer
 
 
-def _gate(
+def _build_scheduler(
     config: RunConfig,
     folder: RunFolder,
     progress: RunProgress,
@@ -321,7 +321,7 @@ def _gate(
     trees = branching.trees(
         config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
     )
-    gate = build.build_scheduler(
+    scheduler = build.build_scheduler(
         config,
         rollouts,
         sampler.take,
@@ -334,7 +334,7 @@ def _gate(
         saved=saved,
         spans=spans,
     )
-    return gate, drafts
+    return scheduler, drafts
 
 
 @contextmanager
@@ -372,7 +372,7 @@ class TrainingLoop:
     rollouts: RolloutRunner
     folder: Path
     """Of the run."""
-    gate: RolloutScheduler
+    scheduler: RolloutScheduler
     trainer: "PolicyTrainer"
     weights: Callable[[], Mapping[str, Any]]
     """The trainer's, as engines are given them."""
@@ -426,7 +426,7 @@ class TrainingLoop:
 
     async def _step(self) -> dict[str, float]:
         began = time.monotonic()
-        batch = await self.gate.batch()
+        batch = await self.scheduler.next_batch()
         curated = (
             self.curation.batch(batch.trees) if self.curation else CuratedBatch(trees=batch.trees)
         )
@@ -443,7 +443,7 @@ class TrainingLoop:
         if self.curation is not None:
             self.curation.version = self.trainer.version
         weights = await in_thread_to_the_end(self.weights)
-        await self.gate.load(weights, self.trainer.version)
+        await self.scheduler.load_weights(weights, self.trainer.version)
         ended = time.monotonic()
         figures |= {
             "seconds/rollout": collected - began,
@@ -453,7 +453,7 @@ class TrainingLoop:
             **likeness_figures(trees),
             **cap_figures(group.order for group in batch.groups),
             **curated.figures,
-            **self.gate.figures(),
+            **self.scheduler.figures(),
             **(self.rollouts.rebuilt.figures() if self.rollouts.rebuilds else {}),
             **(self.drafts.figures() if self.drafts else {}),
             **(self.record.figures() if self.record else {}),
@@ -478,14 +478,14 @@ class TrainingLoop:
                 groups = tuple(group.state.number for group in batch.groups)
                 if self.credit is not None:
                     self.credit.write(step, self.trainer.credits, groups=groups)
-                self.gate.events.emit(GroupsTrained(groups=groups, step=step))
+                self.scheduler.events.emit(GroupsTrained(groups=groups, step=step))
 
     async def _save(self) -> None:
         """Write a checkpoint, while what is under way goes on; what no kept checkpoint needs any
         more goes."""
         samplers: dict[str, Any] = {
             "tasks": {"position": self.position},
-            "gate": self.gate.saved,
+            "gate": self.scheduler.saved,
             "trace": {"bytes": trace_bytes(self.folder / TRACE_FILE)},
         }
         files = draft_files(self.drafts)
@@ -504,7 +504,7 @@ class TrainingLoop:
     @asynccontextmanager
     async def _judged(self) -> AsyncGenerator[None]:
         """Let the engine serve the evaluation alone, with the averaged weights if there are any."""
-        async with self.gate.held():
+        async with self.scheduler.paused():
             if self.trainer.ema is None:
                 yield
                 return
@@ -515,13 +515,13 @@ class TrainingLoop:
                 await self._lend(self.weights)
 
     async def _lend(self, weights: Callable[[], Mapping[str, Any]]) -> None:
-        """Load weights of the version that there is, behind a gate that is held."""
+        """Load weights of the version that there is, behind a scheduler that is held."""
         version = self.trainer.version
         state_dict = await in_thread_to_the_end(weights)
         async with BlockDeadline(
             SchedulerDeadlines().load_s, f"loading version {version} for evaluation"
         ):
-            await self.gate.engine.load(state_dict, version)
+            await self.scheduler.engine.load(state_dict, version)
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
         with self.summary.timed(f"evaluate {when}"):

@@ -41,7 +41,7 @@ class StudySetting:
     """Duration of one optimiser step; in `async` beside the rollouts, else instead of them."""
     steps: int = 12
     warm_steps: int = 3
-    """Steps before anything is measured: the gate's steady state is what counts."""
+    """Steps before anything is measured: the scheduler's steady state is what counts."""
     granule_tokens: int = 32
     """Real tokens per simulated one; 1 is exact and slow."""
     failure_rate: float | None = None
@@ -171,32 +171,32 @@ class _Study:
             return derive(setting.seed, number, sample)
 
         batches: list[RolloutBatch] = []
-        gate = rollouts.gate(
+        scheduler = rollouts.scheduler(
             setting.policy,
             lambda count: list(islice(stream, count)),
             sampling=Sampling(),
             seed=seed,
         )
-        async with gate:
+        async with scheduler:
             started = self._mark()
             for step in range(setting.steps):
                 if step == setting.warm_steps:
                     started = self._mark()
                     batches.clear()
-                batches.append(await self._step(gate, step))
+                batches.append(await self._step(scheduler, step))
             ended = self._mark()
-            retried = gate.figures()["gate/retried"]
+            retried = scheduler.figures()["gate/retried"]
         await self._engine.close()
         return self._result(batches, started, ended, round(retried))
 
-    async def _step(self, gate: RolloutScheduler, step: int) -> RolloutBatch:
+    async def _step(self, scheduler: RolloutScheduler, step: int) -> RolloutBatch:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        batch = await gate.batch()
+        batch = await scheduler.next_batch()
         collected = loop.time()
         await asyncio.sleep(self._setting.train_s)
         trained = loop.time()
-        await gate.load(None, step + 1)
+        await scheduler.load_weights(None, step + 1)
         self._spans += [
             TimeSpan(name="collect", start_s=began, end_s=collected),
             TimeSpan(name="train", start_s=collected, end_s=trained),

@@ -243,14 +243,14 @@ async def test_a_rollout_goes_on_whatever_its_policy_says(tmp_path: Path) -> Non
     )
     left = [*tasks]
     with StoreWriter.open(tmp_path / "store") as store:
-        async with rollouts.gate(
+        async with rollouts.scheduler(
             policy,
             lambda count: [left.pop(0) for _ in range(min(count, len(left)))],
             sampling=Sampling(),
             seed=lambda number, task, sample: number,
             events=EventLog(store),
         ) as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
     leaves = [leaf for tree in batch.trees for leaf in tree.leaves]
     assert [leaf.outcome for leaf in leaves] == [Finished(1.0)] * len(HOSTILE)
     with StoreReader(tmp_path / "store") as reader:

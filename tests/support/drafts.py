@@ -148,7 +148,7 @@ class Stage:
             taken, left[:] = left[:count], left[count:]
             return taken
 
-        gate = self.rollouts.gate(
+        gate = self.rollouts.scheduler(
             policy,
             take,
             sampling=Sampling(),
@@ -158,7 +158,7 @@ class Stage:
             version=version,
         )
         async with gate:
-            (tree,) = (await gate.batch()).trees
+            (tree,) = (await gate.next_batch()).trees
         return tree
 
 

@@ -21,11 +21,11 @@ class Dying(ABC):
 
     async def step(self, gate: RolloutScheduler) -> Any:
         """Train on the next batch; return its trees."""
-        batch = await gate.batch()
+        batch = await gate.next_batch()
         self.version += 1
         numbers = tuple(group.state.number for group in batch.groups)
         gate.events.emit(GroupsTrained(groups=numbers, step=self.version))
-        await gate.load(None, self.version)
+        await gate.load_weights(None, self.version)
         return list(batch.trees)
 
     async def live_for(self, seconds: float) -> None:

@@ -226,7 +226,7 @@ async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> N
         seed=lambda number, task, sample: number,
     )
     async with gate:
-        await gate.batch()
+        await gate.next_batch()
     assert staged == [False, True, True, True]
     await small.close()
 

@@ -111,7 +111,7 @@ class Rig:
             on_over=self.over.append,
         )
         numbers = count()
-        return rollouts.gate(
+        return rollouts.scheduler(
             self.policy,
             lambda wanted: [
                 Task(prompt="ab", answer="x", id=f"task-{next(numbers)}") for _ in range(wanted)
@@ -154,7 +154,7 @@ def test_a_group_has_the_leaves_of_its_budget_and_they_share_what_they_share(
     async def main() -> None:
         rig = Rig(always(), sync(), strategy=strategy)
         async with rig.gate() as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             assert rig.open == 0
             for group, tree in zip(batch.groups, batch.trees, strict=True):
                 assert len(group.members) == group.state.target == 8
@@ -192,12 +192,12 @@ def test_late_branches_begin_before_their_group_is_complete() -> None:
         rig = Rig(TreeGrpoTopology(trees=2, rounds=2, width=2), sync(10))
         async with rig.gate() as gate:
             for version in range(1, 4):
-                batch = await gate.batch()
+                batch = await gate.next_batch()
                 for group, tree in zip(batch.groups, batch.trees, strict=True):
                     assert len(group.members) == 10
                     check_tree(tree, 10)
                     assert Counter(leaf.root for leaf in tree.leaves) == {0: 5, 1: 5}
-                await gate.load(None, version)
+                await gate.load_weights(None, version)
         assert rig.open == 0
         assert any(copied.path for shaped in rig.over for copied in shaped.copies)
 
@@ -211,7 +211,7 @@ def test_fresh_roots_fill_what_branches_left() -> None:
     async def main() -> None:
         rig = Rig(always(6, split=StaticRootSplit(roots=1)), sync(6), on_fork=refuse)
         async with rig.gate() as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             for tree in batch.trees:
                 check_tree(tree, 6)
             assert gate.figures()["branching/failed_copies/unsupported"] > 6
@@ -232,7 +232,7 @@ def test_a_failed_branch_begins_again_alone_and_a_failed_root_as_it_was() -> Non
     async def main() -> None:
         rig = Rig(always(), sync(groups_per_step=1), on_step=once)
         async with rig.gate() as gate:
-            (tree,) = (await gate.batch()).trees
+            (tree,) = (await gate.next_batch()).trees
             check_tree(tree, 8)
             assert {type(leaf.outcome) for leaf in tree.leaves} == {Finished}
             assert gate.figures()["gate/retried"] == 2
@@ -248,7 +248,7 @@ def test_what_fails_for_good_is_one_leaf_of_the_budget() -> None:
     async def main() -> None:
         rig = Rig(always(4), sync(4, retries=1), on_step=never)
         async with rig.gate() as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             for group, tree in zip(batch.groups, batch.trees, strict=True):
                 assert len(group.members) == 4
                 assert [type(leaf.outcome) for leaf in tree.leaves] == [Failed] * 4
@@ -264,10 +264,10 @@ def test_a_parked_tree_keeps_its_worlds_and_goes_on() -> None:
         async with rig.gate() as gate:
             parked = 0
             for version in range(1, 5):
-                await gate.batch()
+                await gate.next_batch()
                 parked = max(parked, rig.open)
                 await asyncio.sleep(1000)
-                await gate.load(None, version)
+                await gate.load_weights(None, version)
             assert parked
             versions = {
                 v for shaped in rig.over for node in shaped.tree.nodes for v in node.versions
@@ -284,7 +284,7 @@ def test_closing_in_the_middle_closes_every_world_and_says_what_was_decided() ->
         async with rig.gate() as gate:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await gate.batch()
+                    await gate.next_batch()
             assert rig.open
         assert rig.open == 0
         assert len(rig.over) == 2
@@ -312,7 +312,7 @@ def test_closing_between_a_fork_and_its_first_step_closes_the_copy() -> None:
             return seat
 
         gate.fork = fork  # pyright: ignore[reportAttributeAccessIssue]
-        waits = asyncio.create_task(gate.batch())
+        waits = asyncio.create_task(gate.next_batch())
         await closed.wait()
         await gate.close()
         waits.cancel()
@@ -328,7 +328,7 @@ def test_a_probe_is_no_turn_of_its_own() -> None:
         hooks = RolloutHooks(on_turn=lambda attempt, tree: heard.append(attempt))
         rig = Rig(topology, sync(4, groups_per_step=1), hooks=hooks)
         async with rig.gate() as gate:
-            (tree,) = (await gate.batch()).trees
+            (tree,) = (await gate.next_batch()).trees
         return len(heard), [t.token_ids for t in tree.trajectories()]
 
     probed = aepo(4, rule=ArpoPaperRule(threshold=100), split=StaticRootSplit(roots=4))
@@ -346,7 +346,7 @@ def test_segments_count_a_probed_turn_once() -> None:
         )
         rig = Rig(always(4), policy)
         async with rig.gate() as gate:
-            (tree,) = (await gate.batch()).trees
+            (tree,) = (await gate.next_batch()).trees
             assert {type(leaf.outcome) for leaf in tree.leaves} == {Finished}
 
     run(main())
@@ -357,7 +357,7 @@ def test_what_groups_have_shown_is_what_the_next_ones_begin_with() -> None:
         rig = Rig(aepo(split=OnlineRootSplit()), sync())
         async with rig.gate() as gate:
             assert isinstance(rig.trees.topology, EntropyBalancedTopology)
-            await gate.batch()
+            await gate.next_batch()
             seen = rig.trees.topology.prior
             assert seen.roots >= 2
             assert seen.tools > 0
@@ -373,7 +373,7 @@ def test_pre_monitoring_runs_one_alone() -> None:
     async def main() -> None:
         rig = Rig(aepo(split=MonitoredRootSplit()), sync(groups_per_step=1))
         async with rig.gate() as gate:
-            batch = asyncio.create_task(gate.batch())
+            batch = asyncio.create_task(gate.next_batch())
             await asyncio.sleep(0.5)
             assert gate.figures()["gate/live"] == 1
             (tree,) = (await batch).trees
@@ -475,7 +475,7 @@ def test_whatever_happens_a_group_has_its_leaves_and_nothing_stays_open(
         async with rig.gate() as gate:
             gates.append(gate)
             for version in range(3):
-                batch = await gate.batch()
+                batch = await gate.next_batch()
                 for group, tree in zip(batch.groups, batch.trees, strict=True):
                     assert len(group.members) == target
                     check_tree(tree, target)
@@ -483,7 +483,7 @@ def test_whatever_happens_a_group_has_its_leaves_and_nothing_stays_open(
                         check_ages(batch.trainable(trajectory), trajectory.versions, version)
                         played.append((trajectory.token_ids, trajectory.versions))
                 await asyncio.sleep(random.choice((0.0, 40.0)))
-                await gate.load(None, version + 1)
+                await gate.load_weights(None, version + 1)
         assert rig.open == 0
         return played
 
@@ -499,7 +499,7 @@ def test_signals_are_measured_behind_the_gate_too() -> None:
     async def main() -> None:
         rig = Rig(aepo(), sync(groups_per_step=1))
         async with rig.gate() as gate:
-            await gate.batch()
+            await gate.next_batch()
         (shaped,) = rig.over
         probes = [decision.boundary.probe for decision in shaped.decisions]
         assert {probe.tokens for probe in probes if probe} == {SIGNAL.tokens}

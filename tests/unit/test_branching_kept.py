@@ -98,7 +98,7 @@ class Process(Dying):
         for group in self.record.groups:
             if not self.trees.keep(group):
                 self.record.begin_again(group)
-        gate = rollouts.gate(
+        gate = rollouts.scheduler(
             self.policy,
             self.take,
             sampling=Sampling(),

@@ -33,8 +33,8 @@ def test_few_roots_open_no_more_trees_than_there_is_room_for_their_branches(
         Slow.random = Random(1)
         async with rig.gate() as gate:
             for version in range(3):
-                await gate.batch()
-                await gate.load(None, version + 1)
+                await gate.next_batch()
+                await gate.load_weights(None, version + 1)
         assert rig.open == 0
         return max(most)
 
@@ -52,7 +52,7 @@ def test_a_branch_plays_beside_its_parent_when_there_is_a_place() -> None:
             always(2, split=StaticRootSplit(roots=1)), sync(2, groups_per_step=1), on_step=look
         )
         async with rig.gate() as gate:
-            await gate.batch()
+            await gate.next_batch()
         return max(playing)
 
     assert run(main()) == 2

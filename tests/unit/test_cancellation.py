@@ -154,7 +154,7 @@ async def test_a_batch_cancelled_at_any_step_leaves_no_world_open_and_no_engine_
         rig = partial_rig(engine)
         gate = rig.gate()
         try:
-            await gate.batch()
+            await gate.next_batch()
         finally:
             assert not engine.is_paused
             assert not engine.is_busy
@@ -169,7 +169,7 @@ async def test_a_gate_whose_close_is_cancelled_at_any_step_closes_everything() -
     async def attempt(rounds: int) -> bool:
         rig = partial_rig(Slow(0))
         gate = rig.gate()
-        await gate.batch()
+        await gate.next_batch()
         assert rig.open
         ended = await cancel_after(rounds, gate.close())
         assert rig.open == 0
@@ -181,14 +181,14 @@ async def test_a_gate_whose_close_is_cancelled_at_any_step_closes_everything() -
 
 async def test_a_hold_that_is_cancelled_at_any_step_leaves_the_gate_open() -> None:
     async def hold(gate: RolloutScheduler) -> None:
-        async with gate.held():
+        async with gate.paused():
             await asyncio.sleep(0)
 
     async def attempt(rounds: int) -> bool:
         engine = Slow(2)
         rig = Rig(always(4), replace(sync(4), mode="async"), make_engine=lambda: engine)
         async with rig.gate() as gate:
-            batch = asyncio.create_task(gate.batch())
+            batch = asyncio.create_task(gate.next_batch())
             for _ in range(4):
                 await asyncio.sleep(0)
             ended = await cancel_after(rounds, hold(gate))
@@ -210,7 +210,7 @@ async def test_an_engine_that_does_not_pause_is_told_and_not_that_it_does_not_re
     rig = partial_rig(BreaksTwice(0, breaks_at="pause"))
     async with rig.gate() as gate:
         with pytest.raises(EngineError, match="broken at pause"):
-            await gate.batch()
+            await gate.next_batch()
 
 
 class SlowWorld(Counting):

@@ -164,7 +164,7 @@ async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -
         opened.extend([rollouts.engine.version] * count)
         return [Task(prompt="q", id=f"t{len(opened) - count + i}") for i in range(count)]
 
-    gate = rollouts.gate(
+    gate = rollouts.scheduler(
         SchedulerPolicy(
             mode=mode,
             groups_per_step=2,
@@ -179,8 +179,8 @@ async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -
     batches: list[RolloutBatch] = []
     async with gate:
         for version in range(1, 5):
-            batches.append(await gate.batch())
-            await gate.load(None, version)
+            batches.append(await gate.next_batch())
+            await gate.load_weights(None, version)
     expected = {0: {(2,)}, 1: {(5, 5, 5)}}
     seen: set[int] = set()
     for batch in batches:

@@ -113,7 +113,7 @@ LONG = f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 600)}]"
         ("view: {redact: ['(']}", "x.yaml:2: view.redact: '(' is not a valid regular"),
         ("seed: 3", "x.yaml:2: seed is not a key; did you mean run.seed? Keys of a config: "),
         ("lern: {}", "lern is not a key; did you mean learn?"),
-        ("run: {zzz: 1}", "x.yaml:2: run.zzz is not a key; Keys of run: checkpoint_every"),
+        ("run: {zzz: 1}", "x.yaml:2: run.zzz is not a key; keys of run: checkpoint_every"),
         ("run: 3", "run is 3, expected a section (run: Name, folder, and"),
         ("run: {name: 5}", 'run.name is 5, expected text, matching ^[\\w.-]*[\\w-]'),
         ("run: {name: ..}", "x.yaml:2: run.name is .., expected text, matching"),

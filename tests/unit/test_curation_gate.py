@@ -85,7 +85,7 @@ class Rig:
             retries=0,
             entropies=self.rules.steps is not None,
         )
-        self.gate = rollouts.gate(
+        self.gate = rollouts.scheduler(
             SchedulerPolicy(
                 mode=self.mode,
                 groups_per_step=self.wanted,
@@ -104,10 +104,10 @@ class Rig:
         found: list[CuratedBatch] = []
         async with asyncio.timeout(60), self.gate:
             for version in range(1, count + 1):
-                batch = await self.gate.batch()
+                batch = await self.gate.next_batch()
                 found.append(self.curation.batch(batch.trees))
                 self.curation.version = version
-                await self.gate.load(None, version)
+                await self.gate.load_weights(None, version)
         return found
 
 
@@ -180,14 +180,14 @@ async def test_an_order_has_its_own_number_of_trajectories_and_turns() -> None:
         given.append(GroupRequest(task=first, trajectories=3, max_turns=2))
         return [given[-1], second][:count]
 
-    gate = rollouts.gate(
+    gate = rollouts.scheduler(
         SchedulerPolicy(groups_per_step=2, group_size=2),
         orders,
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
     )
     async with gate:
-        trees = (await gate.batch()).trees
+        trees = (await gate.next_batch()).trees
     assert [len(tree.leaves) for tree in trees] == [3, 2]
     turns = [{max(n.turn for n in t.nodes if n.source == "sampled") + 1} for t in trees]
     assert turns == [{2}, {5}]
@@ -335,7 +335,7 @@ def plain(mode: Mode, tasks: Sequence[Task], *, per_step: int, **keys: Any) -> R
         chat=LetterChat(),
         limits=EpisodeLimits(context_tokens=64, max_turns=4),
     )
-    return rollouts.gate(
+    return rollouts.scheduler(
         SchedulerPolicy(mode=mode, groups_per_step=per_step, group_size=2, **keys),
         take,
         sampling=Sampling(),
@@ -351,10 +351,10 @@ async def test_tasks_that_run_out_end_a_batch_and_then_the_run(mode: Mode) -> No
     gate = plain(mode, FIVE, per_step=3)
     async with asyncio.timeout(30), gate:
         for version, size in enumerate((3, 2), 1):
-            assert len((await gate.batch()).trees) == size
-            await gate.load(None, version)
+            assert len((await gate.next_batch()).trees) == size
+            await gate.load_weights(None, version)
         with pytest.raises(OutOfTasks, match=r"no more tasks.*rollout\.tasks_per_step"):
-            await gate.batch()
+            await gate.next_batch()
 
 
 @pytest.mark.parametrize("mode", ["partial", "async"])
@@ -362,7 +362,7 @@ async def test_tasks_that_run_out_let_parked_trajectories_go_on(mode: Mode) -> N
     segment = SegmentBudget(tokens=100, turns=1, segments=9)
     gate = plain(mode, FIVE[:2], per_step=3, segment=segment)
     async with asyncio.timeout(30), gate:
-        assert len((await gate.batch()).trees) == 2
+        assert len((await gate.next_batch()).trees) == 2
 
 
 async def test_a_task_may_come_twice_in_one_collect() -> None:

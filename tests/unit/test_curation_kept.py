@@ -100,7 +100,7 @@ class Process(Dying):
             limits=EpisodeLimits(context_tokens=64),
             retries=0,
         )
-        gate = rollouts.gate(
+        gate = rollouts.scheduler(
             SchedulerPolicy(
                 mode=self.mode,
                 groups_per_step=self.wanted,
@@ -122,13 +122,13 @@ class Process(Dying):
         return gate
 
     async def step(self, gate: RolloutScheduler) -> CuratedBatch:
-        batch = await gate.batch()
+        batch = await gate.next_batch()
         curated = self.curation.batch(batch.trees)
         self.version += 1
         numbers = tuple(group.state.number for group in batch.groups)
         gate.events.emit(GroupsTrained(groups=numbers, step=self.version))
         self.curation.version = self.version
-        await gate.load(None, self.version)
+        await gate.load_weights(None, self.version)
         return curated
 
     async def steps(self, count: int) -> list[CuratedBatch]:

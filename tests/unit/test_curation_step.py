@@ -365,7 +365,7 @@ async def test_the_gate_replaces_what_dynamic_sampling_drops() -> None:
         verdicts[tree.task.id] = verdict(group, DynamicSamplingFilter())
         return verdicts[tree.task.id] == "kept"
 
-    gate = scripted().gate(
+    gate = scripted().scheduler(
         SchedulerPolicy(mode="sync", groups_per_step=3, group_size=4, retries=0),
         graded_tasks().take,
         sampling=Sampling(),
@@ -373,7 +373,7 @@ async def test_the_gate_replaces_what_dynamic_sampling_drops() -> None:
         hooks=RolloutHooks(on_finished=on_finished, on_group=on_group),
     )
     async with gate:
-        batch = await gate.batch()
+        batch = await gate.next_batch()
     assert {tree.task.id for tree in batch.trees} == {"t2", "t5", "t8"}
     names = ("all_wrong", "all_right", "kept")
     assert verdicts == {f"t{i}": names[i % 3] for i in range(9)}
@@ -398,7 +398,7 @@ async def test_curation_behind_the_gate(mode: Any) -> None:
     )
     who = TaskCurator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
     curation = GroupCuration(curator=who, wanted=4)
-    gate = replace(scripted(), engine=ScriptedEngine(late)).gate(
+    gate = replace(scripted(), engine=ScriptedEngine(late)).scheduler(
         SchedulerPolicy(mode=mode, groups_per_step=4, group_size=4, retries=0, concurrency=32),
         curation.tasks,
         sampling=Sampling(),
@@ -409,7 +409,7 @@ async def test_curation_behind_the_gate(mode: Any) -> None:
     lent = 0
     async with gate:
         for version in range(1, 9):
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             curated = curation.batch(batch.trees)
             assert len(curated.trees) == 4
             for tree in curated.trees:
@@ -423,7 +423,7 @@ async def test_curation_behind_the_gate(mode: Any) -> None:
             lent += len(marked)
             loaded.append(version)
             curation.version = version
-            await gate.load(None, version)
+            await gate.load_weights(None, version)
             assert decode(CurationState, json.loads(json.dumps(encode(who.state)))) == who.state
     assert lent
     assert who.state.steps == 8
@@ -436,7 +436,7 @@ async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_play_step()
     rules = CurationRules(filter=DynamicSamplingFilter(max_refills=1, min_spread=0.9, short="stop"))
     who = TaskCurator(rules, graded_tasks(), seed=0, group_size=4, max_turns=8)
     curation = GroupCuration(curator=who, wanted=3)
-    gate = scripted().gate(
+    gate = scripted().scheduler(
         SchedulerPolicy(groups_per_step=3, group_size=4, retries=0),
         curation.tasks,
         sampling=Sampling(),
@@ -445,7 +445,7 @@ async def test_behind_the_gate_a_step_that_teaches_nothing_stops_the_play_step()
     )
     async with gate:
         with pytest.raises(NothingToLearn, match=r"6 groups.*needs 3.*max_refills"):
-            await gate.batch()
+            await gate.next_batch()
 
 
 def test_a_group_begun_again_behind_the_gate_counts_once_in_its_step() -> None:

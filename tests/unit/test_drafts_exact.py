@@ -139,7 +139,7 @@ async def many(stage: Stage, count: int, version: int) -> list[Trajectory]:
         taken, left[:] = left[:wanted], left[wanted:]
         return taken
 
-    gate = stage.rollouts.gate(
+    gate = stage.rollouts.scheduler(
         policy,
         take,
         sampling=Sampling(),
@@ -149,7 +149,7 @@ async def many(stage: Stage, count: int, version: int) -> list[Trajectory]:
         version=version,
     )
     async with gate:
-        (tree,) = (await gate.batch()).trees
+        (tree,) = (await gate.next_batch()).trees
     return list(tree.trajectories())
 
 

@@ -73,7 +73,7 @@ class Process(Dying):
         stage.play = stage.player(DraftCache(1000), None, "verify", residual=False)
         stage.play.events = self.record.events
         stage.play.adopt(self.record.groups)
-        gate = stage.rollouts.gate(
+        gate = stage.rollouts.scheduler(
             POLICY,
             self.take,
             sampling=Sampling(),

@@ -68,12 +68,12 @@ def test_age_is_no_fault_and_ends_no_run() -> None:
         rig = Rig([turns(4), turns(3, 5), turns(60), turns(9)], policy)
         async with rig.gate() as gate:
             for version in range(1, 30):
-                batch = await gate.batch()
+                batch = await gate.next_batch()
                 outcomes = [leaf.outcome for tree in batch.trees for leaf in tree.leaves]
                 check_failures(outcomes, max_failed_fraction=0.0)
                 for tree in batch.trees:
                     assert any(isinstance(leaf.outcome, Finished) for leaf in tree.leaves)
-                await gate.load(None, version)
+                await gate.load_weights(None, version)
             assert not any(name.startswith("failure_rate/") for name in gate.figures())
 
     run_virtual(main())
@@ -88,9 +88,9 @@ def test_a_group_that_age_has_emptied_is_tried_again() -> None:
         rig = Rig([turns(60), turns(2), turns(3)], policy)
         async with rig.gate() as gate:
             for version in range(1, 12):
-                (tree,) = (await gate.batch()).trees
+                (tree,) = (await gate.next_batch()).trees
                 assert isinstance(tree.leaves[0].outcome, Finished)
-                await gate.load(None, version)
+                await gate.load_weights(None, version)
             assert gate.figures()["gate/requeued_groups"] > 0
             assert not any(name.startswith("failure_rate/") for name in gate.figures())
 
@@ -156,7 +156,7 @@ class Rig:
             retries=self.policy.retries,
             stall_s=self.options.pop("stall_s", 1e6),
         )
-        return rollouts.gate(
+        return rollouts.scheduler(
             self.policy,
             lambda count: [next(self.tasks) for _ in range(count)],
             sampling=Sampling(),
@@ -193,13 +193,13 @@ def test_partial_is_aprils() -> None:
     async def main() -> None:
         rig = Rig([turns(1), turns(1), turns(1), turns(9), turns(20), turns(20)], PARTIAL)
         async with rig.gate() as gate:
-            first = await gate.batch()
+            first = await gate.next_batch()
             assert [group.state.number for group in first.groups] == [0, 1]
             assert gate.figures()["gate/ready_groups"] == 1
             assert rig.engine.version == 0
             await asyncio.sleep(100)
-            await gate.load(None, 1)
-            second = await gate.batch()
+            await gate.load_weights(None, 1)
+            second = await gate.next_batch()
             assert [group.state.number for group in second.groups] == [2, 3]
             (long,) = second.trees[1].trajectories()
             sampled = [v for v in long.versions if v >= 0]
@@ -223,11 +223,11 @@ def test_a_backlog_makes_every_token_at_least_so_old(backlog: int) -> None:
         found: list[list[int]] = []
         async with Rig([turns(3, 5, step_s=0.5)], policy).gate() as gate:
             for step in range(8):
-                batch = await gate.batch()
+                batch = await gate.next_batch()
                 paths = [path for tree in batch.trees for path in tree.trajectories()]
                 ages = {step - v for path in paths for v in path.versions if v >= 0}
                 found.append([min(ages), max(ages)])
-                await gate.load(None, step + 1)
+                await gate.load_weights(None, step + 1)
         return found
 
     for step, (youngest, oldest) in enumerate(run(main())):
@@ -240,10 +240,10 @@ def test_an_interrupted_turn_carries_the_version_of_each_token() -> None:
             [turns(3), turns(5)], SchedulerPolicy(mode="async", groups_per_step=1, group_size=1)
         )
         async with rig.gate() as gate:
-            first = await gate.batch()
+            first = await gate.next_batch()
             assert first.groups[0].state.number == 0
-            await gate.load(None, 1)
-            second = await gate.batch()
+            await gate.load_weights(None, 1)
+            second = await gate.next_batch()
             (trajectory,) = second.trees[0].trajectories()
             assert [v for v in trajectory.versions if v >= 0] == [0, 0, 0, 1, 1]
             assert len(trajectory.token_ids) == 1 + 5
@@ -260,9 +260,9 @@ def test_time_at_the_gate_counts_for_no_deadline() -> None:
         limits = EpisodeLimits(turn_s=10, episode_s=20, context_tokens=99, reset_s=5, step_s=5)
         rig = Rig([turns(1), turns(1), turns(1), turns(9), turns(1)], PARTIAL, limits=limits)
         async with rig.gate() as gate:
-            await gate.batch()
+            await gate.next_batch()
             await asyncio.sleep(1000)
-            second = await gate.batch()
+            second = await gate.next_batch()
             outcomes = [leaf.outcome for tree in second.trees for leaf in tree.leaves]
             assert outcomes == [Finished(1.0)] * 2
 
@@ -275,10 +275,10 @@ def test_a_turn_beyond_its_deadline_fails_however_often_it_was_parked() -> None:
         policy = SchedulerPolicy(mode="async", groups_per_step=1, group_size=1, retries=0)
         rig = Rig([turns(9)], policy, limits=limits)
         async with rig.gate() as gate:
-            batch = asyncio.create_task(gate.batch())
+            batch = asyncio.create_task(gate.next_batch())
             for version in (1, 2):
                 await asyncio.sleep(2.5)
-                await gate.load(None, version)
+                await gate.load_weights(None, version)
             (leaf,) = (await batch).trees[0].leaves
             assert isinstance(leaf.outcome, Failed)
             assert "missed its deadline" in leaf.outcome.error
@@ -297,12 +297,12 @@ def test_a_parked_trajectory_keeps_its_environment_and_steps_go_on_meanwhile() -
             mode="partial", groups_per_step=1, group_size=1, over_provision=2.0
         ))  # fmt: skip
         async with rig.gate() as gate:
-            await gate.batch()
+            await gate.next_batch()
             await asyncio.sleep(100)
             assert [a.phase for a in gate.activities()] == ["gate"]
             assert (rig.closed, len(rig.made)) == (1, 2)
             began = now()
-            second = await gate.batch()
+            second = await gate.next_batch()
             assert second.groups[0].state.number == 1
             assert now() - began == pytest.approx(2)
 
@@ -322,7 +322,7 @@ def test_redundancy_takes_the_first_and_ends_the_rest() -> None:
         )
         # Seeds number the samples, and a group has six of them here.
         async with rig.gate() as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             assert now() == pytest.approx(4)
             assert [leaf.sample for leaf in batch.trees[0].leaves] == [0, 1, 2, 3]
             await asyncio.sleep(0.1)
@@ -359,7 +359,7 @@ def test_an_environment_is_told_which_tasks_come_next() -> None:
             [turns(1)] * 12, policy, env=lambda world: Told(world, breaks_at=None, hangs=False)
         )
         async with rig.gate() as gate:
-            await gate.batch()
+            await gate.next_batch()
         order = tuple(f"task-{n % 3}" for n in range(12))
         assert [task for task, _ in Told.begun] == [*order]
         assert [to_come for _, to_come in Told.begun] == [order[n + 1 : n + 9] for n in range(12)]
@@ -388,7 +388,7 @@ def test_who_does_not_look_ahead_is_told_nothing() -> None:
             [turns(1)] * 2, policy, env=lambda world: Untold(world, breaks_at=None, hangs=False)
         )
         async with rig.gate() as gate:
-            await gate.batch()
+            await gate.next_batch()
 
     Untold.options.clear()
     run(main())
@@ -414,7 +414,7 @@ def test_one_failed_trajectory_is_refilled_alone() -> None:
             env=lambda world: BreaksOnce(world, breaks_at=None, hangs=False),
         )
         async with rig.gate() as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             assert [leaf.outcome for leaf in batch.trees[0].leaves] == [Finished(1.0)] * 4
             assert len(rig.made) == 5
             assert gate.figures()["gate/retried"] == 1
@@ -428,7 +428,7 @@ def test_failures_for_good_are_leaves_without_reward_and_rates_stop_the_run() ->
         policy = SchedulerPolicy(groups_per_step=4, group_size=4, retries=0)
         rig = Rig([turns(2)] * 16, policy, failure_rate=1.0)
         async with rig.gate() as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             leaves = [leaf for tree in batch.trees for leaf in tree.leaves]
             assert len(leaves) == 16
             assert all(isinstance(leaf.outcome, Failed) for leaf in leaves)
@@ -436,7 +436,7 @@ def test_failures_for_good_are_leaves_without_reward_and_rates_stop_the_run() ->
         rig = Rig([turns(2)] * 16, policy, failure_rate=1.0, options={"alarms": alarms})
         async with rig.gate() as gate:
             with pytest.raises(RateAlarm, match=r"rollout\.alarms\.env tolerates 50\.0%"):
-                await gate.batch()
+                await gate.next_batch()
         assert rig.closed == len(rig.made) == 16
 
     run(main())
@@ -475,13 +475,13 @@ def test_the_watchdog_names_a_step_that_swallows_its_deadline() -> None:
     async def main() -> None:
         rig, said = stuck_rig(Sticks)
         async with rig.gate() as gate:
-            (leaf,) = (await gate.batch()).trees[0].leaves
+            (leaf,) = (await gate.next_batch()).trees[0].leaves
             assert said == ["trajectory 0 of group 0 (task task-0): step for 89 s"]
             assert leaf.outcome == Failed("env", f"stuck: {said[0]}")
         rig, said = stuck_rig(SticksTwice)
         async with rig.gate() as gate:
             with pytest.raises(SchedulerStalled, match=r"step for .* it does not end after"):
-                await gate.batch()
+                await gate.next_batch()
             assert len(said) == 1
 
     run(main())
@@ -494,7 +494,7 @@ def test_a_run_in_which_nothing_moves_stops_and_says_what_it_waits_for() -> None
             with pytest.raises(
                 SchedulerStalled, match=r"no progress for \d+ s.*task-0\): step for"
             ):
-                await gate.batch()
+                await gate.next_batch()
 
     run(main())
 
@@ -515,7 +515,7 @@ def test_an_engine_that_does_not_let_go_is_named() -> None:
                 SchedulerStalled,
                 match="pausing the engine with 1 requests in flight took longer than 180",
             ):
-                await gate.batch()
+                await gate.next_batch()
 
     run(main())
 
@@ -533,7 +533,7 @@ def test_a_wrong_configuration_stops_the_run() -> None:
         )
         async with rig.gate() as gate:
             with pytest.raises(ConfigError, match="wrong"):
-                await gate.batch()
+                await gate.next_batch()
 
     run(main())
 
@@ -550,11 +550,11 @@ def test_segments_bound_what_a_trajectory_gets_per_version() -> None:
         seen: dict[str, tuple[int, Tree]] = {}
         async with rig.gate() as gate:
             for step in range(6):
-                for tree in (await gate.batch()).trees:
+                for tree in (await gate.next_batch()).trees:
                     seen.setdefault(tree.task.id, (step, tree))
                 if step == 0:
                     assert now() == pytest.approx(4)
-                await gate.load(None, step + 1)
+                await gate.load_weights(None, step + 1)
         assert [seen[f"task-{i}"][0] for i in range(3)] == [0, 2, 1]
         ten, thirty = seen["task-1"][1], seen["task-3"][1]
         assert sampled(ten) == [0] * 4 + [1] * 4 + [2] * 2
@@ -585,7 +585,7 @@ def test_hooks_hear_of_turns_ends_and_groups_and_may_drop_them() -> None:
             options={"hooks": hooks},
         )
         async with rig.gate() as gate:
-            batch = await gate.batch()
+            batch = await gate.next_batch()
             assert [group.state.number for group in batch.groups] == [1]
             assert gate.figures()["gate/dropped_groups"] == 1
 
@@ -609,8 +609,8 @@ def test_several_engines_share_the_load_and_keep_their_trajectories() -> None:
             engine.generate = noted
         rig.engine = router  # pyright: ignore[reportAttributeAccessIssue]
         async with rig.gate() as gate:
-            batch = await gate.batch()
-            await gate.load(None, 1)
+            batch = await gate.next_batch()
+            await gate.load_weights(None, 1)
         assert len(batch.trees) == 8
         assert router.loads == (0, 0)
         assert sum(len(own) == 1 for own in homes.values()) >= 6
@@ -627,7 +627,7 @@ def test_closing_in_the_middle_closes_every_environment() -> None:
         async with rig.gate() as gate:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(5):
-                    await gate.batch()
+                    await gate.next_batch()
             assert len(gate.unfinished()) == 4
         assert rig.closed == len(rig.made) == 8
 
@@ -692,7 +692,7 @@ def test_a_whole_run_keeps_its_promises(
         tasks: set[str] = set()
         async with rig.gate() as gate:
             for step in range(4):
-                batch = await gate.batch()
+                batch = await gate.next_batch()
                 assert len(batch.trees) == groups
                 for tree in batch.trees:
                     assert tree.task.id not in tasks
@@ -702,7 +702,7 @@ def test_a_whole_run_keeps_its_promises(
                         check_ages(batch.trainable(trajectory), trajectory.versions, step)
                         trained.append((now(), trajectory.versions))
                 await asyncio.sleep(7)
-                await gate.load(None, step + 1)
+                await gate.load_weights(None, step + 1)
         assert rig.closed == len(rig.made)
         return trained
 

@@ -225,9 +225,9 @@ def test_sampling_goes_on_while_weights_go_round() -> None:
         rig = Rig([turns(10)] * 200, rolling(concurrency=12, max_staleness=3))
         router = fleet(rig)
         async with rig.gate() as gate:
-            await gate.batch()
+            await gate.next_batch()
             began = now()
-            await gate.load(None, 1)
+            await gate.load_weights(None, 1)
             assert now() == began  # the trainer goes on at once
             assert router.version == 0
             ended = rig.closed
@@ -239,11 +239,11 @@ def test_sampling_goes_on_while_weights_go_round() -> None:
             assert gate.figures()["gate/roll_s"] == pytest.approx(sum(LOADS_S))
             found = Counter[tuple[int, ...]]()
             for version in range(2, 6):
-                batch = await gate.batch()
+                batch = await gate.next_batch()
                 for tree in batch.trees:
                     for trajectory in tree.trajectories():
                         found[trajectory.versions] += 1
-                await gate.load(None, version)
+                await gate.load_weights(None, version)
             assert any(len(set(versions) - {-1}) > 1 for versions in found)  # mixed in one
         await router.close()
 
@@ -255,15 +255,15 @@ def test_who_needs_one_version_waits_for_the_roll() -> None:
         rig = Rig([turns(3)] * 100, rolling(max_staleness=2))
         router = fleet(rig)
         async with rig.gate() as gate:
-            await gate.batch()
-            await gate.load(None, 1)
-            async with gate.held():  # an evaluation, say
+            await gate.next_batch()
+            await gate.load_weights(None, 1)
+            async with gate.paused():  # an evaluation, say
                 assert router.version == 1
-            await gate.batch()
-            await gate.load(None, 2)
-            await gate.batch()
+            await gate.next_batch()
+            await gate.load_weights(None, 2)
+            await gate.next_batch()
             began = now()
-            await gate.load(None, 3)  # the roll before comes first
+            await gate.load_weights(None, 3)  # the roll before comes first
             assert router.version >= 2
             assert now() >= began
         await router.close()
@@ -281,11 +281,11 @@ def test_what_keeps_an_engine_from_its_weights_ends_the_run() -> None:
 
         router.roll = refuse
         async with rig.gate() as gate:
-            await gate.batch()
-            await gate.load(None, 1)
+            await gate.next_batch()
+            await gate.load_weights(None, 1)
             await asyncio.sleep(1)
             with pytest.raises(EngineError, match="no such weights"):
-                await gate.batch()
+                await gate.next_batch()
         await router.close()
 
     run(main())
@@ -296,8 +296,8 @@ def test_closing_in_the_middle_ends_the_roll() -> None:
         rig = Rig([turns(3)] * 100, rolling())
         router = fleet(rig)
         async with rig.gate() as gate:
-            await gate.batch()
-            await gate.load(None, 1)
+            await gate.next_batch()
+            await gate.load_weights(None, 1)
         assert router.version == 0
         await router.close()
 
@@ -350,7 +350,7 @@ def test_bounds_hold_with_mixed_versions(
         oldest = 0
         async with rig.gate() as gate:
             for step in range(4):
-                batch = await gate.batch()
+                batch = await gate.next_batch()
                 assert batch.version == step
                 for tree in batch.trees:
                     assert len(tree.leaves) == size
@@ -363,7 +363,7 @@ def test_bounds_hold_with_mixed_versions(
                         assert min(drawn) >= oldest
                 oldest = batch.oldest
                 await asyncio.sleep(train_s)
-                await gate.load(None, step + 1)
+                await gate.load_weights(None, step + 1)
         await router.close()
 
     run(main())

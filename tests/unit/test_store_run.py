@@ -110,7 +110,7 @@ class Process(Dying):
             concurrency=self.policy.concurrency,
         )
         size = self.policy.group_size
-        gate = rollouts.gate(
+        gate = rollouts.scheduler(
             self.policy,
             self.take,
             sampling=Sampling(),
@@ -307,7 +307,7 @@ def test_what_a_complete_group_does_not_need_is_given_up(tmp_path: Path) -> None
         process = Process(tmp_path, [turns(3), turns(2, 50)], ONE)
         process.redundancy = 1
         kept = process.record.groups[0]
-        assert [one.leaf is not None for one in kept.rollouts.values()].count(True) == 1
+        assert sorted(one.reason for one in kept.rollouts.values()) == ["", "surplus"]
         with process.record:
             async with process.gate() as gate:
                 (tree,) = await process.step(gate)

@@ -1,20 +1,20 @@
-"""Trees behind the gate: their trajectories sit on its seats, and it says what begins again.
+"""Trees in the scheduler: it owns the slots, a topology says which rollout each of them plays.
 
-    the gate                                  here
+    the scheduler                             here
     ----------------------------------------  ----------------------------------------------------
-    opens a group                             `wanted`: as many seats as the topology has roots
-    `play` of a new seat                      the next start: a root, or a branch of a held world
+    opens a group                             `wanted`: as many slots as the topology has roots
+    `play` of a new slot                      the next start: a root, or a branch of a held world
     a boundary that branches                  worlds are copied, then `RolloutSlot.fork` per branch
-    `play` of a seat again (retry, too old)   what the topology says: its root again, or another
-    a trajectory ended for good               `ended`, then `wanted`: what begins now gets its seats
-                                              before the gate asks whether the group is complete
+    `play` of a slot again (retry, too old)   what the topology says: its root again, or another
+    a trajectory ended for good               `ended`, then `wanted`: what begins now gets its slots
+                                              before it asks whether the group is complete
     a group is over                           `over`: its worlds are closed, its decisions handed on
 
-A group has exactly the leaves of the topology's budget, which is the gate's target, and a leaf's
-sample is its seat's. A branch waits for its place before all that has not begun, and
-its world with it, which was copied while the parent stood still. What it takes to go on with a
-group is noted in the run's record (`kept`): one that was kept goes on as the tree it was, with its
-budget, its rule's state and its counters. Its worlds are gone, and come back by replay.
+A group has exactly the leaves of the topology's budget, which is the scheduler's target, and a
+leaf's sample is its slot's. A branch waits for its place before all that has not begun, and its
+world with it, which was copied while the parent stood still. What it takes to go on with a group is
+noted in the run's events (`kept`): a resumed one goes on as the tree it was, with its budget, its
+rule's state and its counters. Its worlds are gone, and come back by replay.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ from agentrl.trajectory import Failed, Leaf, Tree
 
 
 @dataclass(slots=True)
-class _Seated:
+class _PlannedSlot:
     """Start that a slot plays, and its progress."""
 
     start: PlannedRollout
@@ -67,50 +67,50 @@ class _Seated:
 
 @dataclass(slots=True)
 class _Group:
-    """One group of the gate."""
+    """One group of the scheduler."""
 
     topology: AnyTopology
     target: int
     roots: int = 0
     """Number of slots it begins with."""
     owed: int = 0
-    """Seats that were asked for and have not come to play yet."""
+    """Slots that were asked for and have not come to play yet."""
     growing: TreeGrowth[Any] | None = None
-    """None until its first seat plays."""
+    """None until its first slot plays."""
     tree: Tree | None = None
     pending: deque[PlannedRollout] = field(default_factory=deque[PlannedRollout])
     """Starts of the topology that no slot plays yet."""
-    seated: dict[int, _Seated] = field(default_factory=dict[int, _Seated])
+    planned: dict[int, _PlannedSlot] = field(default_factory=dict[int, _PlannedSlot])
     chains: set[int] = field(default_factory=set[int])
-    """Seats beyond the topology's budget, because the group was made larger."""
+    """Slots beyond the topology's budget, because the group was made larger."""
     kept: RestoredTree | None = None
 
     def next(self, sample: int) -> PlannedRollout | None:
         """Return the start that a slot plays; None when the topology has none for it."""
-        seated, growing = self.seated.get(sample), self.growing
+        planned, growing = self.planned.get(sample), self.growing
         assert growing is not None
-        if seated is None:
+        if planned is None:
             self.owed -= 1
             return self.pending.popleft() if self.pending else None
-        if seated.goes_on:
-            return seated.start
-        if seated.ended:
-            (start,) = growing.reopened(seated.start)
+        if planned.goes_on:
+            return planned.start
+        if planned.ended:
+            (start,) = growing.reopened(planned.start)
             return start
         return self.begins_again(sample)
 
     def begins_again(self, sample: int) -> PlannedRollout:
         """Tell the topology that a trajectory failed and begins again; return how."""
-        seated, growing = self.seated[sample], self.growing
+        planned, growing = self.planned[sample], self.growing
         assert growing is not None
-        path = seated.start.path
-        ended = PathEnded(path=path, tokens=seated.tokens, failed=True, again=True)
+        path = planned.start.path
+        ended = PathEnded(path=path, tokens=planned.tokens, failed=True, again=True)
         (start,) = growing.finished(ended)
         return start
 
 
 class BranchingTopology(RolloutTopology):
-    """A branching topology as the gate's own, and what plays its seats. The gate closes it."""
+    """A branching topology in the scheduler, and what plays its slots. The scheduler closes it."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class BranchingTopology(RolloutTopology):
         """Take what grows, and what plays it.
 
         `seed` makes a tree's seed of its group's number and its task; `on_over` hears of every
-        group once it is over, in the order in which they are. `events` are the gate's.
+        group once it is over, in the order in which they are. `events` are the scheduler's.
         """
         self.topology = topology
         """What the next group grows by: its `prior` is what the groups before it have shown."""
@@ -138,7 +138,7 @@ class BranchingTopology(RolloutTopology):
         self._closing: set[asyncio.Task[None]] = set()
         self._latest: list[BranchingSummary] = []
 
-    # --- what the gate asks and tells -------------------------------------------------------------
+    # --- what the scheduler asks and tells --------------------------------------------------------
 
     def wanted(self, group: GroupProgress) -> int:
         """Return the roots at first, then what the topology begins without a fork."""
@@ -162,18 +162,20 @@ class BranchingTopology(RolloutTopology):
         group = self._groups.get(attempt.group)
         if group is None or group.growing is None or attempt.sample in group.chains:
             return
-        seated = group.seated.get(attempt.sample)
-        if seated is None:
+        planned = group.planned.get(attempt.sample)
+        if planned is None:
             # It was stopped before it came to play: its start is the next one.
             group.owed -= 1
             if not group.pending:
                 return
-            seated = group.seated[attempt.sample] = _Seated(group.pending.popleft())
-        if seated.ended:
+            planned = group.planned[attempt.sample] = _PlannedSlot(group.pending.popleft())
+        if planned.ended:
             return
-        seated.ended = True
+        planned.ended = True
         failed = isinstance(leaf.outcome, Failed)
-        ended = PathEnded(path=seated.start.path, tokens=seated.tokens, failed=failed, again=False)
+        ended = PathEnded(
+            path=planned.start.path, tokens=planned.tokens, failed=failed, again=False
+        )
         group.pending += group.growing.finished(ended)
         self._close_later(group.growing, group.growing.release())
 
@@ -214,28 +216,28 @@ class BranchingTopology(RolloutTopology):
     # --- what was kept ----------------------------------------------------------------------------
 
     def keep(self, group: GroupState) -> bool:
-        """Go on with a group as the tree it was, before the gate adopts it.
+        """Go on with a group as the tree it was, before the scheduler adopts it.
 
         False where its events do not tell what it was: then it has to begin again.
         """
         is_complete = group.status == "complete"
         rollouts = [one for one in group.latest().values() if one.leaf or not is_complete]
-        seats = max((one.sample for one in rollouts), default=-1) + 1
+        slots = max((one.sample for one in rollouts), default=-1) + 1
         if group.notes:
             try:
-                return self._keep(group, RestoredTree.of(group), rollouts, seats)
+                return self._keep(group, RestoredTree.of(group), rollouts, slots)
             except ValueError:
                 return False
         if is_complete:
             return True
         if any(one.leaf or one.goes_on for one in rollouts):
             return False
-        if seats:
-            self._groups[group.id] = replace(self._fresh(group.size), owed=seats)
+        if slots:
+            self._groups[group.id] = replace(self._fresh(group.size), owed=slots)
         return True
 
     def _keep(
-        self, group: GroupState, tree: RestoredTree, rollouts: Sequence[RolloutState], seats: int
+        self, group: GroupState, tree: RestoredTree, rollouts: Sequence[RolloutState], slots: int
     ) -> bool:
         topology = _for_target(self.topology, tree.grows.leaves)
         if isinstance(topology, EntropyBalancedTopology) and tree.grows.prior is not None:
@@ -253,19 +255,19 @@ class BranchingTopology(RolloutTopology):
                 continue
             is_live = start.path in paths
             if is_live and rollout.leaf is None:
-                seated = _Seated(start, goes_on=goes_on)
-                seated.tokens = topology.growth(growing.state).line(start.path).tokens
-                entry.seated[rollout.sample] = seated
+                planned = _PlannedSlot(start, goes_on=goes_on)
+                planned.tokens = topology.growth(growing.state).line(start.path).tokens
+                entry.planned[rollout.sample] = planned
             elif not is_live and tree.has_ended(start.path):
-                entry.seated[rollout.sample] = _Seated(start, ended=True)
-            if rollout.goes_on and not entry.seated.get(rollout.sample):
+                entry.planned[rollout.sample] = _PlannedSlot(start, ended=True)
+            if rollout.goes_on and not entry.planned.get(rollout.sample):
                 return False
         if group.status == "complete":
             self._groups[group.id] = entry
             return True
-        slot_paths = {seated.start.path for seated in entry.seated.values()}
+        slot_paths = {planned.start.path for planned in entry.planned.values()}
         entry.pending += [start for start in live if start.path not in slot_paths]
-        entry.owed = seats - len({*entry.seated} | entry.chains)
+        entry.owed = slots - len({*entry.planned} | entry.chains)
         entry.target = (
             tree.grows.leaves + len(entry.chains) + max(0, entry.owed - len(entry.pending))
         )
@@ -292,22 +294,24 @@ class BranchingTopology(RolloutTopology):
         sample: int | None = None
         ends = isinstance(event, PathEnded) and not event.again
         if isinstance(event, PathEnded):
-            playing = (s for s, seated in group.seated.items() if seated.start.path == event.path)
+            playing = (
+                s for s, planned in group.planned.items() if planned.start.path == event.path
+            )
             sample = next(playing, None)
         self._events.note(number, event_note(event), sample=sample, with_end=ends)
 
     # --- what plays -------------------------------------------------------------------------------
 
-    async def play(self, seat: RolloutSlot) -> Leaf:
-        """Play what the topology has for a seat."""
-        number, sample = seat.attempt.group, seat.attempt.sample
+    async def play(self, slot: RolloutSlot) -> Leaf:
+        """Play what the topology has for a slot."""
+        number, sample = slot.attempt.group, slot.attempt.sample
         group = self._groups.get(number)
         if group is None:
-            return await self._alone(seat)
+            return await self._alone(slot)
         if group.growing is None:
             self._tell(number, _grows(group.topology, group.target))
-            group.tree = seat.tree
-            group.growing = self._growing(group.topology, number, seat.tree.task)
+            group.tree = slot.tree
+            group.growing = self._growing(group.topology, number, slot.tree.task)
             group.pending += group.growing.start()
         start = None if sample in group.chains else group.next(sample)
         self._close_later(group.growing, group.growing.release())
@@ -315,70 +319,70 @@ class BranchingTopology(RolloutTopology):
             if sample not in group.chains:
                 self._tell(number, ExtraRolloutNote(), sample=sample)
             group.chains.add(sample)
-            return await self._alone(seat)
-        group.seated[sample] = _Seated(start)
-        if seat.stand is None:
+            return await self._alone(slot)
+        group.planned[sample] = _PlannedSlot(start)
+        if slot.stand is None:
             self._tell(number, TreeRolloutNote(start=start), sample=sample)
-        return await self._play(group, group.growing, seat)
+        return await self._play(group, group.growing, slot)
 
-    async def _alone(self, seat: RolloutSlot) -> Leaf:
-        world = await self._rollouts.brought_back(seat)
-        return await self._rollouts.episode(seat, self._sampling, world=world).run()
+    async def _alone(self, slot: RolloutSlot) -> Leaf:
+        world = await self._rollouts.brought_back(slot)
+        return await self._rollouts.episode(slot, self._sampling, world=world).run()
 
-    async def _brought_back(self, group: _Group, seat: RolloutSlot) -> EnvFork | None:
+    async def _brought_back(self, group: _Group, slot: RolloutSlot) -> EnvFork | None:
         """Return the world of a trajectory that goes on, None for one that begins.
 
         One whose world does not come back begins again, as the topology says.
         """
-        sample = seat.attempt.sample
-        seated = group.seated[sample]
-        if seat.stand is None or group.kept is None:
+        sample = slot.attempt.sample
+        planned = group.planned[sample]
+        if slot.stand is None or group.kept is None:
             return None
-        decided = group.kept.is_decided(seated.start, seat.stand.turn)
-        seat.stands(_relivable(seat, decided=decided))
-        env = await self._rollouts.brought_back(seat)
+        decided = group.kept.is_decided(planned.start, slot.stand.turn)
+        slot.stands(_relivable(slot, decided=decided))
+        env = await self._rollouts.brought_back(slot)
         if env is not None:
-            place = replace(place_of(seat.tree, seat.stand), decided=decided)
-            begun = group.kept.context_tokens(seated.start.origin)
-            seated.tokens = 0 if begun is None else place.context_tokens - begun
+            place = replace(place_of(slot.tree, slot.stand), decided=decided)
+            begun = group.kept.context_tokens(planned.start.origin)
+            planned.tokens = 0 if begun is None else place.context_tokens - begun
             return EnvFork(place, env)
-        seated.start = group.begins_again(sample)
-        self._tell(seat.attempt.group, TreeRolloutNote(start=seated.start), sample=sample)
+        planned.start = group.begins_again(sample)
+        self._tell(slot.attempt.group, TreeRolloutNote(start=planned.start), sample=sample)
         return None
 
     async def _play(
         self,
         group: _Group,
         growing: TreeGrowth[Any],
-        seat: RolloutSlot,
+        slot: RolloutSlot,
         *,
         is_told: bool = False,
     ) -> Leaf:
-        """Play a seat's start; `is_told` when events have told of it as a branch."""
-        sample = seat.attempt.sample
-        seated = group.seated[sample]
-        world = await self._brought_back(group, seat)
+        """Play a slot's start; `is_told` when events have told of it as a branch."""
+        sample = slot.attempt.sample
+        planned = group.planned[sample]
+        world = await self._brought_back(group, slot)
         is_told = is_told or world is not None
-        while not world and (world := await growing.world(seated.start, seat.watched)) is None:
-            instead = growing.fork_failed(seated.start)
+        while not world and (world := await growing.world(planned.start, slot.watched)) is None:
+            instead = growing.fork_failed(planned.start)
             if not instead:
-                del group.seated[sample]
+                del group.planned[sample]
                 why = (
                     "its environment could not be forked, and the token budget of the tree is spent"
                 )
                 return Leaf(node=None, outcome=Failed("cancelled", why), sample=sample)
-            seated.start, *others = instead
+            planned.start, *others = instead
             group.pending += others
-            self._tell(seat.attempt.group, TreeRolloutNote(start=seated.start), sample=sample)
-        start, env, before = seated.start, world.env, seated.tokens
+            self._tell(slot.attempt.group, TreeRolloutNote(start=planned.start), sample=sample)
+        start, env, before = planned.start, world.env, planned.tokens
         assert env is not None
-        env = seat.watched(env)
+        env = slot.watched(env)
         if not is_told:
-            _tell_of_branch(seat, growing, start, world.place)
-        if world.place is not None and (versions := _versions(seat.tree, world.place.node)):
-            seat.doorkeeper.inherits(seat, min(versions))
+            _tell_of_branch(slot, growing, start, world.place)
+        if world.place is not None and (versions := _versions(slot.tree, world.place.node)):
+            slot.scheduler.inherits(slot, min(versions))
         episode = replace(
-            self._rollouts.episode(seat, self._sampling),
+            self._rollouts.episode(slot, self._sampling),
             env=env,
             seed=start.seed,
             env_seed=growing.env_seed(start),
@@ -387,15 +391,15 @@ class BranchingTopology(RolloutTopology):
                 growing,
                 start,
                 env,
-                partial(self._fork, group, growing, seat),
-                seat.goes_on,
+                partial(self._fork, group, growing, slot),
+                slot.goes_on,
                 before_tokens=before,
             ),
         )
         try:
             return replace(await episode.run(), root=start.path[0])
         finally:
-            seated.tokens = before + episode.added_tokens
+            planned.tokens = before + episode.added_tokens
 
     def _fork(
         self,
@@ -404,16 +408,16 @@ class BranchingTopology(RolloutTopology):
         parent: RolloutSlot,
         starts: Sequence[PlannedRollout],
     ) -> None:
-        """Give branches of a parent's trajectory their seats."""
+        """Give branches of a parent's trajectory their slots."""
         for start in starts:
             fork = _fork_point(parent, growing, start)
             play = partial(self._play, group, growing, is_told=fork is not None)
-            seat = parent.doorkeeper.fork(parent, play, fork)
+            slot = parent.scheduler.fork(parent, play, fork)
             # Before it has run at all it may be told to begin again.
-            group.seated[seat.attempt.sample] = _Seated(start)
+            group.planned[slot.attempt.sample] = _PlannedSlot(start)
             if fork is None:
                 self._tell(
-                    seat.attempt.group, TreeRolloutNote(start=start), sample=seat.attempt.sample
+                    slot.attempt.group, TreeRolloutNote(start=start), sample=slot.attempt.sample
                 )
 
     def _growing(self, topology: AnyTopology, number: int, task: Task) -> TreeGrowth[Any]:
@@ -427,7 +431,7 @@ class BranchingTopology(RolloutTopology):
             limits=self._rollouts.limits,
             fork_s=self._rollouts.fork_s,
             clock=asyncio.get_running_loop().time,
-            # A branch has its seat when it begins: its world must not fail any more.
+            # A branch has its slot when it begins: its world must not fail any more.
             replays_late=False,
         )
 
@@ -466,7 +470,7 @@ def _fork_point(
 
 
 def _tell_of_branch(
-    seat: RolloutSlot,
+    slot: RolloutSlot,
     growing: TreeGrowth[Any],
     start: PlannedRollout,
     place: EpisodePosition | None,
@@ -476,7 +480,7 @@ def _tell_of_branch(
         return
     copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
     why = next((d for d in growing.decisions if _is_at(d, start.origin)), None)
-    seat.events.branches(
+    slot.events.branches(
         place.node,
         strategy="replay" if copied is None else copied.strategy,
         why={**(asdict(why) if why else {}), "plays": as_note(TreeRolloutNote(start=start))},
@@ -501,18 +505,18 @@ def _place(group: GroupState, tree: RestoredTree, origin: BranchPoint) -> Episod
     return place_of(group.tree, stand)
 
 
-def _relivable(seat: RolloutSlot, *, decided: bool) -> ResumePoint:
+def _relivable(slot: RolloutSlot, *, decided: bool) -> ResumePoint:
     """Return the point at which a kept trajectory resumes.
 
     The first tokens of a turn that has not been decided about are sampled again: what they were
     measured by is gone.
     """
-    stand = seat.stand
+    stand = slot.stand
     assert stand is not None
     if decided or not stand.begun or stand.node is None:
         return stand
     remaining_tokens, at = len(stand.begun), stand.node
     while at is not None and remaining_tokens > 0:
-        node = seat.tree.node(at)
+        node = slot.tree.node(at)
         remaining_tokens, at = remaining_tokens - len(node.token_ids), node.parent
     return replace(stand, begun=(), node=at)

@@ -2,16 +2,16 @@
 
     note     of what                                           counts
     -------  ------------------------------------------------  -----------------------------------
-    Grows    the group, before its first seat plays            always
-    Start    a seat, before it plays                           its latest; a branch's own record
+    Grows    the group, before its first slot plays            always
+    Start    a slot, before it plays                           its latest; a branch's own record
                                                                says the same at once
-    Alone    a seat beyond the budget                          always
+    Alone    a slot beyond the budget                          always
     Copied   a copy of a world, made or not                    always
     events   everything that the topology hears, before it     always; an end only if the record of
              has any effect                                    the trajectory's end comes next
 
 So whatever was written last, the events lead to a state that the trajectories agree with: at most
-one has a start that no seat plays yet, or a seat that has yet to say that it begins again.
+one has a start that no slot plays yet, or a slot that has yet to say that it begins again.
 """
 
 from collections.abc import Mapping
@@ -40,12 +40,12 @@ class TreeOpenedNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraRolloutNote:
-    """A seat plays beyond the budget, because the group was made larger."""
+    """A slot plays beyond the budget, because the group was made larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRolloutNote:
-    """A seat plays a trajectory of the tree."""
+    """A slot plays a trajectory of the tree."""
 
     start: PlannedRollout
 

@@ -139,7 +139,7 @@ class TreeState:
         """Return the tree without a trajectory that has ended.
 
         A failed root is begun again as it was, a failed branch leaves its place to whoever comes:
-        the world it began in is gone. Both only as often as the budget allows. Where a gate
+        the world it began in is gone. Both only as often as the budget allows. Where a scheduler
         decides, a branch begins again `elsewhere`, by default at the prompt.
         """
         grown = self.hear(ended.path, ended.tokens)

@@ -30,7 +30,7 @@ class CurationState:
     position: int = 0
     """Position in the stream, where tasks come from it."""
     groups: int = 0
-    """Begun behind a gate so far; their seeds follow from it."""
+    """Begun behind a scheduler so far; their seeds follow from it."""
     sampler: UniformSamplerState | CdasState | VadeState | None = None
     records: Mapping[str, TaskStatistics] = field(default_factory=dict[str, TaskStatistics])
     drawn: Mapping[str, int] = field(default_factory=dict[str, int])

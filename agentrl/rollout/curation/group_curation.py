@@ -1,8 +1,9 @@
 """Curation of the groups of a scheduler, which opens them and replaces dropped ones.
 
 Groups may begin in one step and end in another, so each counts in the step in which it ends; one
-that is begun again for its age counts again when it ends again. The gate decides how many groups to
-open; the allocation says how large each is, and a second phase lets its group grow where it is.
+that is begun again for its age counts again when it ends again. The scheduler decides how many
+groups to open; the allocation says how large each is, and a second phase lets its group grow where
+it is.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +52,7 @@ class GroupCuration:
     version: int = 0
     """Version of the trainer; set it with every `load`."""
     flying: Callable[[], Iterable[Task]] = tuple
-    """Tasks in no batch yet: the gate's `unfinished`."""
+    """Tasks in no batch yet: the scheduler's `unfinished`."""
     saved_before: SavedCuration | None = None
     """`saved` at the checkpoint that the run goes on from."""
 
@@ -121,8 +122,8 @@ class GroupCuration:
     def tasks(self, count: int) -> list[GroupRequest]:
         """Return the next orders; with a sampler, of no task that is in flight, and new ones first.
 
-        None when the step has dropped all it may: then the gate ends it with what there is. Raises
-        `NothingToLearn` when that is nothing, or the filter says so.
+        None when the step has dropped all it may: then the scheduler ends it with what there is.
+        Raises `NothingToLearn` when that is nothing, or the filter says so.
         """
         rule = self.curator.rules.filter
         if rule is not None and self._dropped >= self.wanted * (rule.max_refills + 1):
@@ -143,7 +144,7 @@ class GroupCuration:
         return orders
 
     def keep(self, groups: Sequence[GroupState]) -> None:
-        """Go on with groups that a record kept, before the gate adopts them.
+        """Go on with groups that a record kept, before the scheduler adopts them.
 
         One that was enlarged has had its second phase. What was drawn counts in the step in which
         it was, and a round that was cut short is drawn to its end.

@@ -11,7 +11,7 @@ from typing import Any
 from agentrl.rollout.drafts.draft import DraftTrajectory
 from agentrl.rollout.drafts.replaying_env import RememberedEpisode
 
-Slot = tuple[str, int]
+DraftKey = tuple[str, int]
 """A task's id, and the index of the trajectory within its group."""
 
 
@@ -33,24 +33,24 @@ class DraftCache:
     capacity_tokens: int
     version: int = 0
     """Version of the weights now loaded, as last reported."""
-    _ready: dict[Slot, CachedDraft] = field(default_factory=dict[Slot, CachedDraft])
-    _fresh: dict[Slot, CachedDraft] = field(default_factory=dict[Slot, CachedDraft])
+    _ready: dict[DraftKey, CachedDraft] = field(default_factory=dict[DraftKey, CachedDraft])
+    _fresh: dict[DraftKey, CachedDraft] = field(default_factory=dict[DraftKey, CachedDraft])
 
-    def find(self, slot: Slot, *, version: int) -> CachedDraft | None:
-        """Return the draft of a slot from before `version`."""
+    def find(self, key: DraftKey, *, version: int) -> CachedDraft | None:
+        """Return the draft of a task and sample from before `version`."""
         self._come_to(version)
-        return self._ready.get(slot)
+        return self._ready.get(key)
 
-    def keep(self, slot: Slot, kept: CachedDraft, *, version: int) -> None:
+    def keep(self, key: DraftKey, kept: CachedDraft, *, version: int) -> None:
         """Keep a trajectory that ended under `version`."""
         self._come_to(version)
-        previous_draft = self._fresh.get(slot)
+        previous_draft = self._fresh.get(key)
         if previous_draft is None or previous_draft.group <= kept.group:
-            self._fresh[slot] = kept
+            self._fresh[key] = kept
 
-    def forget(self, slot: Slot) -> None:
-        """Forget the draft of a slot: its world is not what it was."""
-        self._ready.pop(slot, None)
+    def forget(self, key: DraftKey) -> None:
+        """Forget the draft of a task and sample: its world is not what it was."""
+        self._ready.pop(key, None)
 
     def plain(self, *, version: int) -> tuple[Mapping[str, Any], ...]:
         """Return the drafts from before `version`, in the form `agentrl.store.codec` packs."""
@@ -72,9 +72,9 @@ class DraftCache:
             return
         self.version = version
         # In the order of groups, not of ends: what is dropped first must not depend on timing.
-        for slot, entry in sorted(self._fresh.items(), key=lambda item: (item[1].group, item[0])):
-            self._ready.pop(slot, None)
-            self._ready[slot] = entry
+        for key, entry in sorted(self._fresh.items(), key=lambda item: (item[1].group, item[0])):
+            self._ready.pop(key, None)
+            self._ready[key] = entry
         self._fresh.clear()
         self._make_room()
 

@@ -8,7 +8,7 @@ from agentrl.errors import ConfigError
 from agentrl.events.log import EventLog
 from agentrl.events.state import GroupState
 from agentrl.policy import Sampling, ScoringEngine
-from agentrl.rollout.drafts.cache import CachedDraft, DraftCache, Slot
+from agentrl.rollout.drafts.cache import CachedDraft, DraftCache, DraftKey
 from agentrl.rollout.drafts.draft import DraftTrajectory
 from agentrl.rollout.drafts.engine import DraftingEngine, DraftReuseSettings
 from agentrl.rollout.drafts.metrics import DraftMetrics
@@ -26,7 +26,7 @@ NOTE = "DraftFigures"
 
 @dataclass(slots=True, kw_only=True)
 class DraftingRunner:
-    """Plays a seat; give it to a gate as `play`. The world of a task and sample always has one
+    """Plays a slot; give it to a scheduler as `play`. The world of a task and sample always has one
     seed, so that a draft meets the world it was played in."""
 
     rollouts: RolloutRunner
@@ -39,7 +39,7 @@ class DraftingRunner:
     """Drafts whose oldest token is older would not train, and are not used; with a residual every
     token is new."""
     events: EventLog | None = None
-    """The gate's; what a trajectory has reused is noted with its end."""
+    """The scheduler's; what a trajectory has reused is noted with its end."""
     _figures: DraftMetrics = field(default_factory=DraftMetrics)
     _kept: list[tuple[int, DraftMetrics]] = field(default_factory=list[tuple[int, DraftMetrics]])
     """Counts of a killed run, by the version at which their groups were opened."""
@@ -51,37 +51,37 @@ class DraftingRunner:
                 "cannot score tokens; set rollout.drafts to null, or use an engine with `score`"
             )
 
-    async def __call__(self, seat: RolloutSlot) -> Leaf:
+    async def __call__(self, slot: RolloutSlot) -> Leaf:
         """Play one trajectory, and keep it if it has a reward."""
         version = self._engine.version
-        slot = (seat.tree.task.id, seat.attempt.sample)
-        world = await self.rollouts.brought_back(seat)
-        entry = self._found(slot, version) if world is None else None
-        episode = self.rollouts.episode(seat, self.sampling, world=world)
+        key = (slot.tree.task.id, slot.attempt.sample)
+        world = await self.rollouts.brought_back(slot)
+        entry = self._found(key, version) if world is None else None
+        episode = self.rollouts.episode(slot, self.sampling, world=world)
         if world is None:
-            episode.env_seed = world_seed(self.seed, seat.tree.task, seat.attempt.sample)
-        remembered = self._remembering(episode, slot, entry)
+            episode.env_seed = world_seed(self.seed, slot.tree.task, slot.attempt.sample)
+        remembered = self._remembering(episode, key, entry)
         engine = DraftingEngine(
             engine=self._engine,
             chat=self.rollouts.chat,
             reusing=self.reusing,
             draft=entry and entry.draft,
-            seed=seat.seed,
+            seed=slot.seed,
         )
-        seat.sampler = engine
+        slot.sampler = engine
         leaf = await episode.run()
         counts = DraftMetrics.of(
             entry and entry.draft, reused=engine.reused_tokens, sampled=engine.sampled_tokens
         )
         self._figures.add(counts)
         if self.events is not None:
-            number, sample = seat.attempt.group, seat.attempt.sample
+            number, sample = slot.attempt.group, slot.attempt.sample
             self.events.note(number, {NOTE: asdict(counts)}, sample=sample, with_end=True)
-        draft = _draft(seat.tree, leaf, engine)
+        draft = _draft(slot.tree, leaf, engine)
         if draft is not None:
             memory = None if remembered is None else remembered.seen
-            new_entry = CachedDraft(draft, seat.attempt.group, memory)
-            self.cache.keep(slot, new_entry, version=self._engine.version)
+            new_entry = CachedDraft(draft, slot.attempt.group, memory)
+            self.cache.keep(key, new_entry, version=self._engine.version)
         return leaf
 
     def adopt(self, groups: Sequence[GroupState]) -> None:
@@ -124,15 +124,15 @@ class DraftingRunner:
         assert isinstance(engine, ScoringEngine)
         return engine
 
-    def _found(self, slot: Slot, version: int) -> CachedDraft | None:
-        entry = self.cache.find(slot, version=version)
+    def _found(self, key: DraftKey, version: int) -> CachedDraft | None:
+        entry = self.cache.find(key, version=version)
         if entry is None or (oldest := entry.draft.oldest) is None:
             return None
         too_old = self.max_age is not None and version - oldest > self.max_age
         return None if too_old and not self.reusing.residual else entry
 
     def _remembering(
-        self, episode: EpisodeRunner, slot: Slot, found: CachedDraft | None
+        self, episode: EpisodeRunner, key: DraftKey, found: CachedDraft | None
     ) -> ReplayingEnv | None:
         """Put a memory in front of the world of an episode that begins, where it is trusted."""
         if self.reusing.reuse != "trust" or episode.begin is not None:
@@ -142,7 +142,7 @@ class DraftingRunner:
             found and found.world,
             reset_s=self.rollouts.limits.reset_s,
             step_s=self.rollouts.limits.step_s,
-            on_mismatch=lambda: self.cache.forget(slot),
+            on_mismatch=lambda: self.cache.forget(key),
         )
         episode.env = world
         return world

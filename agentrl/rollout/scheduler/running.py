@@ -15,7 +15,7 @@ from agentrl.trajectory import Failed, Leaf
 class RunningRollout:
     """A trajectory's coroutine, and why it was told to end, if it was."""
 
-    seat: RolloutSlot
+    slot: RolloutSlot
     task: "asyncio.Task[Leaf]"
     place: asyncio.Event
     """Set when it has its place; nothing of it runs before."""
@@ -25,28 +25,28 @@ class RunningRollout:
 
     @classmethod
     def begin(
-        cls, seat: RolloutSlot, play: Callable[[RolloutSlot], Awaitable[Leaf]]
+        cls, slot: RolloutSlot, play: Callable[[RolloutSlot], Awaitable[Leaf]]
     ) -> "RunningRollout":
-        """Begin the coroutine that plays a seat as soon as it has its place."""
+        """Begin the coroutine that plays a slot as soon as it has its place."""
         place = asyncio.Event()
 
         async def run() -> Leaf:
             if not place.is_set():
-                await seat.wait(place.wait)
-            return await play(seat)
+                await slot.wait(place.wait)
+            return await play(slot)
 
-        return cls(seat, asyncio.create_task(run()), place)
+        return cls(slot, asyncio.create_task(run()), place)
 
     @property
     def activity(self) -> SlotActivity:
         """Current activity."""
-        seat = self.seat
+        slot = self.slot
         return SlotActivity(
-            task=seat.tree.task.id,
-            group=seat.attempt.group,
-            sample=seat.attempt.sample,
-            phase=seat.phase,
-            since_s=seat.since_s,
+            task=slot.tree.task.id,
+            group=slot.attempt.group,
+            sample=slot.attempt.sample,
+            phase=slot.phase,
+            since_s=slot.since_s,
         )
 
     def cancel(self, now_s: float) -> None:
@@ -66,7 +66,7 @@ def end_overdue(
 
     Raises `SchedulerStalled` for one that was told to end long ago.
     """
-    by_name = {(run.seat.attempt.group, run.seat.attempt.sample): run for run in running}
+    by_name = {(run.slot.attempt.group, run.slot.attempt.sample): run for run in running}
     late = overdue(
         [run.activity for run in running],
         now_s=now_s,

@@ -1,12 +1,12 @@
-"""The gate at work: one coroutine per trajectory, and the only place that opens and closes it.
+"""The scheduler at work: a coroutine per trajectory, and the gate that lets their requests through.
 
     who waits               for what                              who wakes it
     ----------------------  ------------------------------------  ---------------------------------
-    a trajectory            the gate, before every request        `batch`, `load`
-    a parked trajectory     its next segment                      `load`, or when all are parked
+    a trajectory            the gate, before every request        `next_batch`, `load_weights`
+    a parked trajectory     its next segment                      `load_weights`, or all are parked
     a branch                a place, before its first request     the end of a trajectory
-    `batch`                 a batch, or an error                  the end of a trajectory
-    `batch`, `load`         nothing in flight after closing       the end of a request
+    `next_batch`            a batch, or an error                  the end of a trajectory
+    both                    nothing in flight after closing       the end of a request
     the watchdog            its period                            the clock
 
 Closing the gate ends what the engine has in flight; each trajectory keeps its partial tokens and
@@ -59,7 +59,7 @@ from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
 
 Play = Callable[[RolloutSlot], Awaitable[Leaf]]
-"""Plays one trajectory on its seat and returns its leaf, which is not on the tree yet."""
+"""Plays one trajectory on its slot and returns its leaf, which is not on the tree yet."""
 
 
 class RolloutScheduler(ClosingResource):
@@ -97,7 +97,7 @@ class RolloutScheduler(ClosingResource):
         self._topology = topology or IndependentRollouts()
         self._hooks = hooks or RolloutHooks()
         self._on_stuck = on_stuck
-        self._ledger = RolloutQueue(
+        self._queue = RolloutQueue(
             policy, topology=self._topology, version=version, first=first_group
         )
         self.events = EventLog() if events is None else events
@@ -127,19 +127,19 @@ class RolloutScheduler(ClosingResource):
     def adopt(self, groups: Sequence[GroupState]) -> None:
         """Go on with groups of a run that is resumed; before the first batch."""
         for group in groups:
-            self._ledger.adopt(group)
+            self._queue.adopt(group)
             self._trees[group.id] = group.tree
         if not self.policy.closes_between_steps:
             self._admit()
 
-    async def batch(self) -> RolloutBatch:
+    async def next_batch(self) -> RolloutBatch:
         """Open the gate and return the next complete groups.
 
         Raises what a trajectory raised that is no failure of its own (a `ConfigError`, say),
         `TooManyFailures` when a rate is beyond its alarm, `SchedulerStalled` when nothing moves,
         `OutOfTasks` when nothing is left to run. When tasks run out, a batch is what there is.
         """
-        self._ledger.wait_for_batch()
+        self._queue.wait_for_batch()
         self._moved_s = self._now()
         if self._watchdog is None:
             self._watchdog = asyncio.create_task(self._watch(), name="agentrl-watchdog")
@@ -148,7 +148,7 @@ class RolloutScheduler(ClosingResource):
         if self.policy.closes_between_steps:  # where a run that nobody killed opens its groups
             self._admit()
         self._pump()
-        while not self._ledger.batch_is_ready():
+        while not self._queue.batch_is_ready():
             self._changed.clear()
             self._raise_error()
             await self._changed.wait()
@@ -157,11 +157,11 @@ class RolloutScheduler(ClosingResource):
             await self._shut()
         return self._hand_over()
 
-    async def load(self, weights: Any, version: int) -> None:
+    async def load_weights(self, weights: Any, version: int) -> None:
         """Load new weights behind a closed gate; what has become too old begins again.
 
-        In `async` the gate opens again at once, else with the next `batch`. Engines that roll take
-        them in turn behind an open one, and this returns before they have.
+        In `async` the gate opens again at once, else with `next_batch`. Engines that roll take them
+        in turn behind an open one, and this returns before they have.
         """
         if self._roll is None:
             await self._shut()
@@ -170,9 +170,9 @@ class RolloutScheduler(ClosingResource):
         else:
             await self._roll.settle()
             await self._roll.begin(weights, version)
-        for member in self._ledger.publish(version, rolls=self._roll is not None):
+        for member in self._queue.publish(version, rolls=self._roll is not None):
             self._restart(member)
-        for number in [n for n in self._trees if self._ledger.group(n) is None]:
+        for number in [n for n in self._trees if self._queue.group(n) is None]:
             # It has expired and is in no batch any more.
             del self._trees[number]
             self.events.emit(GroupDropped(group=number, reason=TOO_OLD))
@@ -184,7 +184,7 @@ class RolloutScheduler(ClosingResource):
         self._pump()
 
     @asynccontextmanager
-    async def held(self) -> AsyncGenerator[None]:
+    async def paused(self) -> AsyncGenerator[None]:
         """Keep the gate closed inside the block, in which the engine serves somebody else."""
         if self._roll is not None:
             await self._roll.settle()
@@ -207,29 +207,29 @@ class RolloutScheduler(ClosingResource):
     @property
     def saved(self) -> dict[str, Any]:
         """Return the gate's counts so far, as JSON, for `recall`."""
-        ledger = self._ledger
+        queue = self._queue
         return {
             "outcomes": self._rates.saved,
             "counts": {name: count for name, count in self._counts.items() if count},
-            "restarted": ledger.restarted,
-            "requeued": ledger.requeued,
-            "dropped": ledger.dropped,
+            "restarted": queue.restarted,
+            "requeued": queue.requeued,
+            "dropped": queue.dropped,
             "bias": asdict(self._bias),
         }
 
     def recall(self, saved: Mapping[str, Any]) -> None:
         """Count on from what `saved` was at the checkpoint that the run goes on from."""
-        ledger = self._ledger
+        queue = self._queue
         self._rates.recall(saved["outcomes"])
         self._counts.update(saved["counts"])
-        ledger.restarted, ledger.requeued = saved["restarted"], saved["requeued"]
-        ledger.dropped = saved["dropped"]
+        queue.restarted, queue.requeued = saved["restarted"], saved["requeued"]
+        queue.dropped = saved["dropped"]
         self._bias = RolloutLengthBias(**saved["bias"])
 
     def figures(self) -> dict[str, float]:
         """Return the metrics of the scheduler so far."""
         return {
-            **self._ledger.figures(),
+            **self._queue.figures(),
             "gate/retried": self._counts["retried"],
             "gate/stuck": self._counts["stuck"],
             **{f"failure_rate/{kind}": rate for kind, rate in self._rates.rates().items()},
@@ -238,14 +238,14 @@ class RolloutScheduler(ClosingResource):
             **self._topology.figures(),
         }
 
-    def fork(self, seat: RolloutSlot, play: Play, fork: ForkPoint | None = None) -> RolloutSlot:
-        """Add a branch of a seat's trajectory and return its seat; `play` waits for its place.
+    def fork(self, slot: RolloutSlot, play: Play, fork: ForkPoint | None = None) -> RolloutSlot:
+        """Add a branch of a slot's trajectory and return its slot; `play` waits for its place.
 
         Without `fork` events tell of the branch as one that began by itself.
         """
-        branch = self._begin(self._ledger.fork(self._member(seat)), play, fork)
+        branch = self._begin(self._queue.fork(self._member(slot)), play, fork)
         self._note_change()
-        return branch.seat
+        return branch.slot
 
     async def close(self) -> None:
         """End every trajectory, close its environment, and wait for it. Idempotent.
@@ -275,11 +275,11 @@ class RolloutScheduler(ClosingResource):
             await self._roll.close()
         await self._topology.close()
 
-    # --- what a seat calls ------------------------------------------------------------------------
+    # --- what a slot calls ------------------------------------------------------------------------
 
     def upcoming(self, most: int) -> list[Task]:
         """Return the tasks of the trajectories that begin next, of so many at most."""
-        return [self._trees[number].task for number in self._ledger.upcoming(most)]
+        return [self._trees[number].task for number in self._queue.upcoming(most)]
 
     async def pass_gate(self) -> None:
         """Wait until requests are taken."""
@@ -287,80 +287,80 @@ class RolloutScheduler(ClosingResource):
         while not self._open.is_set():
             await self._open.wait()
 
-    async def wait_next_segment(self, seat: RolloutSlot) -> None:
+    async def wait_next_segment(self, slot: RolloutSlot) -> None:
         """Wait until parked trajectories go on."""
-        member = self._member(seat)
-        self._ledger.park(member)
+        member = self._member(slot)
+        self._queue.park(member)
         self._note_change()
         try:
             await self._segment.wait()
         finally:
-            self._ledger.unpark(member)
+            self._queue.unpark(member)
 
-    def inherits(self, seat: RolloutSlot, oldest: int) -> None:
+    def inherits(self, slot: RolloutSlot, oldest: int) -> None:
         """Note the version of the oldest sampled token that a branch has begun with."""
-        self._ledger.inherit(self._member(seat), oldest)
+        self._queue.inherit(self._member(slot), oldest)
 
-    def began_again(self, seat: RolloutSlot) -> int:
+    def began_again(self, slot: RolloutSlot) -> int:
         """Note that a trajectory begins from its prompt; return the version it begins at."""
-        return self._ledger.begin_again(self._member(seat))
+        return self._queue.begin_again(self._member(slot))
 
     def entered(self) -> None:
         """Note that a request is in flight."""
         self._in_flight += 1
         self._quiet.clear()
 
-    def left(self, seat: RolloutSlot, completion: Completion | None) -> None:
+    def left(self, slot: RolloutSlot, completion: Completion | None) -> None:
         """Note that a request has ended, and with what."""
         self._in_flight -= 1
         self._moved_s = self._now()
         if self._in_flight == 0:
             self._quiet.set()
         if completion is not None and completion.versions:
-            self._ledger.sampled(self._member(seat), min(completion.versions))
+            self._queue.sampled(self._member(slot), min(completion.versions))
 
-    def turned(self, seat: RolloutSlot) -> None:
+    def turned(self, slot: RolloutSlot) -> None:
         """Note that a turn is complete and on the tree."""
         self._moved_s = self._now()
-        self._hooks.on_turn(seat.attempt, seat.tree)
+        self._hooks.on_turn(slot.attempt, slot.tree)
 
     # --- how --------------------------------------------------------------------------------------
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _member(self, seat: RolloutSlot) -> QueuedRollout:
-        group = self._ledger.group(seat.attempt.group)
+    def _member(self, slot: RolloutSlot) -> QueuedRollout:
+        group = self._queue.group(slot.attempt.group)
         if group is None:
             # Its group is complete or dropped without it, and it has not noticed yet.
-            return QueuedRollout(seat.attempt.group, seat.attempt.sample, phase="stopped")
-        return group.members[seat.attempt.sample]
+            return QueuedRollout(slot.attempt.group, slot.attempt.sample, phase="stopped")
+        return group.members[slot.attempt.sample]
 
     def _reached(self, version: int) -> None:
         """Note that every engine has a version: what waits for one goes on."""
-        self._ledger.reach(version)
+        self._queue.reach(version)
         self._next_segment()
         self._note_change()
 
     def _pump(self) -> None:
         """Open groups and start trajectories as far as the mode allows, and wake `batch`."""
-        self._ledger.dry = False
-        while not self._closed and self._error is None and (count := self._ledger.groups_to_open()):
-            self._ledger.dry = not self._open_groups(count)
-        while not self._closed and (member := self._ledger.start_next()) is not None:
+        self._queue.dry = False
+        while not self._closed and self._error is None and (count := self._queue.groups_to_open()):
+            self._queue.dry = not self._open_groups(count)
+        while not self._closed and (member := self._queue.start_next()) is not None:
             # A branch has its coroutine already, and only waits for its place.
             (self._running.get(member) or self._begin(member, self._play)).place.set()
-        if self._ledger.next_segment_is_due():
+        if self._queue.next_segment_is_due():
             self._next_segment()
-        if self._ledger.batch_is_ready():
+        if self._queue.batch_is_ready():
             self._changed.set()
 
     def _open_groups(self, count: int) -> bool:
         orders = list(islice(self.events.state.requeued.values(), count))
         if missing := count - len(orders):
             orders += map(GroupRequest.of, self._tasks(missing))
-        opened = self._ledger.open_groups([order.tries for order in orders], orders)
-        version = self._ledger.state.version
+        opened = self._queue.open_groups([order.tries for order in orders], orders)
+        version = self._queue.state.version
         for number, (order, group) in enumerate(zip(orders, opened, strict=True), 1):
             state = self.events.open_group(
                 group.state.number,
@@ -374,7 +374,7 @@ class RolloutScheduler(ClosingResource):
 
     def _admit(self) -> None:
         """Let kept groups go on whose version has come, and tell of what has ended in them."""
-        for group, end in self._ledger.admit():
+        for group, end in self._queue.admit():
             if group.resumed is not None:
                 self._count_later(group.resumed)
             for member in group.members:
@@ -399,7 +399,7 @@ class RolloutScheduler(ClosingResource):
                     if failure is not None:
                         outcomes.append(failure)
                         self._counts["retried"] += 1
-                    self._ledger.restarted += reason == TOO_OLD
+                    self._queue.restarted += reason == TOO_OLD
                 case _:
                     pass
         self._rates.recall(outcomes)
@@ -422,23 +422,23 @@ class RolloutScheduler(ClosingResource):
             events = self.events.start_rollout(
                 member.group, sample=member.sample, seed=seed, version=member.born, fork=fork
             )
-        seat = RolloutSlot(
+        slot = RolloutSlot(
             attempt=member.attempt,
             tree=tree,
             seed=seed,
             turn_s=self._deadlines.turn_s,
             fork_s=self._deadlines.fork_s,
-            doorkeeper=self,
+            scheduler=self,
             now=asyncio.get_running_loop().time,
             segment=self.policy.segment,
-            order=self._ledger.order(member),
+            order=self._queue.order(member),
             events=events,
             asks_again=self.policy.retries,
             since_s=self._now(),
         )
         if point is not None:
-            seat.stands(point)
-        run = self._running[member] = RunningRollout.begin(seat, play)
+            slot.stands(point)
+        run = self._running[member] = RunningRollout.begin(slot, play)
         run.task.add_done_callback(lambda _: self._ended(member))
         return run
 
@@ -451,7 +451,7 @@ class RolloutScheduler(ClosingResource):
         try:
             self._follow(member, run)
             self._pump()
-        except Exception as error:  # noqa: BLE001 - in a callback; `batch` raises it
+        except Exception as error:  # noqa: BLE001 - in a callback; `next_batch` raises it
             self._fail(error)
 
     def _follow(self, member: QueuedRollout, run: RunningRollout) -> None:
@@ -459,22 +459,22 @@ class RolloutScheduler(ClosingResource):
         if leaf is None:
             return
         self._rates.add(leaf.outcome)
-        end = self._ledger.ended(member, leaf)
+        end = self._queue.ended(member, leaf)
         if end.again:
             self._counts["retried"] += 1
             if isinstance(failed := leaf.outcome, Failed):
                 why = f"failed: {failed.kind}: {failed.error}"
-                run.seat.events.abandoned(why, failure=failed.kind)
+                run.slot.events.abandoned(why, failure=failed.kind)
             return
         if member.phase == "stopped":
             return
-        run.seat.events.finished(leaf)
+        run.slot.events.finished(leaf)
         tree = self._trees[member.group]
-        self._hooks.on_finished(run.seat.attempt, tree, leaf)
+        self._hooks.on_finished(run.slot.attempt, tree, leaf)
         if not isinstance(leaf.outcome, Failed):
-            self._bias.keep(run.seat.tokens)
+            self._bias.keep(run.slot.tokens)
         for other in end.surplus:
-            self._bias.abort(self._running[other].seat.tokens)
+            self._bias.abort(self._running[other].slot.tokens)
             self._stop(other)
         if end.group != "open":
             self._complete(member.group, trains=end.group == "ready")
@@ -486,33 +486,33 @@ class RolloutScheduler(ClosingResource):
         if not run.task.cancelled() and (error := run.task.exception()) is not None:
             raise error
         if run.restarts:
-            if not self._ledger.restart(member):
+            if not self._queue.restart(member):
                 return member.failed(too_old(member))
-            run.seat.events.abandoned(TOO_OLD)
+            run.slot.events.abandoned(TOO_OLD)
             return None
         if not run.task.cancelled():
             return run.task.result()
         return member.failed(run.ends_as or Failed("cancelled", "the trajectory was cancelled"))
 
     def _complete(self, number: int, *, trains: bool) -> None:
-        group = self._ledger.group(number)
+        group = self._queue.group(number)
         assert group is not None
         # One that had been handed over before has had all it gets.
         was_complete = group.resumed is not None and group.resumed.status == "complete"
         more = 0 if was_complete or not trains else self._hooks.more(group.state, group.leaves)
-        if self._ledger.grow(group, more):
+        if self._queue.grow(group, more):
             self.events.emit(GroupResized(group=number, size=group.state.target))
             return
         if trains and self._hooks.on_group(group.state, group.leaves):
-            self._ledger.accept(group)
+            self._queue.accept(group)
             return
         del self._trees[number]
-        requeued = self._ledger.drop(group, requeue=not trains)
+        requeued = self._queue.drop(group, requeue=not trains)
         reason = "not needed" if trains else "too few trajectories that did not fail"
         self.events.emit(GroupDropped(group=number, reason=reason, requeued=requeued, counts=True))
 
     def _hand_over(self) -> RolloutBatch:
-        groups = self._ledger.take()
+        groups = self._queue.take()
         trees: list[Tree] = []
         for group in groups:
             tree = self._trees.pop(group.state.number)
@@ -525,8 +525,8 @@ class RolloutScheduler(ClosingResource):
         return RolloutBatch(
             groups=tuple(groups),
             trees=tuple(trees),
-            version=self._ledger.state.version,
-            oldest=self._ledger.oldest,
+            version=self._queue.state.version,
+            oldest=self._queue.oldest,
             max_age=self.policy.max_age,
         )
 
@@ -564,7 +564,7 @@ class RolloutScheduler(ClosingResource):
     def _stop(self, member: QueuedRollout) -> None:
         """End a trajectory nobody needs; it closes its environment in its own time."""
         run = self._running.pop(member)
-        run.seat.events.abandoned("surplus")
+        run.slot.events.abandoned("surplus")
         self._ending.add(run.task)
         run.task.add_done_callback(self._forget)
         run.task.cancel()
@@ -580,7 +580,7 @@ class RolloutScheduler(ClosingResource):
     def _pump_safely(self) -> None:
         try:
             self._pump()
-        except Exception as error:  # noqa: BLE001 - in a callback; `batch` raises it
+        except Exception as error:  # noqa: BLE001 - in a callback; `next_batch` raises it
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -601,11 +601,11 @@ class RolloutScheduler(ClosingResource):
                 self._counts["stuck"] += end_overdue(
                     running, now_s=now_s, deadlines=self._deadlines, on_stuck=self._on_stuck
                 )
-                if self._ledger.state.waiting:
+                if self._queue.state.waiting:
                     check_moving(
                         running, now_s=now_s, moved_s=self._moved_s, deadlines=self._deadlines
                     )
-            except Exception as error:  # noqa: BLE001 - in a task; `batch` raises it
+            except Exception as error:  # noqa: BLE001 - in a task; `next_batch` raises it
                 self._fail(error)
 
 

@@ -37,7 +37,7 @@ class TurnSampler(Protocol):
 
 
 class SlotScheduler(Protocol):
-    """The side of the runner that a seat talks to."""
+    """The side of the runner that a slot talks to."""
 
     @property
     def engine(self) -> PolicyEngine:
@@ -52,24 +52,24 @@ class SlotScheduler(Protocol):
         """Wait until requests are taken."""
         ...
 
-    async def wait_next_segment(self, seat: "RolloutSlot") -> None:
+    async def wait_next_segment(self, slot: "RolloutSlot") -> None:
         """Wait until parked trajectories go on."""
         ...
 
     def fork(
         self,
-        seat: "RolloutSlot",
+        slot: "RolloutSlot",
         play: "Callable[[RolloutSlot], Awaitable[Leaf]]",
         fork: ForkPoint | None = None,
     ) -> "RolloutSlot":
-        """Add a branch of a trajectory, which plays once it has its place; return its seat."""
+        """Add a branch of a trajectory, which plays once it has its place; return its slot."""
         ...
 
-    def inherits(self, seat: "RolloutSlot", oldest: int) -> None:
+    def inherits(self, slot: "RolloutSlot", oldest: int) -> None:
         """Note the version of the oldest sampled token that a branch has begun with."""
         ...
 
-    def began_again(self, seat: "RolloutSlot") -> int:
+    def began_again(self, slot: "RolloutSlot") -> int:
         """Note that a trajectory begins from its prompt; return the version it begins at."""
         ...
 
@@ -77,11 +77,11 @@ class SlotScheduler(Protocol):
         """Note that a request is in flight."""
         ...
 
-    def left(self, seat: "RolloutSlot", completion: Completion | None) -> None:
+    def left(self, slot: "RolloutSlot", completion: Completion | None) -> None:
         """Note that a request has ended, and with what."""
         ...
 
-    def turned(self, seat: "RolloutSlot") -> None:
+    def turned(self, slot: "RolloutSlot") -> None:
         """Note that a turn is complete and on the tree."""
         ...
 
@@ -97,7 +97,7 @@ class RolloutSlot:
     """Deadline of one turn, the time at the gate not counted."""
     fork_s: float
     """Deadline of a fork."""
-    doorkeeper: SlotScheduler
+    scheduler: SlotScheduler
     now: Callable[[], float]
     """The event loop's clock, in seconds."""
     segment: SegmentBudget | None = None
@@ -142,7 +142,7 @@ class RolloutSlot:
         `differs` when the world answered otherwise than it had.
         """
         self.stand, self.tokens, self.turns, self._use = None, 0, 0, SegmentUse()
-        self.events.begin_again(differs=differs, version=self.doorkeeper.began_again(self))
+        self.events.begin_again(differs=differs, version=self.scheduler.began_again(self))
 
     def clock(self) -> float:
         """Return the seconds of this trajectory: those at the gate do not count."""
@@ -154,7 +154,7 @@ class RolloutSlot:
         return SlotEngine(self)
 
     def watched(self, env: Env) -> "MonitoredEnv":
-        """Return `env` with everything it does noted here; a watched one changes seats."""
+        """Return `env` with everything it does noted here; a watched one changes slots."""
         return MonitoredEnv(env.inner if isinstance(env, MonitoredEnv) else env, self)
 
     @contextmanager
@@ -188,22 +188,22 @@ class RolloutSlot:
             self._turn_is_open = False
             self.turns += 1
             self._use = self._use.after(tokens=0, turns=1)
-            self.doorkeeper.turned(self)
-        await self.wait(self.doorkeeper.pass_gate)
+            self.scheduler.turned(self)
+        await self.wait(self.scheduler.pass_gate)
         room = await self._room()
         segment_request = request if room is None else _at_most(request, room)
         began = self.now()
         used_s = self._turn_used_s if self._continues else 0.0
         completion: Completion | None = None
-        self.doorkeeper.entered()
+        self.scheduler.entered()
         try:
             with self.doing("generate"):
                 async with asyncio.timeout(self.turn_s - used_s):
-                    completion = await (self.sampler or self.doorkeeper.engine).generate(
+                    completion = await (self.sampler or self.scheduler.engine).generate(
                         segment_request
                     )
         finally:
-            self.doorkeeper.left(self, completion)
+            self.scheduler.left(self, completion)
         assert completion is not None
         if completion.finish == "length" and segment_request is not request:
             # The segment ended, not the turn: the episode asks for the rest.
@@ -225,9 +225,9 @@ class RolloutSlot:
             return None
         match segment_verdict(self._use, self.segment):
             case "waits":
-                await self.wait(lambda: self.doorkeeper.wait_next_segment(self), "segment")
+                await self.wait(lambda: self.scheduler.wait_next_segment(self), "segment")
                 self._use = self._use.next()
-                await self.wait(self.doorkeeper.pass_gate)
+                await self.wait(self.scheduler.pass_gate)
             case "truncated":
                 raise StoppedTrajectory("tokens", "its last segment is spent")
             case "goes_on":
@@ -246,20 +246,20 @@ class RolloutSlot:
 class SlotEngine:
     """A policy engine for one trajectory; only sampling goes through the gate."""
 
-    seat: RolloutSlot
+    slot: RolloutSlot
 
     @property
     def version(self) -> int:
         """Version of the weights now loaded."""
-        return self.seat.doorkeeper.engine.version
+        return self.slot.scheduler.engine.version
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn behind the gate."""
-        return await self.seat.generate(request)
+        return await self.slot.generate(request)
 
     async def abort(self, request_id: str) -> None:
         """End a request now."""
-        await self.seat.doorkeeper.engine.abort(request_id)
+        await self.slot.scheduler.engine.abort(request_id)
 
     async def pause(self) -> None:
         """Raise: the runner alone pauses the engine."""
@@ -288,37 +288,37 @@ def _not_here(name: str) -> RuntimeError:
 
 
 class MonitoredEnv(EnvWrapper):
-    """An environment whose seat knows what it is doing."""
+    """An environment whose slot knows what it is doing."""
 
-    def __init__(self, inner: Env, seat: RolloutSlot) -> None:
+    def __init__(self, inner: Env, slot: RolloutSlot) -> None:
         super().__init__(inner)
-        self.seat = seat
+        self.slot = slot
 
     def around(self, inner: Env) -> "MonitoredEnv":
-        """Return another environment of this seat; `RolloutSlot.watched` gives it to a branch's."""
-        return MonitoredEnv(inner, self.seat)
+        """Return another environment of this slot; `RolloutSlot.watched` gives it to a branch's."""
+        return MonitoredEnv(inner, self.slot)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
         """Begin an episode, and say which ones come next to who wants to know."""
         if self.looks_ahead:
-            options = {**(options or {}), "next": tuple(self.seat.doorkeeper.upcoming(_NEXT))}
-        with self.seat.doing("reset"):
+            options = {**(options or {}), "next": tuple(self.slot.scheduler.upcoming(_NEXT))}
+        with self.slot.doing("reset"):
             return await super().reset(seed=seed, options=options)
 
     async def step(self, action: Action) -> Step:
         """Answer one assistant message."""
-        with self.seat.doing("step"):
+        with self.slot.doing("step"):
             return await super().step(action)
 
     async def fork(self) -> "MonitoredEnv":
-        """Return an independent copy; give it to the branch's seat with `RolloutSlot.watched`."""
-        with self.seat.doing("fork"):
-            async with asyncio.timeout(self.seat.fork_s):
+        """Return an independent copy; give it to the branch's slot with `RolloutSlot.watched`."""
+        with self.slot.doing("fork"):
+            async with asyncio.timeout(self.slot.fork_s):
                 return await super().fork()
 
     async def close(self) -> None:
         """Release everything."""
-        with self.seat.doing("close"):
+        with self.slot.doing("close"):
             await super().close()

@@ -95,7 +95,7 @@ def topology(config: RunConfig, *, vocabulary: int) -> AnyTopology | None:
             return FanOutTopology(
                 budget=budget, width=section.width, turns=section.turns, roots=section.roots
             )
-        case name:
+        case "aepo" | "arpo" | "aepo_paper" | "arpo_paper" as name:
             splits = {
                 "online": OnlineRootSplit(temperature=section.temperature, roots=section.roots),
                 "monitored": MonitoredRootSplit(temperature=section.temperature),
@@ -126,5 +126,9 @@ def _branch_rule(section: BranchingSection) -> BranchRule:
             return AepoPaperRule(
                 alpha=base, gamma=weight, threshold=threshold, penalty=section.penalty
             )
-        case _:
+        case "aepo":
             return AepoRule(base=base, weight=weight, penalty=section.penalty)
+        case "none" | "tree_grpo" | "fan_out" as name:
+            raise ValueError(
+                f"{name} has no branch rule; ask for one of an entropy-balanced topology"
+            )
