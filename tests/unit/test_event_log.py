@@ -191,7 +191,7 @@ def test_the_fold_of_the_log_is_the_live_state(
     folder = tmp_path_factory.mktemp("fold")
     for seconds in lives:
         run(KINDS[kind](folder, mode).live_for(seconds))
-    assert run(play(KINDS[kind](folder, mode), 3)) > 10
+    assert run(play(KINDS[kind](folder, mode), 3)) >= 3
 
 
 class Recording:
