@@ -1,6 +1,9 @@
 """The stream of events: what it folds to, in what order it is told, and what it refuses.
 
-Mutants seen caught: MUTANTS
+Mutants seen caught, here and by the tests of the store: a node that is not told of; seconds rounded
+in the bytes; a part of a turn taken for whole; an abandoned trajectory that keeps its end; a fork
+that shares a turn more or less; tries before it was played again counted; a second try owed twice;
+an event that cannot follow kept; a subscriber's errors counted in all and not in a row.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from agentrl.env import Action, Observation
 from agentrl.errors import AgentrlError
 from agentrl.events.kinds import (
+    PLAYED_AGAIN,
     EnvExchange,
     Event,
     GroupCompleted,
@@ -288,6 +292,19 @@ def test_a_try_takes_the_place_of_the_one_before() -> None:
     assert (group.failures(0), group.restarts(0)) == (1, 1)
 
 
+def test_what_is_played_again_has_all_its_retries() -> None:
+    log = EventLog(Recording())
+    group = opened(log)
+    log.start_rollout(0, sample=0, seed=1, version=0).abandoned("failed: tool", failure="tool")
+    broken = log.start_rollout(0, sample=0, seed=1, version=0)
+    broken.finished(Leaf(node=None, outcome=Failed("tool", "gone"), sample=0))
+    assert group.failures(0) == 1
+    broken.abandoned(PLAYED_AGAIN)
+    assert group.failures(0) == 0
+    log.start_rollout(0, sample=0, seed=1, version=0).abandoned("failed: tool", failure="tool")
+    assert group.failures(0) == 1
+
+
 def test_what_comes_after_it_was_given_up_is_let_go() -> None:
     log = EventLog(Recording())
     group = opened(log)
@@ -375,16 +392,18 @@ def test_a_second_try_is_owed_until_it_is_opened() -> None:
 
 
 class Broken:
-    """A subscriber with an error of its own."""
+    """A subscriber with an error of its own, at every event or at every so many."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, every: int = 1) -> None:
         self.error = error
+        self.every = every
         self.heard = 0
 
     def on_event(self, event: Event, state: RunState) -> None:
         del event, state
         self.heard += 1
-        raise self.error
+        if self.heard % self.every == 0:
+            raise self.error
 
 
 def test_a_subscriber_that_breaks_does_not_stop_the_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -395,6 +414,14 @@ def test_a_subscriber_that_breaks_does_not_stop_the_run(caplog: pytest.LogCaptur
         opened(log, group)
     assert (broken.heard, len(recording.heard)) == (3, 5)
     assert caplog.text.count("Broken failed on a GroupOpened") == 3
+
+
+def test_a_subscriber_that_breaks_now_and_then_hears_everything() -> None:
+    log, moody = EventLog(), Broken(ValueError("oops"), every=2)
+    log.subscribe(moody)
+    for group in range(9):
+        opened(log, group)
+    assert moody.heard == 9
 
 
 def test_a_subscriber_may_stop_the_run() -> None:
