@@ -361,7 +361,12 @@ class StoreIndex:
     def _prepare(self) -> None:
         (form,) = self._base.execute("PRAGMA user_version").fetchone()
         if form != FORMAT:
-            raise self._damaged(f"it has format {form}, but this version reads {FORMAT}")
+            if self._writable:  # the log says whether it is of another version
+                raise self._damaged(f"it has format {form}, but this version reads {FORMAT}")
+            raise StoreError(
+                f"{self.file} has format {form}, but this version reads {FORMAT}; use the version "
+                "of agentrl that wrote it"
+            )
         if not self._writable:
             return
         before = PageChecks.read(self.file)

@@ -7,6 +7,7 @@ from the copy that was put aside over that, and the log after it.
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -92,9 +93,12 @@ def _open_ledger(folder: Path, log: Path, *, damaged: Damaged) -> tuple[StoreInd
 def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIndex, LogEnd]:
     """Make the ledger again; with `objects` the log is cut where it, or one of them, is damaged."""
     files = segments(log)
+    for file in files.values():
+        # Of another version? Then its ledger stays as it is.
+        with suppress(DamagedStore):
+            first_sequence(file)
     base = _base(folder)
     if base is None and files and (first := min(files)) > 0:
-        first_sequence(files[first])  # of another version?
         raise DamagedStore(
             f"{log} lacks segment {0:08d} to {first - 1:08d}, and {folder / LEDGER} and "
             f"{folder / PRUNED_LEDGER}, which record what was pruned, are missing or damaged; "

@@ -776,16 +776,22 @@ def test_a_store_of_another_format_is_refused_by_name(ended: Path, form: int) ->
     with closing(sqlite3.connect(file)) as base:
         base.execute(f"PRAGMA user_version = {form}")
     PageChecks.of_file(file).write(file)
+    said = f"has format {form}, but this version reads 4; use the version of agentrl that wrote it"
+    with pytest.raises(StoreError, match=f"ledger.sqlite {said}"):
+        StoreReader(ended)
+    old = file.read_bytes(), file.with_name("ledger.sqlite.check").read_bytes()
     ScriptedStore.open(ended, resume=True).close()
     with closing(sqlite3.connect(file)) as base:
-        assert base.execute("PRAGMA user_version").fetchone() == (4,)
-    said = f"has format {form}, but this version reads 4; use the version of agentrl that wrote it"
-    for part in ended.glob("ledger.sqlite*"):
-        part.unlink()
+        assert base.execute("PRAGMA user_version").fetchone() == (4,), "the log is of this version"
+    file.write_bytes(old[0])
+    file.with_name("ledger.sqlite.check").write_bytes(old[1])
     log = segments(ended / "segments")[0]
     data = bytearray(log.read_bytes())
     data[16:20] = struct.pack("<I", form)
     data[HEAD_BYTES - 4 : HEAD_BYTES] = struct.pack("<I", zlib.crc32(data[: HEAD_BYTES - 4]))
     log.write_bytes(data)
-    with pytest.raises(StoreError, match=f"segment {said}"):
-        ScriptedStore.open(ended, resume=True)
+    damaged: Damaged
+    for damaged in ("refuse", "cut"):
+        with pytest.raises(StoreError, match=f"segment {said}"):
+            ScriptedStore.open(ended, resume=True, damaged=damaged)
+    assert file.read_bytes() == old[0], "who wrote it finds it as it was"
