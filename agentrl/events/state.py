@@ -322,8 +322,8 @@ class GroupState:
         if not rollout.mid_turn or rollout.at is None:
             return ()
         before = rollout.stops[-1] if rollout.stops else None
-        known = 0 if before is None else len(self.tree.tokens(before))
-        return self.tree.tokens(rollout.at)[known:]
+        prefix = () if before is None else self.tree.tokens(before)
+        return self.tree.tokens(rollout.at)[len(prefix) :]
 
     def check(self, event: Event) -> None:
         """Raise `EventError` for an event of the group that cannot follow."""

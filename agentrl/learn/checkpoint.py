@@ -198,8 +198,8 @@ def _write_index(folder: Path) -> None:
 def _or_nothing(partial: Path, final: Path) -> Generator[None]:
     _recover(final.parent)
     # Also one of a step that a killed run has not come to again.
-    for left in final.parent.glob(".step-*.partial"):
-        shutil.rmtree(left, ignore_errors=True)
+    for folder in final.parent.glob(".step-*.partial"):
+        shutil.rmtree(folder, ignore_errors=True)
     try:
         yield
     except (OSError, SafetensorError) as error:

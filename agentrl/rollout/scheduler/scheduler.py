@@ -44,7 +44,7 @@ from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
 from agentrl.rollout.scheduler.rolling_update import RollingUpdate
 from agentrl.rollout.scheduler.running import RunningRollout, check_moving, end_overdue
-from agentrl.rollout.scheduler.slot import RolloutSlot
+from agentrl.rollout.scheduler.slot import RolloutSlot, sampled_tokens
 from agentrl.rollout.scheduler.topology import (
     IndependentRollouts,
     OutOfTasks,
@@ -394,7 +394,7 @@ class RolloutScheduler(ClosingResource):
                         outcomes.append(leaf.outcome.kind)
                 case RolloutFinished(leaf=leaf):
                     outcomes.append(None)
-                    self._bias.keep(_sampled_tokens(group.tree, leaf.node))
+                    self._bias.keep(sampled_tokens(group.tree, leaf.node))
                 case RolloutAbandoned(failure=failure, reason=reason):
                     if failure is not None:
                         outcomes.append(failure)
@@ -607,8 +607,3 @@ class RolloutScheduler(ClosingResource):
                     )
             except Exception as error:  # noqa: BLE001 - in a task; `next_batch` raises it
                 self._fail(error)
-
-
-def _sampled_tokens(tree: Tree, node: int | None) -> int:
-    path = () if node is None else tree.path(node)
-    return sum(len(part.token_ids) for part in path if part.source == "sampled")

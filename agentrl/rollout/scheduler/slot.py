@@ -129,8 +129,7 @@ class RolloutSlot:
     def stands(self, stand: ResumePoint) -> None:
         """Let the trajectory go on where it was kept: what it has used counts."""
         self.stand = stand
-        path = () if stand.node is None else self.tree.path(stand.node)
-        self.tokens = sum(len(part.token_ids) for part in path if part.source == "sampled")
+        self.tokens = sampled_tokens(self.tree, stand.node)
         self.turns = stand.turn
         if self.segment is not None:
             used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
@@ -275,6 +274,12 @@ class SlotEngine:
 
     async def close(self) -> None:
         """Leave the engine open: it belongs to the run."""
+
+
+def sampled_tokens(tree: Tree, node: int | None) -> int:
+    """Return the number of sampled tokens on the path to `node`."""
+    path = () if node is None else tree.path(node)
+    return sum(len(part.token_ids) for part in path if part.source == "sampled")
 
 
 def _at_most(request: GenerateRequest, tokens: int) -> GenerateRequest:
