@@ -4,6 +4,7 @@ no C compiler it cannot be installed. One family needs it.
 
 import importlib
 import sys
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +23,10 @@ def import_factory() -> Any:
     if is_missing:
         sys.modules["pycosat"] = ModuleType("pycosat")
     try:
-        return importlib.import_module("reasoning_gym.factory")
+        with warnings.catch_warnings():
+            # Of one of its dependencies, where nobody has compiled that yet.
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return importlib.import_module("reasoning_gym.factory")
     finally:
         if is_missing:
             sys.modules.pop("pycosat", None)
