@@ -1,11 +1,14 @@
 """Step 7 of the flow: what each trajectory did better than its group. The slot's contract."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from agentrl.config.section import ConfigSection
+from agentrl.learn.method import knobs_of
 from agentrl.learn.sample import TrainingGroup
 
 TokenAdvantages = list[Float[ndarray, " tokens"]]
@@ -30,3 +33,10 @@ def per_trajectory(credit: Callable[[Sequence[float]], Sequence[float]]) -> Adva
         ]
 
     return advantages
+
+
+def bind_per_trajectory(
+    credit: Callable[..., Sequence[float]],
+) -> Callable[[ConfigSection], AdvantageFunction]:
+    """Return the binding of such a method, whose keywords are the knobs of its section."""
+    return lambda section: per_trajectory(partial(credit, **knobs_of(section)))

@@ -44,7 +44,7 @@ class LogprobScorer:
 
         return self._scored(groups, known)
 
-    def as_reference(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
+    def score_reference(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
         """Return the groups, each sample with this model's log-probs as those of the reference."""
 
         def known(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:

@@ -76,6 +76,16 @@ def needs(*names: Need) -> Callable[[F], F]:
     return mark
 
 
+def knobs_of(section: ConfigSection) -> dict[str, Any]:
+    """Return the values of a section's knobs, all but the `name` that chose it."""
+    return {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
+
+
+def bind_knobs(function: Callable[..., Any]) -> Callable[[ConfigSection], Any]:
+    """Return the binding of a slot's function whose keywords are the knobs of its section."""
+    return lambda section: partial(function, **knobs_of(section))
+
+
 def bound(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> F:
     """Return the function `section` names, with its knobs."""
     if isinstance(section, CustomMethod):

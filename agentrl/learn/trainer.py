@@ -213,7 +213,7 @@ class PolicyTrainer:
         if self.critic is not None:
             groups = self.critic.valued(groups, self._layout, limit_tokens=self._limit_tokens)
         if self._reference is not None:
-            groups = self._reference.as_reference(groups)
+            groups = self._reference.score_reference(groups)
         credited = self._credited(groups)
         rows = self._selected(credited)
         self._check(rows, batch)

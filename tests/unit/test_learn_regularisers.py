@@ -146,7 +146,7 @@ def referred(trees_seed: int = 0) -> tuple[Any, list[Any]]:
     """Return a model, and rows with log-probs of another one as reference."""
     model = model_of()
     rows = rows_of(trees_of(2, seed=trees_seed, gap=0.3))
-    (group,) = evidence_of(model_of(1)).as_reference(
+    (group,) = evidence_of(model_of(1)).score_reference(
         [TrainingGroup("t", tuple(r.sample for r in rows))]
     )
     return model, [type(row)(s, row.advantages) for s, row in zip(group.samples, rows, strict=True)]
@@ -265,7 +265,7 @@ def test_the_reference_of_adapters_is_the_model_below_them() -> None:
     assert model_count() == before + 1
     now = check_reference(trainer)
     adapters = {n: p.clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
-    evidence_of(trainer.model).frozen().as_reference(
+    evidence_of(trainer.model).frozen().score_reference(
         [TrainingGroup("t", tuple(r.sample for r in now))]
     )
     for name, value in adapters.items():

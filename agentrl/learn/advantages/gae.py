@@ -11,8 +11,8 @@ from numpy import ndarray
 from agentrl.config.learning.advantage import GaeAdvantage
 from agentrl.config.section import ConfigSection
 from agentrl.errors import LearnError
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.advantage import TokenAdvantages
+from agentrl.learn.method import LearnMethod, always, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
 from agentrl.learn.whitening import whitened
@@ -114,17 +114,9 @@ def _over_steps(
     return on_mask(sample, per_turn[turn])
 
 
-def _bind(section: GaeAdvantage) -> AdvantageFunction:
-    return partial(
-        gae_advantages,
-        level=section.level,
-        gamma=section.gamma,
-        lam=section.lam,
-        paid=section.paid,
-        whiten=section.whiten,
-    )
-
-
 METHOD = LearnMethod(
-    GaeAdvantage, _bind, "Schulman et al. 2016, arXiv 1506.02438", always("values")
+    GaeAdvantage,
+    bind_knobs(gae_advantages),
+    "Schulman et al. 2016, arXiv 1506.02438",
+    always("values"),
 )

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import GigpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import discounted, on_turns, spoken_turns, turn_rewards
 
@@ -104,17 +104,4 @@ def _repeated(
     return np.asarray([credit[end - 1] if n else 0.0 for end, n in zip(ends, repeats, strict=True)])
 
 
-def _bind(section: GigpoAdvantage) -> AdvantageFunction:
-    return partial(
-        gigpo,
-        gamma=section.gamma,
-        omega=section.omega,
-        normalise_std=section.normalise_std,
-        epsilon=section.epsilon,
-        similarity=section.similarity,
-        count=section.count,
-        singleton=section.singleton,
-    )
-
-
-METHOD = LearnMethod(GigpoAdvantage, _bind, "Feng et al. 2025, arXiv 2505.10978")
+METHOD = LearnMethod(GigpoAdvantage, bind_knobs(gigpo), "Feng et al. 2025, arXiv 2505.10978")

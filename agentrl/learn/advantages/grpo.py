@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from agentrl.config.learning.advantage import GroupScore, GrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, per_trajectory
+from agentrl.learn.advantage import bind_per_trajectory
 from agentrl.learn.method import LearnMethod
 
 
@@ -45,10 +45,8 @@ def score_of(section: GroupScore) -> Callable[[Sequence[float]], tuple[float, ..
     )
 
 
-def _bind(section: GrpoAdvantage) -> AdvantageFunction:
-    return per_trajectory(score_of(section))
-
-
 METHOD = LearnMethod(
-    GrpoAdvantage, _bind, "Shao et al. 2024, arXiv 2402.03300; Liu et al. 2025, arXiv 2503.20783"
+    GrpoAdvantage,
+    bind_per_trajectory(grpo),
+    "Shao et al. 2024, arXiv 2402.03300; Liu et al. 2025, arXiv 2503.20783",
 )

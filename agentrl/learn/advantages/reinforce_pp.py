@@ -5,9 +5,9 @@ from functools import partial
 from typing import Literal
 
 from agentrl.config.learning.advantage import ReinforcePpAdvantage, ReinforcePpBaselineAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, per_trajectory
+from agentrl.learn.advantage import TokenAdvantages, per_trajectory
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
 from agentrl.learn.whitening import whitened
@@ -37,13 +37,11 @@ def reinforce_pp_baseline(
     return whitened([sample for group in groups for sample in group.samples], centred)
 
 
-def _plain(section: ReinforcePpAdvantage) -> AdvantageFunction:
-    return partial(reinforce_pp, gamma=section.gamma, paid=section.paid)
-
-
-def _baseline(section: ReinforcePpBaselineAdvantage) -> AdvantageFunction:
-    return partial(reinforce_pp_baseline, singleton=section.singleton)
-
-
-PLAIN = LearnMethod(ReinforcePpAdvantage, _plain, "Hu et al. 2025, arXiv 2501.03262")
-BASELINE = LearnMethod(ReinforcePpBaselineAdvantage, _baseline, "Hu et al. 2025, arXiv 2501.03262")
+PLAIN = LearnMethod(
+    ReinforcePpAdvantage, bind_knobs(reinforce_pp), "Hu et al. 2025, arXiv 2501.03262"
+)
+BASELINE = LearnMethod(
+    ReinforcePpBaselineAdvantage,
+    bind_knobs(reinforce_pp_baseline),
+    "Hu et al. 2025, arXiv 2501.03262",
+)

@@ -1,11 +1,10 @@
 """RLOO: reward minus the mean reward of the others in the group."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 from agentrl.config.learning.advantage import RlooAdvantage
-from agentrl.learn.advantage import AdvantageFunction, per_trajectory
+from agentrl.learn.advantage import bind_per_trajectory
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.method import LearnMethod
 
@@ -23,8 +22,6 @@ def rloo(
     return centred if n < 2 else tuple(n / (n - 1) * x for x in centred)
 
 
-def _bind(section: RlooAdvantage) -> AdvantageFunction:
-    return per_trajectory(partial(rloo, singleton=section.singleton))
-
-
-METHOD = LearnMethod(RlooAdvantage, _bind, "Ahmadian et al. 2024, arXiv 2402.14740")
+METHOD = LearnMethod(
+    RlooAdvantage, bind_per_trajectory(rloo), "Ahmadian et al. 2024, arXiv 2402.14740"
+)

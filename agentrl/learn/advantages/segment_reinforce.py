@@ -1,15 +1,14 @@
 """Segment REINFORCE: one return for each run of tokens sampled without interruption."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import SegmentReinforceAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.advantage import TokenAdvantages
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import discounted, token_rewards
 from agentrl.learn.whitening import whitened
@@ -39,8 +38,6 @@ def _returns(sample: TrainingSample, gamma: float) -> Float[ndarray, " tokens"]:
     return placed
 
 
-def _bind(section: SegmentReinforceAdvantage) -> AdvantageFunction:
-    return partial(segment_reinforce, gamma=section.gamma, whiten=section.whiten)
-
-
-METHOD = LearnMethod(SegmentReinforceAdvantage, _bind, "ROLL, alibaba/ROLL, agentic pipeline")
+METHOD = LearnMethod(
+    SegmentReinforceAdvantage, bind_knobs(segment_reinforce), "ROLL, alibaba/ROLL, agentic pipeline"
+)

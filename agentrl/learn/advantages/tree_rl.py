@@ -1,7 +1,6 @@
 """TreeRL: the value of each segment of a tree, and what it adds to that of the one before."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -9,8 +8,8 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import TreeRlAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.advantage import TokenAdvantages
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.tree_shape import SharedPrefixes
 
@@ -97,16 +96,4 @@ def _token_mean(
     return float(trained.mean()) if len(trained) else 0.0
 
 
-def _bind(section: TreeRlAdvantage) -> AdvantageFunction:
-    return partial(
-        tree_rl,
-        global_term=section.global_term,
-        weighting=section.weighting,
-        weighted=section.weighted,
-        centre=section.centre,
-        truncated=section.truncated,
-        singleton=section.singleton,
-    )
-
-
-METHOD = LearnMethod(TreeRlAdvantage, _bind, "Hou et al. 2025, arXiv 2506.11902")
+METHOD = LearnMethod(TreeRlAdvantage, bind_knobs(tree_rl), "Hou et al. 2025, arXiv 2506.11902")

@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import UiS1Advantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.turns import on_turns, spoken_turns, turn_rewards
 
@@ -117,19 +117,4 @@ def _by_row(
     return scores
 
 
-def _bind(section: UiS1Advantage) -> AdvantageFunction:
-    return partial(
-        ui_s1,
-        gamma=section.gamma,
-        omega=section.omega,
-        episode_weight=section.episode_weight,
-        returns=section.returns,
-        episode_term=section.episode_term,
-        match_reward=section.match_reward,
-        normalise_std=section.normalise_std,
-        epsilon=section.epsilon,
-        singleton=section.singleton,
-    )
-
-
-METHOD = LearnMethod(UiS1Advantage, _bind, "Lu et al. 2025, arXiv 2509.11543")
+METHOD = LearnMethod(UiS1Advantage, bind_knobs(ui_s1), "Lu et al. 2025, arXiv 2509.11543")

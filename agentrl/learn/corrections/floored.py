@@ -1,22 +1,16 @@
 """The whole importance weight, bounded through the behaviour policy."""
 
 import math
-from functools import partial
 
 import torch
 
 from agentrl.config.learning.correction import FlooredCorrection
-from agentrl.learn.correction import (
-    CorrectionFunction,
-    CorrectionWeights,
-    PolicyMismatch,
-    token_ratio,
-)
+from agentrl.learn.correction import CorrectionWeights, PolicyMismatch, token_ratio
 from agentrl.learn.loss import LOG_RATIO_LIMIT
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.method import LearnMethod, always, bind_knobs
 
 
-def floored(tokens: PolicyMismatch, *, limit: float = 100.0) -> CorrectionWeights:
+def bound_weights(tokens: PolicyMismatch, *, limit: float = 100.0) -> CorrectionWeights:
     """Return proximal / max(behaviour, current / `limit`) of each token.
 
     So current / behaviour, which an unclipped token is multiplied by in the end, is at most
@@ -29,13 +23,9 @@ def floored(tokens: PolicyMismatch, *, limit: float = 100.0) -> CorrectionWeight
     )
 
 
-def _bind(section: FlooredCorrection) -> CorrectionFunction:
-    return partial(floored, limit=section.limit)
-
-
 METHOD = LearnMethod(
     FlooredCorrection,
-    _bind,
+    bind_knobs(bound_weights),
     "Hilton et al. 2021, arXiv 2110.00641",
     always("behaviour logprobs"),
 )

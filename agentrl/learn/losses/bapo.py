@@ -12,7 +12,7 @@ from torch import Tensor
 from agentrl.config.learning.loss import BapoLoss
 from agentrl.learn.loss import PlannedLoss, PolicyTokens, SettledLoss, TokenLoss, ratio
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, knobs_of
 
 GRID = 1e-6
 """Bounds stand wide of their grid by this much of themselves: round ratios lie on it, and rounding
@@ -113,16 +113,7 @@ def _nothing(tokens: PolicyTokens) -> TokenLoss:
 
 
 def _bind(section: BapoLoss) -> PlannedLoss:
-    method = BapoObjective(
-        low=section.low,
-        high=section.high,
-        step_low=section.step_low,
-        step_high=section.step_high,
-        target=section.target,
-        counting=section.counting,
-        dual_clip=section.dual_clip,
-    )
-    return PlannedLoss(method.plan)
+    return PlannedLoss(BapoObjective(**knobs_of(section)).plan)
 
 
 METHOD = LearnMethod(BapoLoss, _bind, "Xi et al. 2025, arXiv 2510.18927")

@@ -54,17 +54,11 @@ def gspo(
 
 def _bind(section: GspoLoss) -> LossFunction:
     per_turn = section.level == "turn"
-    clip_low, clip_high = section.clip_low, section.clip_high
+    clips = {"clip_low": section.clip_low, "clip_high": section.clip_high}
 
     def loss(tokens: PolicyTokens) -> TokenLoss:
-        return gspo(
-            tokens.log_ratio,
-            tokens.advantages,
-            tokens.mask,
-            tokens.turns if per_turn else torch.zeros_like(tokens.turns),
-            clip_low=clip_low,
-            clip_high=clip_high,
-        )
+        segments = tokens.turns if per_turn else torch.zeros_like(tokens.turns)
+        return gspo(tokens.log_ratio, tokens.advantages, tokens.mask, segments, **clips)
 
     return loss
 

@@ -18,7 +18,7 @@ from agentrl.learn.loss import (
     ratio,
 )
 from agentrl.learn.losses.clipping import pessimistic
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.method import LearnMethod, always, knobs_of
 
 ROUNDING = 1e-5
 """Log-ratios closer than this are not told apart: a micro-batch rounds in its own way."""
@@ -133,14 +133,7 @@ class M2poObjective:
 
 
 def _bind(section: M2poLoss) -> PlannedLoss:
-    method = M2poObjective(
-        form=section.form,
-        budget=section.budget,
-        cut=section.cut,
-        least_low=section.least_low,
-        least_high=section.least_high,
-    )
-    return PlannedLoss(method.plan)
+    return PlannedLoss(M2poObjective(**knobs_of(section)).plan)
 
 
 METHOD = LearnMethod(

@@ -1,12 +1,10 @@
 """PPO's clipped loss, with clip-higher and dual clip."""
 
-from functools import partial
-
 from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.loss import PpoClipLoss
-from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
+from agentrl.learn.loss import TokenLoss, bind_ratio_loss, ratio
 from agentrl.learn.losses.clipping import pessimistic
 from agentrl.learn.method import LearnMethod
 
@@ -31,23 +29,9 @@ def ppo_clip(
     return pessimistic(current, bounded, advantages, dual_clip=dual_clip)
 
 
-def _bind(section: PpoClipLoss) -> LossFunction:
-    clip = partial(
-        ppo_clip,
-        clip_low=section.clip_low,
-        clip_high=section.clip_high,
-        dual_clip=section.dual_clip,
-    )
-
-    def loss(tokens: PolicyTokens) -> TokenLoss:
-        return clip(tokens.log_ratio, tokens.advantages)
-
-    return loss
-
-
 METHOD = LearnMethod(
     PpoClipLoss,
-    _bind,
+    bind_ratio_loss(ppo_clip),
     "Schulman et al. 2017, arXiv 1707.06347; Ye et al. 2020, arXiv 1912.09729; Yu et al. 2025, "
     "arXiv 2503.14476",
 )

@@ -1,14 +1,12 @@
 """Anchors between behaviour and current, by age, which need no forward pass."""
 
-from functools import partial
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from agentrl.config.learning.proximal import LinearProximal, LogLinearProximal
-from agentrl.learn.method import LearnMethod, always
-from agentrl.learn.proximal import AnchorTokens, ProximalFunction
+from agentrl.learn.method import LearnMethod, always, bind_knobs
+from agentrl.learn.proximal import AnchorTokens
 
 
 def alpha(ages: Int[Tensor, "rows width"], *, lag: int = 1) -> Float[Tensor, "rows width"]:
@@ -34,14 +32,8 @@ def linear(tokens: AnchorTokens, *, lag: int = 1) -> Float[Tensor, "rows width"]
     return torch.logaddexp((1 - share).log() + tokens.behaviour, share.log() + tokens.current)
 
 
-def _log_linear(section: LogLinearProximal) -> ProximalFunction:
-    return partial(log_linear, lag=section.lag)
-
-
-def _linear(section: LinearProximal) -> ProximalFunction:
-    return partial(linear, lag=section.lag)
-
-
 _SOURCE = "Fu et al. 2025 (AReaL), arXiv 2505.24298"
-LOG_LINEAR = LearnMethod(LogLinearProximal, _log_linear, _SOURCE, always("behaviour logprobs"))
-LINEAR = LearnMethod(LinearProximal, _linear, _SOURCE, always("behaviour logprobs"))
+LOG_LINEAR = LearnMethod(
+    LogLinearProximal, bind_knobs(log_linear), _SOURCE, always("behaviour logprobs")
+)
+LINEAR = LearnMethod(LinearProximal, bind_knobs(linear), _SOURCE, always("behaviour logprobs"))

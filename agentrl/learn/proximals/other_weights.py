@@ -13,7 +13,7 @@ from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.method import LearnMethod, Need, always
 from agentrl.learn.proximal import ProximalFunction
 from agentrl.learn.proximal_weights import ELSEWHERE, ProximalWeights
-from agentrl.learn.proximals.recorded import recomputed
+from agentrl.learn.proximals.recorded import select_start
 from agentrl.learn.snapshot import WeightSnapshots
 
 
@@ -45,27 +45,27 @@ def anchor_of(
             return ProximalWeights()
 
 
-def _as_scored(
+def _bind_start(
     section: EwmaProximal | RevisedEwmaProximal | SnapshotProximal,
 ) -> ProximalFunction:
-    return recomputed
+    return select_start
 
 
 EWMA = LearnMethod(
     EwmaProximal,
-    _as_scored,
+    _bind_start,
     "Hilton et al. 2021 (PPO-EWMA), arXiv 2110.00641",
     always("averaged logprobs"),
 )
 REVISED_EWMA = LearnMethod(
     RevisedEwmaProximal,
-    _as_scored,
+    _bind_start,
     "Missing Old Logits in Asynchronous Agentic RL, arXiv 2605.12070",
     always("averaged logprobs"),
 )
 SNAPSHOT = LearnMethod(
     SnapshotProximal,
-    _as_scored,
+    _bind_start,
     "Missing Old Logits in Asynchronous Agentic RL, arXiv 2605.12070",
     always("past logprobs"),
 )

@@ -8,47 +8,37 @@ from agentrl.config.learning.proximal import (
     CurrentProximal,
     RecomputedProximal,
 )
-from agentrl.learn.method import LearnMethod, always
-from agentrl.learn.proximal import AnchorTokens, ProximalFunction
+from agentrl.learn.method import LearnMethod, always, bind_knobs
+from agentrl.learn.proximal import AnchorTokens
 
 
-def recomputed(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
+def select_start(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
     """Return the log-probs of the weights at batch start (decoupled PPO, arXiv 2505.24298)."""
     return tokens.start
 
 
-def behaviour(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
+def select_behaviour(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
     """Return the log-probs of the policy that sampled."""
     return tokens.behaviour
 
 
-def current(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
+def select_current(tokens: AnchorTokens) -> Float[Tensor, "rows width"]:
     """Return the log-probs of the policy as it is."""
     return tokens.current
 
 
-def _recomputed(section: RecomputedProximal) -> ProximalFunction:
-    return recomputed
-
-
-def _behaviour(section: BehaviourProximal) -> ProximalFunction:
-    return behaviour
-
-
-def _current(section: CurrentProximal) -> ProximalFunction:
-    return current
-
-
 RECOMPUTED = LearnMethod(
     RecomputedProximal,
-    _recomputed,
+    bind_knobs(select_start),
     "Fu et al. 2025 (AReaL), arXiv 2505.24298",
     always("proximal logprobs"),
 )
 BEHAVIOUR = LearnMethod(
     BehaviourProximal,
-    _behaviour,
+    bind_knobs(select_behaviour),
     "Schulman et al. 2017, arXiv 1707.06347",
     always("behaviour logprobs"),
 )
-CURRENT = LearnMethod(CurrentProximal, _current, "verl, bypass mode with a REINFORCE loss")
+CURRENT = LearnMethod(
+    CurrentProximal, bind_knobs(select_current), "verl, bypass mode with a REINFORCE loss"
+)

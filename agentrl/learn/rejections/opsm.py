@@ -1,6 +1,5 @@
 """Off-policy sequence masking: no negative credit where the policy has moved on."""
 
-from functools import partial
 from typing import Literal
 
 import torch
@@ -8,8 +7,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from agentrl.config.learning.rejection import OpsmRejection
-from agentrl.learn.correction import PolicyMismatch, RejectionFunction
-from agentrl.learn.method import LearnMethod, Need
+from agentrl.learn.correction import PolicyMismatch
+from agentrl.learn.method import LearnMethod, Need, bind_knobs
 
 
 def opsm(
@@ -30,12 +29,10 @@ def opsm(
     return ~((tokens.advantages < 0) & (mean > delta))
 
 
-def _bind(section: OpsmRejection) -> RejectionFunction:
-    return partial(opsm, delta=section.delta, anchor=section.anchor)
-
-
 def _needs(section: OpsmRejection) -> frozenset[Need]:
     return frozenset({"behaviour logprobs"} if section.anchor == "behaviour" else ())
 
 
-METHOD = LearnMethod(OpsmRejection, _bind, "slime; DeepSeek-AI 2025 (DeepSeek-V3.2)", _needs)
+METHOD = LearnMethod(
+    OpsmRejection, bind_knobs(opsm), "slime; DeepSeek-AI 2025 (DeepSeek-V3.2)", _needs
+)

@@ -1,14 +1,13 @@
 """A trajectory is dropped for one token that the trainer's policy all but rules out."""
 
 import math
-from functools import partial
 
 from jaxtyping import Bool
 from torch import Tensor
 
 from agentrl.config.learning.rejection import VetoRejection
-from agentrl.learn.correction import PolicyMismatch, RejectionFunction
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.correction import PolicyMismatch
+from agentrl.learn.method import LearnMethod, always, bind_knobs
 
 
 def veto(tokens: PolicyMismatch, *, floor: float = 1e-4) -> Bool[Tensor, "rows width"]:
@@ -20,8 +19,6 @@ def veto(tokens: PolicyMismatch, *, floor: float = 1e-4) -> Bool[Tensor, "rows w
     return (~below.any(dim=-1, keepdim=True)).expand_as(tokens.mask)
 
 
-def _bind(section: VetoRejection) -> RejectionFunction:
-    return partial(veto, floor=section.floor)
-
-
-METHOD = LearnMethod(VetoRejection, _bind, "slime, mismatch helper", always("behaviour logprobs"))
+METHOD = LearnMethod(
+    VetoRejection, bind_knobs(veto), "slime, mismatch helper", always("behaviour logprobs")
+)

@@ -6,7 +6,6 @@ known, and those of the config are our own.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -14,10 +13,10 @@ from numpy import ndarray
 from numpy.random import Generator
 
 from agentrl.config.learning.selection import D3sSelection
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.method import LearnMethod, always, bind_knobs
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.schedule import between
-from agentrl.learn.selection import SelectionContext, SelectionFunction
+from agentrl.learn.selection import SelectionContext
 
 DIGITS = 9
 """Advantages that agree in so many decimal places are a tie, whatever their last bits say."""
@@ -118,10 +117,6 @@ def _now(ends: tuple[float, float], moment: SelectionContext) -> float:
     return between(*ends, shape="linear", step=moment.step, steps=moment.steps)
 
 
-def _bind(section: D3sSelection) -> SelectionFunction:
-    return partial(d3s, samples=section.samples, tokens=section.tokens)
-
-
 METHOD = LearnMethod(
-    D3sSelection, _bind, "arXiv 2509.22115, as reported by others", always("entropies")
+    D3sSelection, bind_knobs(d3s), "arXiv 2509.22115, as reported by others", always("entropies")
 )

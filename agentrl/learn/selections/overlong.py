@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from agentrl.config.learning.selection import OverlongSelection
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.selection import SelectionContext, SelectionFunction
+from agentrl.learn.selection import SelectionContext
 
 
 def overlong(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[CreditedSample]:
@@ -25,9 +25,4 @@ def overlong(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[C
     return [replace(row, advantages=np.zeros_like(row.advantages)) for row in rows]
 
 
-def _bind(section: OverlongSelection) -> SelectionFunction:
-    del section
-    return overlong
-
-
-METHOD = LearnMethod(OverlongSelection, _bind, "Yu et al. 2025, arXiv 2503.14476")
+METHOD = LearnMethod(OverlongSelection, bind_knobs(overlong), "Yu et al. 2025, arXiv 2503.14476")

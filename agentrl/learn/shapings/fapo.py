@@ -1,12 +1,9 @@
 """FAPO: a right answer that came of a wrong step is worth less than a sound one."""
 
-from functools import partial
-
 from agentrl.authoring.step_judge import FIRST_ERROR_TURN
 from agentrl.config.learning.shaping import FapoShaping
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingSample
-from agentrl.learn.shaping import ShapingFunction
 
 
 def fapo(
@@ -30,15 +27,4 @@ def fapo(
     return right - flaw if sample.components.get(component, -1.0) >= 0 else right
 
 
-def _bind(section: FapoShaping) -> ShapingFunction:
-    return partial(
-        fapo,
-        component=section.component,
-        right_above=section.right_above,
-        right=section.right,
-        wrong=section.wrong,
-        flaw=section.flaw,
-    )
-
-
-METHOD = LearnMethod(FapoShaping, _bind, "FAPO, arXiv 2510.22543; yyDing1/FAPO")
+METHOD = LearnMethod(FapoShaping, bind_knobs(fapo), "FAPO, arXiv 2510.22543; yyDing1/FAPO")

@@ -1,12 +1,10 @@
 """DAPO's soft overlong punishment: the last tokens before the limit cost reward."""
 
-from functools import partial
 from typing import Literal
 
 from agentrl.config.learning.shaping import OverlongShaping
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingSample
-from agentrl.learn.shaping import ShapingFunction
 
 
 def overlong(
@@ -28,14 +26,4 @@ def overlong(
     return sample.reward - penalty * min(1.0, max(0.0, over))
 
 
-def _bind(section: OverlongShaping) -> ShapingFunction:
-    return partial(
-        overlong,
-        limit_tokens=section.limit_tokens,
-        buffer_tokens=section.buffer_tokens,
-        penalty=section.penalty,
-        counts=section.counts,
-    )
-
-
-METHOD = LearnMethod(OverlongShaping, _bind, "Yu et al. 2025, arXiv 2503.14476")
+METHOD = LearnMethod(OverlongShaping, bind_knobs(overlong), "Yu et al. 2025, arXiv 2503.14476")
