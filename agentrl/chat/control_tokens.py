@@ -25,7 +25,7 @@ class ControlTokens:
         self._all = _any_of(self.special | self.written)
 
     @classmethod
-    def of(cls, tokenizer: "PreTrainedTokenizerBase", template: str) -> "ControlTokens":
+    def from_tokenizer(cls, tokenizer: "PreTrainedTokenizerBase", template: str) -> "ControlTokens":
         """Return those of `tokenizer` under the Jinja source `template`."""
         added = cast("Iterable[Any]", tokenizer.added_tokens_decoder.values())
         return cls(

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.chat.dialect import ToolCallDialect
-from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, installed_dialects
+from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, load_dialects
 from agentrl.chat.encoding import TextTokenizer
-from agentrl.chat.images import ImageTokens, check_images, expanded, images_of
+from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.chat.thinking import OPEN as THINK
@@ -104,7 +104,7 @@ class ChatFormat:
         """
         if tools is not None:
             messages = (*messages, _notice(tools))
-        after = self.turns.after(messages)
+        after = self.turns.render_after(messages)
         check_images(self.template, after, images_of(messages))
         prompt = self.turns.generation_prompt
         has_prompt = bool(prompt) and after.endswith(prompt)
@@ -200,7 +200,7 @@ class ChatFormat:
     def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> TokenSegment:
         """Return rendered text as tokens, with what the messages show."""
         images = images_of(messages)
-        tokens, spans = expanded(
+        tokens, spans = expand_images(
             self.encode(text), images, self._images, template=self.template.name
         )
         return TokenSegment(source, tokens, images, spans)
@@ -229,7 +229,7 @@ def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect
             f"{template.name} has a syntax for tool calls but cannot render one, so its dialect "
             f"cannot be detected ({error}); {_NAME_ONE}"
         ) from error
-    for dialects in (DIALECTS, installed_dialects()):
+    for dialects in (DIALECTS, load_dialects()):
         for dialect in dialects.values():
             try:
                 read = dialect.parse(turn, 0).tool_calls
@@ -243,7 +243,7 @@ def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect
     if turn != turns.turn(Message("assistant", "")):
         raise ConfigError(
             f"{template.name} renders a tool call as {turn!r}, which no dialect can parse "
-            f"({', '.join(installed_dialects())}); {_NAME_ONE}"
+            f"({', '.join(load_dialects())}); {_NAME_ONE}"
         )
     if not turns.tool_fault:
         raise ConfigError(

@@ -60,7 +60,7 @@ class TurnRenderer:
         if not self.tool_fault:
             self._check_append_only(ANSWER)
 
-    def after(self, messages: Sequence[Message]) -> str:
+    def render_after(self, messages: Sequence[Message]) -> str:
         """Return the text after the end of a turn: glue, `messages` and the generation prompt.
 
         The work is that of rendering a few short messages, however long the conversation is.
@@ -125,14 +125,14 @@ class TurnRenderer:
         It must where a tool message is rendered differently after a call than after plain text.
         """
         try:
-            plain = self.after((ANSWER,))
+            plain = self.render_after((ANSWER,))
         except ConfigError as error:
             plain, fault = None, str(error)
         else:
             fault = ""
         try:
             tail = self._tail_of_calls = self._ending(_calls_before((ANSWER,)))[0]
-            called = self.after((ANSWER,))
+            called = self.render_after((ANSWER,))
         except ConfigError:
             tail = called = None
         text = called if called is not None else plain
@@ -159,7 +159,7 @@ class TurnRenderer:
                 f"on later messages), or {WAY_OUT}"
             )
         late = text.partition(SPOKEN)[2].removeprefix(tail).partition(SPOKEN_NEXT)[0]
-        if not late.startswith(alone := self.after((follow,))):
+        if not late.startswith(alone := self.render_after((follow,))):
             raise ConfigError(
                 f"{name} renders {what} as {late!r} in a conversation but as {alone!r} on its own, "
                 "which is how agentrl renders it; make the template append-only (no dependence on "

@@ -47,15 +47,15 @@ class EngineHealth:
             return "probing"
         return "due" if now_s >= self.due_s else "down"
 
-    def asked(self, request_id: str, now_s: float) -> "EngineHealth":
+    def on_request(self, request_id: str, now_s: float) -> "EngineHealth":
         """Return it after a request was sent: the first one after the delay is the probe."""
         return replace(self, probe=request_id) if self.state(now_s) == "due" else self
 
-    def answered(self) -> "EngineHealth":
+    def on_answer(self) -> "EngineHealth":
         """Return it after any answer, also that of a request from before it went down."""
         return EngineHealth()
 
-    def failed(self, request_id: str, rule: EngineHealthRule, now_s: float) -> "EngineHealth":
+    def on_failure(self, request_id: str, rule: EngineHealthRule, now_s: float) -> "EngineHealth":
         """Return it after a failure; those of requests from before it went down delay no probe."""
         failures = self.failures + 1
         if self.due_s is not None and self.probe != request_id:
@@ -63,6 +63,6 @@ class EngineHealth:
         down = failures >= rule.failures
         return EngineHealth(failures=failures, due_s=now_s + rule.probe_after_s if down else None)
 
-    def let_go(self, request_id: str) -> "EngineHealth":
+    def on_end(self, request_id: str) -> "EngineHealth":
         """Return it after a request ended that says nothing: cancelled, or refused as wrong."""
         return replace(self, probe="") if self.probe == request_id else self

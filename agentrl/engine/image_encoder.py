@@ -26,7 +26,7 @@ class PromptImages:
     positions: Tensor
     """(3, tokens up to the last image and one more)."""
 
-    def at(self, start: int, count: int) -> Tensor:
+    def positions_at(self, start: int, count: int) -> Tensor:
         """Return the positions (3, count) of tokens from `start` on."""
         length = self.positions.shape[1]
         inside = self.positions[:, start : start + count]
@@ -67,16 +67,16 @@ class ImageEncoder:
         self._processor.check_spans(prompt, spans)
         tokens = list(prompt)
         for span in spans:
-            tokens[span.start : span.stop] = [self._names.of(span.image)] * (span.stop - span.start)
+            tokens[span.start : span.stop] = [self._names.get(span.image)] * (span.stop - span.start)
         grids = [(span, self._processor.patches(span.image).grid) for span in spans]
         positions = rope_positions(self._eye, spans[-1].stop + 1, grids)
         return PromptImages(tuple(tokens), tuple(spans), positions)
 
     def features(self, image: Image) -> ImageFeatures:
         """Return the tower's features of an image; computed alone, so the same in any batch."""
-        return self._features.of(image)
+        return self._features.get(image)
 
-    def taken(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def select_weights(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the tower's weights among those of a model; `ValueError` if they do not fit."""
         tensors: Mapping[str, Tensor] = self._eye.visual.state_dict()
         # Saved folders of Qwen2-VL and Qwen2.5-VL keep the names of their first release.

@@ -43,7 +43,7 @@ class InflightRequest:
         """Return the part of the context whose keys may come from a cache, and one more token."""
         return self.context
 
-    def wanted(self, start: int, count: int) -> int:
+    def count_logits(self, start: int, count: int) -> int:
         """Return after how many of the last of `count` tokens from `start` on it needs logits."""
         return int(start + count == len(self.context))
 

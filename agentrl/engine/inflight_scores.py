@@ -49,7 +49,7 @@ class InflightScoreRequest:
         """Return whether every token has its score."""
         return len(self.logprobs) == len(self.request.token_ids)
 
-    def wanted(self, start: int, count: int) -> int:
+    def count_logits(self, start: int, count: int) -> int:
         """Return after how many of the last of `count` tokens from `start` on it needs logits."""
         return max(0, start + count - max(start, len(self.request.prompt) - 1))
 

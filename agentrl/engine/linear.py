@@ -16,7 +16,7 @@ ROWS_HINT = 64
 """The row count the packed layout is laid out for; measured no worse than the true one."""
 
 
-def fixed_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """Return the layer as a function. The weight must not change afterwards.
 
     On CPU in float32 a row of the result is the same to the last bit for any number of rows that

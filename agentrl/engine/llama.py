@@ -23,7 +23,7 @@ from agentrl.engine.attention import (
     decode_spans,
     key_lengths,
     prefill_spans,
-    rounded,
+    round_up,
 )
 from agentrl.engine.decoder import DecoderCapacity, DecodeSegment
 from agentrl.engine.image_encoder import ImageEncoder
@@ -85,7 +85,7 @@ class LlamaDecoder:
         self._shape = shape
         self._device, self._dtype = device, dtype
         self._padding = key_lengths(shape.head, device.type, dtype)
-        context = self._padding.padded(rounded(capacity.context_tokens, KEY_STEP))
+        context = self._padding.pad_length(round_up(capacity.context_tokens, KEY_STEP))
         with torch.inference_mode():
             self._weights = arrange(model.state_dict(), shape, device=device, dtype=dtype)
             self._rope = _rotations(model, shape, context).to(device)
@@ -99,7 +99,7 @@ class LlamaDecoder:
             # Attention reads whole groups of four query rows, past the last true one if need be.
             self._heads = torch.zeros(
                 (
-                    rounded(capacity.slots + capacity.prefill_tokens, ROW_STEP) + 2 * ROW_STEP,
+                    round_up(capacity.slots + capacity.prefill_tokens, ROW_STEP) + 2 * ROW_STEP,
                     (shape.group + 1) * shape.heads,
                     shape.head,
                 ),
@@ -111,7 +111,7 @@ class LlamaDecoder:
         """Copy new weights and forget all keys; raises before anything has changed."""
         with torch.inference_mode():
             state = read_weights(weights, device=self._device)
-            vision_weights = None if self.eyes is None else self.eyes.taken(state)
+            vision_weights = None if self.eyes is None else self.eyes.select_weights(state)
             self._weights = arrange(state, self._shape, device=self._device, dtype=self._dtype)
             # Padding is multiplied by zero, which removes only what is finite.
             self._cache.zero_()
@@ -212,11 +212,11 @@ class LlamaDecoder:
         if span.slots == span.rows:
             stride = buffer.stride(0)
             return buffer.as_strided(
-                (span.slots, shape.heads, rounded(shape.group, ROW_STEP), shape.head),
+                (span.slots, shape.heads, round_up(shape.group, ROW_STEP), shape.head),
                 (stride, shape.head, shape.heads * shape.head, 1),
                 span.row * stride,
             )
-        until = span.row + rounded(span.rows, ROW_STEP)
+        until = span.row + round_up(span.rows, ROW_STEP)
         rows = buffer[span.row : until, : shape.group * shape.heads]
         return rows.reshape(1, -1, shape.heads, shape.head).transpose(1, 2)
 
@@ -229,7 +229,7 @@ class LlamaDecoder:
         for segment in segments:
             end += len(segment.tokens)
             ends.extend(range(end - segment.wanted, end))
-        rows = rounded(len(tokens), ROW_STEP)
+        rows = round_up(len(tokens), ROW_STEP)
         padded_positions = self._tensor(positions + [0] * (rows - len(tokens)))
         return _Step(
             tokens=self._tensor([max(0, t) for t in tokens] + [0] * (rows - len(tokens))),
@@ -271,7 +271,7 @@ class LlamaDecoder:
         for segment in segments:
             count = len(segment.tokens)
             if segment.sight is not None:
-                deep[:, row : row + count] = segment.sight.at(segment.start, count)
+                deep[:, row : row + count] = segment.sight.positions_at(segment.start, count)
             row += count
         # In order in memory, as the rows of text alone are: products differ in the last bit if not.
         indices = deep[self._axes].t().contiguous()
@@ -303,7 +303,7 @@ class LlamaDecoder:
             return _Call(span, self._masks.rows(self._tensor([start]), span.keys)[:, None, None])
         group = self._shape.group
         last = start + span.rows - 1
-        positions = [min(start + i, last) for i in range(rounded(span.rows, ROW_STEP))]
+        positions = [min(start + i, last) for i in range(round_up(span.rows, ROW_STEP))]
         rows = self._masks.rows(self._tensor(positions), span.keys)
         return _Call(span, rows.repeat_interleave(group, 0)[None, None])
 

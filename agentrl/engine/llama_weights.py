@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentrl.engine.linear import Linear, fixed_linear
+from agentrl.engine.linear import Linear, make_linear
 from agentrl.engine.llama_shape import ROOT, LlamaShape
 from agentrl.engine.weights import take
 
@@ -62,7 +62,7 @@ def arrange(
         embedding=embedding,
         layers=tuple(layer(index) for index in range(shape.layers)),
         norm=get(f"{root}.norm.weight", shape.hidden),
-        head=fixed_linear(head),
+        head=make_linear(head),
     )
 
 
@@ -97,12 +97,12 @@ def _layer(source: _Source, shape: LlamaShape) -> LlamaLayer:
         input_norm=source.get("input_layernorm.weight", hidden),
         qkv=_qkv(source, shape),
         head_norms=_head_norms(source, shape),
-        out=fixed_linear(
+        out=make_linear(
             _grouped(out.t(), shape).t().contiguous(), source.maybe("self_attn.o_proj.bias", hidden)
         ),
         inner_norm=source.get("post_attention_layernorm.weight", hidden),
-        gate_up=fixed_linear(torch.cat((gate, up)), _joined(gate_bias, up_bias)),
-        down=fixed_linear(
+        gate_up=make_linear(torch.cat((gate, up)), _joined(gate_bias, up_bias)),
+        down=make_linear(
             source.get("mlp.down_proj.weight", hidden, inner),
             source.maybe("mlp.down_proj.bias", hidden),
         ),
@@ -123,7 +123,7 @@ def _qkv(source: _Source, shape: LlamaShape) -> Linear:
         biases[0] = _paired(_grouped(biases[0], shape), shape)
         biases[1] = _paired(biases[1], shape)
     query = _paired(_grouped(query, shape), shape)
-    return fixed_linear(torch.cat((query, _paired(key, shape), value)), _joined(*biases))
+    return make_linear(torch.cat((query, _paired(key, shape), value)), _joined(*biases))
 
 
 def _head_norms(source: _Source, shape: LlamaShape) -> Tensor | None:

@@ -328,7 +328,7 @@ class LocalEngine(ClosingResource):
                 continue
             if len(flight.context) - len(slot.held) == 1:
                 start = len(slot.held)
-                logit_count = flight.wanted(start, 1)
+                logit_count = flight.count_logits(start, 1)
                 segments.append(
                     DecodeSegment(slot.index, start, flight.context[-1:], logit_count, flight.sight)
                 )
@@ -338,7 +338,7 @@ class LocalEngine(ClosingResource):
             start = len(slot.held)
             tokens = flight.context[start : start + count]
             self._computed += count
-            logit_count = flight.wanted(start, count)
+            logit_count = flight.count_logits(start, count)
             segments.append(DecodeSegment(slot.index, start, tokens, logit_count, flight.sight))
         return segments
 

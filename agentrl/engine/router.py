@@ -211,18 +211,18 @@ class EngineRouter:
     async def _watched(self, index: int, request: GenerateRequest) -> Completion:
         """Sample, and learn from how it ends whether the engine is well."""
         now_s = asyncio.get_running_loop().time
-        self._health[index] = self._health[index].asked(request.id, now_s())
+        self._health[index] = self._health[index].on_request(request.id, now_s())
         try:
             completion = await self._engines[index].generate(request)
         except (ValueError, asyncio.CancelledError):
             # The request was wrong, or nobody waits for it any more.
-            self._health[index] = self._health[index].let_go(request.id)
+            self._health[index] = self._health[index].on_end(request.id)
             raise
         except Exception:
-            self._health[index] = self._health[index].failed(request.id, self._rule, now_s())
+            self._health[index] = self._health[index].on_failure(request.id, self._rule, now_s())
             self._remember(self._session(request.id), self._home(index, 0, failed=True))
             raise
-        self._health[index] = self._health[index].answered()
+        self._health[index] = self._health[index].on_answer()
         return completion
 
     def best(self, request_id: str, tokens: int) -> int:

@@ -51,7 +51,7 @@ class EngineSpec:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_json(cls, text: str) -> "EngineSpec":
+    def from_json(cls, text: str) -> "EngineSpec":
         """Return the recipe that `to_json` wrote."""
         return cls(**json.loads(text))
 

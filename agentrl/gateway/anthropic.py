@@ -15,11 +15,11 @@ from agentrl.gateway.dialect import (
     check_fields,
     content_of,
     field,
-    heard_value,
+    read_unless_ignored,
     items,
-    joined,
+    join_parts,
     role_of,
-    shortened,
+    shorten,
     tool_call,
     tool_choice,
     tool_schema,
@@ -70,9 +70,9 @@ class AnthropicDialect:
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
             request=turn_request(
-                max_tokens=[heard_value(body, "max_tokens", ignored)],
-                stop=heard_value(body, "stop_sequences", ignored),
-                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+                max_tokens=[read_unless_ignored(body, "max_tokens", ignored)],
+                stop=read_unless_ignored(body, "stop_sequences", ignored),
+                choice=_choice(read_unless_ignored(body, "tool_choice", ignored), tools),
             ),
         )
 
@@ -172,11 +172,11 @@ def _messages(told: Body) -> Iterator[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"a block has type {shortened(other)}; the supported types are text, image, "
+                    f"a block has type {shorten(other)}; the supported types are text, image, "
                     "tool_use, tool_result"
                 )
     if parts or calls or role == "assistant":
-        yield Message(role, joined(parts), tool_calls=tuple(calls))
+        yield Message(role, join_parts(parts), tool_calls=tuple(calls))
 
 
 def _tool_result(block: Body) -> Message:
@@ -208,6 +208,6 @@ def _tool(told: Body) -> ToolSchema:
     name = field(told, "name", str, of="a tool")
     if told.get("type") not in (None, "custom"):
         raise BadRequest(
-            f"a tool has type {shortened(told['type'])}; only the program's own tools are supported"
+            f"a tool has type {shorten(told['type'])}; only the program's own tools are supported"
         )
     return tool_schema(name, told.get("description"), told.get("input_schema"))

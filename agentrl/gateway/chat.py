@@ -19,10 +19,10 @@ from agentrl.gateway.dialect import (
     check_named,
     content_of,
     field,
-    heard_value,
+    read_unless_ignored,
     items,
     role_of,
-    shortened,
+    shorten,
     tool_call,
     tool_choice,
     tool_schema,
@@ -75,9 +75,9 @@ class ChatCompletionsDialect:
             stream=bool(body.get("stream")),
             stream_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             request=turn_request(
-                max_tokens=[heard_value(body, name, ignored) for name in _LIMITS],
-                stop=heard_value(body, "stop", ignored),
-                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+                max_tokens=[read_unless_ignored(body, name, ignored) for name in _LIMITS],
+                stop=read_unless_ignored(body, "stop", ignored),
+                choice=_choice(read_unless_ignored(body, "tool_choice", ignored), tools),
             ),
         )
 
@@ -85,7 +85,7 @@ class ChatCompletionsDialect:
         """Return the completion."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.tool_calls:
-            message["tool_calls"] = [*map(written_call, answer.tool_calls)]
+            message["tool_calls"] = [*map(write_tool_call, answer.tool_calls)]
             message["content"] = answer.text or None
         choice = {
             "index": 0,
@@ -109,7 +109,7 @@ class ChatCompletionsDialect:
         if answer.text:
             yield chunk({"content": answer.text})
         for index, call in enumerate(answer.tool_calls):
-            yield chunk({"tool_calls": [{"index": index, **written_call(call)}]})
+            yield chunk({"tool_calls": [{"index": index, **write_tool_call(call)}]})
         yield chunk({}, answer.finish)
         if asked.stream_usage:
             yield StreamEvent("", json.dumps({**head, "choices": [], "usage": _usage(answer)}))
@@ -126,7 +126,7 @@ def openai_error(status: int, text: str) -> Body:
     return {"error": {"message": text, "type": kind, "param": None, "code": None}}
 
 
-def written_call(call: ToolCall) -> dict[str, Any]:
+def write_tool_call(call: ToolCall) -> dict[str, Any]:
     """Return a tool call as OpenAI writes it."""
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     function = {"name": call.name, "arguments": arguments}
@@ -184,7 +184,7 @@ def _part(told: Body) -> str | Image:
             return from_url(field(told, "image_url", dict, of="an image part").get("url"))
         case other:
             raise BadRequest(
-                f"a part of a message has type {shortened(other)}; the supported types are text, "
+                f"a part of a message has type {shorten(other)}; the supported types are text, "
                 "image_url"
             )
 

@@ -38,7 +38,7 @@ class ConversationNode:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation up to here."""
-        return tuple(message for _, message in self.keyed_messages())
+        return tuple(message for _, message in self.list_messages())
 
     def continuation(self) -> tuple[int | None, tuple[Message, ...]]:
         """Return the latest turn before this message, and the messages after it.
@@ -49,9 +49,9 @@ class ConversationNode:
         while before is not None and before.turn is None:
             before = before.parent
         after = None if before is None else before.turn
-        return after, tuple(message for _, message in self.keyed_messages(stop=before))
+        return after, tuple(message for _, message in self.list_messages(stop=before))
 
-    def keyed_messages(
+    def list_messages(
         self, stop: "ConversationNode | None" = None
     ) -> tuple[tuple[MessageKeys, Message], ...]:
         """Return the conversation up to here with its keys, from behind `stop` on."""

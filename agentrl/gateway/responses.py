@@ -18,10 +18,10 @@ from agentrl.gateway.dialect import (
     check_function,
     content_of,
     field,
-    heard_value,
+    read_unless_ignored,
     items,
     role_of,
-    shortened,
+    shorten,
     tool_call,
     tool_choice,
     tool_schema,
@@ -81,8 +81,8 @@ class ResponsesDialect:
             stream=bool(body.get("stream")),
             after=str(body.get("previous_response_id") or "").removeprefix("resp_"),
             request=turn_request(
-                max_tokens=[heard_value(body, "max_output_tokens", ignored)],
-                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+                max_tokens=[read_unless_ignored(body, "max_output_tokens", ignored)],
+                choice=_choice(read_unless_ignored(body, "tool_choice", ignored), tools),
             ),
         )
 
@@ -218,7 +218,7 @@ def _messages(told: Any) -> list[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"an item of 'input' has type {shortened(other)}; the supported types are "
+                    f"an item of 'input' has type {shorten(other)}; the supported types are "
                     "message, function_call, function_call_output"
                 )
     return messages
@@ -245,7 +245,7 @@ def _part(told: Body) -> str | Image:
             return from_url(told.get("image_url"))
         case other:
             raise BadRequest(
-                f"a part of a message has type {shortened(other)}; the supported types are "
+                f"a part of a message has type {shorten(other)}; the supported types are "
                 "input_text, output_text, input_image"
             )
 

@@ -182,7 +182,7 @@ class GatewaySession:
                 f"previous_response_id is resp_{id:.80}, which is not a response of this episode"
             )
         node, is_instructed = self._answers[int(id)]
-        return node.keyed_messages()[is_instructed:]
+        return node.list_messages()[is_instructed:]
 
 
 def _is_retry(known: GatewayRequest, asked: ChatRequest) -> bool:

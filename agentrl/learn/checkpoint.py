@@ -124,7 +124,7 @@ def save(
         _save_policy(partial, trainer.model, trainer.weights(), (tokenizer, images))
         if trainer.ema is not None:
             _save_policy(
-                partial / "ema", trainer.model, trainer.judged_weights(), (tokenizer, images)
+                partial / "ema", trainer.model, trainer.evaluation_weights(), (tokenizer, images)
             )
         trainer.write_state(partial)
         state = {

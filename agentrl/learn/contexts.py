@@ -60,7 +60,7 @@ def rows_of(row: CreditedSample) -> list[CreditedSample]:
     return [CreditedSample(one.sample, row.advantages[one.places]) for one in contexts(row.sample)]
 
 
-def by_context(
+def score_by_context(
     samples: Sequence[TrainingSample],
     score: Callable[[Sequence[TrainingSample]], Sequence[TrainingSample]],
 ) -> list[TrainingSample]:

@@ -19,9 +19,9 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.advantages.gae import ReturnsFunction, returns_of
 from agentrl.learn.aggregate import LossDenominators, aggregate
-from agentrl.learn.contexts import by_context
-from agentrl.learn.method import needed
-from agentrl.learn.micro_batch import MicroBatch, unshifted
+from agentrl.learn.contexts import score_by_context
+from agentrl.learn.method import find_needs
+from agentrl.learn.micro_batch import MicroBatch, unshift
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.sample import TrainingGroup, TrainingSample
@@ -39,7 +39,7 @@ def critic_of(
     Raises `ConfigError` if the advantage is made of values and there is none, or the reverse.
     """
     name = config.advantage.name
-    needs_values = "values" in needed(advantages.METHODS, config.advantage)
+    needs_values = "values" in find_needs(advantages.METHODS, config.advantage)
     if config.critic is None:
         if needs_values:
             raise ConfigError(
@@ -114,7 +114,7 @@ class ValueHead:
         loss = aggregate(losses, batch.mask, how="token-mean", counts=counts)
         return loss if self._coefficient is None else self._coefficient * loss
 
-    def valued(
+    def add_values(
         self, groups: Sequence[TrainingGroup], layout: SequenceLayout, *, limit_tokens: int
     ) -> tuple[TrainingGroup, ...]:
         """Return the groups, each sample with its values and with what they should have been.
@@ -124,7 +124,7 @@ class ValueHead:
         worth what its first so many tokens are.
         """
         samples = [sample for group in groups for sample in group.samples]
-        results = by_context(
+        results = score_by_context(
             samples, lambda each: self._of_contexts(each, layout, limit_tokens=limit_tokens)
         )
         valued = _regrouped(groups, results)
@@ -145,7 +145,7 @@ class ValueHead:
         for j, row in self._ranks.together(value_rows).items():
             sample = samples[live[j]]
             final = float(row[sequences[j].end]) if sample.truncated else 0.0
-            results[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
+            results[live[j]] = replace(sample, values=unshift(row, sample), final_value=final)
         return results
 
     def update(self) -> None:
@@ -175,7 +175,7 @@ class ValueHead:
 
 
 @contextmanager
-def watching(critic: ValueHead | None) -> Generator[list[Tensor]]:
+def watch_hidden_states(critic: ValueHead | None) -> Generator[list[Tensor]]:
     """Collect the last hidden states of the policy's forward passes in the block, for a critic."""
     if critic is None:
         yield []

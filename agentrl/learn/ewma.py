@@ -10,7 +10,7 @@ from torch.nn import Module
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal_weights import ProximalWeights
-from agentrl.learn.swap import swapped, trained
+from agentrl.learn.swap import swap_weights, trainable_parameters
 
 
 @dataclass(slots=True, eq=False)
@@ -27,14 +27,14 @@ class EwmaAverage:
     """The sum of beta^age."""
 
     @classmethod
-    def of(cls, model: Module, *, on_cpu: bool = False) -> "EwmaAverage":
+    def from_model(cls, model: Module, *, on_cpu: bool = False) -> "EwmaAverage":
         """Return the average that begins with a model's weights."""
         return cls(
             {
                 name: torch.empty_like(
                     p, dtype=torch.float32, device="cpu" if on_cpu else p.device
                 ).copy_(p.detach())
-                for name, p in trained(model).items()
+                for name, p in trainable_parameters(model).items()
             }
         )
 
@@ -45,7 +45,7 @@ class EwmaAverage:
         """
         before, self.total = self.total, beta * self.total + 1
         with torch.no_grad():
-            for name, parameter in trained(model).items():
+            for name, parameter in trainable_parameters(model).items():
                 mean = self.weights[name]
                 new = parameter.detach().to(device=mean.device, dtype=mean.dtype)
                 mean.mul_(beta * before / self.total).add_(new, alpha=1 / self.total)
@@ -59,11 +59,11 @@ class _Averaged(ProximalWeights):
     def __init__(self, evidence: LogprobScorer, *, on_cpu: bool) -> None:
         self._evidence = evidence
         self._on_cpu = on_cpu
-        self.average = EwmaAverage.of(evidence.model, on_cpu=on_cpu)
+        self.average = EwmaAverage.from_model(evidence.model, on_cpu=on_cpu)
 
-    def scored(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
-        with swapped(self._evidence.model, self.average.weights):
-            samples = self._evidence.as_proximal([row.sample for row in rows])
+    def score_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+        with swap_weights(self._evidence.model, self.average.weights):
+            samples = self._evidence.score_proximal([row.sample for row in rows])
         return [replace(row, sample=s) for row, s in zip(rows, samples, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
@@ -75,7 +75,7 @@ class _Averaged(ProximalWeights):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over an average; begin one with the model's weights where there is none."""
         if not state:
-            self.average = EwmaAverage.of(self._evidence.model, on_cpu=self._on_cpu)
+            self.average = EwmaAverage.from_model(self._evidence.model, on_cpu=self._on_cpu)
             return
         self.average.total = state["total"].item()
         for name, value in self.average.weights.items():
@@ -91,7 +91,7 @@ class StepAverage(_Averaged):
 
     def of_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         """Return the rows with log-probs of the average."""
-        return self.scored(rows)
+        return self.score_rows(rows)
 
     def updated(self) -> None:
         """Let the new weights count."""
@@ -119,7 +119,7 @@ class VersionAverage(_Averaged):
 
     def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
         """Return the rows with log-probs of the average."""
-        return self.scored(rows)
+        return self.score_rows(rows)
 
     def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
         """Let the new weights count, or begin anew with them."""

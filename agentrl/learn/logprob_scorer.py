@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.learn.contexts import by_context
+from agentrl.learn.contexts import score_by_context
 from agentrl.learn.head import HEAD_CHUNK_TOKENS
 from agentrl.learn.lora import is_adapted, silent_adapters
-from agentrl.learn.micro_batch import unshifted
+from agentrl.learn.micro_batch import unshift
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.sequence_layout import SequenceLayout
-from agentrl.learn.swap import swapped
+from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_logprobs import score
 
 
@@ -32,14 +32,14 @@ class LogprobScorer:
     below_adapters: bool = False
     """True if `as_reference` scores with the weights below the model's adapters."""
 
-    def of(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
+    def score_groups(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
         """Return the groups, each sample with proximal log-probs and entropies on its mask."""
 
         def known(sample: TrainingSample, logprobs: Tensor, entropies: Tensor) -> TrainingSample:
             return replace(
                 sample,
-                proximal=unshifted(logprobs, sample),
-                entropies=unshifted(entropies, sample),
+                proximal=unshift(logprobs, sample),
+                entropies=unshift(entropies, sample),
             )
 
         return self._scored(groups, known)
@@ -48,17 +48,17 @@ class LogprobScorer:
         """Return the groups, each sample with this model's log-probs as those of the reference."""
 
         def known(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
-            return replace(sample, reference=unshifted(logprobs, sample))
+            return replace(sample, reference=unshift(logprobs, sample))
 
         weights = silent_adapters(self.model) if self.below_adapters else {}
-        with swapped(self.model, weights):
+        with swap_weights(self.model, weights):
             return self._scored(groups, known)
 
-    def as_proximal(self, samples: Sequence[TrainingSample]) -> tuple[TrainingSample, ...]:
+    def score_proximal(self, samples: Sequence[TrainingSample]) -> tuple[TrainingSample, ...]:
         """Return the samples with this model's log-probs as the proximal ones, and no more."""
 
         def known(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
-            return replace(sample, proximal=unshifted(logprobs, sample))
+            return replace(sample, proximal=unshift(logprobs, sample))
 
         return self._scored((TrainingGroup("", tuple(samples)),), known)[0].samples
 
@@ -78,7 +78,7 @@ class LogprobScorer:
         known: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
     ) -> tuple[TrainingGroup, ...]:
         scored = iter(
-            by_context(
+            score_by_context(
                 [sample for group in groups for sample in group.samples],
                 lambda samples: self._of_contexts(samples, known),
             )

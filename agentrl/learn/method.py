@@ -86,21 +86,21 @@ def bind_knobs(function: Callable[..., Any]) -> Callable[[ConfigSection], Any]:
     return lambda section: partial(function, **knobs_of(section))
 
 
-def bound(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> F:
+def bind_method(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> F:
     """Return the function `section` names, with its knobs."""
     if isinstance(section, CustomMethod):
-        return partial(imported(section), **section.arguments)  # pyright: ignore[reportReturnType]
-    return found(methods, section).bind(section)
+        return partial(import_function(section), **section.arguments)  # pyright: ignore[reportReturnType]
+    return find_method(methods, section).bind(section)
 
 
-def needed(methods: Sequence[LearnMethod[Any]], section: ConfigSection) -> frozenset[Need]:
+def find_needs(methods: Sequence[LearnMethod[Any]], section: ConfigSection) -> frozenset[Need]:
     """Return the needs of the method that `section` names."""
     if isinstance(section, CustomMethod):
-        return frozenset(getattr(imported(section), "needs", ()))
-    return found(methods, section).needs(section)
+        return frozenset(getattr(import_function(section), "needs", ()))
+    return find_method(methods, section).needs(section)
 
 
-def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMethod[F]:
+def find_method(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMethod[F]:
     """Return the row of a section."""
     for method in methods:
         if method.section is type(section):
@@ -112,7 +112,7 @@ def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMet
     )
 
 
-def imported(section: CustomMethod) -> Callable[..., Any]:
+def import_function(section: CustomMethod) -> Callable[..., Any]:
     """Return the function a `custom` section names; raise `ConfigError` if there is none."""
     module, colon, name = section.function.partition(":")
     where = f"function {section.function!r}"

@@ -21,18 +21,18 @@ class ProximalWeights:
     name = ""
     """Name of its file in a checkpoint."""
 
-    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
+    def score_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
         """Return the rows of a batch, with proximal log-probs if they hold for all of it."""
         return list(rows)
 
-    def of_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+    def score_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         """Return the rows of an optimiser step, with proximal log-probs if each has its own."""
         return list(rows)
 
-    def updated(self) -> None:
+    def on_update(self) -> None:
         """Take note that an optimiser step has moved the weights."""
 
-    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+    def on_step(self, *, active_fraction: float) -> Mapping[str, float]:
         """Take note that a batch is done, in which so many tokens were neither clipped nor masked;
         return the metrics there are."""
         return {}

@@ -58,7 +58,7 @@ class TrainerRanks:
         """Return the sum over ranks of a tensor. A collective."""
         return value
 
-    def tallied(self, tally: MetricAccumulator) -> MetricAccumulator:
+    def merge_tally(self, tally: MetricAccumulator) -> MetricAccumulator:
         """Return the merged tally of all ranks. A collective."""
         return tally
 
@@ -66,7 +66,7 @@ class TrainerRanks:
         """Let every rank have the sum of the gradients of a module that is whole on each. A
         collective."""
 
-    def gathered(
+    def gather_weights(
         self,
         weights: Mapping[str, Tensor],
         types: Mapping[str, torch.dtype] | None = None,

@@ -276,7 +276,7 @@ def recording_of(episode: GoldEpisode, *, player: str = "gold") -> ConversationR
     """Return the recording of a gold episode, without what followed its last action."""
     places = iter(episode.places)
     messages: list[RecordedMessage] = [
-        recorded(message, next(places, {}) if message.role == "assistant" else {})
+        record_message(message, next(places, {}) if message.role == "assistant" else {})
         for message in episode.messages
     ]
     while messages and messages[-1].role != "assistant":
@@ -291,7 +291,7 @@ def recording_of(episode: GoldEpisode, *, player: str = "gold") -> ConversationR
     )
 
 
-def recorded(message: Message, places: Mapping[int, Box] | None = None) -> RecordedMessage:
+def record_message(message: Message, places: Mapping[int, Box] | None = None) -> RecordedMessage:
     """Return a message as it is recorded; `places` are those that an assistant could point at."""
     match message.role:
         case "assistant":

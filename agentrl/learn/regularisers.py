@@ -79,7 +79,7 @@ class LossRegularisers:
     needs: frozenset[Need] = frozenset()
 
     @classmethod
-    def of(cls, config: LearnSection) -> "LossRegularisers":
+    def from_config(cls, config: LearnSection) -> "LossRegularisers":
         """Return the regularisers of a config."""
         needs = set[Need]()
         if config.entropy_bonus:
@@ -102,7 +102,7 @@ class LossRegularisers:
             needs=frozenset(needs),
         )
 
-    def added(
+    def add_terms(
         self,
         losses: Float[Tensor, "rows width"],
         tokens: PolicyTokens,

@@ -11,7 +11,7 @@ ShapingFunction = Callable[[TrainingSample], float]
 environment paid turn by turn stays as it is, and the difference is the last turn's."""
 
 
-def shaped(
+def shape_rewards(
     groups: Sequence[TrainingGroup], functions: Sequence[ShapingFunction]
 ) -> tuple[TrainingGroup, ...]:
     """Return the groups with rewards that every function has changed, one after the other.

@@ -11,7 +11,7 @@ from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal_weights import ProximalWeights
 from agentrl.learn.sample import TrainingSample
-from agentrl.learn.swap import swapped, trained
+from agentrl.learn.swap import swap_weights, trainable_parameters
 
 
 class WeightSnapshots(ProximalWeights):
@@ -54,8 +54,8 @@ class WeightSnapshots(ProximalWeights):
             ours = [v for v in versions if source[v] == source_version]
             weights = {} if source_version == version else self._kept[source_version]
             parts = [_of_versions(sample, ours) for sample in samples]
-            with swapped(self._evidence.model, weights):
-                scored = self._evidence.as_proximal(parts)
+            with swap_weights(self._evidence.model, weights):
+                scored = self._evidence.score_proximal(parts)
             for place, part in zip(proximals, scored, strict=True):
                 if part.proximal is not None:
                     place[part.mask] = part.proximal[part.mask]
@@ -98,7 +98,7 @@ class WeightSnapshots(ProximalWeights):
     def _keep(self, version: int) -> None:
         self._kept[version] = {
             name: torch.empty_like(p, device="cpu").copy_(p.detach())
-            for name, p in trained(self._evidence.model).items()
+            for name, p in trainable_parameters(self._evidence.model).items()
         }
         for old in self.versions[: -self._limit]:
             del self._kept[old]

@@ -10,13 +10,13 @@ from torch.nn import Module, Parameter
 from agentrl.learn.dtensor import local
 
 
-def trained(model: Module) -> dict[str, Parameter]:
+def trainable_parameters(model: Module) -> dict[str, Parameter]:
     """Return the parameters that training moves, by name; tied ones are there once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 @contextmanager
-def swapped(model: Module, weights: Mapping[str, Tensor]) -> Generator[None]:
+def swap_weights(model: Module, weights: Mapping[str, Tensor]) -> Generator[None]:
     """Let the model have `weights`, by name, inside the block; its own come back bit for bit.
 
     Nothing may be differentiated inside, and nobody else may use the model meanwhile.

@@ -12,7 +12,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from agentrl.learn.batch import TrainingBatch
-from agentrl.learn.micro_batch import CreditedSample, unshifted
+from agentrl.learn.micro_batch import CreditedSample, unshift
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.store.token_credit import TokenCredit
 
@@ -70,7 +70,7 @@ class TokenCreditCollector:
             for row, ratio, entropy in zip(rows, log_ratios.cpu(), uncertain.cpu(), strict=True):
                 at = self._places.get(id(row.sample.token_ids))
                 if at is not None:
-                    both = unshifted(ratio, row.sample), unshifted(entropy, row.sample)
+                    both = unshift(ratio, row.sample), unshift(entropy, row.sample)
                     yield (at, update), (row.sample.mask, *both)
 
 

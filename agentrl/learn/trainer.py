@@ -21,7 +21,7 @@ from agentrl.learn import advantages
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.contexts import rows_of
-from agentrl.learn.critic import critic_of, explained_variance, watching
+from agentrl.learn.critic import critic_of, explained_variance, watch_hidden_states
 from agentrl.learn.dtensor import alike, local
 from agentrl.learn.ema import WeightEma
 from agentrl.learn.identity import identity_of
@@ -30,7 +30,7 @@ from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.lora import adapters_of, base_of, is_adapted, load_adapter, save_adapter
-from agentrl.learn.method import needed
+from agentrl.learn.method import find_needs
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.optimizer import AdamW
@@ -40,10 +40,10 @@ from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
-from agentrl.learn.sample import Trainable, TrainingGroup, TrainingSample, TurnWeights, sampled
+from agentrl.learn.sample import Trainable, TrainingGroup, TrainingSample, TurnWeights, select_sampled
 from agentrl.learn.selection import SelectionContext
-from agentrl.learn.shaping import shaped
-from agentrl.learn.swap import swapped
+from agentrl.learn.shaping import shape_rewards
+from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_credit import TokenCreditCollector
 from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
@@ -105,8 +105,8 @@ class PolicyTrainer:
         """Credit records of the latest step; `owner` is the tree's place in the batch."""
         self._seed = seed
         self._steps = steps or 0
-        self._methods = LearnMethods.of(config)
-        self._credit_needs = needed(advantages.METHODS, config.advantage)
+        self._methods = LearnMethods.from_config(config)
+        self._credit_needs = find_needs(advantages.METHODS, config.advantage)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
         """None unless the advantage is made of its values."""
         self._limit_tokens = config.micro_batch_tokens
@@ -189,7 +189,7 @@ class PolicyTrainer:
     def step(
         self,
         trees: Sequence[Tree],
-        trainable: Trainable = sampled,
+        trainable: Trainable = select_sampled,
         weights: Sequence[TurnWeights] | None = None,
     ) -> dict[str, float]:
         """Train on a batch of groups once, and return what there is to know about it.
@@ -202,16 +202,16 @@ class PolicyTrainer:
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
         with explain_out_of_memory(LearnError, "a training step", STEP_WAY_OUT):
-            return self.learn(TrainingBatch.of(trees, trainable, weights))
+            return self.learn(TrainingBatch.from_trees(trees, trainable, weights))
 
     def learn(self, batch: TrainingBatch) -> dict[str, float]:
         """Do what `step` does. All ranks are given the same batch. A collective."""
         raw = batch.groups
-        groups = shaped(raw, self._methods.shapings)
+        groups = shape_rewards(raw, self._methods.shapings)
         if self._needs_evidence:
-            groups = self._evidence.of(groups)
+            groups = self._evidence.score_groups(groups)
         if self.critic is not None:
-            groups = self.critic.valued(groups, self._layout, limit_tokens=self._limit_tokens)
+            groups = self.critic.add_values(groups, self._layout, limit_tokens=self._limit_tokens)
         if self._reference is not None:
             groups = self._reference.score_reference(groups)
         credited = self._credited(groups)
@@ -228,13 +228,13 @@ class PolicyTrainer:
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
         rows = [part for row in rows for part in rows_of(row)]
-        rows = self.anchor.of_batch(rows, version=self.version)
+        rows = self.anchor.score_batch(rows, version=self.version)
         for number, part in enumerate(self._parts(rows)):
             self._update(number, part, tally, taught)
         self.credits = () if taught is None else taught.credits(self.ranks)
         self.version += 1
         metrics |= gap_metrics(tally)
-        metrics |= self.anchor.stepped(active_fraction=metrics["ratio/active_fraction"])
+        metrics |= self.anchor.on_step(active_fraction=metrics["ratio/active_fraction"])
         return metrics | {"optimizer/updates": float(self.optimizer.updates)}
 
     def forget(self, *, before: int) -> None:
@@ -253,9 +253,9 @@ class PolicyTrainer:
             self._base = BaseWeights(self._gathered(base_of(self.model)))
         return AdapterWeights(self._base, self._adapters())
 
-    def judged_weights(self) -> Mapping[str, Tensor]:
+    def evaluation_weights(self) -> Mapping[str, Tensor]:
         """Return the weights to evaluate, as `weights` does: the average, if there is one."""
-        with swapped(self.model, self.ema.state() if self.ema else {}):
+        with swap_weights(self.model, self.ema.state() if self.ema else {}):
             return self.weights()
 
     def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
@@ -276,7 +276,7 @@ class PolicyTrainer:
             nodes=zeros,
             sampled=np.arange(count) > 0,
         )
-        (scored,) = replace(self._evidence, temperature=1.0).as_proximal([sample])
+        (scored,) = replace(self._evidence, temperature=1.0).score_proximal([sample])
         assert scored.proximal is not None
         return tuple(float(logprob) for logprob in scored.proximal[1:])
 
@@ -308,7 +308,7 @@ class PolicyTrainer:
             if first != name and {first, name} <= weights.keys():
                 tied[name] = first
         once = {name: value for name, value in weights.items() if name not in tied}
-        return self.ranks.gathered(once, self._types, tied=tied)
+        return self.ranks.gather_weights(once, self._types, tied=tied)
 
     def _adapters(self) -> dict[str, LoraAdapter]:
         """Return the adapters, whole, on the first rank; on others none."""
@@ -317,7 +317,7 @@ class PolicyTrainer:
             return adapters
         halves = {f"{n}.A": one.a for n, one in adapters.items()}
         halves |= {f"{n}.B": one.b for n, one in adapters.items()}
-        tensors = self.ranks.gathered(halves)
+        tensors = self.ranks.gather_weights(halves)
         return {
             # In memory of their own: how far products are alike may depend on alignment.
             name: replace(one, a=tensors[f"{name}.A"].clone(), b=tensors[f"{name}.B"].clone())
@@ -380,8 +380,8 @@ class PolicyTrainer:
         tally: MetricAccumulator,
         taught: TokenCreditCollector | None,
     ) -> None:
-        rows = self.anchor.of_update(rows)
-        counts = LossDenominators.of(row.sample.sampled_tokens for row in rows)
+        rows = self.anchor.score_update(rows)
+        counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
         live = [row for row in rows if not self._is_idle(row)]
         idle = [row for row in rows if self._is_idle(row)]
         step = self._gradient.settle(rows, version=self.version)
@@ -394,7 +394,7 @@ class PolicyTrainer:
         for subset in (live, idle):
             for indices in self.ranks.plan(self._layout, subset):
                 total += self._pass([subset[i] for i in indices], task, trains=subset is live)
-        tally.take(self.ranks.tallied(local_metrics))
+        tally.take(self.ranks.merge_tally(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)
         tally.mean("loss", self.ranks.total(total))
@@ -405,7 +405,7 @@ class PolicyTrainer:
         if live and self.ema is not None:
             self.ema.update(self.optimizer.weights())
         if live:
-            self.anchor.updated()
+            self.anchor.on_update()
         tally.mean("grad/norm", norm)
         tally.mean("optimizer/skipped", float(not live))
 
@@ -413,7 +413,7 @@ class PolicyTrainer:
         """Run a forward pass over rows, a backward pass if it trains; return the loss."""
         if not rows:
             with torch.set_grad_enabled(trains):
-                loss = self._gradient.of_nothing()
+                loss = self._gradient.compute_empty_loss()
             if trains:
                 loss.backward()
             return loss.detach()
@@ -421,7 +421,7 @@ class PolicyTrainer:
         look = None
         if task.taught is not None:
             look = partial(task.taught.look, task.number, rows)
-        with torch.set_grad_enabled(trains), watching(self.critic) as states:
+        with torch.set_grad_enabled(trains), watch_hidden_states(self.critic) as states:
             loss = self._gradient.loss(
                 batch,
                 task.methods,

@@ -42,7 +42,7 @@ class SharedPrefixes:
     if they share a sampled token; a shared prompt is not enough."""
 
     @classmethod
-    def of(cls, group: TrainingGroup) -> "SharedPrefixes":
+    def from_group(cls, group: TrainingGroup) -> "SharedPrefixes":
         """Return the shape of a group, from the nodes of its samples' tokens."""
         holders = _holders(group.samples)
         paths = [_path(sample, holders, len(group.samples)) for sample in group.samples]

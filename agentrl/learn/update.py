@@ -17,7 +17,7 @@ from agentrl.learn.correction import (
     CorrectionFunction,
     PlannedCorrection,
     PolicyMismatch,
-    known,
+    fill_unknown,
     log_ratio,
 )
 from agentrl.learn.layouts.padded import PaddedLayout
@@ -74,7 +74,7 @@ class PolicyGradient:
         self._layout = layout
         self._ranks = ranks or ALONE
         self._methods = methods
-        self._regularisers = LossRegularisers.of(config)
+        self._regularisers = LossRegularisers.from_config(config)
         self._how: Aggregation = config.aggregation or aggregation_of(config.loss)
         self._horizon_tokens = config.horizon_tokens
 
@@ -141,7 +141,7 @@ class PolicyGradient:
         if batch.weights is not None:
             losses = losses * batch.weights
         # Added last: neither weights nor rejections are about what regularises.
-        losses = self._regularisers.added(
+        losses = self._regularisers.add_terms(
             losses, policies.tokens, batch.reference, scores.entropies, tally
         )
         loss = aggregate(
@@ -167,7 +167,7 @@ class PolicyGradient:
             )
         return loss
 
-    def of_nothing(self) -> Float[Tensor, ""]:
+    def compute_empty_loss(self) -> Float[Tensor, ""]:
         """Return the loss of a pass without rows, which is 0: other ranks need our weights."""
         return score(
             self._model,
@@ -182,7 +182,7 @@ class PolicyGradient:
     ) -> _Policies:
         current = logprobs.detach()
         start = current if batch.proximal is None else batch.proximal
-        behaviour = known(batch.behaviour, instead=start)
+        behaviour = fill_unknown(batch.behaviour, instead=start)
         ages = torch.where(batch.mask, version - batch.versions, 0)
         proximal = self._methods.proximal(
             AnchorTokens(

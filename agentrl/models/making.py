@@ -40,7 +40,7 @@ def make_folder(
     with _alone(folder.parent):
         if _holds(folder, record):
             return folder
-        file = model.installed_file()
+        file = model.find_installed_file()
         if problem := gguf_fault(file):
             raise ConfigError(f"{model.name}: {problem}")
         model.check(file)

@@ -101,7 +101,7 @@ def scored_by(
 ) -> list[CreditedSample]:
     """Return the rows with log-probs of the model as it is."""
     group = TrainingGroup("t", tuple(row.sample for row in rows))
-    (scored,) = evidence_of(model, limit_tokens=limit_tokens).of([group])
+    (scored,) = evidence_of(model, limit_tokens=limit_tokens).score_groups([group])
     return [CreditedSample(s, row.advantages) for s, row in zip(scored.samples, rows, strict=True)]
 
 
@@ -120,12 +120,12 @@ def gradients(
     policy = PolicyGradient(
         model,
         config,
-        methods=LearnMethods.of(config),
+        methods=LearnMethods.from_config(config),
         layout=chosen,
         temperature=1.0,
         head_at_positions=True,
     )
-    counts = LossDenominators.of(row.sample.sampled_tokens for row in rows)
+    counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
     step = policy.settle(rows, version=0)
     for batch in micro_batches(rows, layout=chosen, device=CPU):
         loss = policy.loss(

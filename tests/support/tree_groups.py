@@ -79,7 +79,7 @@ def ends(credit: TokenAdvantages) -> list[float]:
 
 def per_segment(group: TrainingGroup, section: ConfigSection) -> list[float]:
     """Return what the tokens of each segment that has tokens got, in the order of the shape."""
-    shape, found = SharedPrefixes.of(group), dict[int, float]()
+    shape, found = SharedPrefixes.from_group(group), dict[int, float]()
     for place, tokens in zip(shape.places, advantage_of(section)([group]), strict=True):
         for segment, value in zip(place.tolist(), tokens.tolist(), strict=True):
             assert found.setdefault(segment, value) == value

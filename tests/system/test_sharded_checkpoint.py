@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.learn.checkpoint import latest, load, save
-from agentrl.learn.dtensor import whole
+from agentrl.learn.dtensor import gather_tensor
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import load_model
@@ -49,7 +49,7 @@ def go(
         save(folder, step=trainer.version, trainer=trainer, samplers={}, tokenizer=None, keep=9)
     else:  # what the other ranks do while the first one saves
         trainer.weights()
-        trainer.judged_weights()
+        trainer.evaluation_weights()
         trainer.write_state(folder / f".step-{trainer.version:06d}.partial")
     assert trainer.ema is not None
     parts = {
@@ -58,7 +58,7 @@ def go(
         "ema.": trainer.ema.state(),
     }
     return {
-        f"{p}{name}": whole(v).clone()
+        f"{p}{name}": gather_tensor(v).clone()
         for p, named in parts.items()
         for name, v in named.items()
         if not name.startswith("master.")  # they are the weights

@@ -28,7 +28,7 @@ from agentrl.learn.advantages.gapo import gapo
 from agentrl.learn.advantages.mc_grpo import mc_grpo
 from agentrl.learn.advantages.rloo import rloo
 from agentrl.learn.advantages.xrpo import score, sharpened
-from agentrl.learn.method import needed
+from agentrl.learn.method import find_needs
 from agentrl.learn.methods import advantage_of
 from tests.support.turns import group, played
 
@@ -200,8 +200,8 @@ def test_xrpo_through_its_section() -> None:
     assert credit(plain.model_copy(update={"correct_reward": 1.5})) == pytest.approx(base)
     assert credit(plain.model_copy(update={"logprobs": "proximal"})) == pytest.approx(base)
     assert credit(XrpoAdvantage())[1] == pytest.approx(0.866024, abs=1e-6)
-    assert needed(METHODS, plain) == {"behaviour logprobs"}
-    assert needed(METHODS, XrpoAdvantage(logprobs="proximal")) == {"proximal logprobs"}
+    assert find_needs(METHODS, plain) == {"behaviour logprobs"}
+    assert find_needs(METHODS, XrpoAdvantage(logprobs="proximal")) == {"proximal logprobs"}
 
 
 def test_every_knob_reaches_the_formula() -> None:

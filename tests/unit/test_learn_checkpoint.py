@@ -173,7 +173,7 @@ def test_the_average_is_saved_as_a_policy_too(tmp_path: Path) -> None:
     run(trainer, 2)
     made = save(tmp_path, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
     judged = load_model(made / "ema", dtype="float32", device="cpu").state_dict()
-    assert_equal(dict(judged), trainer.judged_weights())
+    assert_equal(dict(judged), trainer.evaluation_weights())
     assert not torch.equal(
         judged["model.layers.0.mlp.up_proj.weight"],
         trainer.weights()["model.layers.0.mlp.up_proj.weight"],

@@ -179,7 +179,7 @@ def faithful(trees: list[Tree], model: PreTrainedModel) -> list[Tree]:
     rows = rows_of(trees)
     evidence = LogprobScorer(model, PaddedLayout(8192), temperature=1.0, head_at_positions=True)
     found: dict[tuple[str, int], list[float]] = {}
-    for sample in evidence.as_proximal([row.sample for row in rows]):
+    for sample in evidence.score_proximal([row.sample for row in rows]):
         assert sample.proximal is not None
         for t in np.flatnonzero(sample.mask):
             key = (sample.task_id, int(sample.nodes[t]))

@@ -39,12 +39,12 @@ from agentrl.learn.checkpoint import load, save
 from agentrl.learn.ewma import EwmaAverage, StepAverage, VersionAverage, beta_of
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.method import bound, needs
+from agentrl.learn.method import bind_method, needs
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
 from agentrl.learn.proximals.other_weights import anchor_of
 from agentrl.learn.snapshot import WeightSnapshots
-from agentrl.learn.swap import swapped
+from agentrl.learn.swap import swap_weights
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.trajectory import Tree
 from tests.support.learning import (
@@ -75,7 +75,7 @@ def between(section: AnyProximal, ages: list[int]) -> list[float]:
         mask=all_of(probabilities),
         ages=torch.tensor([ages]),
     )
-    return bound(proximals.METHODS, section)(tokens).exp().tolist()[0]
+    return bind_method(proximals.METHODS, section)(tokens).exp().tolist()[0]
 
 
 def test_between_behaviour_and_current_golden() -> None:
@@ -115,7 +115,7 @@ def scalar(value: float) -> Linear:
 @pytest.mark.parametrize("on_cpu", [False, True])
 def test_the_average_is_corrected_for_its_beginning(on_cpu: bool) -> None:
     model = scalar(0.0)
-    average = EwmaAverage.of(model, on_cpu=on_cpu)
+    average = EwmaAverage.from_model(model, on_cpu=on_cpu)
     for value in (1.0, 2.0):
         model.weight.data.fill_(value)
         average.update(model, beta=0.5)
@@ -129,7 +129,7 @@ def test_the_average_is_corrected_for_its_beginning(on_cpu: bool) -> None:
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=8), st.floats(0, 0.99))
 def test_the_average_is_the_weighted_mean_of_all_weights(values: list[float], beta: float) -> None:
     model = scalar(values[0])
-    average = EwmaAverage.of(model)
+    average = EwmaAverage.from_model(model)
     for value in values[1:]:
         model.weight.data.fill_(value)
         average.update(model, beta=beta)
@@ -141,12 +141,12 @@ def test_the_average_is_the_weighted_mean_of_all_weights(values: list[float], be
 
 def test_an_average_keeps_what_bfloat16_would_lose_and_leaves_frozen_weights_out() -> None:
     model = scalar(1.0).to(torch.bfloat16)
-    average = EwmaAverage.of(model)
+    average = EwmaAverage.from_model(model)
     model.weight.data.fill_(1.0078125)  # the next number in bfloat16
     average.update(model, beta=0.9)
     assert 1.003 < average.weights["weight"].item() < 1.005
     model.weight.requires_grad_(False)
-    assert not EwmaAverage.of(model).weights
+    assert not EwmaAverage.from_model(model).weights
 
 
 def test_beta_puts_the_mean_age_in_the_middle_of_the_window() -> None:
@@ -163,7 +163,7 @@ def evidence_of(model: PreTrainedModel) -> LogprobScorer:
 
 def scored_by(model: PreTrainedModel, rows: list[CreditedSample]) -> list[np.ndarray]:
     """Return the log-probs of a model, 0 off the mask."""
-    samples = evidence_of(model).as_proximal([row.sample for row in rows])
+    samples = evidence_of(model).score_proximal([row.sample for row in rows])
     return [s.proximal for s in samples if s.proximal is not None]
 
 
@@ -189,20 +189,20 @@ def test_weights_are_swapped_for_a_while_and_come_back_bit_for_bit() -> None:
     rows = rows_of(trees_of())
     before, storage = bits(model), head_of(model).data_ptr()
     weights = {name: p.detach() for name, p in other.named_parameters()}
-    with swapped(model, weights):
+    with swap_weights(model, weights):
         assert_scored(rows_scored(model, rows), scored_by(other, rows))
-    with pytest.raises(KeyError), swapped(model, weights):
+    with pytest.raises(KeyError), swap_weights(model, weights):
         raise KeyError
     assert all(map(torch.equal, before, bits(model)))
     assert head_of(model).data_ptr() == storage
-    with swapped(model, {HEAD: head_of(other).detach()}):
+    with swap_weights(model, {HEAD: head_of(other).detach()}):
         assert torch.equal(head_of(model), head_of(other))
         assert not torch.equal(bits(model)[1], bits(other)[1])
 
 
 def rows_scored(model: PreTrainedModel, rows: list[CreditedSample]) -> list[CreditedSample]:
     """Return the rows with a model's log-probs as proximal ones."""
-    samples = evidence_of(model).as_proximal([row.sample for row in rows])
+    samples = evidence_of(model).score_proximal([row.sample for row in rows])
     return [CreditedSample(s, row.advantages) for s, row in zip(samples, rows, strict=True)]
 
 
@@ -211,10 +211,10 @@ def test_an_average_over_steps_scores_each_step_before_it_counts() -> None:
     rows = rows_of(trees_of())
     anchor = StepAverage(evidence_of(model), beta=0.0)
     move(model, model_of(1))
-    assert anchor.of_batch(rows, version=0) == rows
+    assert anchor.score_batch(rows, version=0) == rows
     assert_scored(anchor.of_update(rows), scored_by(first, rows))
     anchor.updated()
-    assert anchor.stepped(active_fraction=0.0) == {}
+    assert anchor.on_step(active_fraction=0.0) == {}
     assert_scored(anchor.of_update(rows), scored_by(model_of(1), rows))
 
 
@@ -223,9 +223,9 @@ def test_an_average_over_versions_begins_anew_where_too_few_tokens_are_active() 
     rows = rows_of(trees_of())
     anchor = VersionAverage(evidence_of(model), window_versions=2, reset_below=0.9)
     move(model, model_of(1))
-    assert anchor.of_update(rows) == rows
+    assert anchor.score_update(rows) == rows
     assert_scored(anchor.of_batch(rows, version=0), scored_by(model_of(), rows))
-    anchor.updated()  # optimiser steps do not count
+    anchor.on_update()  # optimiser steps do not count
     assert anchor.average.total == 1.0
     assert anchor.stepped(active_fraction=0.9) == {"proximal/reset": 0.0}
     assert anchor.average.total == 1.5

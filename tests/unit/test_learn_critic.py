@@ -120,7 +120,7 @@ def test_values_are_of_the_context_before_each_token_and_at_the_end(
     trainer = trainer_of(CriticSection(hidden_size=hidden_size))
     critic = awake(trainer)
     trees = [cut(tree) if i else tree for i, tree in enumerate(trees_of())]
-    groups = critic.valued(groups_of(trees), PaddedLayout(limit_tokens), limit_tokens=limit_tokens)
+    groups = critic.add_values(groups_of(trees), PaddedLayout(limit_tokens), limit_tokens=limit_tokens)
     network = critic._head  # pyright: ignore[reportPrivateUsage]
     for sample in samples_of(groups):
         ids = torch.tensor(sample.token_ids)[None]
@@ -144,7 +144,7 @@ def test_a_context_beyond_the_limit_is_worth_what_its_beginning_is() -> None:
     # Two tokens of the environment follow the last sampled one, so the whole would not fit.
     limit = int(np.flatnonzero(sample.mask)[-1])
     alone = TrainingGroup("t", (sample,))
-    (short,) = critic.valued([alone], PaddedLayout(limit), limit_tokens=limit)[0].samples
+    (short,) = critic.add_values([alone], PaddedLayout(limit), limit_tokens=limit)[0].samples
     assert short.values is not None
     assert short.final_value == pytest.approx(short.values[limit], abs=1e-6)
 
@@ -157,7 +157,7 @@ def test_a_new_critic_says_zero_and_leaves_the_random_states_alone() -> None:
     assert trainer.critic is not None
     layout = PaddedLayout(8192)
     for sample in samples_of(
-        trainer.critic.valued(groups_of(trees_of()), layout, limit_tokens=8192)
+        trainer.critic.add_values(groups_of(trees_of()), layout, limit_tokens=8192)
     ):
         assert sample.values is not None
         assert sample.returns is not None

@@ -215,15 +215,15 @@ def test_a_kl_without_a_reference_says_what_is_missing() -> None:
 
 
 def test_needs_of_the_regularisers() -> None:
-    assert LearnMethods.of(LearnSection()).needs.isdisjoint({"reference logprobs", "idle rows"})
-    assert "idle rows" in LearnMethods.of(LearnSection(entropy_bonus=0.1)).needs
-    kl = LearnMethods.of(LearnSection(kl=KlSection()))
+    assert LearnMethods.from_config(LearnSection()).needs.isdisjoint({"reference logprobs", "idle rows"})
+    assert "idle rows" in LearnMethods.from_config(LearnSection(entropy_bonus=0.1)).needs
+    kl = LearnMethods.from_config(LearnSection(kl=KlSection()))
     assert {"reference logprobs", "idle rows"} <= kl.needs
     # Nothing corrects here, and the factor of the KL needs to know who sampled all the same.
     bare = LearnSection(correction=NoCorrection(), kl=KlSection())
-    assert "behaviour logprobs" not in LearnMethods.of(bare).needs
+    assert "behaviour logprobs" not in LearnMethods.from_config(bare).needs
     factored = bare.model_copy(update={"kl": KlSection(off_policy=True)})
-    assert "behaviour logprobs" in LearnMethods.of(factored).needs
+    assert "behaviour logprobs" in LearnMethods.from_config(factored).needs
 
 
 FAST = AdamWSection(learning_rate=0.02)

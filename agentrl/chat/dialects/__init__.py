@@ -20,7 +20,7 @@ OWN_DIALECT = "write a dialect of your own and set policy.dialect: module:NAME (
 
 
 @cache
-def installed_dialects() -> Mapping[str, ToolCallDialect]:
+def load_dialects() -> Mapping[str, ToolCallDialect]:
     """Return every dialect by name: agentrl's first, then those of installed distributions.
 
     Raises `ConfigError` for one that cannot be imported, is no dialect or takes another's name.
@@ -46,7 +46,7 @@ def find_dialect(name: str, *, key: str = "policy.dialect") -> ToolCallDialect:
         return DIALECTS[name]
     if ":" in name:
         return _checked(import_object(name), named=f"{key} is {name!r}, which")
-    dialects = installed_dialects()
+    dialects = load_dialects()
     if name in dialects:
         return dialects[name]
     near = get_close_matches(name, dialects, n=1)

@@ -90,7 +90,7 @@ class EngineHost:
 
     def said(self) -> str:
         """Return the end of what the process has written."""
-        return "nothing" if self._process is None else self._process.said()
+        return "nothing" if self._process is None else self._process.read_output()
 
     async def close(self) -> None:
         """End the process. Idempotent."""

@@ -36,7 +36,7 @@ class CompletionDelta:
     """Cached tokens of the prompt; None where this part does not say."""
 
 
-def sampled_body(
+def build_sample_body(
     request: GenerateRequest, context: Sequence[int], *, model: str, max_tokens: int
 ) -> dict[str, Any]:
     """Return the request body to go on from a context, which begins with the request's prompt.
@@ -62,7 +62,7 @@ def sampled_body(
     }
 
 
-def scored_body(prompt: Sequence[int], *, model: str, top_logprobs: int) -> dict[str, Any]:
+def build_score_body(prompt: Sequence[int], *, model: str, top_logprobs: int) -> dict[str, Any]:
     """Return the request body to score all prompt tokens but the first, as logits have them."""
     return {
         "model": model,

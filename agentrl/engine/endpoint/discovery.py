@@ -7,8 +7,8 @@ from typing import Any
 from agentrl.engine.endpoint.completion_reader import (
     CompletionDelta,
     CompletionReader,
-    sampled_body,
-    scored_body,
+    build_sample_body,
+    build_score_body,
 )
 from agentrl.engine.endpoint.settings import ServerSettings, is_greedy, is_neutral
 from agentrl.errors import ConfigError, EngineError, EngineLost
@@ -116,7 +116,7 @@ async def _twice(
     piece = await _sampled(client, settings, Sampling(), max_tokens=TOKENS)
     whole = (*prompt, *piece.tokens)
     reading = CompletionReader(str(settings.endpoint), whole, vocabulary=settings.vocabulary)
-    body = scored_body(whole, model=settings.model, top_logprobs=0)
+    body = build_score_body(whole, model=settings.model, top_logprobs=0)
     scores = reading.scores(await client.ask("completions", body))
     logprobs = [row[token] for row, token in zip(scores, whole[1:], strict=True)]
     return list(piece.logprobs), logprobs[len(prompt) - 1 :]
@@ -138,7 +138,7 @@ async def _sampled(
     request = GenerateRequest(
         id="probe", prompt=prompt, max_new_tokens=max_tokens, sampling=sampling, top_logprobs=top
     )
-    body = sampled_body(request, prompt, model=settings.model, max_tokens=max_tokens)
+    body = build_sample_body(request, prompt, model=settings.model, max_tokens=max_tokens)
     body = {**body, "stream": False}
     del body["stream_options"]
     try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from agentrl.engine.endpoint.adapters import write_adapter
-from agentrl.engine.endpoint.completion_reader import CompletionReader, sampled_body, scored_body
+from agentrl.engine.endpoint.completion_reader import CompletionReader, build_sample_body, build_score_body
 from agentrl.engine.endpoint.discovery import (
     await_server,
     check_logprobs,
@@ -184,7 +184,7 @@ class CompletionsEngine(ClosingResource):
             new = await self._taken(adapted, version, proof)
             old, self._held = self._held, new
             for errand in self._errands.values():
-                errand.again()
+                errand.restart()
             await self._let_go(old)
             before, self._before = self._before, old
             # The server may still be at a step of the last version: its folder stays until now.
@@ -253,7 +253,7 @@ class CompletionsEngine(ClosingResource):
         """Take what one stream brings."""
         request, context = flight.request, flight.context
         token_budget = flight.max_tokens - len(flight.tokens)
-        body = sampled_body(request, context, model=held.name, max_tokens=token_budget)
+        body = build_sample_body(request, context, model=held.name, max_tokens=token_budget)
         reading = CompletionReader(
             str(self._endpoint),
             context,
@@ -291,7 +291,7 @@ class CompletionsEngine(ClosingResource):
         """Return the scores of one version, whether or not it is the newest."""
         whole, at = request.prompt + request.token_ids, len(request.prompt)
         reading = CompletionReader(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
-        body = scored_body(whole, model=held.name, top_logprobs=request.top_logprobs)
+        body = build_score_body(whole, model=held.name, top_logprobs=request.top_logprobs)
         rows = reading.scores(await self._client.ask("completions", body))[at - 1 :]
         most = request.top_logprobs
         return Scores(

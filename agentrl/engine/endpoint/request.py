@@ -103,7 +103,7 @@ class RetriedCall(Generic[R]):
                 return asking.result()
         return None
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """Hang up and ask anew."""
         if self._asking is not None:
             self._asking.cancel()
@@ -111,4 +111,4 @@ class RetriedCall(Generic[R]):
     def end(self) -> None:
         """Hang up."""
         self._ended = True
-        self.again()
+        self.restart()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replicas import EngineReplica
-from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, shared
+from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base, share_weights
 from agentrl.engine.remote.weight_check import VersionedWeights
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, WeightsUnproven
@@ -32,7 +32,7 @@ class EngineConnection:
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
         """Have the engine take weights: a copy of ours is sent, a path is read over there."""
-        if (base := missing_base(weights, self.engine)) is not None:
+        if (base := find_missing_base(weights, self.engine)) is not None:
             await self.engine.send_base(base.path, base.id)
         if isinstance(weights, SharedWeights):
             await self.engine.send(weights.path, version)
@@ -115,7 +115,7 @@ class AddressEngine(EngineReplica):
         except EngineError:
             if not self._open or self._alive() is not None:
                 raise
-            self._held = VersionedWeights(await in_thread(shared, weights), version)
+            self._held = VersionedWeights(await in_thread(share_weights, weights), version)
 
 
 def read_key(file: Path | None) -> bytes:

@@ -8,7 +8,7 @@ import tempfile
 from typing import IO
 
 from agentrl.engine.remote.frames import EngineFrame, FrameStreamClosed, read_greeting, write_frame
-from agentrl.engine.remote.process import STOP_S, spawn, stop, tail, why_not
+from agentrl.engine.remote.process import STOP_S, spawn, stop, tail, explain_failure
 from agentrl.engine.spec import EngineSpec
 
 
@@ -54,10 +54,10 @@ class ListeningProcess:
                     port = (await read_greeting(reader)).head["port"]
             except TimeoutError as error:
                 why = f"the engine in process {process.pid} was not ready within {start_s:g} s"
-                raise await why_not(process, log, why) from error
+                raise await explain_failure(process, log, why) from error
             except FrameStreamClosed as error:
                 why = f"the engine in process {process.pid} is gone: {error}"
-                raise await why_not(process, log, why) from error
+                raise await explain_failure(process, log, why) from error
             except BaseException:
                 await stop(process, within_s=0)
                 raise
@@ -69,7 +69,7 @@ class ListeningProcess:
         """Return the id of the process."""
         return self._process.pid
 
-    def said(self) -> str:
+    def read_output(self) -> str:
         """Return the end of what it has written."""
         return tail(self._log)
 

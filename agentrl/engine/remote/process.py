@@ -18,7 +18,7 @@ import agentrl
 from agentrl.engine.placement import VARIABLE
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.replicas import EngineReplica
-from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, path_of
+from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base, path_of
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
@@ -65,7 +65,7 @@ class EngineProcess:
                     silence_s=silence_s,
                 )
             except EngineError as error:
-                raise await why_not(process, log, str(error)) from error
+                raise await explain_failure(process, log, str(error)) from error
             except BaseException:
                 await stop(process, within_s=0)
                 raise
@@ -89,7 +89,7 @@ class EngineProcess:
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
         """Have the engine take weights, which it reads where they are."""
-        if (base := missing_base(weights, self.engine)) is not None:
+        if (base := find_missing_base(weights, self.engine)) is not None:
             await self.engine.lay(base.path, base.id)
         await self.engine.load(path_of(weights), version)
 
@@ -188,7 +188,7 @@ async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> bool:
         return False
 
 
-async def why_not(
+async def explain_failure(
     process: asyncio.subprocess.Process, log: IO[bytes], why: str
 ) -> ConfigError | EngineError:
     """Return the reason why a process has no engine, when it has ended: its own, if it gave one.

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 from torch import Tensor
 
 from agentrl.engine.remote.client import RemoteEngine
-from agentrl.engine.remote.shared_weights import SharedWeights, shared
+from agentrl.engine.remote.shared_weights import SharedWeights, share_weights
 from agentrl.engine.remote.weight_broadcast import WeightBroadcast, WeightBroadcaster
 from agentrl.engine.remote.weight_check import VersionedWeights, WeightLoader, take
 from agentrl.engine.replicas import ReplicatedEngine
@@ -169,7 +169,7 @@ class EngineReplica(ClosingResource):
         is proven while paused: nothing would be scored.
         """
         served = await self._ready()
-        new = VersionedWeights(await in_thread(shared, weights), version)
+        new = VersionedWeights(await in_thread(share_weights, weights), version)
         # From here on a replacement begins with the new ones.
         good, self._held = self._held, new
         try:
@@ -315,7 +315,7 @@ class EngineReplicas(ReplicatedEngine[EngineReplica]):
         """Return a copy of the weights, which all engines are given, or have when it returns: by
         broadcast they come to all at once, and wait there to be loaded."""
         if self._spreader is None or not isinstance(weights, Mapping):
-            return await in_thread(shared, weights)
+            return await in_thread(share_weights, weights)
         reached = [engine.reached for engine in self._several]
         state_dict: Mapping[str, Tensor] = weights
         return await self._spreader.spread(state_dict, [engine for engine in reached if engine])

@@ -68,7 +68,7 @@ def _shared_base(base: BaseWeights) -> SharedBaseWeights:
         return _BASES[base]
 
 
-def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
+def share_weights(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
     """Return weights as something that has a path, copying a state dict that has none."""
     if isinstance(weights, SharedWeights):
         return weights
@@ -77,7 +77,7 @@ def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
     return Path(weights)
 
 
-def missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBaseWeights | None:
+def find_missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBaseWeights | None:
     """Return the base to give an engine before it can take weights; None if it needs none."""
     base = weights.base if isinstance(weights, SharedWeights) else None
     return base if base is not None and base.id != engine.base else None

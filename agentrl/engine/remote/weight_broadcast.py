@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from agentrl.engine.remote.client import LOOPBACK, RemoteEngine
-from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
+from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base
 from agentrl.errors import EngineError, EngineLost
 from agentrl.runtime.threads import in_thread
 from agentrl.weight_sync.buckets import SafetensorsBytes
@@ -92,7 +92,7 @@ class WeightBroadcaster:
         if arrived is not weights:
             row = await in_thread(SafetensorsBytes.of_file, weights.path)
             _, name = await self._sent(row, (engine,), "gloo", keeps=False)
-        if (base := missing_base(weights, engine)) is not None:
+        if (base := find_missing_base(weights, engine)) is not None:
             await engine.send_base(base.path, base.id)
         await engine.load_received(name, version)
 

@@ -57,7 +57,7 @@ def request() -> Any:
     return LoRARequest(lora_name=NAME, lora_int_id=NUMBER, lora_path=NAME)
 
 
-def put(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
+def install_adapters(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     """Let a worker compute with adapters, by the Hugging Face names of their weights, from its next
     step on, in place of those before. Raises `ConfigError` for one that vLLM has no place for."""
     from vllm.lora.lora_model import LoRAModel  # pyright: ignore[reportMissingImports]

@@ -183,7 +183,7 @@ class VllmCore:
 
     def _put_adapters(self, found: Mapping[str, LoraAdapter]) -> None:
         if self._adapter is not None:
-            self._engine.collective_rpc(adapters.put, args=(found,))
+            self._engine.collective_rpc(adapters.install_adapters, args=(found,))
 
     def close(self) -> None:
         """Release the model."""

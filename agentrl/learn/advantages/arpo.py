@@ -36,7 +36,7 @@ def arpo(
 
 def _credit(group: TrainingGroup, credit: Sequence[float], *, is_hard: bool) -> TokenAdvantages:
     if is_hard:
-        shape = SharedPrefixes.of(group)
+        shape = SharedPrefixes.from_group(group)
         return shape.spread(shape.means(credit))
     return [np.full(len(s.token_ids), a) for s, a in zip(group.samples, credit, strict=True)]
 

@@ -79,7 +79,7 @@ def branch_grpo(
     """
     advantages: TokenAdvantages = []
     for group in groups:
-        shape = SharedPrefixes.of(group)
+        shape = SharedPrefixes.from_group(group)
         if value == "mean":
             values = shape.means(group.rewards)
         else:

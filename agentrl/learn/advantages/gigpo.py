@@ -15,7 +15,7 @@ from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.turns import discounted, on_turns, spoken_turns, turn_rewards
+from agentrl.learn.turns import discount, place_on_turns, spoken_turns, turn_rewards
 
 Anchor = tuple[int, ...]
 """Tokens that a turn answered."""
@@ -47,14 +47,14 @@ def gigpo(
     for group in groups:
         repeats = [len(spoken_turns(s)) if count == "turn" else 1 for s in group.samples]
         episode = _repeated(group.rewards, repeats, centre=partial(centre, singleton=singleton))
-        returns = [discounted(turn_rewards(sample), gamma) for sample in group.samples]
+        returns = [discount(turn_rewards(sample), gamma) for sample in group.samples]
         steps = [np.zeros(len(values)) for values in returns]
         for rows in clusters(group.samples, similarity=similarity):
             credit = centre([float(returns[i][k]) for i, k in rows], singleton="zero")
             for (i, k), value in zip(rows, credit, strict=True):
                 steps[i][k] = value
         advantages += [
-            on_turns(sample, whole + omega * step)
+            place_on_turns(sample, whole + omega * step)
             for sample, whole, step in zip(group.samples, episode, steps, strict=True)
         ]
     return advantages

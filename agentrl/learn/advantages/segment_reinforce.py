@@ -10,8 +10,8 @@ from agentrl.config.learning.advantage import SegmentReinforceAdvantage
 from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.turns import discounted, token_rewards
-from agentrl.learn.whitening import whitened
+from agentrl.learn.turns import discount, token_rewards
+from agentrl.learn.whitening import whiten_credit
 
 
 def segment_reinforce(
@@ -23,7 +23,7 @@ def segment_reinforce(
     """
     samples = [sample for group in groups for sample in group.samples]
     returns = [_returns(sample, gamma) for sample in samples]
-    return whitened(samples, returns) if whiten else returns
+    return whiten_credit(samples, returns) if whiten else returns
 
 
 def _returns(sample: TrainingSample, gamma: float) -> Float[ndarray, " tokens"]:
@@ -32,7 +32,7 @@ def _returns(sample: TrainingSample, gamma: float) -> Float[ndarray, " tokens"]:
     rewards = token_rewards(sample, paid="turns")
     paid = np.zeros(int(begins.sum()))
     np.add.at(paid, segments[sample.mask], rewards[sample.mask])
-    returns = discounted(paid, gamma)
+    returns = discount(paid, gamma)
     placed = np.zeros(len(sample.token_ids))
     placed[sample.sampled] = returns[segments[sample.sampled]]
     return placed

@@ -56,7 +56,7 @@ def _bind(section: TreeGrpoAdvantage) -> AdvantageFunction:
             for group in groups
             for sample, value in zip(
                 group.samples,
-                credit(group.rewards, SharedPrefixes.of(group).members()),
+                credit(group.rewards, SharedPrefixes.from_group(group).members()),
                 strict=True,
             )
         ]

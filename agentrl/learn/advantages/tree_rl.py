@@ -57,7 +57,7 @@ def tree_rl(
             raw = group.rewards[0] if singleton == "raw" else 0.0
             advantages.append(np.full(len(group.samples[0].token_ids), float(raw)))
             continue
-        shape = SharedPrefixes.of(group)
+        shape = SharedPrefixes.from_group(group)
         credit = leave_one_out(group.rewards)
         if truncated is not None:
             credit[[sample.truncated for sample in group.samples]] = truncated

@@ -14,7 +14,7 @@ from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup
-from agentrl.learn.turns import on_turns, spoken_turns, turn_rewards
+from agentrl.learn.turns import place_on_turns, spoken_turns, turn_rewards
 
 Returns = Literal["code", "paper"]
 EpisodeTerm = Literal["trajectory_return", "first_return", "row_reward"]
@@ -80,7 +80,7 @@ def ui_s1(
             ]
             parts = list(centre(whole, singleton=singleton))
         advantages += [
-            on_turns(sample, step + episode_weight * part)
+            place_on_turns(sample, step + episode_weight * part)
             for sample, step, part in zip(group.samples, total, parts, strict=True)
         ]
     return advantages

@@ -14,7 +14,7 @@ from agentrl.learn.method import LearnMethod, Need
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 
 
-def sharpen_advantages(
+def sharpen_credit(
     credit: Sequence[float],
     scores: Sequence[float | None],
     correct: Sequence[bool],
@@ -51,7 +51,7 @@ def score(sample: TrainingSample, *, logprobs: Literal["behaviour", "proximal"])
 
 def _bind(section: XrpoAdvantage) -> AdvantageFunction:
     base = score_of(section)
-    sharpen = partial(sharpen_advantages, bonus=section.bonus, cap=section.cap)
+    sharpen = partial(sharpen_credit, bonus=section.bonus, cap=section.cap)
     likelihood = partial(score, logprobs=section.logprobs)
     correct_reward = section.correct_reward
 

@@ -42,7 +42,7 @@ class AncestorMask:
     _blocks: list[BlockMask] = field(default_factory=list[BlockMask])
 
     @classmethod
-    def of(
+    def from_positions(
         cls, positions: Int[Tensor, "lines places"], ends: Int[Tensor, "lines places"]
     ) -> "AncestorMask":
         """Return the ancestry of a line; see `ModelInputs` for what describes it."""

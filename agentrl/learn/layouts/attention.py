@@ -72,7 +72,7 @@ def attend(
             return _sdpa(module, query, key, value, mask, **options)
 
 
-def reading(
+def build_decoder_inputs(
     model: PreTrainedModel, ancestry: AncestorMask, kernel: Kernel | None = None
 ) -> dict[str, Any]:
     """Return the decoder's keyword arguments with which places see their ancestors only.

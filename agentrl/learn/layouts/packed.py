@@ -7,7 +7,7 @@ import torch
 
 from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import check_length, forward_tokens
-from agentrl.learn.layouts.trie import as_they_come, flattened, read, tokens_of
+from agentrl.learn.layouts.trie import keep_order, flatten, read, tokens_of
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.models.vision.processor import ImageProcessor
 
@@ -37,5 +37,5 @@ class PackedLayout:
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         """Return the sequences as one line."""
         rows = read(sequences)
-        trie = flattened(rows, as_they_come(rows))
+        trie = flatten(rows, keep_order(rows))
         return tokens_of(sequences, trie, device=device, processor=self.processor)

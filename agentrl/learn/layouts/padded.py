@@ -52,7 +52,7 @@ class PaddedLayout:
             targets=torch.from_numpy(targets.ravel()[predictions]).to(device),
             entries=torch.arange(len(predictions), device=device),
             mask=torch.from_numpy(mask).to(device),
-            shown=shown_by(
+            shown=collect_images(
                 sequences, [(i, np.arange(w)) for i, w in enumerate(widths)], self.processor
             ),
         )
@@ -92,7 +92,7 @@ def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
     return batches
 
 
-def shown_by(
+def collect_images(
     sequences: Sequence[TokenSequence],
     laid: Sequence[tuple[int, Int[ndarray, " _"]]],
     processor: ImageProcessor | None,

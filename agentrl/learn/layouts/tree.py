@@ -7,7 +7,7 @@ import torch
 
 from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import check_length
-from agentrl.learn.layouts.trie import flattened, read, sorted_by_prefix, tokens_of
+from agentrl.learn.layouts.trie import flatten, read, sort_by_prefix, tokens_of
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.models.vision.processor import ImageProcessor
 
@@ -31,13 +31,13 @@ class PrefixTreeLayout:
     def places(self, sequences: Sequence[TokenSequence]) -> int:
         """Return the number of places in the line, each shared prefix once."""
         rows = read(sequences)
-        return sum(map(len, rows)) - sum(sorted_by_prefix(rows).shared)
+        return sum(map(len, rows)) - sum(sort_by_prefix(rows).shared)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return the sequence indices of each line; `ConfigError` for one over the limit."""
         rows = read(sequences)
         check_length(max(map(len, rows), default=0), limit_tokens=self.limit_tokens)
-        ordered = sorted_by_prefix(rows)
+        ordered = sort_by_prefix(rows)
         lengths = [len(rows[i]) for i in ordered.order]
         lines = pack(lengths, ordered.shared, limit_tokens=self.limit_tokens)
         return [[ordered.order[i] for i in line] for line in lines]
@@ -45,5 +45,5 @@ class PrefixTreeLayout:
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         """Return the sequences as one line."""
         rows = read(sequences)
-        trie = flattened(rows, sorted_by_prefix(rows))
+        trie = flatten(rows, sort_by_prefix(rows))
         return tokens_of(sequences, trie, device=device, processor=self.processor)

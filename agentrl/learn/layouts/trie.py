@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from numpy import ndarray
 
-from agentrl.learn.layouts.padded import forward_tokens, pad, shown_by
+from agentrl.learn.layouts.padded import forward_tokens, pad, collect_images
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
 from agentrl.models.vision.processor import ImageProcessor
@@ -41,7 +41,7 @@ class SortedSequences:
     """0 for the first."""
 
 
-def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
+def sort_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     """Return the sequences in the order of their bytes: whatever shares a prefix is neighbours."""
     order = sorted(range(len(rows)), key=lambda i: (rows[i].tobytes(), i))
     pairs = pairwise(order)
@@ -50,12 +50,12 @@ def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     )
 
 
-def as_they_come(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
+def keep_order(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     """Return the sequences in their own order, sharing nothing."""
     return SortedSequences(tuple(range(len(rows))), (0,) * len(rows))
 
 
-def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: SortedSequences) -> PrefixTrie:
+def flatten(rows: Sequence[Int[ndarray, " _"]], ordered: SortedSequences) -> PrefixTrie:
     """Return the sequences depth first in one line."""
     total = sum(len(rows[i]) - n for i, n in zip(ordered.order, ordered.shared, strict=True))
     token_ids, positions, ends = (np.zeros(total, dtype=np.int64) for _ in range(3))
@@ -108,7 +108,7 @@ def tokens_of(
         mask=torch.from_numpy(pad(masks)).to(device),
         positions=line(trie.positions),
         ends=line(trie.ends),
-        shown=shown_by(sequences, [(0, path) for path in trie.paths], processor),
+        shown=collect_images(sequences, [(0, path) for path in trie.paths], processor),
     )
 
 

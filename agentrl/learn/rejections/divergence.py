@@ -56,7 +56,7 @@ def statistic(tokens: PolicyMismatch, name: Statistic) -> Float[Tensor, "rows wi
     return row.expand_as(each)
 
 
-def within(
+def keep_within(
     tokens: PolicyMismatch, *, name: Statistic, lower: float, upper: float
 ) -> Bool[Tensor, "rows width"]:
     """Return the mask of the tokens that are kept. For k1 they are those with `lower` <= ratio <=
@@ -85,14 +85,14 @@ def _bind(section: DivergenceRejection) -> RejectionFunction:
                 f"learn.rejection lower is {lower}, but {name} is bounded only from above, because "
                 "it is 0 for equal policies; remove lower"
             )
-        return partial(within, name=name, lower=0.0, upper=upper)
+        return partial(keep_within, name=name, lower=0.0, upper=upper)
     lower = 1 / upper if lower is None else lower
     if lower > upper:
         raise ConfigError(
             f"learn.rejection lower is {lower} and upper is {upper}, so no ratio of {name} lies "
             "between them and everything would be dropped; a single bound must be at least 1"
         )
-    return partial(within, name=name, lower=lower, upper=upper)
+    return partial(keep_within, name=name, lower=lower, upper=upper)
 
 
 METHOD = LearnMethod(

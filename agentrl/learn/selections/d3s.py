@@ -15,7 +15,7 @@ from numpy.random import Generator
 from agentrl.config.learning.selection import D3sSelection
 from agentrl.learn.method import LearnMethod, always, bind_knobs
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.schedule import between
+from agentrl.learn.schedule import interpolate
 from agentrl.learn.selection import SelectionContext
 
 DIGITS = 9
@@ -37,7 +37,7 @@ def d3s(
     """
     ties = np.random.default_rng(moment.seed)
     there = [row for row in rows if row.sample.sampled_tokens]
-    count = min(len(there), max(2, rounded(_now(samples, moment) * len(there))))
+    count = min(len(there), max(2, round_half_up(_now(samples, moment) * len(there))))
     credit = np.array([_credit_of_row(row) for row in there])
     selection = [there[i] for i in furthest_apart(credit, count, ties=ties)]
     return _cut(selection, _now(tokens, moment), ties)
@@ -68,13 +68,13 @@ def most_credit(
     scores: Float[ndarray, " tokens"], share: float, *, ties: Generator
 ) -> Bool[ndarray, " tokens"]:
     """Return the mask of the top `share` of all tokens by score, at least one."""
-    count = min(len(scores), max(1, rounded(share * len(scores))))
+    count = min(len(scores), max(1, round_half_up(share * len(scores))))
     mask = np.zeros(len(scores), dtype=bool)
     mask[np.lexsort((ties.permutation(len(scores)), -scores))[:count]] = True
     return mask
 
 
-def rounded(count: float) -> int:
+def round_half_up(count: float) -> int:
     """Return the nearest whole number, the greater one of two."""
     return int(np.floor(count + 0.5))
 
@@ -114,7 +114,7 @@ def _scores(row: CreditedSample) -> Float[ndarray, " trained"]:
 
 
 def _now(ends: tuple[float, float], moment: SelectionContext) -> float:
-    return between(*ends, shape="linear", step=moment.step, steps=moment.steps)
+    return interpolate(*ends, shape="linear", step=moment.step, steps=moment.steps)
 
 
 METHOD = LearnMethod(

@@ -20,7 +20,7 @@ BUCKET_BYTES = 16 * 2**20
 """Bytes of all ranks together that are under way at once."""
 
 
-def gathered(
+def gather_weights(
     weights: Mapping[str, Tensor],
     types: Mapping[str, torch.dtype],
     *,

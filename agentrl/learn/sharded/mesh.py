@@ -15,7 +15,7 @@ from agentrl.errors import LearnError
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
 from agentrl.learn.sharded.balance import split
-from agentrl.learn.sharded.gather import gathered
+from agentrl.learn.sharded.gather import gather_weights
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.sharded.shards import read_shards, write_shards
 from agentrl.metrics.accumulator import MetricAccumulator
@@ -76,7 +76,7 @@ class MeshRanks(TrainerRanks):
     ) -> Mapping[str, Tensor]:
         """Return weights by name, whole, in memory of the first rank's machine that engines can
         read; see `gathered`."""
-        return gathered(weights, types or {}, tied=tied or {}, group=self._mesh.get_group())
+        return gather_weights(weights, types or {}, tied=tied or {}, group=self._mesh.get_group())
 
     def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
         """Write this rank's part of a state into a folder that all ranks see."""

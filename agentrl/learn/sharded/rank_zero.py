@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from agentrl.learn.batch import TrainingBatch
-from agentrl.learn.sharded.rank_link import RankCommand, RankLink, blaming
+from agentrl.learn.sharded.rank_link import RankCommand, RankLink, blame_ended_rank
 from agentrl.learn.trainer import PolicyTrainer
 
 
@@ -19,7 +19,7 @@ class RankZeroTrainer(PolicyTrainer):
         """Take the arguments of a `PolicyTrainer`, and the link to ranks that make the same one."""
         self._link = link
         self._announced = False
-        with blaming(self._link):
+        with blame_ended_rank(self._link):
             super().__init__(*args, **kwargs)
 
     def learn(self, batch: TrainingBatch) -> dict[str, float]:
@@ -40,7 +40,7 @@ class RankZeroTrainer(PolicyTrainer):
     def judged_weights(self) -> Mapping[str, Tensor]:
         """Return the weights that are evaluated, whole and copied."""
         with self._together("judged_weights"):
-            return super().judged_weights()
+            return super().evaluation_weights()
 
     def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """Return the log-probs of tokens, computed with all ranks."""
@@ -69,7 +69,7 @@ class RankZeroTrainer(PolicyTrainer):
             return
         self._announced = True
         try:
-            with blaming(self._link):
+            with blame_ended_rank(self._link):
                 self._link.tell(RankCommand(name, arguments))
                 yield
         finally:

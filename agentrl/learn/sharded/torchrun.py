@@ -77,7 +77,7 @@ def follow(launch: TorchrunLaunch) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     store = meeting_point()
-    trainer = follower(awaited_setup(store, launch), lambda: None, store)
+    trainer = follower(await_setup(store, launch), lambda: None, store)
     ranks = trainer.ranks
     assert isinstance(ranks, MeshRanks)
     step = 0
@@ -88,7 +88,7 @@ def follow(launch: TorchrunLaunch) -> None:
     leave()
 
 
-def awaited_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
+def await_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
     """Wait for the setup of this process, and return it.
 
     Raises `LearnError` where the store says something else.
@@ -100,7 +100,7 @@ def awaited_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
             f"the store of the torchrun processes has no setup under {SETUP!r} ({error}), because "
             "another program writes to it: give torchrun a --rdzv-endpoint of its own"
         ) from error
-    return setup.of(rank=launch.rank, local_rank=launch.local_rank)
+    return setup.for_rank(rank=launch.rank, local_rank=launch.local_rank)
 
 
 def _awaited(store: Store, key: str) -> bytes:

@@ -96,7 +96,7 @@ def rope_positions(
     return positions[:, 0]
 
 
-def reading(
+def build_text_inputs(
     model: Any, inputs: Tensor, shown: Sequence[SequenceImages], positions: Tensor | None = None
 ) -> dict[str, Any]:
     """Return the text half's keyword arguments to read `inputs` (lines, length) with images.

@@ -48,7 +48,7 @@ class ImageCache(Generic[T]):
         self._bytes = 0
         self._lock = Lock()
 
-    def of(self, image: Image) -> T:
+    def get(self, image: Image) -> T:
         """Return the value made of an image; the one just made stays, however large."""
         with self._lock:
             if image in self._held:
@@ -105,11 +105,11 @@ class ImageProcessor:
 
         Raises `EnvError` for bytes that are no image.
         """
-        return self._counts.of(image)
+        return self._counts.get(image)
 
     def patches(self, image: Image) -> ImagePatches:
         """Return the patches of an image. Raises `EnvError` for bytes that are no image."""
-        return self._patches.of(image)
+        return self._patches.get(image)
 
     async def prepare(self, spans: Sequence[ImageSpan]) -> None:
         """Cut up images in a thread, so that `patches` has them at hand. Raises as it does."""
