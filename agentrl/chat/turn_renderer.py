@@ -120,7 +120,7 @@ class TurnRenderer:
         return tail[: end.end()], tail[end.end() :]
 
     def _probe_tools(self) -> tuple[str | None, str]:
-        """Return the end of a turn of calls if `after` must render one, and the tool fault.
+        """Return the end of a turn of calls if `render_after` must render one, and the tool fault.
 
         It must where a tool message is rendered differently after a call than after plain text.
         """
@@ -146,8 +146,8 @@ class TurnRenderer:
         return (None if called == plain else tail), ""
 
     def _check_append_only(self, follow: Message) -> None:
-        """Raise `ConfigError` if `follow`, late in a conversation, is not rendered as `after`
-        renders it, or changes what stands at the beginning."""
+        """Raise `ConfigError` if `follow`, late in a conversation, is rendered in another way than by
+        `render_after`, or changes what stands at the beginning."""
         name, what = self._template.name, f"a {follow.role} message"
         turn, tail = self._turn_before((follow,))
         past = (ASK, Message("assistant", "past"), ASK_AGAIN)

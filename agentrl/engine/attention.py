@@ -110,7 +110,9 @@ def prefill_spans(
     at, end = start, start + count
     while at < end:
         until = min(round_up(at + 1, KEY_STEP), end)
-        spans.append(AttentionSpan(row + at - start, until - at, slot, 1, padding.pad_length(until)))
+        spans.append(
+            AttentionSpan(row + at - start, until - at, slot, 1, padding.pad_length(until))
+        )
         at = until
     return spans
 

@@ -67,7 +67,9 @@ class ImageEncoder:
         self._processor.check_spans(prompt, spans)
         tokens = list(prompt)
         for span in spans:
-            tokens[span.start : span.stop] = [self._names.get(span.image)] * (span.stop - span.start)
+            tokens[span.start : span.stop] = [self._names.get(span.image)] * (
+                span.stop - span.start
+            )
         grids = [(span, self._processor.patches(span.image).grid) for span in spans]
         positions = rope_positions(self._eye, spans[-1].stop + 1, grids)
         return PromptImages(tuple(tokens), tuple(spans), positions)
@@ -84,7 +86,7 @@ class ImageEncoder:
         return {n: take(state, f"{root}{n}", tuple(t.shape)) for n, t in tensors.items()}
 
     def load(self, taken: Mapping[str, Tensor]) -> None:
-        """Take over what `taken` returned. Features stay where nothing has changed."""
+        """Take over what `select_weights` returned. Features stay where nothing has changed."""
         tensors: Mapping[str, Tensor] = self._eye.visual.state_dict()
         with torch.no_grad():
             new = {n: taken[n].to(t.device, t.dtype) for n, t in tensors.items()}

@@ -233,15 +233,15 @@ class LlamaDecoder:
         padded_positions = self._tensor(positions + [0] * (rows - len(tokens)))
         return _Step(
             tokens=self._tensor([max(0, t) for t in tokens] + [0] * (rows - len(tokens))),
-            rope=self._rotated(segments, padded_positions).unsqueeze(1),
+            rope=self._select_rotations(segments, padded_positions).unsqueeze(1),
             slots=self._tensor(slots),
             positions=padded_positions[: len(tokens)],
             calls=self._calls(segments, key_bytes=2 * shape.heads * shape.head * 4),
             wanted=self._tensor(ends + [0] * (-len(ends) % ROW_STEP)),
-            shown=tuple(self._shown(segments)),
+            shown=tuple(self._find_image_rows(segments)),
         )
 
-    def _shown(self, segments: Sequence[DecodeSegment]) -> Iterator[_Shown]:
+    def _find_image_rows(self, segments: Sequence[DecodeSegment]) -> Iterator[_Shown]:
         """Yield the images that rows are tokens of."""
         row = 0
         for segment in segments:
@@ -258,7 +258,7 @@ class LlamaDecoder:
                 )
             row += len(segment.tokens)
 
-    def _rotated(self, segments: Sequence[DecodeSegment], positions: Tensor) -> Tensor:
+    def _select_rotations(self, segments: Sequence[DecodeSegment], positions: Tensor) -> Tensor:
         """Return the rotations (rows, head / 2) of rows at `positions`, which count tokens.
 
         Where a context shows images, positions have three dimensions, and each frequency turns

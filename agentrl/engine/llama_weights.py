@@ -98,10 +98,11 @@ def _layer(source: _Source, shape: LlamaShape) -> LlamaLayer:
         qkv=_qkv(source, shape),
         head_norms=_head_norms(source, shape),
         out=make_linear(
-            _grouped(out.t(), shape).t().contiguous(), source.maybe("self_attn.o_proj.bias", hidden)
+            _group_heads(out.t(), shape).t().contiguous(),
+            source.maybe("self_attn.o_proj.bias", hidden),
         ),
         inner_norm=source.get("post_attention_layernorm.weight", hidden),
-        gate_up=make_linear(torch.cat((gate, up)), _joined(gate_bias, up_bias)),
+        gate_up=make_linear(torch.cat((gate, up)), _join_biases(gate_bias, up_bias)),
         down=make_linear(
             source.get("mlp.down_proj.weight", hidden, inner),
             source.maybe("mlp.down_proj.bias", hidden),
@@ -120,10 +121,12 @@ def _qkv(source: _Source, shape: LlamaShape) -> Linear:
         for name, size in (("q", wide), ("k", narrow), ("v", narrow))
     ]
     if biases[0] is not None and biases[1] is not None:
-        biases[0] = _paired(_grouped(biases[0], shape), shape)
-        biases[1] = _paired(biases[1], shape)
-    query = _paired(_grouped(query, shape), shape)
-    return make_linear(torch.cat((query, _paired(key, shape), value)), _joined(*biases))
+        biases[0] = _interleave_halves(_group_heads(biases[0], shape), shape)
+        biases[1] = _interleave_halves(biases[1], shape)
+    query = _interleave_halves(_group_heads(query, shape), shape)
+    return make_linear(
+        torch.cat((query, _interleave_halves(key, shape), value)), _join_biases(*biases)
+    )
 
 
 def _head_norms(source: _Source, shape: LlamaShape) -> Tensor | None:
@@ -131,22 +134,22 @@ def _head_norms(source: _Source, shape: LlamaShape) -> Tensor | None:
     key = source.maybe("self_attn.k_norm.weight", shape.head)
     if query is None or key is None:
         return None
-    rows = [_paired(query, shape)] * (shape.group * shape.heads)
-    return torch.stack(rows + [_paired(key, shape)] * shape.heads)
+    rows = [_interleave_halves(query, shape)] * (shape.group * shape.heads)
+    return torch.stack(rows + [_interleave_halves(key, shape)] * shape.heads)
 
 
-def _grouped(weight: Tensor, shape: LlamaShape) -> Tensor:
+def _group_heads(weight: Tensor, shape: LlamaShape) -> Tensor:
     """Reorder the query heads along dimension 0, from (key head, member) to (member, key head)."""
     rows = weight.reshape(shape.heads, shape.group, shape.head, *weight.shape[1:])
     return rows.transpose(0, 1).reshape(weight.shape)
 
 
-def _paired(weight: Tensor, shape: LlamaShape) -> Tensor:
+def _interleave_halves(weight: Tensor, shape: LlamaShape) -> Tensor:
     """Interleave the two halves of every head along dimension 0."""
     rows = weight.reshape(-1, 2, shape.head // 2, *weight.shape[1:])
     return rows.transpose(1, 2).reshape(weight.shape)
 
 
-def _joined(*biases: Tensor | None) -> Tensor | None:
+def _join_biases(*biases: Tensor | None) -> Tensor | None:
     tensors = [bias for bias in biases if bias is not None]
     return torch.cat(tensors) if tensors else None

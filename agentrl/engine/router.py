@@ -142,7 +142,7 @@ class EngineRouter:
         self._loads[index] += weight
         self._flying[request.id] = index
         try:
-            completion = await self._watched(index, request)
+            completion = await self._generate_on(index, request)
         finally:
             self._loads[index] -= weight
             del self._flying[request.id]
@@ -208,7 +208,7 @@ class EngineRouter:
                 for engine in self._engines:
                     calls.create_task(ask(engine))
 
-    async def _watched(self, index: int, request: GenerateRequest) -> Completion:
+    async def _generate_on(self, index: int, request: GenerateRequest) -> Completion:
         """Sample, and learn from how it ends whether the engine is well."""
         now_s = asyncio.get_running_loop().time
         self._health[index] = self._health[index].on_request(request.id, now_s())

@@ -165,9 +165,13 @@ class ScriptedEngine:
         self, turn: _Turn, versions: tuple[int, ...], finish: FinishReason
     ) -> Completion:
         tokens = turn.script[: turn.spoken]
-        logprobs = tuple(self._of(self._logprob, turn.request, i, t) for i, t in enumerate(tokens))
+        logprobs = tuple(
+            self._read_figure(self._logprob, turn.request, i, t) for i, t in enumerate(tokens)
+        )
         top = tuple(((t, x),) for t, x in zip(tokens, logprobs, strict=True))
-        entropies = tuple(self._of(self._entropy, turn.request, i, t) for i, t in enumerate(tokens))
+        entropies = tuple(
+            self._read_figure(self._entropy, turn.request, i, t) for i, t in enumerate(tokens)
+        )
         return Completion(
             token_ids=tokens,
             logprobs=logprobs,
@@ -177,7 +181,7 @@ class ScriptedEngine:
             entropies=entropies if turn.request.entropies else (),
         )
 
-    def _of(
+    def _read_figure(
         self, figure: float | Logprob, request: GenerateRequest, place: int, token: int
     ) -> float:
         if request.sampling.temperature == 0:

@@ -82,7 +82,7 @@ class ConversationTree:
                 child = node.children.get(visible_key)
                 child = None if child is None or child.turn is None else child
             if child is None:
-                child = ConversationNode(self._interned(message), keys, node)
+                child = ConversationNode(self._intern_images(message), keys, node)
                 node.children[exact] = child
             node = child
         return node
@@ -97,7 +97,7 @@ class ConversationTree:
         node.children[visible_key] = child
         return child
 
-    def _interned(self, message: Message) -> Message:
+    def _intern_images(self, message: Message) -> Message:
         if not message.images:
             return message
         return replace(

@@ -18,8 +18,8 @@ from agentrl.gateway.dialect import (
     check_function,
     content_of,
     field,
-    read_unless_ignored,
     items,
+    read_unless_ignored,
     role_of,
     shorten,
     tool_call,
@@ -156,7 +156,7 @@ def _response(
         "parallel_tool_calls": True,
         "previous_response_id": f"resp_{asked.after}" if asked.after else None,
         "temperature": None,
-        "tool_choice": _told_choice(asked.request),
+        "tool_choice": _write_choice(asked.request),
         "tools": [],
         "top_p": None,
         "usage": None if status == "in_progress" else _usage(answer),
@@ -169,7 +169,7 @@ def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
     return tool_choice(told, rule=RULES.get(str(told)), name=name, tools=tools)
 
 
-def _told_choice(request: TurnRequest) -> str | dict[str, str]:
+def _write_choice(request: TurnRequest) -> str | dict[str, str]:
     return {"type": "function", "name": request.tool} if request.tool else request.calls
 
 

@@ -156,7 +156,7 @@ class GatewaySession:
         """Return the question that a request repeats, or a new one."""
         messages: Iterable[tuple[MessageKeys, Message]] = zip(keys, asked.messages, strict=True)
         if asked.after:
-            messages = chain(self._before(asked.after), messages)
+            messages = chain(self._read_before(asked.after), messages)
         if asked.instructions:
             system = Message("system", asked.instructions)
             messages = chain([(message_keys(system), system)], messages)
@@ -175,7 +175,7 @@ class GatewaySession:
         self._came.set()
         return question
 
-    def _before(self, id: str) -> Iterable[tuple[MessageKeys, Message]]:
+    def _read_before(self, id: str) -> Iterable[tuple[MessageKeys, Message]]:
         """Return the conversation that an answer ended, without the instructions it began with."""
         if not id.isdecimal() or int(id[:9]) >= self.turns:
             raise BadRequest(

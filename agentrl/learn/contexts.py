@@ -68,26 +68,26 @@ def score_by_context(
     parts = [contexts(sample) for sample in samples]
     scored = iter(score([one.sample for sample_contexts in parts for one in sample_contexts]))
     return [
-        _joined(sample, [replace(one, sample=next(scored)) for one in sample_contexts])
+        _join_contexts(sample, [replace(one, sample=next(scored)) for one in sample_contexts])
         for sample, sample_contexts in zip(samples, parts, strict=True)
     ]
 
 
-def _joined(sample: TrainingSample, scored: Sequence[SampleContext]) -> TrainingSample:
+def _join_contexts(sample: TrainingSample, scored: Sequence[SampleContext]) -> TrainingSample:
     if not sample.jumps:
         return scored[0].sample
     return replace(
         sample,
-        proximal=_placed(sample, [(one, one.sample.proximal) for one in scored]),
-        reference=_placed(sample, [(one, one.sample.reference) for one in scored]),
-        entropies=_placed(sample, [(one, one.sample.entropies) for one in scored]),
-        values=_placed(sample, [(one, one.sample.values) for one in scored]),
+        proximal=_place_values(sample, [(one, one.sample.proximal) for one in scored]),
+        reference=_place_values(sample, [(one, one.sample.reference) for one in scored]),
+        entropies=_place_values(sample, [(one, one.sample.entropies) for one in scored]),
+        values=_place_values(sample, [(one, one.sample.values) for one in scored]),
         final_value=scored[0].sample.final_value,
     )
 
 
 def _context(sample: TrainingSample, places: Int[ndarray, " _"], trains: ndarray) -> SampleContext:
-    def there(values: ndarray | None) -> ndarray | None:
+    def select(values: ndarray | None) -> ndarray | None:
         return None if values is None else values[places]
 
     cut = replace(
@@ -99,12 +99,12 @@ def _context(sample: TrainingSample, places: Int[ndarray, " _"], trains: ndarray
         turns=sample.turns[places],
         nodes=sample.nodes[places],
         sampled=sample.sampled[places],
-        entropies=there(sample.entropies),
-        proximal=there(sample.proximal),
-        reference=there(sample.reference),
-        values=there(sample.values),
-        returns=there(sample.returns),
-        weights=there(sample.weights),
+        entropies=select(sample.entropies),
+        proximal=select(sample.proximal),
+        reference=select(sample.reference),
+        values=select(sample.values),
+        returns=select(sample.returns),
+        weights=select(sample.weights),
         jumps=(),
         images=tuple(_images(sample, places)),
     )
@@ -119,7 +119,7 @@ def _images(sample: TrainingSample, places: Int[ndarray, " _"]) -> Iterator[Imag
             yield image.moved(at - image.start)
 
 
-def _placed(
+def _place_values(
     sample: TrainingSample, parts: Sequence[tuple[SampleContext, ndarray | None]]
 ) -> ndarray | None:
     if all(values is None for _, values in parts):

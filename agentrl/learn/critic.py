@@ -106,7 +106,7 @@ class ValueHead:
         Not shared, its gradient reaches the head only, and then it has no coefficient.
         """
         if batch.values is None or batch.returns is None:
-            raise LearnError("a batch without values cannot train a critic; see `valued`")
+            raise LearnError("a batch without values cannot train a critic; see `add_values`")
         losses = value_loss(
             self.values(hidden, batch.tokens), batch.values, batch.returns, clip=self._clip
         )
@@ -125,13 +125,13 @@ class ValueHead:
         """
         samples = [sample for group in groups for sample in group.samples]
         results = score_by_context(
-            samples, lambda each: self._of_contexts(each, layout, limit_tokens=limit_tokens)
+            samples, lambda each: self._value_contexts(each, layout, limit_tokens=limit_tokens)
         )
-        valued = _regrouped(groups, results)
+        valued = _regroup(groups, results)
         pairs = zip((s for g in valued for s in g.samples), self._returns(valued), strict=True)
-        return _regrouped(groups, [replace(s, returns=returns) for s, returns in pairs])
+        return _regroup(groups, [replace(s, returns=returns) for s, returns in pairs])
 
-    def _of_contexts(
+    def _value_contexts(
         self, samples: Sequence[TrainingSample], layout: SequenceLayout, *, limit_tokens: int
     ) -> list[TrainingSample]:
         results = list(samples)
@@ -267,7 +267,7 @@ def _shapes(state: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(value.shape) for name, value in sorted(state.items())}
 
 
-def _regrouped(
+def _regroup(
     groups: Sequence[TrainingGroup], samples: Sequence[TrainingSample]
 ) -> tuple[TrainingGroup, ...]:
     rest = iter(samples)

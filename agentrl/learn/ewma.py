@@ -89,11 +89,11 @@ class StepAverage(_Averaged):
         super().__init__(evidence, on_cpu=on_cpu)
         self._beta = beta
 
-    def of_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+    def score_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         """Return the rows with log-probs of the average."""
         return self.score_rows(rows)
 
-    def updated(self) -> None:
+    def on_update(self) -> None:
         """Let the new weights count."""
         self.average.update(self._evidence.model, beta=self._beta)
 
@@ -117,11 +117,11 @@ class VersionAverage(_Averaged):
         self._beta = beta_of(window_versions)
         self._reset_below = reset_below
 
-    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
+    def score_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
         """Return the rows with log-probs of the average."""
         return self.score_rows(rows)
 
-    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+    def on_step(self, *, active_fraction: float) -> Mapping[str, float]:
         """Let the new weights count, or begin anew with them."""
         begins_anew = active_fraction < self._reset_below
         self.average.update(self._evidence.model, beta=0.0 if begins_anew else self._beta)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learning.lora import LoraSection
 from agentrl.errors import ConfigError
-from agentrl.learn.dtensor import alike, local, gather_tensor
+from agentrl.learn.dtensor import alike, gather_tensor, local
 from agentrl.learn.swap import trainable_parameters
 from agentrl.runtime.distribution import install_command
 from agentrl.weight_sync.adapters import LoraAdapter

@@ -41,7 +41,7 @@ F = TypeVar("F")
 F_co = TypeVar("F_co", covariant=True)
 
 
-def _nothing(section: Any) -> frozenset[Need]:
+def _need_nothing(section: Any) -> frozenset[Need]:
     return frozenset()
 
 
@@ -52,7 +52,7 @@ class LearnMethod(Generic[F_co]):
     section: type[ConfigSection]
     bind: Callable[[Any], F_co]
     source: str
-    needs: Callable[[Any], frozenset[Need]] = _nothing
+    needs: Callable[[Any], frozenset[Need]] = _need_nothing
     """Needs of the method for a given section."""
 
 

@@ -31,7 +31,9 @@ class AdamW:
                 "trainer the steps of the run, or keep the rate constant"
             )
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._masters = {name: MasterWeight.for_parameter(parameter) for name, parameter in parameters.items()}
+        self._masters = {
+            name: MasterWeight.for_parameter(parameter) for name, parameter in parameters.items()
+        }
         self._learning_rate = section.learning_rate
         self._warmup_steps = section.warmup_steps
         self._decay: Shape = section.decay
@@ -52,7 +54,9 @@ class AdamW:
     def learning_rate(self, *, step: int = 0) -> float:
         """Return the rate of the next update, at a step of the run counted from 0."""
         warm = warmup(self.updates + 1, steps=self._warmup_steps)
-        share = interpolate(1.0, self._final_fraction, shape=self._decay, step=step, steps=self._steps)
+        share = interpolate(
+            1.0, self._final_fraction, shape=self._decay, step=step, steps=self._steps
+        )
         return self._learning_rate * warm * share
 
     def zero_grad(self) -> None:

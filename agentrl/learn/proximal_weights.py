@@ -14,8 +14,8 @@ ELSEWHERE: frozenset[Need] = frozenset({"averaged logprobs", "past logprobs"})
 class ProximalWeights:
     """Weights that are kept beside the trainer's, to score samples with. This one keeps none.
 
-    A batch calls `of_batch`, then `of_update` and `updated` for every optimiser step, then
-    `stepped`.
+    A batch calls `score_batch`, then `score_update` and `on_update` for every optimiser step, then
+    `on_step`.
     """
 
     name = ""

@@ -118,7 +118,7 @@ class LossRegularisers:
             if reference is None:
                 raise ValueError(
                     "learn.kl is set, but the batch has no log-probs of a reference policy; score "
-                    "the samples first, with LogprobScorer.as_reference"
+                    "the samples first, with LogprobScorer.score_reference"
                 )
             gaps = tokens.logprobs - reference
             kl = self.kl(gaps, tokens.logprobs - tokens.behaviour)

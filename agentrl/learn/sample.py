@@ -113,7 +113,9 @@ def groups_of(
 
 
 def sample_of(
-    trajectory: Trajectory, trainable: Trainable = select_sampled, weights: TurnWeights | None = None
+    trajectory: Trajectory,
+    trainable: Trainable = select_sampled,
+    weights: TurnWeights | None = None,
 ) -> TrainingSample | None:
     """Return the trajectory as arrays, or None when it failed.
 

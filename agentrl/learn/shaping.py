@@ -21,12 +21,12 @@ def shape_rewards(
     if not functions:
         return tuple(groups)
     return tuple(
-        replace(group, samples=tuple(_shaped(sample, functions) for sample in group.samples))
+        replace(group, samples=tuple(_shape_sample(sample, functions) for sample in group.samples))
         for group in groups
     )
 
 
-def _shaped(sample: TrainingSample, functions: Sequence[ShapingFunction]) -> TrainingSample:
+def _shape_sample(sample: TrainingSample, functions: Sequence[ShapingFunction]) -> TrainingSample:
     for function in functions:
         reward = float(function(sample))
         if not abs(reward) < float("inf"):

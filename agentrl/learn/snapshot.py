@@ -33,7 +33,7 @@ class WeightSnapshots(ProximalWeights):
         """Return the versions that are kept, the oldest first; the last may be the model's own."""
         return sorted(self._kept)
 
-    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
+    def score_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
         """Return the rows with the log-prob of each token under the weights that sampled it.
 
         A token whose version is not kept gets the oldest one after it. The model's weights are
@@ -53,7 +53,7 @@ class WeightSnapshots(ProximalWeights):
         for source_version in sorted(set(source.values())):
             ours = [v for v in versions if source[v] == source_version]
             weights = {} if source_version == version else self._kept[source_version]
-            parts = [_of_versions(sample, ours) for sample in samples]
+            parts = [_select_versions(sample, ours) for sample in samples]
             with swap_weights(self._evidence.model, weights):
                 scored = self._evidence.score_proximal(parts)
             for place, part in zip(proximals, scored, strict=True):
@@ -65,7 +65,7 @@ class WeightSnapshots(ProximalWeights):
             for row, logprobs in zip(rows, proximals, strict=True)
         ]
 
-    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+    def on_step(self, *, active_fraction: float) -> Mapping[str, float]:
         """Return the number of versions kept, and the share of tokens too late for theirs."""
         return {
             "proximal/versions": float(len(self._kept)),
@@ -104,6 +104,6 @@ class WeightSnapshots(ProximalWeights):
             del self._kept[old]
 
 
-def _of_versions(sample: TrainingSample, versions: Sequence[int]) -> TrainingSample:
+def _select_versions(sample: TrainingSample, versions: Sequence[int]) -> TrainingSample:
     """Return the sample with the tokens of these versions alone to score."""
     return replace(sample, mask=sample.mask & np.isin(sample.versions, versions), proximal=None)

@@ -45,9 +45,9 @@ class TokenCreditCollector:
 
     def credits(self, ranks: TrainerRanks) -> list[TokenCredit]:
         """Return one record per trajectory that has a reward. A collective."""
-        ratios = [_nothing(row) for row in self._credited]
-        entropies = [_nothing(row) for row in self._credited]
-        observations = ranks.together(dict(self._seen()))
+        ratios = [_fill_nan(row) for row in self._credited]
+        entropies = [_fill_nan(row) for row in self._credited]
+        observations = ranks.together(dict(self._collect_looks()))
         for at, update in sorted(observations):
             mask, ratio, entropy = observations[at, update]
             ratios[at][mask], entropies[at][mask] = ratio[mask], entropy[mask]
@@ -64,7 +64,7 @@ class TokenCreditCollector:
             )
         ]
 
-    def _seen(self) -> Iterator[tuple[tuple[int, int], tuple[ndarray, ndarray, ndarray]]]:
+    def _collect_looks(self) -> Iterator[tuple[tuple[int, int], tuple[ndarray, ndarray, ndarray]]]:
         """Yield by row and update: which tokens were looked at, their ratios, their entropies."""
         for update, rows, log_ratios, uncertain in self._looks:
             for row, ratio, entropy in zip(rows, log_ratios.cpu(), uncertain.cpu(), strict=True):
@@ -74,5 +74,5 @@ class TokenCreditCollector:
                     yield (at, update), (row.sample.mask, *both)
 
 
-def _nothing(row: CreditedSample) -> ndarray:
+def _fill_nan(row: CreditedSample) -> ndarray:
     return np.full(len(row.sample.token_ids), np.nan, dtype=np.float32)

@@ -27,7 +27,7 @@ LOGIT_TRANSFORMS = {
 """Config attributes of models that change logits after the head, with the value that does not."""
 
 WITHIN = "agentrl_within"
-"""The method of a sharded model that collects its weights around a computation; see `within`."""
+"""The method with which a sharded model collects its weights around a computation."""
 
 Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
 

@@ -40,7 +40,13 @@ from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
-from agentrl.learn.sample import Trainable, TrainingGroup, TrainingSample, TurnWeights, select_sampled
+from agentrl.learn.sample import (
+    Trainable,
+    TrainingGroup,
+    TrainingSample,
+    TurnWeights,
+    select_sampled,
+)
 from agentrl.learn.selection import SelectionContext
 from agentrl.learn.shaping import shape_rewards
 from agentrl.learn.swap import swap_weights
@@ -214,8 +220,8 @@ class PolicyTrainer:
             groups = self.critic.add_values(groups, self._layout, limit_tokens=self._limit_tokens)
         if self._reference is not None:
             groups = self._reference.score_reference(groups)
-        credited = self._credited(groups)
-        rows = self._selected(credited)
+        credited = self._assign_credit(groups)
+        rows = self._select_rows(credited)
         self._check(rows, batch)
         self.ranks.check_same(partial(_digest, rows), "the credit of a batch")
         metrics = batch_metrics(raw, credited, rows, failed=batch.failed, version=self.version)
@@ -248,9 +254,9 @@ class PolicyTrainer:
         next step changes them in place: whoever keeps them longer copies them.
         """
         if not is_adapted(self.model):
-            return self._gathered(base_of(self.model))
+            return self._gather_weights(base_of(self.model))
         if self._base is None:
-            self._base = BaseWeights(self._gathered(base_of(self.model)))
+            self._base = BaseWeights(self._gather_weights(base_of(self.model)))
         return AdapterWeights(self._base, self._adapters())
 
     def evaluation_weights(self) -> Mapping[str, Tensor]:
@@ -296,7 +302,7 @@ class PolicyTrainer:
     def close(self) -> None:
         """Release what training took besides memory. Idempotent."""
 
-    def _gathered(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def _gather_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return weights as they are on one device; else whole, in the types the model computes in,
         on the first rank. Tied ones are collected once."""
         if self.ranks.size == 1:
@@ -325,12 +331,12 @@ class PolicyTrainer:
             if f"{name}.A" in tensors
         }
 
-    def _credited(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
+    def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [sample for group in groups for sample in group.samples]
         credit = self._methods.advantage(groups)
         return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
 
-    def _selected(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+    def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):
             seed = derive(self._seed, "selection", self.version, index)
             rows = select(rows, SelectionContext(step=self.version, steps=self._steps, seed=seed))

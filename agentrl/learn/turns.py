@@ -53,7 +53,9 @@ def token_rewards(sample: TrainingSample, *, paid: Paid) -> Float[ndarray, " tok
     return rewards
 
 
-def place_on_turns(sample: TrainingSample, values: Float[ndarray, " turns"]) -> Float[ndarray, " tokens"]:
+def place_on_turns(
+    sample: TrainingSample, values: Float[ndarray, " turns"]
+) -> Float[ndarray, " tokens"]:
     """Return the value of its turn at every sampled token, 0 elsewhere."""
     turns = np.minimum(sample.turns, len(values) - 1)
     return np.where(sample.sampled, values[turns], 0.0)

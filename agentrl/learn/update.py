@@ -87,7 +87,7 @@ class PolicyGradient:
         if not isinstance(loss, PlannedLoss) and not isinstance(correction, PlannedCorrection):
             return StepMethods(loss, correction)
         whole = micro_batch(rows, layout=PaddedLayout(limit_tokens=0), device=self._model.device)
-        policies = self._seen(rows, whole, version=version)
+        policies = self._score_rows(rows, whole, version=version)
         if isinstance(correction, PlannedCorrection):
             correction = correction.plan(policies.mismatch)
         if not isinstance(loss, PlannedLoss):
@@ -126,7 +126,7 @@ class PolicyGradient:
             head_chunk_tokens=self._head_chunk_tokens,
             entropy_gradient=self._regularisers.entropy_bonus > 0,
         )
-        policies = self._compared(batch, scores.logprobs, version=version)
+        policies = self._compare_policies(batch, scores.logprobs, version=version)
         if look is not None:
             current = scores.logprobs.detach()
             look(log_ratio(current, policies.tokens.behaviour, batch.mask), scores.entropies)
@@ -177,7 +177,7 @@ class PolicyGradient:
             head_chunk_tokens=self._head_chunk_tokens,
         ).logprobs.sum()
 
-    def _compared(
+    def _compare_policies(
         self, batch: MicroBatch, logprobs: Float[Tensor, "rows width"], *, version: int
     ) -> _Policies:
         current = logprobs.detach()
@@ -209,7 +209,7 @@ class PolicyGradient:
             start=start,
         )
 
-    def _seen(
+    def _score_rows(
         self, rows: Sequence[CreditedSample], whole: MicroBatch, *, version: int
     ) -> _Policies:
         """Return the policies of all rows in one block, with the weights as they are."""
@@ -230,4 +230,4 @@ class PolicyGradient:
         block = pad_sequence(
             [scored[i][: row.forward_tokens] for i, row in enumerate(rows)], batch_first=True
         )
-        return self._compared(whole, block, version=version)
+        return self._compare_policies(whole, block, version=version)

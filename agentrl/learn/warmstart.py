@@ -101,7 +101,7 @@ def warmstart(
         losses.append(loss)
         trained += tokens
         on_step(step, loss, tokens)
-        if _learnt(losses, section.until_loss):
+        if _has_learnt(losses, section.until_loss):
             break
     has_target = section.until_loss is not None
     last = losses[-(UNTIL_STEPS if has_target else math.ceil(len(losses) / 10)) :]
@@ -110,11 +110,11 @@ def warmstart(
         trained_tokens=trained,
         first_loss=losses[0],
         last_loss=sum(last) / len(last),
-        reached=_learnt(losses, section.until_loss) if has_target else None,
+        reached=_has_learnt(losses, section.until_loss) if has_target else None,
     )
 
 
-def _learnt(losses: Sequence[float], until_loss: float | None) -> bool:
+def _has_learnt(losses: Sequence[float], until_loss: float | None) -> bool:
     """Return whether the last losses, one a step, are as low as asked for."""
     last = losses[-UNTIL_STEPS:]
     if until_loss is None or len(last) < UNTIL_STEPS:

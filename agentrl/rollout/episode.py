@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
 from agentrl.authoring.env_calls import reset_env, step_env
-from agentrl.chat.patch import ask_for_thought, write_patch, nodes_of_turn
+from agentrl.chat.patch import ask_for_thought, nodes_of_turn, write_patch
 from agentrl.chat.renderer import ChatRenderer, TokenSegment
 from agentrl.env import (
     Action,

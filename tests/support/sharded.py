@@ -88,7 +88,9 @@ def trained(
 
     def noted(*, step: int = 0) -> Tensor:
         named = trainer.optimizer.named_parameters()
-        gradients.append({n: gather_tensor(p.grad).clone() for n, p in named.items() if p.grad is not None})
+        gradients.append(
+            {n: gather_tensor(p.grad).clone() for n, p in named.items() if p.grad is not None}
+        )
         return update(step=step)
 
     trainer.optimizer.update = noted  # pyright: ignore[reportAttributeAccessIssue]

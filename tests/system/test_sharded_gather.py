@@ -88,7 +88,7 @@ def put_together(
 
     gather.BUCKET_BYTES, SharedMemoryFile.put = bucket_bytes, noted
     try:
-        found = ranks.gathered(weights, types, tied={"tied": "weight.0"})
+        found = ranks.gather_weights(weights, types, tied={"tied": "weight.0"})
     finally:
         gather.BUCKET_BYTES, SharedMemoryFile.put = bucket, put
     if not isinstance(found, SharedMemoryWeights):

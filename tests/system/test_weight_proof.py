@@ -31,7 +31,7 @@ from agentrl.engine.remote.shared_weights import SharedWeights, path_of
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import EngineError, EngineLost, LearnError, WeightsUnproven
 from agentrl.learn.trainer import PolicyTrainer
-from agentrl.learn.weight_check import probe_tokens, add_proof
+from agentrl.learn.weight_check import add_proof, probe_tokens
 from agentrl.policy import GenerateRequest, ScoreRequest, Scores
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck, complaint, next_move
 from tests.support.engine_models import VOCABULARY, tiny
@@ -145,7 +145,7 @@ class Double:
 
     async def pause(self) -> None: ...
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         return "nothing"
 
     async def close(self) -> None:

@@ -117,7 +117,9 @@ def test_a_loss_by_hand() -> None:
     weights = torch.tensor([[0.0, 1.0, 0.5], [2.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, True], [True, True, False]])
     found = [
-        aggregate(losses * weights, mask, how=how, counts=LossDenominators.from_token_counts([3, 2]))
+        aggregate(
+            losses * weights, mask, how=how, counts=LossDenominators.from_token_counts([3, 2])
+        )
         for how in HOWS
     ]
     assert [float(x) for x in found] == pytest.approx([20 / 5, 20 / 2, (4 / 3 + 16 / 2) / 2])

@@ -53,7 +53,7 @@ class Slow:
     async def generate(self, request: GenerateRequest) -> Completion:
         return Completion(token_ids=(5,), logprobs=(-1.0,), versions=(0,), finish="stop")
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         return "nothing"
 
     async def close(self) -> None:

@@ -43,7 +43,12 @@ def test_it_goes_down_after_failures_in_a_row_and_one_request_probes_it() -> Non
 
 
 def test_failures_of_before_delay_no_probe() -> None:
-    health = EngineHealth().on_failure("a", RULE, 0.0).on_failure("b", RULE, 0.0).on_failure("late", RULE, 9.0)
+    health = (
+        EngineHealth()
+        .on_failure("a", RULE, 0.0)
+        .on_failure("b", RULE, 0.0)
+        .on_failure("late", RULE, 9.0)
+    )
     assert health.state(10.0) == "due"
 
 

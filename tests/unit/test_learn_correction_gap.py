@@ -143,7 +143,9 @@ def test_divergences_are_never_negative_and_sample_sizes_are_fractions(logs: lis
 
 def test_small_divergences_are_not_lost_to_rounding() -> None:
     tokens = mismatch(row(1e-5, -1e-5))
-    assert observed(tokens, measure_ratios(tokens))["engine_gap/kl"] == pytest.approx(5e-11, rel=1e-4)
+    assert observed(tokens, measure_ratios(tokens))["engine_gap/kl"] == pytest.approx(
+        5e-11, rel=1e-4
+    )
 
 
 # --- the alarm ------------------------------------------------------------------------------------

@@ -212,10 +212,10 @@ def test_an_average_over_steps_scores_each_step_before_it_counts() -> None:
     anchor = StepAverage(evidence_of(model), beta=0.0)
     move(model, model_of(1))
     assert anchor.score_batch(rows, version=0) == rows
-    assert_scored(anchor.of_update(rows), scored_by(first, rows))
-    anchor.updated()
+    assert_scored(anchor.score_update(rows), scored_by(first, rows))
+    anchor.on_update()
     assert anchor.on_step(active_fraction=0.0) == {}
-    assert_scored(anchor.of_update(rows), scored_by(model_of(1), rows))
+    assert_scored(anchor.score_update(rows), scored_by(model_of(1), rows))
 
 
 def test_an_average_over_versions_begins_anew_where_too_few_tokens_are_active() -> None:
@@ -224,16 +224,16 @@ def test_an_average_over_versions_begins_anew_where_too_few_tokens_are_active() 
     anchor = VersionAverage(evidence_of(model), window_versions=2, reset_below=0.9)
     move(model, model_of(1))
     assert anchor.score_update(rows) == rows
-    assert_scored(anchor.of_batch(rows, version=0), scored_by(model_of(), rows))
+    assert_scored(anchor.score_batch(rows, version=0), scored_by(model_of(), rows))
     anchor.on_update()  # optimiser steps do not count
     assert anchor.average.total == 1.0
-    assert anchor.stepped(active_fraction=0.9) == {"proximal/reset": 0.0}
+    assert anchor.on_step(active_fraction=0.9) == {"proximal/reset": 0.0}
     assert anchor.average.total == 1.5
     expected = head_of(model_of()) / 3 + head_of(model_of(1)) * 2 / 3
     torch.testing.assert_close(anchor.average.weights[HEAD], expected.detach())
-    assert anchor.stepped(active_fraction=0.89) == {"proximal/reset": 1.0}
+    assert anchor.on_step(active_fraction=0.89) == {"proximal/reset": 1.0}
     assert torch.equal(anchor.average.weights[HEAD], head_of(model_of(1)))
-    assert_scored(anchor.of_batch(rows, version=1), scored_by(model_of(1), rows))
+    assert_scored(anchor.score_batch(rows, version=1), scored_by(model_of(1), rows))
 
 
 def ppo_ewma(current: Tensor, mean: Tensor, behaviour: Tensor, advantage: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ def test_every_token_is_scored_by_the_weights_that_sampled_it() -> None:
     for version in range(3):
         move(model, model_of(version))
         rows = aged(rows_of(trees_of()), list(range(version + 1)))
-        found = snapshots.of_batch(rows, version=version)
+        found = snapshots.score_batch(rows, version=version)
         by_version = [scored_by(model_of(v), rows) for v in range(version + 1)]
         for i, row in enumerate(found):
             assert row.sample.proximal is not None
@@ -297,7 +297,7 @@ def test_every_token_is_scored_by_the_weights_that_sampled_it() -> None:
                 expected = by_version[row.sample.versions[t]][i][t]
                 assert row.sample.proximal[t] == pytest.approx(expected, abs=1e-6)
             assert not row.sample.proximal[~row.sample.mask].any()
-        assert snapshots.stepped(active_fraction=1.0)["proximal/replaced_fraction"] == 0.0
+        assert snapshots.on_step(active_fraction=1.0)["proximal/replaced_fraction"] == 0.0
     assert all(map(torch.equal, bits(model), bits(model_of(2))))
 
 
@@ -307,17 +307,17 @@ def test_what_nobody_refers_to_is_dropped_and_the_next_stands_for_what_is_gone()
     rows = rows_of(trees_of())
     for version in range(5):
         move(model, model_of(version))
-        snapshots.of_batch(aged(rows, [version]), version=version)
+        snapshots.score_batch(aged(rows, [version]), version=version)
     assert snapshots.versions == [2, 3, 4]
     snapshots.forget(before=3)
     assert snapshots.versions == [3, 4]
     move(model, model_of(5))
-    found = snapshots.of_batch(aged(rows, [1]), version=5)
+    found = snapshots.score_batch(aged(rows, [1]), version=5)
     assert_scored(found, scored_by(model_of(3), rows))
-    figures = snapshots.stepped(active_fraction=1.0)
+    figures = snapshots.on_step(active_fraction=1.0)
     assert figures == {"proximal/versions": 3.0, "proximal/replaced_fraction": 1.0}
     snapshots.forget(before=9)
-    assert_scored(snapshots.of_batch(aged(rows, [1]), version=5), scored_by(model, rows))
+    assert_scored(snapshots.score_batch(aged(rows, [1]), version=5), scored_by(model, rows))
 
 
 # --- in the trainer -------------------------------------------------------------------------------

@@ -120,7 +120,9 @@ def test_values_are_of_the_context_before_each_token_and_at_the_end(
     trainer = trainer_of(CriticSection(hidden_size=hidden_size))
     critic = awake(trainer)
     trees = [cut(tree) if i else tree for i, tree in enumerate(trees_of())]
-    groups = critic.add_values(groups_of(trees), PaddedLayout(limit_tokens), limit_tokens=limit_tokens)
+    groups = critic.add_values(
+        groups_of(trees), PaddedLayout(limit_tokens), limit_tokens=limit_tokens
+    )
     network = critic._head  # pyright: ignore[reportPrivateUsage]
     for sample in samples_of(groups):
         ids = torch.tensor(sample.token_ids)[None]

@@ -45,7 +45,7 @@ from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.layouts.tree import PrefixTreeLayout
-from agentrl.learn.layouts.trie import keep_order, flatten, sort_by_prefix
+from agentrl.learn.layouts.trie import flatten, keep_order, sort_by_prefix
 from agentrl.learn.method import LearnMethod
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import TrainingSample

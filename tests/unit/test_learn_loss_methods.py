@@ -483,7 +483,9 @@ def test_a_planned_loss_knows_what_each_token_will_be_multiplied_by() -> None:
     policy = PolicyGradient(
         model_of(),
         config,
-        methods=replace(LearnMethods.from_config(config), loss=PlannedLoss(plan), rejections=(below,)),
+        methods=replace(
+            LearnMethods.from_config(config), loss=PlannedLoss(plan), rejections=(below,)
+        ),
         layout=PaddedLayout(40),
         temperature=1.0,
         head_at_positions=True,

@@ -210,12 +210,14 @@ def test_micro_batching_never_changes_the_regularised_gradient() -> None:
 
 
 def test_a_kl_without_a_reference_says_what_is_missing() -> None:
-    with pytest.raises(ValueError, match="as_reference"):
+    with pytest.raises(ValueError, match="score_reference"):
         gradients(model_of(), rows_of(trees_of()), regularised(kl=KlSection()))
 
 
 def test_needs_of_the_regularisers() -> None:
-    assert LearnMethods.from_config(LearnSection()).needs.isdisjoint({"reference logprobs", "idle rows"})
+    assert LearnMethods.from_config(LearnSection()).needs.isdisjoint(
+        {"reference logprobs", "idle rows"}
+    )
     assert "idle rows" in LearnMethods.from_config(LearnSection(entropy_bonus=0.1)).needs
     kl = LearnMethods.from_config(LearnSection(kl=KlSection()))
     assert {"reference logprobs", "idle rows"} <= kl.needs

@@ -130,7 +130,9 @@ def test_one_after_the_other_and_in_their_order() -> None:
     group = TrainingGroup("t", (sample_of(1.0, sampled=3), sample_of(0.0, sampled=9)))
     orders = [(FapoShaping(), short), (short, FapoShaping())]
     found = [
-        shape_rewards([group], LearnMethods.from_config(LearnSection(reward_shaping=order)).shapings)[0].rewards
+        shape_rewards(
+            [group], LearnMethods.from_config(LearnSection(reward_shaping=order)).shapings
+        )[0].rewards
         for order in orders
     ]
     assert found == [(0.5, -2.0), (1.0, -1.0)]

@@ -63,7 +63,11 @@ def test_trees_share_more_than_the_prompt() -> None:
     assert SharedPrefixes.from_group(group_of([[1.0, 0.0]])).trees == (0, 0)
     group = group_of([1.0, 0.0, 0.0])
     silent = [replace(s, sampled=s.sampled & False, mask=s.mask & False) for s in group.samples[:2]]
-    assert SharedPrefixes.from_group(replace(group, samples=(*silent, group.samples[2]))).trees == (0, 1, 2)
+    assert SharedPrefixes.from_group(replace(group, samples=(*silent, group.samples[2]))).trees == (
+        0,
+        1,
+        2,
+    )
 
 
 def test_trees_of_one_root_are_one_tree_even_where_only_the_prompt_is_shared() -> None:

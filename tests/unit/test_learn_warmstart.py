@@ -308,7 +308,9 @@ def test_a_gold_episode_may_have_no_last_answer() -> None:
     guess = GoldEpisode(
         task=GOLD.task, opening=GOLD.opening, actions=(say("5"),), replies=(), reward=0.0
     )
-    (found,) = demonstrations([DemonstrationTurns.from_gold(guess)], LetterChat(), context_tokens=64)
+    (found,) = demonstrations(
+        [DemonstrationTurns.from_gold(guess)], LetterChat(), context_tokens=64
+    )
     assert marked(found) == ("<mul<2*3?5>", ".........5>")
 
 

@@ -22,7 +22,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation, Patch, Step, say
 from agentrl.errors import ConfigError
-from agentrl.learn.contexts import score_by_context, contexts, rows_of
+from agentrl.learn.contexts import contexts, rows_of, score_by_context
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample

@@ -77,7 +77,7 @@ class RayEngineHost:
             path = await freight.path(weights, node=node, actor=self.actor)
             await self.engine.load(path, version)
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return the end of what the engine's process has written."""
         try:
             async with asyncio.timeout(SAID_S):

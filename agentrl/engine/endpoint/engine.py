@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from agentrl.engine.endpoint.adapters import write_adapter
-from agentrl.engine.endpoint.completion_reader import CompletionReader, build_sample_body, build_score_body
+from agentrl.engine.endpoint.completion_reader import (
+    CompletionReader,
+    build_sample_body,
+    build_score_body,
+)
 from agentrl.engine.endpoint.discovery import (
     await_server,
     check_logprobs,
@@ -123,7 +127,7 @@ class CompletionsEngine(ClosingResource):
         check_sampling(request.sampling, settings, processed=self._processed)
         room = settings.context_tokens - len(request.prompt)
         flight = EndpointRequest(request, min(request.max_new_tokens, room))
-        await self._ran(request.id, RetriedCall(lambda: self._sampled(flight)))
+        await self._run_call(request.id, RetriedCall(lambda: self._sample_rest(flight)))
         return flight.completion()
 
     async def score(self, request: ScoreRequest) -> Scores:
@@ -146,7 +150,9 @@ class CompletionsEngine(ClosingResource):
                 "distribution other than the softmax of the logits, but a server only scores "
                 "tokens; use engine.kind: local"
             )
-        scores = await self._ran(request.id, RetriedCall(lambda: self._scored(request)))
+        scores = await self._run_call(
+            request.id, RetriedCall(lambda: self._score_until_done(request))
+        )
         return scores or Scores(logprobs=(), version=self.version)
 
     async def abort(self, request_id: str) -> None:
@@ -181,11 +187,11 @@ class CompletionsEngine(ClosingResource):
             )
         proof = weights.proof if isinstance(weights, CheckedWeights) else None
         async with self._loading:
-            new = await self._taken(adapted, version, proof)
+            new = await self._load_version(adapted, version, proof)
             old, self._held = self._held, new
             for errand in self._errands.values():
                 errand.restart()
-            await self._let_go(old)
+            await self._unload_adapter(old)
             before, self._before = self._before, old
             # The server may still be at a step of the last version: its folder stays until now.
             if before is not None and before.folder is not None:
@@ -198,7 +204,7 @@ class CompletionsEngine(ClosingResource):
         self._open = False
         self._resumed.set()
         self._end_all()
-        await self._let_go(self._held)
+        await self._unload_adapter(self._held)
         await self._client.close()
         await in_thread_to_the_end(self._clear)
 
@@ -218,7 +224,7 @@ class CompletionsEngine(ClosingResource):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def _ran(self, id: str, errand: RetriedCall[Any]) -> Any:
+    async def _run_call(self, id: str, errand: RetriedCall[Any]) -> Any:
         if not self._open:
             raise EngineError("the engine is closed; create a new one")
         self._errands[id] = errand
@@ -231,7 +237,7 @@ class CompletionsEngine(ClosingResource):
         for errand in self._errands.values():
             errand.end()
 
-    async def _sampled(self, flight: EndpointRequest) -> bool:
+    async def _sample_rest(self, flight: EndpointRequest) -> bool:
         """Sample what a flight lacks."""
         patience = self._client.patience()
         while flight.finish is None:
@@ -239,15 +245,15 @@ class CompletionsEngine(ClosingResource):
             served_version = self._held
             losses = served_version.losses
             try:
-                await self._streamed(flight, served_version, patience)
+                await self._read_stream(flight, served_version, patience)
             except EndpointUnavailableError as error:
                 if flight.finish is None:
                     await patience.wait(error, of=self._endpoint)
             except EndpointRefusedError as error:
-                await self._found_again(served_version, losses, error, patience)
+                await self._reload_adapter(served_version, losses, error, patience)
         return True
 
-    async def _streamed(
+    async def _read_stream(
         self, flight: EndpointRequest, held: ServedVersion, patience: RetryPolicy
     ) -> None:
         """Take what one stream brings."""
@@ -276,7 +282,7 @@ class CompletionsEngine(ClosingResource):
                 f"the stream ended after {len(flight.tokens)} tokens without a finish reason"
             )
 
-    async def _scored(self, request: ScoreRequest) -> Scores:
+    async def _score_until_done(self, request: ScoreRequest) -> Scores:
         patience = self._client.patience()
         while True:
             await self._resumed.wait()
@@ -285,7 +291,7 @@ class CompletionsEngine(ClosingResource):
             try:
                 return await self._scores(request, served_version)
             except EndpointRefusedError as error:
-                await self._found_again(served_version, losses, error, patience)
+                await self._reload_adapter(served_version, losses, error, patience)
 
     async def _scores(self, request: ScoreRequest, held: ServedVersion) -> Scores:
         """Return the scores of one version, whether or not it is the newest."""
@@ -308,7 +314,7 @@ class CompletionsEngine(ClosingResource):
 
     # --- weights ----------------------------------------------------------------------------------
 
-    async def _taken(
+    async def _load_version(
         self, weights: AdapterWeights, version: int, proof: WeightCheck | None
     ) -> ServedVersion:
         """Return a new version that the server has, and has proven."""
@@ -319,26 +325,26 @@ class CompletionsEngine(ClosingResource):
             new = ServedVersion(name, version, folder, proof)
             try:
                 await in_thread_to_the_end(write_adapter, weights, folder)
-                why = await self._given(new)
+                why = await self._load_adapter(new)
             except BaseException:
-                await self._undone(new)
+                await self._discard_version(new)
                 raise
             if not why:
                 return new
-            await self._undone(new)
+            await self._discard_version(new)
         raise WeightsUnproven(
             f"{self._endpoint} did not load version {version} of the weights after {TRIES} tries: "
             f"{why}"
         )
 
-    async def _given(self, new: ServedVersion) -> str:
+    async def _load_adapter(self, new: ServedVersion) -> str:
         """Have the server load an adapter and prove it; return what is wrong with it then."""
         proof = new.proof
         deadline_s = None if proof is None else proof.deadline_s
         doing = "loading"
         try:
             async with asyncio.timeout(deadline_s):
-                await self._told_to_load(new)
+                await self._post_adapter(new)
             if proof is None:
                 return ""
             doing = f"scoring {len(proof.logprobs)} tokens"
@@ -352,7 +358,7 @@ class CompletionsEngine(ClosingResource):
             ) from error
         return complaint(proof, scores, version=new.version) or ""
 
-    async def _told_to_load(self, new: ServedVersion) -> None:
+    async def _post_adapter(self, new: ServedVersion) -> None:
         payload = {"lora_name": new.name, "lora_path": str(new.folder)}
         try:
             await self._client.tell("load_lora_adapter", payload)
@@ -367,7 +373,7 @@ class CompletionsEngine(ClosingResource):
                 "learn.lora.rank, on a machine that can read engine.endpoint.adapters"
             ) from error
 
-    async def _found_again(
+    async def _reload_adapter(
         self, held: ServedVersion, losses: int, error: EndpointRefusedError, patience: RetryPolicy
     ) -> None:
         """Give a server that was started anew what it had; raises the error for any other, and
@@ -376,7 +382,7 @@ class CompletionsEngine(ClosingResource):
             raise error
         async with self._loading:
             if self._held is held and held.losses == losses:
-                if why := await self._given(held):
+                if why := await self._load_adapter(held):
                     raise WeightsUnproven(
                         f"{self._endpoint} lost version {held.version} of the weights, and loading "
                         f"it again failed: {why}"
@@ -385,12 +391,12 @@ class CompletionsEngine(ClosingResource):
         forgotten = f"it loads version {held.version} of the weights and loses it again: {error}"
         await patience.wait(EndpointUnavailableError(forgotten), of=self._endpoint)
 
-    async def _undone(self, new: ServedVersion) -> None:
-        await self._let_go(new)
+    async def _discard_version(self, new: ServedVersion) -> None:
+        await self._unload_adapter(new)
         if new.folder is not None:
             await in_thread_to_the_end(shutil.rmtree, new.folder, ignore_errors=True)
 
-    async def _let_go(self, held: ServedVersion) -> None:
+    async def _unload_adapter(self, held: ServedVersion) -> None:
         """Have the server forget an adapter; one that cannot be asked has forgotten it already."""
         if held.folder is None:
             return

@@ -39,7 +39,7 @@ class EngineConnection:
         else:
             await self.engine.load(weights, version)
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return nothing: what it writes is where it runs."""
         return "nothing that is visible from here"
 

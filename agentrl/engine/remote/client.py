@@ -343,7 +343,7 @@ class RemoteEngine(ClosingResource):
         try:
             write_frame(self._writer, EngineFrame({**frame.head, "n": number}, frame.body))
             await self._drain()
-            return _checked(await answer)
+            return _raise_error(await answer)
         except asyncio.CancelledError:
             if self.is_open:
                 write_frame(self._writer, EngineFrame({"call": "cancel", "n": number}))
@@ -409,7 +409,7 @@ def _absolute(path: "str | os.PathLike[str]") -> str:
     return os.path.abspath(path)
 
 
-def _checked(answer: EngineFrame) -> EngineFrame:
+def _raise_error(answer: EngineFrame) -> EngineFrame:
     """Return an answer, or raise what the other side raised."""
     text = answer.head.get("text", "")
     match answer.head.get("error"):

@@ -8,7 +8,7 @@ import tempfile
 from typing import IO
 
 from agentrl.engine.remote.frames import EngineFrame, FrameStreamClosed, read_greeting, write_frame
-from agentrl.engine.remote.process import STOP_S, spawn, stop, tail, explain_failure
+from agentrl.engine.remote.process import STOP_S, explain_failure, spawn, stop, tail
 from agentrl.engine.spec import EngineSpec
 
 

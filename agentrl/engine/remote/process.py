@@ -93,7 +93,7 @@ class EngineProcess:
             await self.engine.lay(base.path, base.id)
         await self.engine.load(path_of(weights), version)
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return the end of what it has written."""
         return tail(self._log)
 

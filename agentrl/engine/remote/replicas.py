@@ -44,7 +44,7 @@ class EngineBackend(Protocol):
         """Have the engine take weights; raises as `RemoteEngine.load` does."""
         ...
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return the end of what it has written, also when it is dead."""
         ...
 
@@ -108,18 +108,18 @@ class EngineReplica(ClosingResource):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn; see `RemoteEngine.generate`. One that waits for a replacement when it
         is aborted, or the engine paused, ends then, with nothing."""
-        if (served := await self._awaited(request.id)) is None:
+        if (served := await self._await_server(request.id)) is None:
             return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
         return await served.engine.generate(request)
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights; see `RemoteEngine.score`. A request that waits for a
         replacement ends as in `generate`."""
-        if (served := await self._awaited(request.id)) is None:
+        if (served := await self._await_server(request.id)) is None:
             return Scores(logprobs=(), version=self.version)
         return await served.engine.score(request)
 
-    async def _awaited(self, request_id: str) -> EngineBackend | None:
+    async def _await_server(self, request_id: str) -> EngineBackend | None:
         """Wait for a server for a request; return None where it is ended before there is one."""
         if (served := self._alive()) is not None:
             return served
@@ -260,14 +260,14 @@ class EngineReplica(ClosingResource):
                 raise EngineError(
                     f"the engine's {self._served.name} has {ended} and is not restarted any more "
                     "(engine.max_restarts); check why, for example a lack of memory. Its output: "
-                    f"{await self._served.said()}"
+                    f"{await self._served.read_output()}"
                 )
             self._restarts_left -= 1
             dead, self._served, self._condemned = self._served, None, None
             await dead.close()
         while True:
             try:
-                self._served = await self._started()
+                self._served = await self._start_served()
             except EngineLost:
                 # It died while it started, which is a death like any other.
                 if self._restarts_left == 0:
@@ -276,7 +276,7 @@ class EngineReplica(ClosingResource):
             else:
                 return self._served
 
-    async def _started(self) -> EngineBackend:
+    async def _start_served(self) -> EngineBackend:
         served = await self.start()
         weights, is_paused = None, False
         try:

@@ -306,7 +306,7 @@ class _Connection:
         return EngineFrame({})
 
     async def _lay(self, frame: EngineFrame) -> EngineFrame:
-        source = self._given(frame)
+        source = self._take_source(frame)
         place = source.path if isinstance(source, SharedMemoryFile) else source
         weights = await in_thread(_read, place)
         async with self._server.turn:
@@ -314,17 +314,17 @@ class _Connection:
         return EngineFrame({})
 
     async def _load(self, frame: EngineFrame) -> EngineFrame:
-        source = self._given(frame)
+        source = self._take_source(frame)
         async with self._server.turn:
             place = source.path if isinstance(source, SharedMemoryFile) else source
-            weights = await in_thread(_over, self._server.base, place)
+            weights = await in_thread(_unpack_weights, self._server.base, place)
             await self._engine.load(weights, frame.head["to"])
             if not isinstance(weights, AdapterWeights):
                 # Nobody sends adapters of it any more.
                 self._server.base = None
         return EngineFrame({})
 
-    def _given(self, frame: EngineFrame) -> Path | bytes | SharedMemoryFile:
+    def _take_source(self, frame: EngineFrame) -> Path | bytes | SharedMemoryFile:
         """Return the path of weights, or those that have come."""
         if (name := frame.head.get("received")) is not None:
             received, self._received = self._received, None
@@ -354,7 +354,7 @@ def _read(given: Path | bytes) -> Mapping[str, Tensor]:
     return load(given)
 
 
-def _over(base: BaseWeights | None, given: Path | bytes) -> Weights:
+def _unpack_weights(base: BaseWeights | None, given: Path | bytes) -> Weights:
     """Return given weights in the form an engine takes; adapters with their base."""
     header = header_of(given)
     if MARK in header:

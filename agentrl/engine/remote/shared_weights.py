@@ -49,7 +49,7 @@ class SharedWeights(SharedWeightFile):
         that was shared over it."""
         adapted = adapted_in(weights)
         tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
-        self.base = None if adapted is None else _shared_base(adapted.base)
+        self.base = None if adapted is None else _share_base(adapted.base)
         super().__init__(SharedMemoryFile.of(tensors, metadata))
         self.proof: WeightCheck | None = (
             weights.proof if isinstance(weights, CheckedWeights) else None
@@ -61,7 +61,7 @@ _BASES: WeakKeyDictionary[BaseWeights, SharedBaseWeights] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def _shared_base(base: BaseWeights) -> SharedBaseWeights:
+def _share_base(base: BaseWeights) -> SharedBaseWeights:
     with _LOCK:
         if base not in _BASES:
             _BASES[base] = SharedBaseWeights(base)
@@ -77,7 +77,9 @@ def share_weights(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
     return Path(weights)
 
 
-def find_missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBaseWeights | None:
+def find_missing_base(
+    weights: Path | SharedWeights, engine: RemoteEngine
+) -> SharedBaseWeights | None:
     """Return the base to give an engine before it can take weights; None if it needs none."""
     base = weights.base if isinstance(weights, SharedWeights) else None
     return base if base is not None and base.id != engine.base else None

@@ -75,7 +75,9 @@ class WeightBroadcaster:
             try:
                 self._arrived.clear()
                 row = await in_thread(SafetensorsBytes.of_weights, weights)
-                reached, name = await self._sent(row, tuple(engines), self._backend, keeps=True)
+                reached, name = await self._send_to_living(
+                    row, tuple(engines), self._backend, keeps=True
+                )
                 copy = await copying
             finally:
                 copying.cancel()
@@ -91,7 +93,7 @@ class WeightBroadcaster:
         arrived, name = self._arrived.pop(engine, (None, ""))
         if arrived is not weights:
             row = await in_thread(SafetensorsBytes.of_file, weights.path)
-            _, name = await self._sent(row, (engine,), "gloo", keeps=False)
+            _, name = await self._send_to_living(row, (engine,), "gloo", keeps=False)
         if (base := find_missing_base(weights, engine)) is not None:
             await engine.send_base(base.path, base.id)
         await engine.load_received(name, version)
@@ -102,7 +104,7 @@ class WeightBroadcaster:
         self._forget()
         self._stores.clear()
 
-    async def _sent(
+    async def _send_to_living(
         self,
         row: SafetensorsBytes,
         engines: tuple[RemoteEngine, ...],
@@ -114,7 +116,7 @@ class WeightBroadcaster:
         tries = 0
         while engines:
             try:
-                return engines, await self._once(row, engines, backend, keeps=keeps)
+                return engines, await self._send_once(row, engines, backend, keeps=keeps)
             except EngineError as error:
                 lives = await asyncio.gather(*(_lives(engine) for engine in engines))
                 survivors = tuple(e for e, is_alive in zip(engines, lives, strict=True) if is_alive)
@@ -126,7 +128,7 @@ class WeightBroadcaster:
                 engines = survivors
         return (), ""
 
-    async def _once(
+    async def _send_once(
         self,
         row: SafetensorsBytes,
         engines: tuple[RemoteEngine, ...],
@@ -137,7 +139,7 @@ class WeightBroadcaster:
         """Send to these engines, all or none, and return the name of the group."""
         group_entry = self._kept
         if keeps and group_entry is not None and group_entry[0] == engines:
-            group, meetings = group_entry[1], _asked(group_entry[1].meeting, engines)
+            group, meetings = group_entry[1], _list_meetings(group_entry[1].meeting, engines)
         else:
             if keeps:
                 self._forget()
@@ -171,7 +173,7 @@ class WeightBroadcaster:
             for task in everybody:
                 task.cancel()
             await asyncio.wait(everybody)
-            if not _ended_well(receiving) and _ended_well([sending]):
+            if not _have_succeeded(receiving) and _have_succeeded([sending]):
                 sending.result().close()
         group = sending.result()
         if keeps:
@@ -216,7 +218,7 @@ class WeightBroadcaster:
             backend=backend,
             deadline_s=self._deadline_s,
         )
-        return _asked(first, engines)
+        return _list_meetings(first, engines)
 
     def _forget(self) -> None:
         group_entry, self._kept = self._kept, None
@@ -246,7 +248,9 @@ class WeightBroadcast:
         await self._spreader.load(self.engine, weights, version)
 
 
-def _asked(first: GroupRendezvous, engines: Sequence[RemoteEngine]) -> list[GroupRendezvous]:
+def _list_meetings(
+    first: GroupRendezvous, engines: Sequence[RemoteEngine]
+) -> list[GroupRendezvous]:
     """Return the settings of every rank, given those of the first one."""
     there = (engine.ends[1] for engine in engines)
     # Who is reached over the loopback is on this machine.
@@ -257,7 +261,7 @@ def _asked(first: GroupRendezvous, engines: Sequence[RemoteEngine]) -> list[Grou
     return [first, *others]
 
 
-def _ended_well(tasks: Sequence[asyncio.Task[Any]]) -> bool:
+def _have_succeeded(tasks: Sequence[asyncio.Task[Any]]) -> bool:
     return all(not task.cancelled() and task.exception() is None for task in tasks)
 
 

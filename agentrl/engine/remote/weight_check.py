@@ -60,7 +60,7 @@ async def take(
         await served.load(new.weights, new.version)
         return
     for tries in count(1):
-        verdict, why = await _tried(served, new, proof, deadline_s=proof.deadline_s)
+        verdict, why = await _try_weights(served, new, proof, deadline_s=proof.deadline_s)
         move = next_move(verdict, tries=tries)
         if move == "keep":
             return
@@ -69,14 +69,16 @@ async def take(
             raise WeightsUnproven(f"{unproven}, after {tries} tries: {why}")
         if good is not None:
             went_back()
-            verdict, again = await _tried(served, good, good.proof, deadline_s=proof.deadline_s)
+            verdict, again = await _try_weights(
+                served, good, good.proof, deadline_s=proof.deadline_s
+            )
             if verdict != "proven":
                 raise WeightsUnproven(
                     f"{unproven}: {why}; it cannot return to version {good.version} either: {again}"
                 )
 
 
-async def _tried(
+async def _try_weights(
     served: WeightLoader, given: VersionedWeights, proof: WeightCheck | None, *, deadline_s: float
 ) -> tuple[Verdict, str]:
     """Load weights into an engine and score with them; return the verdict and the reason for it."""

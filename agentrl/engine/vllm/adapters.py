@@ -68,7 +68,7 @@ def install_adapters(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     manager: Any = worker.model_runner.lora_manager._adapter_manager
     layers: dict[str, Any] = {}
     for weight, adapter in adapters.items():
-        name = _theirs(manager.model, weight)
+        name = _find_vllm_name(manager.model, weight)
         layers[name] = LoRALayerWeights(
             module_name=name,
             rank=adapter.a.shape[0],
@@ -94,7 +94,7 @@ def install_adapters(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     manager.activate_adapter(NUMBER)
 
 
-def _theirs(model: Any, weight: str) -> str:
+def _find_vllm_name(model: Any, weight: str) -> str:
     """Return vLLM's name for the module of a weight."""
     from vllm.lora.utils import (  # pyright: ignore[reportMissingImports]
         parse_fine_tuned_lora_name,

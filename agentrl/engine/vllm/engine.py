@@ -155,12 +155,12 @@ class VllmEngine(ClosingResource):
         """
         self._check_usable()
         async with self._turn:
-            await to_the_end(self._loaded(weights, version))
+            await to_the_end(self._load_and_check(weights, version))
 
-    async def _loaded(self, weights: Weights, version: int) -> None:
+    async def _load_and_check(self, weights: Weights, version: int) -> None:
         try:
             with blame(EngineError, "vLLM's new weights"):
-                await self._in_thread(lambda: self._core.load(weights))
+                await self._run_in_thread(lambda: self._core.load(weights))
                 self._version = version
                 if isinstance(weights, CheckedWeights):
                     await self._check_weights(weights.proof)
@@ -192,7 +192,7 @@ class VllmEngine(ClosingResource):
             await asyncio.wait([self._loop])
         async with self._turn:
             if self._thread is not None:
-                await self._in_thread(self._core.close)
+                await self._run_in_thread(self._core.close)
                 self._thread.shutdown()
                 self._thread = None
 
@@ -241,7 +241,7 @@ class VllmEngine(ClosingResource):
                 self._core.add(name, flight)
             return self._core.step(self._version)
 
-        for result in await self._in_thread(step):
+        for result in await self._run_in_thread(step):
             self._take(result)
 
     def _take(self, drawn: SampledStep | ScoredRequest) -> None:
@@ -256,7 +256,7 @@ class VllmEngine(ClosingResource):
         if (finish := flight.finish(self._decode)) is not None:
             self._end(drawn.request_id, finish)
 
-    async def _in_thread(self, function: Callable[[], T]) -> T:
+    async def _run_in_thread(self, function: Callable[[], T]) -> T:
         if self._thread is None:
             raise EngineError("the engine is closed; create a new one")
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -62,7 +62,7 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
 
     def apply(self, logits: Tensor) -> Tensor:
         """Draw one token per row, and make it the only one there is to choose."""
-        entries = [(row, name, FLIGHTS[name]) for row, name in self._known(logits.shape[0])]
+        entries = [(row, name, FLIGHTS[name]) for row, name in self._find_rows(logits.shape[0])]
         if not entries:
             return logits
         rows = [row for row, _, _ in entries]
@@ -80,7 +80,7 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
         logits[indices[0], indices[1]] = 0.0
         return logits
 
-    def _known(self, rows: int) -> list[tuple[int, str]]:
+    def _find_rows(self, rows: int) -> list[tuple[int, str]]:
         row_names: Mapping[int, str] = self._rows
         return sorted((r, n) for r, n in row_names.items() if r < rows and n in FLIGHTS)
 

@@ -47,7 +47,7 @@ def register(architecture: str, images: ImageProcessor) -> None:
 
     It holds for whatever is loaded next in this process.
     """
-    with _without_torchvision():
+    with _replace_torchvision():
         module = import_module(f"vllm.model_executor.models.{MODELS[architecture]}")
     # Values of patches are what the tower reads; vLLM would take them for bytes of colour.
     ready = {"supports_mm_device_do_normalize": False}
@@ -131,7 +131,7 @@ def _item(patches: ImagePatches) -> Any:
 
 
 @contextmanager
-def _without_torchvision() -> Generator[None]:
+def _replace_torchvision() -> Generator[None]:
     """Let vLLM's models be imported where there is no torchvision, as beside its CPU build.
 
     Of the image processor that needs it they take one function, which the one without has, too.

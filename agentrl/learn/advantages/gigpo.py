@@ -46,7 +46,9 @@ def gigpo(
     advantages: TokenAdvantages = []
     for group in groups:
         repeats = [len(spoken_turns(s)) if count == "turn" else 1 for s in group.samples]
-        episode = _repeated(group.rewards, repeats, centre=partial(centre, singleton=singleton))
+        episode = _score_repeats(
+            group.rewards, repeats, centre=partial(centre, singleton=singleton)
+        )
         returns = [discount(turn_rewards(sample), gamma) for sample in group.samples]
         steps = [np.zeros(len(values)) for values in returns]
         for rows in clusters(group.samples, similarity=similarity):
@@ -95,7 +97,7 @@ def _alike(one: Hashable, other: Anchor) -> float:
     return match.ratio()
 
 
-def _repeated(
+def _score_repeats(
     rewards: Sequence[float], repeats: Sequence[int], *, centre: partial[tuple[float, ...]]
 ) -> Float[ndarray, " trajectories"]:
     """Return the credit of rewards of which each stands in the group so many times."""

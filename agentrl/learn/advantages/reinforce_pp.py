@@ -22,7 +22,9 @@ def reinforce_pp(
     Source: Hu et al. 2025 (arXiv 2501.03262), without its KL in the reward.
     """
     samples = [sample for group in groups for sample in group.samples]
-    returns = [place_on_mask(s, discount(token_rewards(s, paid=paid)[s.mask], gamma)) for s in samples]
+    returns = [
+        place_on_mask(s, discount(token_rewards(s, paid=paid)[s.mask], gamma)) for s in samples
+    ]
     return whiten_credit(samples, returns)
 
 

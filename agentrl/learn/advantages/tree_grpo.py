@@ -32,12 +32,12 @@ def tree_grpo(
     """
     inter = score(rewards)
     if variant == "tree":
-        intra = _within(rewards, trees, score)
+        intra = _score_within_trees(rewards, trees, score)
         return tuple(a + b for a, b in zip(inter, intra, strict=True))
-    return _within(inter if variant == "tree_2norm" else rewards, trees, score)
+    return _score_within_trees(inter if variant == "tree_2norm" else rewards, trees, score)
 
 
-def _within(
+def _score_within_trees(
     values: Sequence[float], trees: Sequence[Sequence[int]], score: Score
 ) -> tuple[float, ...]:
     scores = [0.0] * len(values)

@@ -68,9 +68,9 @@ def ui_s1(
         for future, paid, indices in zip(futures, rewards, turns, strict=True):
             matched = paid[indices] >= match_reward
             future[indices] = future_returns(paid[indices], matched, gamma=gamma, returns=returns)
-        total = [omega * step for step in _by_index(futures, turns, centre)]
+        total = [omega * step for step in _score_by_index(futures, turns, centre)]
         if episode_term == "row_reward":
-            parts = _by_row(rewards, turns, partial(centre, singleton=singleton))
+            parts = _score_by_row(rewards, turns, partial(centre, singleton=singleton))
         else:
             whole = [
                 float(future[indices[0]] if episode_term == "first_return" else paid[indices].sum())
@@ -86,7 +86,7 @@ def ui_s1(
     return advantages
 
 
-def _by_index(
+def _score_by_index(
     futures: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
     """Return each return among those of its turn index."""
@@ -102,7 +102,7 @@ def _by_index(
     return scores
 
 
-def _by_row(
+def _score_by_row(
     rewards: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
     """Return each turn's reward among those of all turns."""

@@ -30,14 +30,14 @@ def sharpen_credit(
     valid_scores = [score for score in scores if score is not None]
     mean = sum(valid_scores) / len(valid_scores) if valid_scores else 0.0
 
-    def one(advantage: float, score: float | None, is_correct: bool) -> float:
+    def sharpen_one(advantage: float, score: float | None, is_correct: bool) -> float:
         # A negative advantage would make cap x A the smaller, and punish what was right.
         if score is None or not is_correct or advantage <= 0:
             return advantage
         novelty = 1.0 - math.exp(min(score - mean, 0.0))
         return advantage + min(bonus * novelty, cap * advantage)
 
-    return tuple(one(*each) for each in zip(credit, scores, correct, strict=True))
+    return tuple(sharpen_one(*each) for each in zip(credit, scores, correct, strict=True))
 
 
 def score(sample: TrainingSample, *, logprobs: Literal["behaviour", "proximal"]) -> float | None:

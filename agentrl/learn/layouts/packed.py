@@ -7,7 +7,7 @@ import torch
 
 from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import check_length, forward_tokens
-from agentrl.learn.layouts.trie import keep_order, flatten, read, tokens_of
+from agentrl.learn.layouts.trie import flatten, keep_order, read, tokens_of
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.models.vision.processor import ImageProcessor
 

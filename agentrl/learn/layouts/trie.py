@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from numpy import ndarray
 
-from agentrl.learn.layouts.padded import forward_tokens, pad, collect_images
+from agentrl.learn.layouts.padded import collect_images, forward_tokens, pad
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
 from agentrl.models.vision.processor import ImageProcessor
@@ -79,7 +79,7 @@ def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
     """Return the tokens of each sequence that a forward pass has to read. Those of an image become
     a negative number of its own: equal ids that show something else are not the same."""
     numbers: dict[Image, int] = {}
-    return [_named(s, numbers) for s in sequences]
+    return [_number_images(s, numbers) for s in sequences]
 
 
 def tokens_of(
@@ -112,7 +112,7 @@ def tokens_of(
     )
 
 
-def _named(sequence: TokenSequence, numbers: dict[Image, int]) -> Int[ndarray, " _"]:
+def _number_images(sequence: TokenSequence, numbers: dict[Image, int]) -> Int[ndarray, " _"]:
     tokens = sequence.token_ids[: forward_tokens(sequence.mask)]
     spans = [span for span in sequence.images if span.stop <= len(tokens)]
     if spans:

@@ -75,15 +75,15 @@ class BapoObjective:
         bounds = self.bounds(ratios, credit)
         figures = {"bapo/low": bounds.low, "bapo/high": bounds.high}
         if bool((credit < 0).any()) and not bool((credit > 0).any()):
-            return SettledLoss(_nothing, figures)
+            return SettledLoss(_zero_loss, figures)
         return SettledLoss(partial(self.loss, bounds=bounds), figures)
 
     def bounds(
         self, ratios: Float[Tensor, " tokens"], credit: Float[Tensor, " tokens"]
     ) -> ClipBounds:
         """Return the bounds for tokens of these ratios and advantages x weights."""
-        lows = _raised(*self.low, step=self.step_low)
-        highs = _raised(*self.high, step=self.step_high)
+        lows = _list_bounds(*self.low, step=self.step_low)
+        highs = _list_bounds(*self.high, step=self.step_high)
         pairs = [(low, highs[0]) for low in lows] + [(lows[-1], high) for high in highs[1:]]
         tried = [ClipBounds(low * (1 - GRID), high * (1 + GRID)) for low, high in pairs]
         for bounds in tried:
@@ -102,13 +102,13 @@ class BapoObjective:
         )
 
 
-def _raised(start: float, most: float, *, step: float) -> list[float]:
+def _list_bounds(start: float, most: float, *, step: float) -> list[float]:
     """Return the bounds to try, from `start` to `most`."""
     count = max(math.ceil((most - start) / step - GRID), 0)
     return [min(start + index * step, most) for index in range(count + 1)]
 
 
-def _nothing(tokens: PolicyTokens) -> TokenLoss:
+def _zero_loss(tokens: PolicyTokens) -> TokenLoss:
     return TokenLoss(0.0 * tokens.logprobs, tokens.mask & (tokens.advantages != 0))
 
 

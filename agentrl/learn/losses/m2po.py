@@ -26,7 +26,7 @@ ROUNDING = 1e-5
 
 def exact_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
     """Return T with mean(min(squares, T^2)) = `budget`; infinite where the mean is not above it."""
-    rising, spent, counts = _ranked(squares)
+    rising, spent, counts = _rank_squares(squares)
     over = spent + counts * rising > budget * len(rising)
     if not over.any():
         return math.inf
@@ -50,7 +50,7 @@ def mask_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
     It lies halfway to the next larger square, so that rounding moves no token across; equal squares
     go together, and the smallest are always kept. Infinite where the mean of all is below `budget`.
     """
-    rising, spent, _ = _ranked(squares)
+    rising, spent, _ = _rank_squares(squares)
     over = spent + rising >= budget * torch.arange(1, len(rising) + 1, device=rising.device)
     if not over.any():
         return math.inf
@@ -60,7 +60,7 @@ def mask_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
     return math.sqrt(float(largest + beyond[0]) / 2) if len(beyond) else math.inf
 
 
-def _ranked(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Tensor]:
+def _rank_squares(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the squares in rising order, the sum of those before each, and how many are left."""
     rising = squares.sort().values
     counts = torch.arange(len(rising), 0, -1, device=rising.device)

@@ -37,10 +37,10 @@ def d3s(
     """
     ties = np.random.default_rng(moment.seed)
     there = [row for row in rows if row.sample.sampled_tokens]
-    count = min(len(there), max(2, round_half_up(_now(samples, moment) * len(there))))
+    count = min(len(there), max(2, round_half_up(_interpolate_share(samples, moment) * len(there))))
     credit = np.array([_credit_of_row(row) for row in there])
     selection = [there[i] for i in furthest_apart(credit, count, ties=ties)]
-    return _cut(selection, _now(tokens, moment), ties)
+    return _cut(selection, _interpolate_share(tokens, moment), ties)
 
 
 def furthest_apart(
@@ -113,7 +113,7 @@ def _scores(row: CreditedSample) -> Float[ndarray, " trained"]:
     return credit * sample.entropies[sample.mask]
 
 
-def _now(ends: tuple[float, float], moment: SelectionContext) -> float:
+def _interpolate_share(ends: tuple[float, float], moment: SelectionContext) -> float:
     return interpolate(*ends, shape="linear", step=moment.step, steps=moment.steps)
 
 

@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "learn": _learn,
     "forget": _forget,
     "weights": PolicyTrainer.weights,
-    "judged_weights": PolicyTrainer.evaluation_weights,
+    "evaluation_weights": PolicyTrainer.evaluation_weights,
     "logprobs": PolicyTrainer.logprobs,
     "write_state": PolicyTrainer.write_state,
     "read_state": PolicyTrainer.read_state,

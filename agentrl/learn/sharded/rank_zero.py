@@ -37,9 +37,9 @@ class RankZeroTrainer(PolicyTrainer):
         with self._together("weights"):
             return super().weights()
 
-    def judged_weights(self) -> Mapping[str, Tensor]:
+    def evaluation_weights(self) -> Mapping[str, Tensor]:
         """Return the weights that are evaluated, whole and copied."""
-        with self._together("judged_weights"):
+        with self._together("evaluation_weights"):
             return super().evaluation_weights()
 
     def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:

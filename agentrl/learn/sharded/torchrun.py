@@ -81,7 +81,7 @@ def follow(launch: TorchrunLaunch) -> None:
     ranks = trainer.ranks
     assert isinstance(ranks, MeshRanks)
     step = 0
-    while _awaited(store, _key(step)) == b"go":
+    while _await_key(store, _key(step)) == b"go":
         step += 1
         command: RankCommand = ranks.broadcast(None)
         command.run(trainer)
@@ -94,7 +94,7 @@ def await_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
     Raises `LearnError` where the store says something else.
     """
     try:
-        setup = RankSpec(**read_json(_awaited(store, SETUP)))
+        setup = RankSpec(**read_json(_await_key(store, SETUP)))
     except (JsonLimitError, TypeError) as error:
         raise LearnError(
             f"the store of the torchrun processes has no setup under {SETUP!r} ({error}), because "
@@ -103,7 +103,7 @@ def await_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
     return setup.for_rank(rank=launch.rank, local_rank=launch.local_rank)
 
 
-def _awaited(store: Store, key: str) -> bytes:
+def _await_key(store: Store, key: str) -> bytes:
     while True:
         with contextlib.suppress(DistStoreError):
             store.wait([key], datetime.timedelta(seconds=ASK_S))

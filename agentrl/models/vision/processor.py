@@ -98,7 +98,7 @@ class ImageProcessor:
         self.token_id = token_id
         self._processor = processor
         self._patches = ImageCache(self._cut, lambda patches: patches.values.nbytes, kept_bytes)
-        self._counts = ImageCache(self._counted)
+        self._counts = ImageCache(self._count_tokens)
 
     def tokens(self, image: Image) -> int:
         """Return the number of tokens of an image; only the head of the file is read.
@@ -154,7 +154,7 @@ class ImageProcessor:
                 )
             end = span.stop
 
-    def _counted(self, image: Image) -> int:
+    def _count_tokens(self, image: Image) -> int:
         width, height = read_size(image)
         try:
             patches = self._processor.get_number_of_image_patches(height, width)
