@@ -51,14 +51,6 @@ class PretrainedFiles(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointState:
-    """Parts of a checkpoint that `load` does not put into the trainer."""
-
-    step: int
-    samplers: Mapping[str, Any]
-
-
 @dataclass(slots=True, kw_only=True)
 class CheckpointManager:
     """The checkpoints of one run. Only the run writes into `folder`."""
@@ -87,7 +79,7 @@ class CheckpointManager:
     def restore(self, trainer: PolicyTrainer) -> Mapping[str, Any]:
         """Load the newest checkpoint, if there is one; return what samplers remembered."""
         newest = latest(self.folder)
-        return {} if newest is None else load(newest, trainer).samplers
+        return {} if newest is None else load(newest, trainer)
 
     def read(self, name: str) -> bytes | None:
         """Return a file of the newest checkpoint, None where there is none; `restore` checks it."""
@@ -152,8 +144,8 @@ def latest(folder: Path) -> Path | None:
     return checkpoints[-1] if checkpoints else None
 
 
-def load(checkpoint: Path, trainer: PolicyTrainer) -> CheckpointState:
-    """Put a checkpoint into a trainer and into the process's random states; return the rest.
+def load(checkpoint: Path, trainer: PolicyTrainer) -> Mapping[str, Any]:
+    """Put a checkpoint into a trainer and into the process's random states; return the samplers'.
 
     Everything is read and checked first, so a failure leaves the trainer as it was. Raises
     `LearnError` for a damaged checkpoint, and `ConfigError` for one of another model, naming the
@@ -164,7 +156,7 @@ def load(checkpoint: Path, trainer: PolicyTrainer) -> CheckpointState:
     _check_model(checkpoint, manifest["model"], trainer.identity)
     state = _read_json(checkpoint / "state.json")
     trainer.read_state(checkpoint)
-    return CheckpointState(step=state["step"], samplers=state["samplers"])
+    return state["samplers"]
 
 
 def _save_policy(

@@ -17,6 +17,12 @@ from agentrl.learn.sample import TrainingSample
 from agentrl.message import ImageSpan
 from agentrl.trajectory import context_runs
 
+_ARRAYS = (
+    *("token_ids", "behaviour", "versions", "turns", "nodes", "sampled"),
+    *("entropies", "proximal", "reference", "values", "returns", "weights"),
+)
+"""Fields of a sample with a number per token."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleContext:
@@ -76,35 +82,19 @@ def score_by_context(
 def _join_contexts(sample: TrainingSample, scored: Sequence[SampleContext]) -> TrainingSample:
     if not sample.jumps:
         return scored[0].sample
-    return replace(
-        sample,
-        proximal=_place_values(sample, [(one, one.sample.proximal) for one in scored]),
-        reference=_place_values(sample, [(one, one.sample.reference) for one in scored]),
-        entropies=_place_values(sample, [(one, one.sample.entropies) for one in scored]),
-        values=_place_values(sample, [(one, one.sample.values) for one in scored]),
-        final_value=scored[0].sample.final_value,
-    )
+    values = {
+        name: _place_values(sample, [(one, getattr(one.sample, name)) for one in scored])
+        for name in ("proximal", "reference", "entropies", "values")
+    }
+    return replace(sample, **values, final_value=scored[0].sample.final_value)
 
 
 def _context(sample: TrainingSample, places: Int[ndarray, " _"], trains: ndarray) -> SampleContext:
-    def select(values: ndarray | None) -> ndarray | None:
-        return None if values is None else values[places]
-
+    arrays = {name: getattr(sample, name) for name in _ARRAYS}
     cut = replace(
         sample,
-        token_ids=sample.token_ids[places],
+        **{name: None if array is None else array[places] for name, array in arrays.items()},
         mask=sample.mask[places] & trains,
-        behaviour=sample.behaviour[places],
-        versions=sample.versions[places],
-        turns=sample.turns[places],
-        nodes=sample.nodes[places],
-        sampled=sample.sampled[places],
-        entropies=select(sample.entropies),
-        proximal=select(sample.proximal),
-        reference=select(sample.reference),
-        values=select(sample.values),
-        returns=select(sample.returns),
-        weights=select(sample.weights),
         jumps=(),
         images=tuple(_images(sample, places)),
     )

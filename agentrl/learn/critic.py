@@ -2,13 +2,12 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from numpy import ndarray
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -25,9 +24,8 @@ from agentrl.learn.micro_batch import MicroBatch, unshift
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
+from agentrl.learn.sequence_layout import MaskedTokens, ModelInputs, SequenceLayout
 from agentrl.learn.token_logprobs import decoder, hidden_states
-from agentrl.message import ImageSpan
 from agentrl.metrics.accumulator import MetricAccumulator
 
 
@@ -136,7 +134,7 @@ class ValueHead:
     ) -> list[TrainingSample]:
         results = list(samples)
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
-        sequences = [_Asked.of(samples[i], limit_tokens) for i in live]
+        sequences = [_append_end(samples[i], limit_tokens) for i in live]
         value_rows: dict[int, Tensor] = {}
         for indices, tokens in self._ranks.passes(layout, sequences, device=self.model.device):
             with torch.no_grad():
@@ -144,7 +142,7 @@ class ValueHead:
             value_rows |= dict(zip(indices, values, strict=True))
         for j, row in self._ranks.together(value_rows).items():
             sample = samples[live[j]]
-            final = float(row[sequences[j].end]) if sample.truncated else 0.0
+            final = float(row[len(sequences[j].token_ids) - 2]) if sample.truncated else 0.0
             results[live[j]] = replace(sample, values=unshift(row, sample), final_value=final)
         return results
 
@@ -228,24 +226,13 @@ def explained_variance(groups: Sequence[TrainingGroup]) -> float:
     return 1.0 - float((returns - values).var()) / spread if spread else 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """A sample whose values are asked for; a truncated one has a token more, before which the
-    context has ended."""
-
-    token_ids: Int[ndarray, " tokens"]
-    mask: Bool[ndarray, " tokens"]
-    end: int
-    """The place in its row that values the whole context."""
-    images: tuple[ImageSpan, ...] = ()
-
-    @classmethod
-    def of(cls, sample: TrainingSample, limit_tokens: int) -> "_Asked":
-        if not sample.truncated:
-            return cls(sample.token_ids, sample.mask, 0, sample.images)
-        n = min(len(sample.token_ids), limit_tokens)
-        token_ids, mask = np.append(sample.token_ids[:n], 0), np.append(sample.mask[:n], True)
-        return cls(token_ids, mask, n - 1, tuple(i for i in sample.images if i.stop <= n))
+def _append_end(sample: TrainingSample, limit_tokens: int) -> MaskedTokens:
+    """Return the tokens of a sample; a truncated one has one more, which stands for its end."""
+    if not sample.truncated:
+        return MaskedTokens(sample.token_ids, sample.mask, sample.images)
+    n = min(len(sample.token_ids), limit_tokens)
+    token_ids, mask = np.append(sample.token_ids[:n], 0), np.append(sample.mask[:n], True)
+    return MaskedTokens(token_ids, mask, tuple(i for i in sample.images if i.stop <= n))
 
 
 def _head(size: int, hidden_size: int, *, seed: int) -> nn.Sequential:

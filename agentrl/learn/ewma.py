@@ -1,4 +1,4 @@
-"""A moving average of a model's weights as the proximal policy (PPO-EWMA, and its revision)."""
+"""Moving averages of the weights: for evaluation, and as the proximal policy (PPO-EWMA)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,35 @@ from torch.nn import Module
 
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.proximal_weights import ProximalWeights
+from agentrl.learn.proximal import ProximalWeights
 from agentrl.learn.swap import swap_weights, trainable_parameters
+
+
+class WeightEma:
+    """Owns the average of what an optimiser moves, in float32. It begins at the first weights.
+
+    Source: Polyak and Juditsky 1992, in its exponential form:
+    average = decay x average + (1 - decay) x weights, after every update.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], *, decay: float) -> None:
+        self._decay = decay
+        self._values = {name: value.detach().clone() for name, value in weights.items()}
+
+    def update(self, weights: Mapping[str, Tensor]) -> None:
+        """Take in the weights after an update."""
+        with torch.no_grad():
+            for name, value in self._values.items():
+                value.lerp_(weights[name], 1 - self._decay)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the average by parameter name; no copies."""
+        return dict(self._values)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+        for name, value in self._values.items():
+            value.copy_(state[name])
 
 
 @dataclass(slots=True, eq=False)

@@ -14,9 +14,9 @@ from agentrl.learn.lora import is_adapted, silent_adapters
 from agentrl.learn.micro_batch import unshift
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
 from agentrl.learn.swap import swap_weights
-from agentrl.learn.token_logprobs import score
+from agentrl.learn.token_logprobs import TokenLogprobs, score
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,17 @@ class LogprobScorer:
 
         return self._score((TrainingGroup("", tuple(samples)),), record)[0].samples
 
+    def score_tokens(self, tokens: ModelInputs, *, entropy_gradient: bool = False) -> TokenLogprobs:
+        """Return the log-probs and entropies of one forward pass; see `token_logprobs.score`."""
+        return score(
+            self.model,
+            tokens,
+            temperature=self.temperature,
+            head_at_positions=self.head_at_positions,
+            entropy_gradient=entropy_gradient,
+            head_chunk_tokens=self.head_chunk_tokens,
+        )
+
     def frozen(self) -> "LogprobScorer":
         """Return a scorer with the weights as they are now, which will not move.
 
@@ -98,13 +109,7 @@ class LogprobScorer:
         outputs: dict[int, tuple[Tensor, Tensor]] = {}
         for indices, tokens in self.ranks.passes(self.layout, sequences, device=self.model.device):
             with torch.no_grad():
-                scores = score(
-                    self.model,
-                    tokens,
-                    temperature=self.temperature,
-                    head_at_positions=self.head_at_positions,
-                    head_chunk_tokens=self.head_chunk_tokens,
-                )
+                scores = self.score_tokens(tokens)
             for row, index in enumerate(indices):
                 outputs[live[index]] = (scores.logprobs[row], scores.entropies[row])
         for index, (logprobs, entropies) in self.ranks.together(outputs).items():

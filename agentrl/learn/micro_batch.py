@@ -103,14 +103,6 @@ def micro_batch(
     )
 
 
-def micro_batches(
-    rows: Sequence[CreditedSample], *, layout: SequenceLayout, device: torch.device
-) -> list[MicroBatch]:
-    """Return the rows as the micro-batches of a layout."""
-    plan = layout.plan([row.sample for row in rows])
-    return [micro_batch([rows[i] for i in c], layout=layout, device=device) for c in plan]
-
-
 def unshift(values: Float[Tensor, " width"], sample: TrainingSample) -> Float[ndarray, " tokens"]:
     """Return a row of a micro-batch at the places of the sample's tokens, 0 where none stood."""
     placed = np.zeros(len(sample.token_ids))

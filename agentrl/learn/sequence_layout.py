@@ -62,6 +62,15 @@ class TokenSequence(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskedTokens:
+    """The plainest `TokenSequence`."""
+
+    token_ids: Int[ndarray, " tokens"]
+    mask: Bool[ndarray, " tokens"]
+    images: tuple[ImageSpan, ...] = ()
+
+
 @runtime_checkable
 class SequenceLayout(Protocol):
     """Arrangement of sequences in forward passes. None of them changes any result."""
@@ -71,7 +80,7 @@ class SequenceLayout(Protocol):
         """Most places of one block."""
         ...
 
-    def limited(self, limit_tokens: int) -> "SequenceLayout":
+    def replace_limit(self, limit_tokens: int) -> "SequenceLayout":
         """Return the same layout with another limit."""
         ...
 

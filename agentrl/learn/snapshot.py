@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.proximal_weights import ProximalWeights
+from agentrl.learn.proximal import ProximalWeights
 from agentrl.learn.sample import TrainingSample
 from agentrl.learn.swap import swap_weights, trainable_parameters
 

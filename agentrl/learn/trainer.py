@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -23,18 +23,24 @@ from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watch_hidden_states
 from agentrl.learn.dtensor import alike, local
-from agentrl.learn.ema import WeightEma
-from agentrl.learn.identity import identity_of
+from agentrl.learn.ewma import WeightEma
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.lora import adapters_of, base_of, is_adapted, load_adapter, save_adapter
+from agentrl.learn.lora import (
+    adapters_of,
+    base_of,
+    identity,
+    is_adapted,
+    load_adapter,
+    save_adapter,
+)
 from agentrl.learn.method import find_needs
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.optimizer import AdamW
-from agentrl.learn.proximal_weights import ELSEWHERE
+from agentrl.learn.proximal import ELSEWHERE
 from agentrl.learn.proximals.other_weights import anchor_of
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
@@ -65,6 +71,8 @@ STEP_WAY_OUT = (
     "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
     "or learn.lora, or give the engine less memory (engine.slots, engine.vllm.memory_fraction)."
 )
+_NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures", "dtype"}
+"""Config keys that differ between loading a model and making it; tensors name their own types."""
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -120,12 +128,11 @@ class PolicyTrainer:
         self._epochs = config.epochs
         self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images)
         check_layout(model, self._layout)
-        head_at_positions = head_is_plain(model)
         self._evidence = LogprobScorer(
             model,
             self._layout,
             temperature,
-            head_at_positions,
+            head_is_plain(model),
             config.head_chunk_tokens,
             self.ranks,
         )
@@ -154,15 +161,7 @@ class PolicyTrainer:
         self.anchor = anchor_of(config.proximal, self._evidence, self._methods.needs)
         """Other weights than the trainer's, if the clip is anchored to any."""
         self._gap_alarm = GapAlarm(config.gap_alarm)
-        self._gradient = PolicyGradient(
-            model,
-            config,
-            methods=self._methods,
-            layout=self._layout,
-            temperature=temperature,
-            head_at_positions=head_at_positions,
-            ranks=self.ranks,
-        )
+        self._gradient = PolicyGradient(config, methods=self._methods, scorer=self._evidence)
 
     @classmethod
     def from_config(
@@ -287,12 +286,76 @@ class PolicyTrainer:
         return tuple(float(logprob) for logprob in scored.proximal[1:])
 
     def write_state(self, folder: Path) -> None:
-        """Write what a checkpoint holds besides the policy and counters. A collective."""
-        _write_state(self, folder)
+        """Write all but the policy and the counters. A collective; all ranks see `folder`."""
+        if self.ranks.rank:
+            # Before the collectives: after the last of them the first rank renames the folder.
+            (folder / _random_file(self.ranks)).write_text(
+                json.dumps(random_state()), encoding="utf-8"
+            )
+        if is_adapted(self.model):
+            save_adapter(self.model, folder / "adapter" if self.ranks.rank == 0 else None)
+        if self.ema is not None:
+            self.ranks.write(folder, "ema", self.ema.state())
+        self.ranks.write(folder, "optimizer", self.optimizer.state(masters=self.rounds))
+        if self.ranks.rank:
+            return
+        if self.critic is not None:
+            ALONE.write(folder, "critic", self.critic.state())
+        if anchor := self.anchor.state():
+            ALONE.write(folder, self.anchor.name, anchor)
 
     def read_state(self, checkpoint: Path) -> None:
-        """Take over a checkpoint; see `checkpoint.load`, which checks it. A collective."""
-        _read_state(self, checkpoint)
+        """Take over a checkpoint whose files and model were found to be right. A collective.
+
+        Everything is read before anything is changed. Raises `ConfigError` for what the config asks
+        for and the checkpoint has not.
+        """
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        weights = self.optimizer.weights()
+        anchor_file = checkpoint / f"{self.anchor.name}.safetensors"
+        anchor = load_file(anchor_file) if anchor_file.is_file() else {}
+        moments = self.ranks.read(
+            checkpoint, "optimizer", {n: weights[n.partition(".")[2]] for n in _kinds(weights)}
+        )
+        critic = dict[str, Tensor]()
+        if self.critic is not None:
+            _check_there(checkpoint, "critic", "learn.critic")
+            critic = load_file(checkpoint / "critic.safetensors")
+            self.critic.check_state(critic)
+        average = dict[str, Tensor]()
+        if self.ema is not None:
+            _check_there(checkpoint, "ema", "learn.ema")
+            average = self.ranks.read(checkpoint, "ema", weights)
+        if is_adapted(self.model):
+            load_adapter(self.model, checkpoint / "adapter")
+        else:
+            self._load_weights(checkpoint)
+        if self.ema is not None:
+            self.ema.load_state(average)
+        self.optimizer.load_state(moments, updates=state["updates"])
+        if self.critic is not None:
+            self.critic.load_state(critic)
+        self.anchor.load_state(anchor)
+        self.version = state["version"]
+        random_file = checkpoint / _random_file(self.ranks)
+        if self.ranks.rank == 0:
+            set_random_state(state["random"])
+        elif random_file.is_file():
+            set_random_state(json.loads(random_file.read_text(encoding="utf-8")))
+        else:  # it was written by fewer ranks
+            torch.manual_seed(derive(self.version, "rank", self.ranks.rank))
+
+    def _load_weights(self, checkpoint: Path) -> None:
+        model = self.model
+        if self.ranks.size == 1:
+            with no_bars():
+                loaded = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+            model.load_state_dict(loaded.state_dict())
+            return
+        weights = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                local(value).copy_(local(alike(weights[name].to(value.dtype), value)))
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -472,80 +535,6 @@ def _digest(rows: Sequence[CreditedSample]) -> str:
     return digest.hexdigest()
 
 
-def _write_state(trainer: PolicyTrainer, folder: Path) -> None:
-    """Write everything but the policy and the counters. A collective; all ranks see `folder`."""
-    ranks = trainer.ranks
-    if ranks.rank:
-        # Before the collectives: after the last of them the first rank renames the folder.
-        (folder / _random_file(ranks)).write_text(json.dumps(random_state()), encoding="utf-8")
-    if is_adapted(trainer.model):
-        save_adapter(trainer.model, folder / "adapter" if ranks.rank == 0 else None)
-    if trainer.ema is not None:
-        ranks.write(folder, "ema", trainer.ema.state())
-    ranks.write(folder, "optimizer", trainer.optimizer.state(masters=trainer.rounds))
-    if ranks.rank:
-        return
-    if trainer.critic is not None:
-        save_file(_contiguous(trainer.critic.state()), folder / "critic.safetensors")
-    if anchor := trainer.anchor.state():
-        save_file(_contiguous(anchor), folder / f"{trainer.anchor.name}.safetensors")
-
-
-def _read_state(trainer: PolicyTrainer, checkpoint: Path) -> None:
-    """Take over a checkpoint whose files and model were found to be right. A collective.
-
-    Everything is read before anything is changed. Raises `ConfigError` for what the config asks for
-    and the checkpoint has not.
-    """
-    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-    weights = trainer.optimizer.weights()
-    anchor_file = checkpoint / f"{trainer.anchor.name}.safetensors"
-    anchor = load_file(anchor_file) if anchor_file.is_file() else {}
-    moments = trainer.ranks.read(
-        checkpoint, "optimizer", {n: weights[n.partition(".")[2]] for n in _kinds(weights)}
-    )
-    critic = dict[str, Tensor]()
-    if trainer.critic is not None:
-        _check_there(checkpoint, "critic", "learn.critic")
-        critic = load_file(checkpoint / "critic.safetensors")
-        trainer.critic.check_state(critic)
-    average = dict[str, Tensor]()
-    if trainer.ema is not None:
-        _check_there(checkpoint, "ema", "learn.ema")
-        average = trainer.ranks.read(checkpoint, "ema", weights)
-    if is_adapted(trainer.model):
-        load_adapter(trainer.model, checkpoint / "adapter")
-    else:
-        _load_weights(trainer, checkpoint)
-    if trainer.ema is not None:
-        trainer.ema.load_state(average)
-    trainer.optimizer.load_state(moments, updates=state["updates"])
-    if trainer.critic is not None:
-        trainer.critic.load_state(critic)
-    trainer.anchor.load_state(anchor)
-    trainer.version = state["version"]
-    random_file = checkpoint / _random_file(trainer.ranks)
-    if trainer.ranks.rank == 0:
-        set_random_state(state["random"])
-    elif random_file.is_file():
-        set_random_state(json.loads(random_file.read_text(encoding="utf-8")))
-    else:  # it was written by fewer ranks
-        torch.manual_seed(derive(trainer.version, "rank", trainer.ranks.rank))
-
-
-def _load_weights(trainer: PolicyTrainer, checkpoint: Path) -> None:
-    model = trainer.model
-    if trainer.ranks.size == 1:
-        with no_bars():
-            loaded = type(model).from_pretrained(checkpoint, dtype=model.dtype)
-        model.load_state_dict(loaded.state_dict())
-        return
-    weights = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
-    with torch.no_grad():
-        for name, value in model.state_dict().items():
-            local(value).copy_(local(alike(weights[name].to(value.dtype), value)))
-
-
 def _kinds(weights: Mapping[str, Tensor]) -> list[str]:
     kinds = ("exp_avg", "exp_avg_sq", "master")
     return [f"{kind}.{name}" for name in weights for kind in kinds]
@@ -564,5 +553,13 @@ def _random_file(ranks: TrainerRanks) -> str:
     return f"random-{ranks.rank:05d}.json"
 
 
-def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.contiguous() for name, value in state.items()}
+def identity_of(model: PreTrainedModel) -> dict[str, Any]:
+    """Return config, tensors and adapters of a model in no shards, as plain JSON: those of another
+    must be the same for it to take a checkpoint of this one."""
+    config = {k: v for k, v in model.config.to_dict().items() if k not in _NO_IDENTITY}
+    tensors = {
+        name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        for name, value in model.state_dict().items()
+    }
+    parts = {"config": config, "tensors": tensors, "adapter": identity(model)}
+    return json.loads(json.dumps(parts, default=str))

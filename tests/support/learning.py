@@ -18,7 +18,7 @@ from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.loss import PolicyTokens
 from agentrl.learn.methods import LearnMethods, advantage_of
-from agentrl.learn.micro_batch import CreditedSample, micro_batches
+from agentrl.learn.micro_batch import CreditedSample, MicroBatch, micro_batch
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.learn.update import PolicyGradient
@@ -105,6 +105,12 @@ def scored_by(
     return [CreditedSample(s, row.advantages) for s, row in zip(scored.samples, rows, strict=True)]
 
 
+def micro_batches(rows: Sequence[CreditedSample], *, layout: SequenceLayout) -> list[MicroBatch]:
+    """Return the rows as the micro-batches of a layout."""
+    plan = layout.plan([row.sample for row in rows])
+    return [micro_batch([rows[i] for i in c], layout=layout, device=CPU) for c in plan]
+
+
 def gradients(
     model: PreTrainedModel,
     rows: Sequence[CreditedSample],
@@ -117,17 +123,11 @@ def gradients(
     model.zero_grad(set_to_none=True)
     total = torch.zeros(1)
     chosen = layout or PaddedLayout(limit_tokens)
-    policy = PolicyGradient(
-        model,
-        config,
-        methods=LearnMethods.from_config(config),
-        layout=chosen,
-        temperature=1.0,
-        head_at_positions=True,
-    )
+    scorer = LogprobScorer(model, chosen, 1.0, head_at_positions=True)
+    policy = PolicyGradient(config, methods=LearnMethods.from_config(config), scorer=scorer)
     counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
     step = policy.settle(rows, version=0)
-    for batch in micro_batches(rows, layout=chosen, device=CPU):
+    for batch in micro_batches(rows, layout=chosen):
         loss = policy.loss(
             batch, step, version=0, counts=counts, tally=MetricAccumulator(), measure_gap=True
         )

@@ -252,7 +252,7 @@ def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
         made = save(
             tmp_path, step=5, trainer=trainer, samplers={"p": position}, tokenizer=None, keep=1
         )
-    assert load(made, trainer_of()).samplers == {"p": 2}
+    assert load(made, trainer_of()) == {"p": 2}
     assert [path.name for path in tmp_path.iterdir()] == ["step-000005"]
 
 
@@ -292,7 +292,8 @@ def test_the_old_checkpoint_survives_a_full_disk(tmp_path: Path, room_bytes: int
         save(tmp_path, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
     resumed = trainer_of()
-    assert load(old, resumed).step == 1
+    load(old, resumed)
+    assert resumed.version == 1
     assert_equal(everything(resumed), expected)
 
 

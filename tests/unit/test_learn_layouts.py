@@ -40,11 +40,10 @@ from agentrl.learn import losses
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import NAME, Kernel, attend
-from agentrl.learn.layouts.packed import PackedLayout
+from agentrl.learn.layouts.packed import PackedLayout, PrefixTreeLayout
 from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.layouts.probe import check_layout
-from agentrl.learn.layouts.tree import PrefixTreeLayout
 from agentrl.learn.layouts.trie import flatten, keep_order, sort_by_prefix
 from agentrl.learn.method import LearnMethod
 from agentrl.learn.micro_batch import CreditedSample

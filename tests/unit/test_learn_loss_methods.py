@@ -46,6 +46,7 @@ from agentrl.config.learning.proximal import CurrentProximal
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.correction import PolicyMismatch
 from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens, SettledLoss, TokenLoss
 from agentrl.learn.losses import METHODS
 from agentrl.learn.losses.aepo import aepo
@@ -481,14 +482,11 @@ def test_a_planned_loss_knows_what_each_token_will_be_multiplied_by() -> None:
 
     config = LearnSection(correction=TruncatedCorrection(cap=1.1))
     policy = PolicyGradient(
-        model_of(),
         config,
         methods=replace(
             LearnMethods.from_config(config), loss=PlannedLoss(plan), rejections=(below,)
         ),
-        layout=PaddedLayout(40),
-        temperature=1.0,
-        head_at_positions=True,
+        scorer=LogprobScorer(model_of(), PaddedLayout(40), 1.0, head_at_positions=True),
     )
     policy.settle(rows, version=0)
     ((tokens, weights),) = seen

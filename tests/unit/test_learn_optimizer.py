@@ -21,7 +21,7 @@ from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.section import unread
 from agentrl.errors import ConfigError
-from agentrl.learn.ema import WeightEma
+from agentrl.learn.ewma import WeightEma
 from agentrl.learn.schedule import interpolate, warmup
 from agentrl.learn.trainer import PolicyTrainer
 from tests.support.learning import model_of, trees_of

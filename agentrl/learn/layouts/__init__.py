@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from agentrl.config.learning.layout import LayoutName
-from agentrl.learn.layouts.packed import PackedLayout
+from agentrl.learn.layouts.packed import PackedLayout, PrefixTreeLayout
 from agentrl.learn.layouts.padded import PaddedLayout
-from agentrl.learn.layouts.tree import PrefixTreeLayout
 from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.models.vision.processor import ImageProcessor
 

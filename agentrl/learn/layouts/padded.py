@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -18,23 +19,25 @@ PADDING_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class PaddedLayout:
-    """Lines of similar length together, at most `limit_tokens` with their padding."""
+class LimitedLayout:
+    """Base of the layouts: the most places of a block, and the image processor of the policy."""
 
     limit_tokens: int
     processor: ImageProcessor | None = None
-    """Image processor of the policy; None where it takes no images."""
+    """None where the policy takes no images."""
 
-    def limited(self, limit_tokens: int) -> "PaddedLayout":
-        """Return the same layout with another limit."""
+    def replace_limit(self, limit_tokens: int) -> Self:
         return replace(self, limit_tokens=limit_tokens)
 
+
+@dataclass(frozen=True, slots=True)
+class PaddedLayout(LimitedLayout):
+    """Lines of similar length together, at most `limit_tokens` with their padding."""
+
     def places(self, sequences: Sequence[TokenSequence]) -> int:
-        """Return the number of places in the block, padding included."""
         return len(sequences) * max((forward_tokens(s.mask) for s in sequences), default=0)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return the sequence indices of each micro-batch: see `plan`."""
         return plan([forward_tokens(s.mask) for s in sequences], limit_tokens=self.limit_tokens)
 
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:

@@ -11,8 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.ewma import StepAverage, VersionAverage
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.method import LearnMethod, Need, always
-from agentrl.learn.proximal import ProximalFunction
-from agentrl.learn.proximal_weights import ELSEWHERE, ProximalWeights
+from agentrl.learn.proximal import ELSEWHERE, ProximalFunction, ProximalWeights
 from agentrl.learn.proximals.recorded import select_start
 from agentrl.learn.snapshot import WeightSnapshots
 
