@@ -18,11 +18,13 @@ import torch
 from transformers import PreTrainedModel
 
 from agentrl.engine.cache_slots import CacheSlot, place
-from agentrl.engine.decoder import DecoderCapacity, DecodeSegment
-from agentrl.engine.decoder_choice import open_decoder
-from agentrl.engine.image_encoder import PromptImages
+from agentrl.engine.decoder import DecoderCapacity, DecodeSegment, ModelDecoder
+from agentrl.engine.fallback import FallbackDecoder
+from agentrl.engine.image_encoder import ImageEncoder, PromptImages
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
+from agentrl.engine.llama import LlamaDecoder
+from agentrl.engine.llama_shape import shape_of
 from agentrl.engine.noise import uniforms
 from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.engine.request_checks import check_request, check_score
@@ -30,6 +32,7 @@ from agentrl.engine.sampling import sample
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
+from agentrl.models.vision.model import sees
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource
@@ -105,7 +108,7 @@ class LocalEngine(ClosingResource):
         with explain_out_of_memory(
             ConfigError, subject, "Lower engine.slots or engine.context_tokens."
         ):
-            self._decoder = open_decoder(
+            self._decoder = _open_decoder(
                 model,
                 capacity,
                 device=torch.device(device or model.device),
@@ -443,3 +446,24 @@ class LocalEngine(ClosingResource):
         if self._decoder.eyes is None or not request.images:
             return None
         return self._decoder.eyes.sight(request.prompt, request.images)
+
+
+def _open_decoder(
+    model: PreTrainedModel,
+    capacity: DecoderCapacity,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    images: ImageProcessor | None = None,
+) -> ModelDecoder:
+    """Return the fast decoder for architectures it knows, or one that calls the model itself.
+
+    Only the fast one takes images, of a model that sees and with a processor.
+    """
+    shape = shape_of(model)
+    if shape is None:
+        return FallbackDecoder(model, capacity, device=device, dtype=dtype)
+    eyes = None
+    if images is not None and sees(model):
+        eyes = ImageEncoder(model, images, device=device, dtype=dtype)
+    return LlamaDecoder(model, shape, capacity, device=device, dtype=dtype, eyes=eyes)

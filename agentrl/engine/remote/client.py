@@ -32,6 +32,7 @@ from agentrl.engine.remote.wire import (
     request_frame,
     score_frame,
 )
+from agentrl.engine.request_checks import check_id
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
@@ -186,24 +187,14 @@ class RemoteEngine(ClosingResource):
         Raises `ValueError` for a request that cannot be served, `EngineError` when the engine is
         closed, broken or out of reach.
         """
-        number = self._number_of(request.id)
-        try:
-            answer = await self._ask(number, request_frame(request, {"call": "generate"}))
-        finally:
-            self._ids.pop(request.id, None)
-        return read_completion(answer)
+        return read_completion(await self._ask_named(request.id, request_frame(request)))
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights.
 
         Raises as `generate` does, and `ConfigError` for an engine that cannot score.
         """
-        number = self._number_of(request.id)
-        try:
-            answer = await self._ask(number, score_frame(request, {"call": "score"}))
-        finally:
-            self._ids.pop(request.id, None)
-        return read_scores(answer)
+        return read_scores(await self._ask_named(request.id, score_frame(request)))
 
     async def abort(self, request_id: str) -> None:
         """End a request now: its `generate` returns what it has, `finish="aborted"`."""
@@ -296,11 +287,13 @@ class RemoteEngine(ClosingResource):
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _number_of(self, id: str) -> int:
-        if id in self._ids:
-            raise ValueError(f"request {id!r} is already in flight; give each request its own id")
+    async def _ask_named(self, id: str, frame: EngineFrame) -> EngineFrame:
+        check_id(id, self._ids)
         self._ids[id] = next(self._numbers)
-        return self._ids[id]
+        try:
+            return await self._ask(self._ids[id], frame)
+        finally:
+            self._ids.pop(id, None)
 
     async def _send_all(
         self,

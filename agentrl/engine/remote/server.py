@@ -63,19 +63,19 @@ class EngineServer(ClosingResource):
         self, engine: PolicyEngine, *, key: bytes = b"", silence_s: float = SILENCE_S
     ) -> None:
         """Take an engine; only who has `key` is served. Clients say something every few seconds."""
-        self._engine = engine
-        self._key = key
-        self._silence_s = silence_s
+        self.engine = engine
+        self.key = key
+        self.silence_s = silence_s
         self._numbers = count(1)
         self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         # Pauses, loads and resumes are done in the order in which they were asked for.
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
         self.base: BaseWeights | None = None
         """Base that adapters are added to, if any are sent; it stays when a client goes."""
         self.pausing: set[int] = set()
         """The clients that hold the engine paused."""
-        self._receiver = WeightReceiver()
+        self.receiver = WeightReceiver()
 
     async def listen(self, host: str, port: int) -> int:
         """Take connections from now on, and return the port (which a `port` of 0 leaves open)."""
@@ -102,39 +102,12 @@ class EngineServer(ClosingResource):
             await asyncio.wait(self._serving)
         if self._server is not None:
             await self._server.wait_closed()
-        self._receiver.close()
+        self.receiver.close()
 
     def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self.serve(reader, writer), name="agentrl-engine-client")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-
-    # --- what connections use ---------------------------------------------------------------------
-
-    @property
-    def engine(self) -> PolicyEngine:
-        """Engine that is served."""
-        return self._engine
-
-    @property
-    def key(self) -> bytes:
-        """Key that a client must have."""
-        return self._key
-
-    @property
-    def silence_s(self) -> float:
-        """Return after how long a client that says nothing is taken for dead."""
-        return self._silence_s
-
-    @property
-    def receiver(self) -> WeightReceiver:
-        """Receiver of weights that are broadcast."""
-        return self._receiver
-
-    @property
-    def turn(self) -> asyncio.Lock:
-        """Lock to hold while changing the engine."""
-        return self._turn
 
 
 class _Connection:
@@ -256,13 +229,13 @@ class _Connection:
 
     async def _generate(self, frame: EngineFrame) -> EngineFrame:
         request = read_request(frame, self._name(frame))
-        return completion_frame(await self._engine.generate(request), {})
+        return completion_frame(await self._engine.generate(request))
 
     async def _score(self, frame: EngineFrame) -> EngineFrame:
         engine = self._engine
         if not isinstance(engine, ScoringEngine):
             raise ConfigError(f"{type(engine).__name__} cannot score tokens")
-        return scores_frame(await engine.score(read_score(frame, self._name(frame))), {})
+        return scores_frame(await engine.score(read_score(frame, self._name(frame))))
 
     async def _abort(self, frame: EngineFrame) -> EngineFrame:
         if (name := self._names.get(frame.head["of"])) is not None:
@@ -270,14 +243,12 @@ class _Connection:
         return EngineFrame({})
 
     async def _pause(self, frame: EngineFrame) -> EngineFrame:
-        del frame
         async with self._server.turn:
             self._server.pausing.add(self._number)
             await self._engine.pause()
         return EngineFrame({})
 
     async def _resume(self, frame: EngineFrame) -> EngineFrame:
-        del frame
         async with self._server.turn:
             self._server.pausing.clear()
             await self._engine.resume()
@@ -342,7 +313,6 @@ class _Connection:
         return {"version": self._engine.version, "base": None if base is None else base.id}
 
     async def _ping(self, frame: EngineFrame) -> EngineFrame:
-        del frame
         return EngineFrame({})
 
 

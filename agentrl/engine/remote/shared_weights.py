@@ -19,23 +19,13 @@ class SharedWeightFile:
 
     def __init__(self, file: SharedMemoryFile) -> None:
         self._file = file
-
-    @property
-    def path(self) -> Path:
-        """Path of the file."""
-        return self._file.path
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file, in bytes."""
-        return self._file.size_bytes
+        self.path = file.path
 
 
 class SharedBaseWeights(SharedWeightFile):
     """A base of adapters."""
 
     def __init__(self, base: BaseWeights) -> None:
-        """Take the base as `SharedMemoryFile.of` does."""
         super().__init__(SharedMemoryFile.of(base.weights))
         self.id = base.id
 
