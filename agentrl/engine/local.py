@@ -21,6 +21,7 @@ from agentrl.engine.cache_slots import CacheSlot, place
 from agentrl.engine.decoder import DecoderCapacity, DecodeSegment, ModelDecoder
 from agentrl.engine.fallback import FallbackDecoder
 from agentrl.engine.image_encoder import ImageEncoder, PromptImages
+from agentrl.engine.in_process import AnyFlight, InProcessEngine
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.llama import LlamaDecoder
@@ -31,14 +32,11 @@ from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.sampling import sample
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
-from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
+from agentrl.errors import ConfigError
 from agentrl.models.vision.model import sees
 from agentrl.models.vision.processor import ImageProcessor
-from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
-from agentrl.runtime.closing import ClosingResource
+from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.machine import set_batch_invariance
-
-AnyFlight = InflightRequest | InflightScoreRequest
 
 TURNS = 4
 """Turns of the event loop between two steps. A tool's answer takes a few to get from its pipe to
@@ -62,7 +60,7 @@ class EngineStatistics:
     """Spent in steps, on the wall clock."""
 
 
-class LocalEngine(ClosingResource):
+class LocalEngine(InProcessEngine):
     """Samples many turns at once from a model in this process.
 
     Llama, Mistral, Qwen2, Qwen3 and the Qwen-VL models run in a decode loop of our own; every other
@@ -70,6 +68,9 @@ class LocalEngine(ClosingResource):
     never changes the model. Requests beyond `slots` wait their turn. All calls belong to one event
     loop at a time.
     """
+
+    task_name = "agentrl-engine"
+    blamed = "the engine's decode loop"
 
     def __init__(
         self,
@@ -115,26 +116,13 @@ class LocalEngine(ClosingResource):
                 dtype=dtype or model.dtype,
                 images=images,
             )
+        super().__init__(version=version, images=self._decoder.eyes)
         self._capacity = capacity
         self._decode = decode
-        self._version = version
         self._slots = [CacheSlot(index) for index in range(slots)]
-        self._flights: dict[str, AnyFlight] = {}
         self._waiting: deque[AnyFlight] = deque()
-        self._loop: asyncio.Task[None] | None = None
-        self._open = True
-        self._paused = False
-        self._preparing: set[str] = set()
-        """Requests whose images are being cut up."""
-        self._broken: EngineError | None = None
-        self._requests = self._steps = self._sampled = self._computed = self._cached = 0
-        self._scored = 0
+        self._steps = self._sampled = self._computed = self._cached = self._scored = 0
         self._busy_s = 0.0
-
-    @property
-    def version(self) -> int:
-        """Version of the weights now loaded."""
-        return self._version
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn. Cancelling the caller frees the request and returns nothing.
@@ -162,10 +150,7 @@ class LocalEngine(ClosingResource):
             self._sight(request),
         )
         self._take(flight)
-        try:
-            return await flight.reply
-        finally:
-            self._forget(flight)
+        return await self._await_reply(request.id, flight)
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights, in one pass over those that are not cached.
@@ -189,10 +174,7 @@ class LocalEngine(ClosingResource):
             self._sight(request),
         )
         self._take(flight)
-        try:
-            return await flight.reply
-        finally:
-            self._forget(flight)
+        return await self._await_reply(request.id, flight)
 
     async def abort(self, request_id: str) -> None:
         """End a request now: its `generate` returns what it has, `finish="aborted"`.
@@ -200,18 +182,8 @@ class LocalEngine(ClosingResource):
         An id that is not in flight is ignored: the request may just have ended by itself.
         """
         self._preparing.discard(request_id)
-        if (flight := self._flights.get(request_id)) is not None:
-            self._end(flight, "aborted")
-
-    async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
-        self._paused = True
-        self._end_all()
-
-    async def resume(self) -> None:
-        """Take requests again."""
-        self._paused = False
-        self._wake()
+        if request_id in self._flights:
+            self._end(request_id, "aborted")
 
     async def load(self, weights: Weights, version: int) -> None:
         """Copy new weights (a state dict with Hugging Face names, or a folder of safetensors).
@@ -232,14 +204,6 @@ class LocalEngine(ClosingResource):
         # They keep their turn; siblings share what the first of them computes again.
         seated.sort(key=lambda flight: flight.order, reverse=True)
         self._waiting.extendleft(seated)
-
-    async def close(self) -> None:
-        """End every request as aborted and stop the loop. Idempotent."""
-        self._open = False
-        self._end_all()
-        if self._loop is not None and not self._loop.done():
-            # With nothing in flight the loop ends at its next look.
-            await asyncio.wait([self._loop])
 
     def statistics(self) -> EngineStatistics:
         """Return the load of the engine and its counters so far."""
@@ -262,25 +226,10 @@ class LocalEngine(ClosingResource):
         self._waiting.append(flight)
         self._wake()
 
-    def _wake(self) -> None:
-        """See to it that the loop runs, if there is anything to compute."""
-        idle = self._loop is None or self._loop.done()
-        if idle and self._flights and not self._paused:
-            self._loop = asyncio.get_running_loop().create_task(self._run(), name="agentrl-engine")
-
-    async def _run(self) -> None:
-        """Step until nothing is left to compute. Whatever happens, nobody is left waiting."""
-        try:
-            while self._flights and not self._paused:
-                with blame(EngineError, "the engine's decode loop"):
-                    self._step()
-                for _ in range(TURNS):
-                    await asyncio.sleep(0)
-        except AgentrlError as error:
-            self._break(error)
-        except asyncio.CancelledError:
-            self._end_all()
-            raise
+    async def _compute(self) -> None:
+        self._step()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
     def _step(self) -> None:
         began = time.perf_counter()
@@ -383,63 +332,23 @@ class LocalEngine(ClosingResource):
         for flight, pick in zip(due, picks, strict=True):
             flight.take(pick, version=self._version)
             if (finish := flight.finish(self._decode)) is not None:
-                self._end(flight, finish)
+                self._end(flight.request.id, finish)
 
     def _score(self, flight: InflightScoreRequest, logits: torch.Tensor) -> None:
         flight.take(logits, version=self._version)
         self._scored += len(logits)
         if flight.is_done:
-            self._end(flight, "stop")
+            self._end(flight.request.id, "stop")
 
-    # --- ends -------------------------------------------------------------------------------------
-
-    def _end(self, flight: AnyFlight, finish: FinishReason) -> None:
-        self._forget(flight)
-        flight.end(finish)
-
-    def _end_all(self) -> None:
-        self._preparing.clear()
-        for flight in list(self._flights.values()):
-            self._end(flight, "aborted")
-
-    def _forget(self, flight: AnyFlight) -> None:
+    def _forget(self, key: str) -> None:
         """Free what a request occupies; its slot keeps the keys for whoever comes next."""
-        if self._flights.get(flight.request.id) is not flight:
-            return
-        del self._flights[flight.request.id]
+        flight = self._flights.pop(key)
         for slot in self._slots:
             if slot.flight is flight:
                 slot.flight = None
                 slot.used_at = self._steps
                 return
         self._waiting.remove(flight)
-
-    def _break(self, error: AgentrlError) -> None:
-        self._broken = EngineError(f"{error}; the engine is broken, create a new one")
-        self._broken.__cause__ = error
-        for flight in list(self._flights.values()):
-            self._forget(flight)
-            if not flight.reply.done():
-                flight.reply.set_exception(EngineError(str(error)))
-
-    # --- checks -----------------------------------------------------------------------------------
-
-    def _check_usable(self) -> None:
-        if self._broken is not None:
-            raise self._broken
-        if not self._open:
-            raise EngineError("the engine is closed; create a new one")
-
-    async def _prepare(self, request: GenerateRequest | ScoreRequest) -> bool:
-        """Cut up the images of a request; return False for one that was ended meanwhile."""
-        if self._decoder.eyes is None or not request.images:
-            return True
-        self._preparing.add(request.id)
-        try:
-            await self._decoder.eyes.prepare(request.images)
-            return request.id in self._preparing
-        finally:
-            self._preparing.discard(request.id)
 
     def _sight(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         """Return the images of a request; `ValueError` for images that are not where it says."""

@@ -1,15 +1,13 @@
 """A process with an engine that serves whoever comes over the network and has its key."""
 
 import asyncio
-import contextlib
 import secrets
-import socket
-import tempfile
 from typing import IO
 
 from agentrl.engine.remote.frames import EngineFrame, FrameStreamClosed, read_greeting, write_frame
-from agentrl.engine.remote.process import STOP_S, explain_failure, spawn, stop, tail
+from agentrl.engine.remote.process import STOP_S, start_process, stop, tail
 from agentrl.engine.spec import EngineSpec
+from agentrl.errors import EngineError
 
 
 class ListeningProcess:
@@ -40,28 +38,17 @@ class ListeningProcess:
         Raises `ConfigError` where the interpreter or the engine cannot be had, with what it said,
         and `EngineError` when it is not ready in time.
         """
-        ours, theirs = socket.socketpair()
-        log, key = tempfile.TemporaryFile(), secrets.token_bytes(32)  # noqa: SIM115 - closed with the process
-        with ours, theirs, contextlib.ExitStack() as failed:
-            failed.callback(log.close)
-            process = await spawn(python, recipe, theirs, log, host=host)
-            theirs.close()
+        key = secrets.token_bytes(32)
+        async with start_process(python, recipe, host=host) as (process, reader, writer, log):
+            write_frame(writer, EngineFrame({"key": key.hex()}))
+            subject = f"the engine in process {process.pid}"
             try:
-                reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
-                failed.callback(writer.close)
-                write_frame(writer, EngineFrame({"key": key.hex()}))
                 async with asyncio.timeout(start_s):
                     port = (await read_greeting(reader)).head["port"]
             except TimeoutError as error:
-                why = f"the engine in process {process.pid} was not ready within {start_s:g} s"
-                raise await explain_failure(process, log, why) from error
+                raise EngineError(f"{subject} was not ready within {start_s:g} s") from error
             except FrameStreamClosed as error:
-                why = f"the engine in process {process.pid} is gone: {error}"
-                raise await explain_failure(process, log, why) from error
-            except BaseException:
-                await stop(process, within_s=0)
-                raise
-            failed.pop_all()
+                raise EngineError(f"{subject} is gone: {error}") from error
         return cls(process, writer, log, address=f"{host}:{port}", key=key)
 
     @property

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import IO
 
@@ -49,27 +50,14 @@ class EngineProcess:
         Raises `ConfigError` where the interpreter or the engine cannot be had, with what it said,
         and `EngineError` when it is not ready in time.
         """
-        ours, theirs = socket.socketpair()
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        with ours, theirs, contextlib.ExitStack() as failed:
-            failed.callback(log.close)
-            process = await spawn(python, recipe, theirs, log)
-            theirs.close()
-            try:
-                reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
-                engine = await RemoteEngine.over(
-                    reader,
-                    writer,
-                    name=f"the engine in process {process.pid}",
-                    start_s=start_s,
-                    silence_s=silence_s,
-                )
-            except EngineError as error:
-                raise await explain_failure(process, log, str(error)) from error
-            except BaseException:
-                await stop(process, within_s=0)
-                raise
-            failed.pop_all()
+        async with start_process(python, recipe) as (process, reader, writer, log):
+            engine = await RemoteEngine.over(
+                reader,
+                writer,
+                name=f"the engine in process {process.pid}",
+                start_s=start_s,
+                silence_s=silence_s,
+            )
         return cls(process, engine, log)
 
     @property
@@ -140,7 +128,36 @@ CONFIG_MARK = "agentrl.ConfigError: "
 """Prefix of the reason in its output."""
 
 
-async def spawn(
+@contextlib.asynccontextmanager
+async def start_process(
+    python: str, recipe: EngineSpec, *, host: str = ""
+) -> AsyncGenerator[
+    tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.StreamWriter, IO[bytes]]
+]:
+    """Start the process of an engine, and end it where the block fails; see `_spawn`.
+
+    Yield it with a stream from and to it, and its log. An `EngineError` of the block is raised with
+    the reason that the process gave.
+    """
+    ours, theirs = socket.socketpair()
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    with ours, theirs, contextlib.ExitStack() as failed:
+        failed.callback(log.close)
+        process = await _spawn(python, recipe, theirs, log, host=host)
+        theirs.close()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
+            failed.callback(writer.close)
+            yield process, reader, writer, log
+        except EngineError as error:
+            raise await _explain_failure(process, log, str(error)) from error
+        except BaseException:
+            await stop(process, within_s=0)
+            raise
+        failed.pop_all()
+
+
+async def _spawn(
     python: str, recipe: EngineSpec, end: socket.socket, log: IO[bytes], *, host: str = ""
 ) -> asyncio.subprocess.Process:
     """Start the process of an engine, which has `end` and writes into `log`.
@@ -188,7 +205,7 @@ async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> bool:
         return False
 
 
-async def explain_failure(
+async def _explain_failure(
     process: asyncio.subprocess.Process, log: IO[bytes], why: str
 ) -> ConfigError | EngineError:
     """Return the reason why a process has no engine, when it has ended: its own, if it gave one.

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, share_weights
-from agentrl.engine.remote.weight_broadcast import WeightBroadcast, WeightBroadcaster
-from agentrl.engine.remote.weight_check import VersionedWeights, WeightLoader, take
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+from agentrl.engine.remote.weight_check import VersionedWeights, load_checked
 from agentrl.engine.replicas import ReplicatedEngine
 from agentrl.engine.weights import Weights
 from agentrl.errors import EngineError, EngineLost
@@ -163,8 +164,8 @@ class EngineReplica(ClosingResource):
         them.
 
         Weights of another model raise `ValueError` and change nothing. Those that have a proof
-        (`CheckedWeights`) are proven, see `weight_check.take`. An engine that cannot take them, or
-        prove them, is replaced, and when the replacement cannot either, `EngineError`
+        (`CheckedWeights`) are proven, see `load_checked`. An engine that cannot take them, or prove
+        them, is replaced, and when the replacement cannot either, `EngineError`
         (`WeightsUnproven`) is raised, and the next one begins with the last good weights. Nothing
         is proven while paused: nothing would be scored.
         """
@@ -202,13 +203,13 @@ class EngineReplica(ClosingResource):
         *,
         is_paused: bool,
     ) -> None:
-        taking: WeightLoader = (
-            served if self.spreader is None else WeightBroadcast(served, self.spreader)
-        )
+        engine, spreader = served.engine, self.spreader
+        load = served.load if spreader is None else partial(spreader.load, engine)
         if is_paused:
-            await taking.load(new.weights, new.version)
+            await load(new.weights, new.version)
         else:
-            await take(taking, new, good, went_back=self._count)
+            name, went_back = served.name, self._count
+            await load_checked(engine, load, new, good, name=name, went_back=went_back)
 
     def _count(self) -> None:
         self._went_back += 1

@@ -1,8 +1,5 @@
 """Weights from the trainer to engines by broadcast, and what to do when an engine is lost over it.
 
-    Spreader     the trainer's end: a group with all engines, kept from version to version
-    Spread       what serves one engine, which takes its weights by broadcast
-
 Whatever arrives is a whole file in the memory of the engine's process before the engine loads it,
 so that no request sees half of the weights.
 """
@@ -33,8 +30,6 @@ from agentrl.weight_sync.transfer_group import (
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-
-    from agentrl.engine.remote.weight_check import WeightLoader
 
 TRIES = 2
 """Number of tries with the same engines: a connection may break and nobody have died."""
@@ -224,28 +219,6 @@ class WeightBroadcaster:
         group_entry, self._kept = self._kept, None
         if group_entry is not None:
             group_entry[1].close()
-
-
-class WeightBroadcast:
-    """Server of one engine that takes weights from a spreader. For one load."""
-
-    def __init__(self, served: "WeightLoader", spreader: WeightBroadcaster) -> None:
-        self._served = served
-        self._spreader = spreader
-
-    @property
-    def name(self) -> str:
-        """Name of the server in errors."""
-        return self._served.name
-
-    @property
-    def engine(self) -> RemoteEngine:
-        """Return the engine, as it is seen from here."""
-        return self._served.engine
-
-    async def load(self, weights: Path | SharedWeights, version: int) -> None:
-        """Have the engine take weights; see `WeightBroadcaster.load`."""
-        await self._spreader.load(self.engine, weights, version)
 
 
 def _list_meetings(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from agentrl.engine.inflight import InflightRequest
+from agentrl.engine.in_process import AnyFlight
 from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.noise import stream
 from agentrl.engine.sampling import SampledToken, check_logprobs
@@ -13,7 +13,6 @@ from agentrl.engine.vllm_release import TEMPERATURES
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling, ScoreRequest
 
-AnyFlight = InflightRequest | InflightScoreRequest
 Alternatives = tuple[tuple[int, float], ...]
 
 

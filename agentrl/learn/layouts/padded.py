@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ PADDING_TOKENS = 256
 """About what the fixed cost of one more forward and backward pass is worth on a CPU."""
 
 
+LayoutT = TypeVar("LayoutT", bound="LimitedLayout")
+
+
 @dataclass(frozen=True, slots=True)
 class LimitedLayout:
     """Base of the layouts: the most places of a block, and the image processor of the policy."""
@@ -26,7 +29,7 @@ class LimitedLayout:
     processor: ImageProcessor | None = None
     """None where the policy takes no images."""
 
-    def replace_limit(self, limit_tokens: int) -> Self:
+    def replace_limit(self: LayoutT, limit_tokens: int) -> LayoutT:
         return replace(self, limit_tokens=limit_tokens)
 
 
