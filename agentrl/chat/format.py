@@ -198,7 +198,6 @@ class ChatFormat:
         return self.encode(text) + self._closing
 
     def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> TokenSegment:
-        """Return rendered text as tokens, with what the messages show."""
         images = images_of(messages)
         tokens, spans = expand_images(
             self.encode(text), images, self._images, template=self.template.name

@@ -43,8 +43,6 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Rows that are tokens of an image."""
-
     rows: slice
     features: ImageFeatures
     """Features of the image."""
@@ -108,7 +106,6 @@ class LlamaDecoder:
             )
 
     def load(self, weights: Weights) -> None:
-        """Copy new weights and forget all keys; raises before anything has changed."""
         with torch.inference_mode():
             state = read_weights(weights, device=self._device)
             vision_weights = None if self.eyes is None else self.eyes.select_weights(state)
@@ -119,7 +116,6 @@ class LlamaDecoder:
                 self.eyes.load(vision_weights)
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
-        """Let `target` hold the keys of the first `tokens` of `source`; all of them."""
         if source != target and tokens:
             with torch.inference_mode():
                 rows = self._cache[..., :tokens, :]
@@ -128,7 +124,6 @@ class LlamaDecoder:
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[DecodeSegment]) -> Tensor:
-        """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         ordered = sorted(segments, key=lambda s: (len(s.tokens) > 1, s.slot))
         step = self._plan(ordered)
         x = self._weights.embedding.index_select(0, step.tokens)
@@ -242,7 +237,6 @@ class LlamaDecoder:
         )
 
     def _find_image_rows(self, segments: Sequence[DecodeSegment]) -> Iterator[_Shown]:
-        """Yield the images that rows are tokens of."""
         row = 0
         for segment in segments:
             end = segment.start + len(segment.tokens)

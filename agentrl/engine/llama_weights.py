@@ -68,8 +68,6 @@ def arrange(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The state dict, seen from one layer."""
-
     state: Mapping[str, Tensor]
     root: str
     device: torch.device

@@ -177,10 +177,6 @@ class LocalEngine(InProcessEngine):
         return await self._await_reply(request.id, flight)
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`.
-
-        An id that is not in flight is ignored: the request may just have ended by itself.
-        """
         self._preparing.discard(request_id)
         if request_id in self._flights:
             self._end(request_id, "aborted")
@@ -272,7 +268,6 @@ class LocalEngine(InProcessEngine):
                 flight.cached_tokens = prefix_length
 
     def _segments(self) -> list[DecodeSegment]:
-        """Return the segments to compute now: a token per request in a slot, pieces of prompts."""
         segments: list[DecodeSegment] = []
         behind: list[tuple[CacheSlot, AnyFlight]] = []
         for slot in self._slots:
@@ -351,7 +346,6 @@ class LocalEngine(InProcessEngine):
         self._waiting.remove(flight)
 
     def _sight(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
-        """Return the images of a request; `ValueError` for images that are not where it says."""
         if self._decoder.eyes is None or not request.images:
             return None
         return self._decoder.eyes.sight(request.prompt, request.images)

@@ -70,8 +70,6 @@ def session_of(request_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Engine that last served a trajectory."""
-
     index: int
     tokens: int
     """Tokens its cache covers."""
@@ -140,7 +138,6 @@ class EngineRouter:
         return completion
 
     async def abort(self, request_id: str) -> None:
-        """End a request now; an id that is not in flight is ignored."""
         if (index := self._flying.get(request_id)) is not None:
             await self._engines[index].abort(request_id)
 
@@ -239,7 +236,6 @@ class EngineRouter:
         )
 
     def _open_to(self, home: _Home | None) -> Sequence[int]:
-        """Return the engines that a request may go to."""
         now_s = asyncio.get_running_loop().time()
         well = [i for i, h in enumerate(self._health) if h.state(now_s) in ("up", "due")]
         among = well or [*range(len(self._engines))]

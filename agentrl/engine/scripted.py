@@ -19,8 +19,6 @@ or an entropy. Both are in nats."""
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A request in flight. Owned by the engine."""
-
     request: GenerateRequest
     script: tuple[int, ...]
     aborted: asyncio.Event
@@ -146,7 +144,6 @@ class ScriptedEngine:
         return self._completion(turn, tuple(versions), finish)
 
     async def _wait_taking(self, turn: _Turn) -> None:
-        """Wait until requests are taken, or this one is aborted."""
         if self._taking.is_set():
             return
         waits = [asyncio.ensure_future(e.wait()) for e in (self._taking, turn.aborted)]
@@ -205,7 +202,6 @@ class ScriptedEngine:
             turn.aborted.set()
 
     def _room(self, request: GenerateRequest) -> int:
-        """Return the number of tokens the request may get."""
         if request.max_new_tokens < 1:
             raise ValueError(
                 f"request {request.id!r}: max_new_tokens must be at least 1, got "

@@ -56,7 +56,6 @@ class AnthropicDialect:
     """The protocol of `client.messages.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
-        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         raw_messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not raw_messages:
@@ -77,7 +76,6 @@ class AnthropicDialect:
         )
 
     def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
-        """Return the message."""
         return {**_head(asked, answer), "content": _blocks(answer), **_ending(answer)}
 
     def events(self, asked: ChatRequest, answer: GatewayAnswer) -> Iterator[StreamEvent]:
@@ -105,7 +103,6 @@ class AnthropicDialect:
         yield event("message_stop")
 
     def error(self, status: int, text: str) -> Body:
-        """Return an error as the official client reads it."""
         kind = _TYPES.get(status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": text}}
 

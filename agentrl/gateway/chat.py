@@ -61,7 +61,6 @@ class ChatCompletionsDialect:
     """The protocol of `client.chat.completions.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
-        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not messages:
@@ -82,7 +81,6 @@ class ChatCompletionsDialect:
         )
 
     def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
-        """Return the completion."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.tool_calls:
             message["tool_calls"] = [*map(write_tool_call, answer.tool_calls)]
@@ -116,7 +114,6 @@ class ChatCompletionsDialect:
         yield StreamEvent("", "[DONE]")
 
     def error(self, status: int, text: str) -> Body:
-        """Return an error as the official client reads it."""
         return openai_error(status, text)
 
 

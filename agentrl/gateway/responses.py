@@ -61,7 +61,6 @@ class ResponsesDialect:
     """The protocol of `client.responses.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
-        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         raw_input = body.get("input")
         messages = (
@@ -87,7 +86,6 @@ class ResponsesDialect:
         )
 
     def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
-        """Return the finished response."""
         return _response(asked, answer, _output(answer), _status(answer))
 
     def events(self, asked: ChatRequest, answer: GatewayAnswer) -> Iterator[StreamEvent]:
@@ -129,7 +127,6 @@ class ResponsesDialect:
         yield event(f"response.{status}", response=_response(asked, answer, output, status))
 
     def error(self, status: int, text: str) -> Body:
-        """Return an error as the official client reads it."""
         return openai_error(status, text)
 
 

@@ -77,7 +77,6 @@ class GatewaySession:
     """
 
     def __init__(self, ignored: Iterable[str] = ()) -> None:
-        """Take the names of fields that requests may have and nobody looks at."""
         self.ignored = frozenset(ignored)
         self._conversations = ConversationTree()
         self._waiting: deque[GatewayRequest] = deque()

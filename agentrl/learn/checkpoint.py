@@ -165,7 +165,6 @@ def _save_policy(
     weights: Mapping[str, Tensor],
     others: Sequence[PretrainedFiles | None],
 ) -> None:
-    """Write a model folder that holds these weights."""
     with no_bars():
         model.save_pretrained(folder, state_dict=dict(weights))
     _write_index(folder)
@@ -223,7 +222,6 @@ def _recover(folder: Path) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return complete checkpoints by rising step."""
     steps = {int(m[1]): p for p in folder.glob("step-*") if (m := _NAME.fullmatch(p.name))}
     return [steps[step] for step in sorted(steps)]
 

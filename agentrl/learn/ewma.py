@@ -79,8 +79,6 @@ class EwmaAverage:
 
 
 class _Averaged(ProximalWeights):
-    """Base of both methods: the average, its scores, its state in a checkpoint."""
-
     name = "ewma"
 
     def __init__(self, evidence: LogprobScorer, *, on_cpu: bool) -> None:
@@ -94,13 +92,11 @@ class _Averaged(ProximalWeights):
         return [replace(row, sample=s) for row, s in zip(rows, samples, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
-        """Return the average's weights and their total."""
         total = torch.tensor(self.average.total, dtype=torch.float64)
         weights = {f"weights.{name}": value for name, value in self.average.weights.items()}
         return weights | {"total": total}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over an average; begin one with the model's weights where there is none."""
         if not state:
             self.average = EwmaAverage.from_model(self._evidence.model, on_cpu=self._on_cpu)
             return
@@ -117,11 +113,9 @@ class StepAverage(_Averaged):
         self._beta = beta
 
     def score_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
-        """Return the rows with log-probs of the average."""
         return self.score_rows(rows)
 
     def on_update(self) -> None:
-        """Let the new weights count."""
         self.average.update(self._evidence.model, beta=self._beta)
 
 
@@ -145,11 +139,9 @@ class VersionAverage(_Averaged):
         self._reset_below = reset_below
 
     def score_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
-        """Return the rows with log-probs of the average."""
         return self.score_rows(rows)
 
     def on_step(self, *, active_fraction: float) -> Mapping[str, float]:
-        """Let the new weights count, or begin anew with them."""
         begins_anew = active_fraction < self._reset_below
         self.average.update(self._evidence.model, beta=0.0 if begins_anew else self._beta)
         return {"proximal/reset": float(begins_anew)}

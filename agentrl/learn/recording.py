@@ -346,7 +346,6 @@ def _map_images(
 
 
 def _write_image_file(folder: Path, picture: RecordedImage) -> RecordedImage:
-    """Return a picture that lies in a file, written now if it was in the line."""
     if picture.file is not None:
         return picture
     image = picture.shown

@@ -73,11 +73,9 @@ class WeightSnapshots(ProximalWeights):
         }
 
     def forget(self, *, before: int) -> None:
-        """Drop the versions before this one."""
         self._kept = {v: weights for v, weights in self._kept.items() if v >= before}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the weights as `<version>.<parameter>`."""
         return {
             f"{version}.{name}": value
             for version, weights in self._kept.items()
@@ -85,7 +83,6 @@ class WeightSnapshots(ProximalWeights):
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the versions of a checkpoint."""
         self._kept = {}
         for name, value in state.items():
             version, _, parameter = name.partition(".")
@@ -105,5 +102,4 @@ class WeightSnapshots(ProximalWeights):
 
 
 def _select_versions(sample: TrainingSample, versions: Sequence[int]) -> TrainingSample:
-    """Return the sample with the tokens of these versions alone to score."""
     return replace(sample, mask=sample.mask & np.isin(sample.versions, versions), proximal=None)

@@ -22,7 +22,6 @@ class TokenCreditCollector:
     contexts, and only its advantages are known."""
 
     def __init__(self, batch: TrainingBatch, credited: Sequence[CreditedSample]) -> None:
-        """`credited` are all samples of the batch."""
         self._owners = [
             owner
             for owner, group in zip(batch.owners, batch.groups, strict=True)

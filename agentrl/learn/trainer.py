@@ -184,7 +184,6 @@ class PolicyTrainer:
         )
 
     def _check_anchor(self, config: LearnSection) -> None:
-        """Raise `ConfigError` for weights beside the trainer's, which take one device."""
         if self.ranks.size > 1 and self._methods.needs & ELSEWHERE:
             raise ConfigError(
                 f"learn.proximal is {config.proximal.name}, which supports only one device, but "
@@ -432,7 +431,6 @@ class PolicyTrainer:
         return first or (several and "proximal logprobs" in needs)
 
     def _parts(self, rows: list[CreditedSample]) -> Iterator[list[CreditedSample]]:
-        """Yield the rows of each optimiser step."""
         for epoch in range(self._epochs):
             order = np.arange(len(rows))
             if self._minibatches > 1:
@@ -541,7 +539,6 @@ def _kinds(weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def _check_there(checkpoint: Path, name: str, key: str) -> None:
-    """Raise `ConfigError` where a part is missing that is only there if the config asked for it."""
     if not any((checkpoint / f"{name}{end}").exists() for end in (".safetensors", ".shards")):
         raise ConfigError(
             f"{checkpoint} was written without {name}, but the config has {key}; resume with the "

@@ -43,8 +43,6 @@ class StepMethods:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Policies:
-    """The policies of a block, compared."""
-
     tokens: PolicyTokens
     mismatch: PolicyMismatch
     start: Float[Tensor, "rows width"]
@@ -190,7 +188,6 @@ class PolicyGradient:
     def _score_rows(
         self, rows: Sequence[CreditedSample], whole: MicroBatch, *, version: int
     ) -> _Policies:
-        """Return the policies of all rows in one block, with the weights as they are."""
         scorer, samples = self._scorer, [row.sample for row in rows]
         scored: dict[int, Tensor] = {}
         passes = scorer.ranks.passes(scorer.layout, samples, device=scorer.model.device)

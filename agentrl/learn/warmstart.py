@@ -117,7 +117,6 @@ def warmstart(
 
 
 def _has_learnt(losses: Sequence[float], until_loss: float | None) -> bool:
-    """Return whether the last losses, one a step, are as low as asked for."""
     last = losses[-UNTIL_STEPS:]
     if until_loss is None or len(last) < UNTIL_STEPS:
         return False
@@ -136,8 +135,6 @@ def learning_rate(step: int, section: WarmstartSection) -> float:
 
 
 class _Supervised:
-    """The model and its optimiser during a warm start."""
-
     def __init__(
         self, model: PreTrainedModel, section: WarmstartSection, layout: SequenceLayout
     ) -> None:
@@ -155,7 +152,6 @@ class _Supervised:
         )
 
     def step(self, step: int, rows: Sequence[MaskedTokens]) -> tuple[float, int]:
-        """Take one optimiser step; return its loss and how many tokens it trained."""
         counts = LossDenominators.from_token_counts(int(row.mask.sum()) for row in rows)
         total = torch.zeros((), device=self._model.device)
         for indices in self._layout.plan(rows):

@@ -97,7 +97,6 @@ class CompletionReader:
         sampling: Sampling | None = None,
         top_logprobs: int = 0,
     ) -> None:
-        """`server` is what it is called in errors."""
         self._server = server
         self._prompt = list(prompt)
         self._vocabulary = vocabulary

@@ -111,7 +111,6 @@ def _prompt(settings: ServerSettings) -> tuple[int, ...]:
 async def _sample_and_score(
     client: HttpEndpointClient, settings: ServerSettings
 ) -> tuple[list[float], list[float]]:
-    """Return the log-probs of tokens as they are sampled, and as they are scored."""
     prompt = _prompt(settings)
     piece = await _sample_probe(client, settings, Sampling(), max_tokens=TOKENS)
     whole = (*prompt, *piece.tokens)
@@ -125,7 +124,6 @@ async def _sample_and_score(
 async def _sample_first(
     client: HttpEndpointClient, settings: ServerSettings, sampling: Sampling
 ) -> dict[int, float]:
-    """Return the alternatives of the first token, at least two where they can be drawn."""
     piece = await _sample_probe(client, settings, sampling, max_tokens=1)
     return dict(piece.top_logprobs[0][:2])
 

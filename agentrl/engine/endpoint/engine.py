@@ -156,18 +156,15 @@ class CompletionsEngine(ClosingResource):
         return scores or Scores(logprobs=(), version=self.version)
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         if (errand := self._errands.get(request_id)) is not None:
             errand.end()
 
     async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
         if self._resumed.is_set():
             self._resumed.clear()
             self._end_all()
 
     async def resume(self) -> None:
-        """Take requests again."""
         self._resumed.set()
 
     async def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -209,7 +206,6 @@ class CompletionsEngine(ClosingResource):
         await in_thread_to_the_end(self._clear)
 
     async def __aenter__(self) -> Self:
-        """Find out what the server is; raises `ConfigError` where it cannot be trained from."""
         settings = self._settings
         try:
             check_model(await await_server(self._client, settings), settings)
@@ -238,7 +234,6 @@ class CompletionsEngine(ClosingResource):
             errand.end()
 
     async def _sample_rest(self, flight: EndpointRequest) -> bool:
-        """Sample what a flight lacks."""
         patience = self._client.patience()
         while flight.finish is None:
             await self._resumed.wait()
@@ -256,7 +251,6 @@ class CompletionsEngine(ClosingResource):
     async def _read_stream(
         self, flight: EndpointRequest, held: ServedVersion, patience: RetryPolicy
     ) -> None:
-        """Take what one stream brings."""
         request, context = flight.request, flight.context
         token_budget = flight.max_tokens - len(flight.tokens)
         body = build_sample_body(request, context, model=held.name, max_tokens=token_budget)
@@ -317,7 +311,6 @@ class CompletionsEngine(ClosingResource):
     async def _load_version(
         self, weights: AdapterWeights, version: int, proof: WeightCheck | None
     ) -> ServedVersion:
-        """Return a new version that the server has, and has proven."""
         why = ""
         for _ in range(TRIES):
             name = f"{self._name}-{next(self._numbers)}-version-{version}"

@@ -84,7 +84,6 @@ class RetriedCall(Generic[R]):
     """Something that is asked for, and asked for anew until it is done, or ended."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, R]]) -> None:
-        """`ask` takes up what there is each time."""
         self._ask = ask
         self._asking: asyncio.Task[R] | None = None
         self._ended = False

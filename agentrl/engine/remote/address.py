@@ -27,7 +27,6 @@ class EngineConnection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether it can be asked."""
         return self.engine.is_open
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
@@ -40,11 +39,9 @@ class EngineConnection:
             await self.engine.load(weights, version)
 
     async def read_output(self) -> str:
-        """Return nothing: what it writes is where it runs."""
         return "nothing that is visible from here"
 
     async def close(self) -> None:
-        """Let the connection go; the engine stays."""
         await self.engine.close()
 
 

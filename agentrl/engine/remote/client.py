@@ -90,7 +90,6 @@ class RemoteEngine(ClosingResource):
         scores: bool,
         silence_s: float,
     ) -> None:
-        """Take a connection over which both sides have met; see `over`."""
         self._reader = reader
         self._writer = writer
         self._name = name
@@ -197,16 +196,13 @@ class RemoteEngine(ClosingResource):
         return read_scores(await self._ask_named(request.id, score_frame(request)))
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         if (number := self._ids.get(request_id)) is not None and self.is_open:
             await self._call("abort", of=number)
 
     async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
         await self._call("pause")
 
     async def resume(self) -> None:
-        """Take requests again."""
         await self._call("resume")
 
     async def load(self, weights: Weights, version: int) -> None:
@@ -352,7 +348,6 @@ class RemoteEngine(ClosingResource):
             self._break(f"{self._name} is gone ({error})")
 
     async def _listen(self) -> None:
-        """Hand answers to who waits for them, until there are no more."""
         try:
             while True:
                 frame = await read_frame(self._reader)
@@ -403,7 +398,6 @@ def _absolute(path: "str | os.PathLike[str]") -> str:
 
 
 def _raise_error(answer: EngineFrame) -> EngineFrame:
-    """Return an answer, or raise what the other side raised."""
     text = answer.head.get("text", "")
     match answer.head.get("error"):
         case None:

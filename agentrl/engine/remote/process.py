@@ -67,26 +67,21 @@ class EngineProcess:
 
     @property
     def name(self) -> str:
-        """Name of the process in errors."""
         return f"process {self.pid}"
 
     @property
     def is_open(self) -> bool:
-        """Return whether it can be asked."""
         return self.engine.is_open and self._process.returncode is None
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
-        """Have the engine take weights, which it reads where they are."""
         if (base := find_missing_base(weights, self.engine)) is not None:
             await self.engine.lay(base.path, base.id)
         await self.engine.load(path_of(weights), version)
 
     async def read_output(self) -> str:
-        """Return the end of what it has written."""
         return tail(self._log)
 
     async def close(self) -> None:
-        """End the engine's requests as aborted, then the process."""
         await self.engine.close()
         await stop(self._process, within_s=STOP_S)
         self._log.close()
@@ -116,7 +111,6 @@ class ProcessEngine(EngineReplica):
         return self.served.pid if isinstance(self.served, EngineProcess) else None
 
     async def start(self) -> EngineProcess:
-        """Start a process; see `EngineProcess.start`."""
         return await EngineProcess.start(
             self._recipe, python=self._python, start_s=self._start_s, silence_s=self._silence_s
         )

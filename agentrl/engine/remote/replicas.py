@@ -62,7 +62,6 @@ class EngineReplica(ClosingResource):
     """
 
     def __init__(self, *, max_restarts: int) -> None:
-        """Nothing is started before the first call, or `async with`."""
         self._restarts_left = max_restarts
         self._served: EngineBackend | None = None
         self._starting: asyncio.Task[EngineBackend] | None = None
@@ -134,7 +133,6 @@ class EngineReplica(ClosingResource):
             ready.cancel()
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         if (ended := self._waiting.get(request_id)) is not None and not ended.done():
             ended.set_result(None)
         if (served := self._alive()) is not None:
@@ -142,7 +140,6 @@ class EngineReplica(ClosingResource):
                 await served.engine.abort(request_id)
 
     async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
         self._paused = True
         for ended in self._waiting.values():
             if not ended.done():
@@ -152,7 +149,6 @@ class EngineReplica(ClosingResource):
                 await served.engine.pause()
 
     async def resume(self) -> None:
-        """Take requests again."""
         self._paused = False
         if (served := self._alive()) is not None:
             with contextlib.suppress(EngineError):
@@ -236,7 +232,6 @@ class EngineReplica(ClosingResource):
     # --- replacement ------------------------------------------------------------------------------
 
     def _alive(self) -> EngineBackend | None:
-        """Return the server of the engine if it can be asked, or None."""
         served = self._served
         return served if served is not None and served.is_open and not self._is_given_up() else None
 
@@ -244,7 +239,6 @@ class EngineReplica(ClosingResource):
         return self._served is not None and self._served is self._condemned
 
     async def _ready(self) -> EngineBackend:
-        """Return a live server of the engine, starting one where there is none."""
         if not self._open:
             raise EngineError("the engine is closed; create a new one")
         if (served := self._alive()) is not None:
@@ -302,14 +296,12 @@ class EngineReplicas(ReplicatedEngine[EngineReplica]):
     def __init__(
         self, engines: Sequence[EngineReplica], spreader: WeightBroadcaster | None = None
     ) -> None:
-        """Take at least one engine, which this owns, and what sends them weights by broadcast."""
         super().__init__(engines)
         self._spreader = spreader
         for engine in self._several:
             engine.spreader = spreader
 
     async def load(self, weights: Any, version: int) -> None:
-        """Load every engine; their caches are gone, and trajectories find new homes."""
         await super().load(await self.prepare(weights), version)
 
     async def prepare(self, weights: Any) -> Any:
@@ -322,7 +314,6 @@ class EngineReplicas(ReplicatedEngine[EngineReplica]):
         return await self._spreader.spread(state_dict, [engine for engine in reached if engine])
 
     async def close(self) -> None:
-        """Close every engine. Idempotent."""
         try:
             await super().close()
         finally:

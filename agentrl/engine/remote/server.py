@@ -62,7 +62,6 @@ class EngineServer(ClosingResource):
     def __init__(
         self, engine: PolicyEngine, *, key: bytes = b"", silence_s: float = SILENCE_S
     ) -> None:
-        """Take an engine; only who has `key` is served. Clients say something every few seconds."""
         self.engine = engine
         self.key = key
         self.silence_s = silence_s
@@ -144,7 +143,6 @@ class _Connection:
         }
 
     async def run(self) -> None:
-        """Serve until the client is gone; raises `FrameStreamClosed` then."""
         await self._greet()
         while True:
             frame = await self._read(self._server.silence_s)
@@ -161,7 +159,6 @@ class _Connection:
                 raise FrameStreamClosed(f"there is no call {call!r}")
 
     async def close(self) -> None:
-        """End what the client asked for, and let it go."""
         calls = list(self._calls.values())
         for task in calls:
             task.cancel()
@@ -296,7 +293,6 @@ class _Connection:
         return EngineFrame({})
 
     def _take_source(self, frame: EngineFrame) -> Path | bytes | SharedMemoryFile:
-        """Return the path of weights, or those that have come."""
         if (name := frame.head.get("received")) is not None:
             received, self._received = self._received, None
             if received is None or received.name != name:
@@ -308,7 +304,6 @@ class _Connection:
         return sent
 
     def _state(self) -> dict[str, Any]:
-        """Return the state of the engine that is in every answer."""
         base = self._server.base
         return {"version": self._engine.version, "base": None if base is None else base.id}
 

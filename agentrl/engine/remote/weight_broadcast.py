@@ -44,7 +44,6 @@ class WeightBroadcaster:
     """
 
     def __init__(self, *, backend: Backend, bucket_bytes: int, deadline_s: float) -> None:
-        """Groups are formed when there is something to send."""
         self._backend: Backend = backend
         self._bucket_bytes = bucket_bytes
         self._deadline_s = deadline_s
@@ -199,7 +198,6 @@ class WeightBroadcaster:
     async def _meetings(
         self, engines: tuple[RemoteEngine, ...], backend: Backend
     ) -> list[GroupRendezvous]:
-        """Return the settings of every rank of a new group, this one first."""
         host = next((h for h in (e.ends[0] for e in engines) if not _is_loopback(h)), LOOPBACK)
         if host not in self._stores:
             self._stores[host] = await in_thread(store_at, host, deadline_s=self._deadline_s)

@@ -77,7 +77,6 @@ async def _try_weights(
     *,
     deadline_s: float,
 ) -> tuple[Verdict, str]:
-    """Load weights into an engine and score with them; return the verdict and the reason for it."""
     doing = "loading"
     try:
         async with asyncio.timeout(deadline_s):

@@ -95,7 +95,6 @@ def install_adapters(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
 
 
 def _find_vllm_name(model: Any, weight: str) -> str:
-    """Return vLLM's name for the module of a weight."""
     from vllm.lora.utils import (  # pyright: ignore[reportMissingImports]
         parse_fine_tuned_lora_name,
     )

@@ -192,7 +192,6 @@ class VllmCore:
 
 
 def _sampler_of(settings: VllmSettings) -> "LogitsSampler | VllmSampler":
-    """Return the sampler that draws and scores tokens of the requests."""
     if settings.sampler == "vllm":
         return VllmSampler()
     from agentrl.engine.vllm.logits_sampler import LogitsSampler

@@ -112,7 +112,6 @@ class VllmEngine(InProcessEngine):
         return await self._await_reply(self._add(flight), flight)
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         self._preparing.discard(request_id)
         if (name := self._names.get(request_id)) is not None:
             self._end(name, "aborted")
@@ -157,7 +156,6 @@ class VllmEngine(InProcessEngine):
             )
 
     async def close(self) -> None:
-        """End every request as aborted and release the model. Idempotent."""
         await super().close()
         async with self._turn:
             if self._thread is not None:
@@ -168,7 +166,6 @@ class VllmEngine(InProcessEngine):
     # --- the loop ---------------------------------------------------------------------------------
 
     def _add(self, flight: AnyFlight) -> str:
-        """Take a request, and return its name."""
         self._requests += 1
         name = self._core.new_name()
         self._flights[name] = flight

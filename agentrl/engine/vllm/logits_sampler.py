@@ -36,15 +36,12 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
     """Follows vLLM's batch, and draws for the flights in it."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        del vllm_config, device, is_pin_memory
         self._rows: dict[int, str] = {}
 
     def is_argmax_invariant(self) -> bool:
-        """Say that this decides which token is the most likely."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow who has which row."""
         if batch_update is None:
             return
         for row in batch_update.removed:
@@ -91,15 +88,12 @@ class LogitsSampler:
     extra_tokens = 0
 
     def __init__(self) -> None:
-        """`version` is that of the weights of the step under way."""
         self.version = 0
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
         """Take any request: the whole distribution is known here."""
 
     def engine_arguments(self, settings: VllmSettings, *, cpu: bool) -> dict[str, Any]:
-        """Return the arguments of `EngineArgs`."""
-        del settings, cpu
         return {"logits_processors": [SeededLogitsProcessor]}
 
     def attach(self, engine: Any) -> None:
@@ -114,7 +108,6 @@ class LogitsSampler:
             )
 
     def prompt_of(self, flight: AnyFlight) -> list[int]:
-        """Return the token ids that vLLM is given."""
         return [*flight.context]
 
     def request_arguments(self, name: str, flight: AnyFlight) -> dict[str, Any]:
@@ -156,7 +149,6 @@ class LogitsSampler:
         yield SampledStep(name, pick, output.num_cached_tokens or 0)
 
     def drop(self, name: str) -> None:
-        """Forget a request."""
         scores.FLIGHTS.pop(name, None)
         FLIGHTS.pop(name, None)
         PICKS.pop(name, None)

@@ -48,7 +48,6 @@ class VllmSampler:
     """vLLM samples so many tokens after a prompt that is scored, and has no way to sample none."""
 
     def __init__(self) -> None:
-        """`version` is that of the weights of the step under way."""
         self.version = 0
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
@@ -113,7 +112,6 @@ class VllmSampler:
             RequestOutputKind,
         )
 
-        del name
         if isinstance(flight, InflightScoreRequest):
             most = flight.request.top_logprobs
             return {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": most}

@@ -96,7 +96,6 @@ def returns_of(section: ConfigSection) -> ReturnsFunction:
 def _over_steps(
     sample: TrainingSample, level: Level, paid: Paid, estimate: Callable[..., ndarray]
 ) -> Float[ndarray, " tokens"]:
-    """Return `estimate` of the sample's steps at the tokens of each."""
     mask = sample.mask
     if not mask.any():
         return np.zeros(len(mask))

@@ -90,7 +90,6 @@ def _rewards(
 def _token_mean(
     values: Float[ndarray, " segments"], group: TrainingGroup, shape: SharedPrefixes
 ) -> float:
-    """Return the mean of the values over all tokens that train."""
     tokens = shape.spread(values)
     trained = np.concatenate([x[s.mask] for x, s in zip(tokens, group.samples, strict=True)])
     return float(trained.mean()) if len(trained) else 0.0

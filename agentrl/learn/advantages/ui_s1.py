@@ -89,7 +89,6 @@ def ui_s1(
 def _score_by_index(
     futures: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
-    """Return each return among those of its turn index."""
     scores = [np.zeros(len(future)) for future in futures]
     rows: defaultdict[int, list[int]] = defaultdict(list)
     for i, indices in enumerate(turns):
@@ -105,7 +104,6 @@ def _score_by_index(
 def _score_by_row(
     rewards: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
-    """Return each turn's reward among those of all turns."""
     scores = [np.zeros(len(paid)) for paid in rewards]
     credit = iter(
         centre(

@@ -33,7 +33,6 @@ class PackedLayout(LimitedLayout):
         return sum(map(len, rows)) - sum(self.sort(rows).shared)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return the sequence indices of each line; `ConfigError` for one over the limit."""
         rows = read(sequences)
         check_length(max(map(len, rows), default=0), limit_tokens=self.limit_tokens)
         ordered = self.sort(rows)

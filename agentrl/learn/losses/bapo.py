@@ -92,7 +92,6 @@ class BapoObjective:
         return tried[-1]
 
     def loss(self, tokens: PolicyTokens, *, bounds: ClipBounds) -> TokenLoss:
-        """Return PPO's loss between the bounds."""
         return ppo_clip(
             tokens.log_ratio,
             tokens.advantages,
@@ -103,7 +102,6 @@ class BapoObjective:
 
 
 def _list_bounds(start: float, most: float, *, step: float) -> list[float]:
-    """Return the bounds to try, from `start` to `most`."""
     count = max(math.ceil((most - start) / step - GRID), 0)
     return [min(start + index * step, most) for index in range(count + 1)]
 

@@ -119,7 +119,6 @@ class M2poObjective:
         return token_cut(squares, budget=self.budget) + ROUNDING
 
     def loss(self, tokens: PolicyTokens, cut: float) -> TokenLoss:
-        """Return the loss per token at a threshold."""
         gaps = tokens.logprobs - tokens.behaviour
         current = ratio(gaps)
         if self.form == "mask":

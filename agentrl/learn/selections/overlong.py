@@ -18,7 +18,6 @@ def overlong(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[C
     Where nothing is left that could train, every row comes back without credit: the step leaves the
     weights alone. Source: Yu et al. 2025 (arXiv 2503.14476), overlong filtering.
     """
-    del moment
     complete_rows = [row for row in rows if not row.sample.truncated]
     if any(row.sample.sampled_tokens for row in complete_rows):
         return complete_rows

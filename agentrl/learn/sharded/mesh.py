@@ -36,33 +36,27 @@ class MeshRanks(TrainerRanks):
         self.size = mesh.size()
 
     def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return this rank's passes; see `split`."""
         passes = split(layout, sequences, ranks=self.size).passes[self.rank]
         return [list(indices) for indices in passes]
 
     def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
-        """Keep a part of every weight only; see `shard`."""
         shard(cast(PreTrainedModel, model), self._mesh, precision=precision)
 
     def together(self, found: Mapping[K, V]) -> dict[K, V]:
-        """Return the results of all ranks, in the order of ranks."""
         every: dict[K, V] = {}
         for part in self._gather_objects(_move_to_cpu(dict(found))):
             every |= part
         return every
 
     def total(self, value: Tensor) -> Tensor:
-        """Return the sum over ranks of a tensor."""
         summed = value.clone()
         dist.all_reduce(summed, group=self._mesh.get_group())
         return summed
 
     def merge_tally(self, tally: MetricAccumulator) -> MetricAccumulator:
-        """Return the merged tally of all ranks."""
         return MetricAccumulator.of(self._gather_objects(tally.numbers()))
 
     def add_gradients(self, module: nn.Module) -> None:
-        """Let every rank have the sum of the gradients of a module that is whole on each."""
         for parameter in module.parameters():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = self.total(gradient)
@@ -79,18 +73,15 @@ class MeshRanks(TrainerRanks):
         return gather_weights(weights, types or {}, tied=tied or {}, group=self._mesh.get_group())
 
     def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
-        """Write this rank's part of a state into a folder that all ranks see."""
         write_shards(folder / f"{name}.shards", state, self._control)
 
     def read(self, folder: Path, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return this rank's part of what any number of ranks wrote."""
         shards = folder / f"{name}.shards"
         if shards.is_dir():
             return read_shards(shards, like, self._control)
         return super().read(folder, name, like)
 
     def check_same(self, digest: Callable[[], str], what: str) -> None:
-        """Raise `LearnError` if ranks have different digests of what has to be the same."""
         digests = self._gather_objects(digest())
         if len(set(digests)) > 1:
             raise LearnError(

@@ -61,7 +61,6 @@ def _root(model: Any) -> FSDPModule:
 
 
 def _run_within(model: nn.Module, compute: Callable[[], Parts]) -> Parts:
-    del model
     parts: Any = compute()
     # The backward pass of the model begins at these; at a view's base it would not be noticed.
     return tuple(each.clone() if each._is_view() else each for each in parts)  # pyright: ignore[reportReturnType]

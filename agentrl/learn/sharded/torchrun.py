@@ -48,7 +48,6 @@ class TorchrunRankLink:
         self._open = True
 
     def tell(self, command: RankCommand) -> None:
-        """Let every process do this next."""
         self._store.set(_key(self._told), "go")
         self._told += 1
         self._ranks.broadcast(command)
@@ -58,7 +57,6 @@ class TorchrunRankLink:
         return "another torchrun process has ended; see the output of torchrun"
 
     def close(self) -> None:
-        """End the other processes. Idempotent."""
         if self._open:
             self._open = False
             with contextlib.suppress(RuntimeError):  # they are gone, and so is the store
