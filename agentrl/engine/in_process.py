@@ -2,23 +2,19 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from agentrl.engine.image_encoder import ImageEncoder, PromptImages
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
+from agentrl.engine.request_checks import check_request, check_score
+from agentrl.engine.stopping import Decode
 from agentrl.errors import AgentrlError, EngineError, blame
-from agentrl.message import ImageSpan
-from agentrl.policy import FinishReason, GenerateRequest, ScoreRequest
+from agentrl.models.vision.processor import ImageProcessor
+from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource
 
 AnyFlight = InflightRequest | InflightScoreRequest
-
-
-class ImagePreparer(Protocol):
-    """Cuts up images before a request is taken."""
-
-    async def prepare(self, spans: Sequence[ImageSpan]) -> None: ...
 
 
 class InProcessEngine(ClosingResource):
@@ -28,11 +24,27 @@ class InProcessEngine(ClosingResource):
     blamed: ClassVar[str]
     """What an error of a step is attributed to."""
 
-    def __init__(self, *, version: int, images: ImagePreparer | None) -> None:
+    def __init__(
+        self,
+        *,
+        version: int,
+        context_tokens: int,
+        score_tokens: int,
+        vocabulary: int,
+        decode: Decode | None,
+        images: ImageEncoder | ImageProcessor | None,
+    ) -> None:
+        """`score_tokens` are the most of a request that is scored, prompt and all."""
         self._version = version
+        self._context_tokens = context_tokens
+        self._score_tokens = score_tokens
+        self._vocabulary = vocabulary
+        self._decode = decode
         self._images = images
         self._flights: dict[str, AnyFlight] = {}
-        """Requests that are not answered, by a key of the engine's choice."""
+        """Requests that are not answered, each by a key that no other has had."""
+        self._keys: dict[str, str] = {}
+        """The key of each request by its id, which may come again after its answer."""
         self._loop: asyncio.Task[None] | None = None
         self._open = True
         self._paused = False
@@ -42,16 +54,67 @@ class InProcessEngine(ClosingResource):
         self._requests = 0
 
     @abstractmethod
-    async def _compute(self) -> None:
-        """Take one step, and let others run."""
+    def _new_key(self) -> str: ...
 
     @abstractmethod
-    def _forget(self, key: str) -> None:
+    def _look(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
+        """Check what only this engine asks of a request; return its images, if it reads them."""
+
+    @abstractmethod
+    def _enqueue(self, key: str, flight: AnyFlight) -> None: ...
+
+    @abstractmethod
+    def _release(self, key: str, flight: AnyFlight) -> None:
         """Free what a request occupies."""
+
+    @abstractmethod
+    async def _compute(self) -> None:
+        """Take one step, and let others run."""
 
     @property
     def version(self) -> int:
         return self._version
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        if not await self._prepare(request):
+            return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
+        self._check_usable()
+        check_request(
+            request,
+            context_tokens=self._context_tokens,
+            vocabulary=self._vocabulary,
+            in_flight=self._keys,
+            reads_text=self._decode is not None,
+            takes_images=self._images is not None,
+        )
+        flight = InflightRequest(
+            request,
+            asyncio.get_running_loop().create_future(),
+            self._requests,
+            min(request.max_new_tokens, self._context_tokens - len(request.prompt)),
+            self._look(request),
+        )
+        return await self._await_reply(flight)
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        if not await self._prepare(request):
+            return Scores(logprobs=(), version=self._version)
+        self._check_usable()
+        check_score(
+            request,
+            context_tokens=self._score_tokens,
+            vocabulary=self._vocabulary,
+            in_flight=self._keys,
+            takes_images=self._images is not None,
+        )
+        future = asyncio.get_running_loop().create_future()
+        flight = InflightScoreRequest(request, future, self._requests, self._look(request))
+        return await self._await_reply(flight)
+
+    async def abort(self, request_id: str) -> None:
+        self._preparing.discard(request_id)
+        if (key := self._keys.get(request_id)) is not None:
+            self._end(key, "aborted")
 
     async def pause(self) -> None:
         self._paused = True
@@ -68,12 +131,28 @@ class InProcessEngine(ClosingResource):
             # With nothing in flight the loop ends at its next look.
             await asyncio.wait([self._loop])
 
-    async def _await_reply(self, key: str, flight: AnyFlight) -> Any:
+    async def _await_reply(self, flight: AnyFlight) -> Any:
+        key = self._add(flight)
         try:
             return await flight.reply
         finally:
-            if self._flights.get(key) is flight:
+            if key in self._flights:
                 self._forget(key)
+
+    def _add(self, flight: AnyFlight) -> str:
+        self._requests += 1
+        key = self._new_key()
+        self._flights[key] = flight
+        self._keys[flight.request.id] = key
+        self._enqueue(key, flight)
+        self._wake()
+        return key
+
+    def _forget(self, key: str) -> None:
+        flight = self._flights.pop(key)
+        if self._keys.get(flight.request.id) == key:
+            del self._keys[flight.request.id]
+        self._release(key, flight)
 
     def _wake(self) -> None:
         """See to it that the loop runs, if there is anything to compute."""

@@ -28,14 +28,13 @@ from agentrl.engine.llama import LlamaDecoder
 from agentrl.engine.llama_shape import shape_of
 from agentrl.engine.noise import uniforms
 from agentrl.engine.out_of_memory import explain_out_of_memory
-from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.sampling import sample
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError
 from agentrl.models.vision.model import sees
 from agentrl.models.vision.processor import ImageProcessor
-from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
+from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.runtime.machine import set_batch_invariance
 
 TURNS = 4
@@ -116,70 +115,19 @@ class LocalEngine(InProcessEngine):
                 dtype=dtype or model.dtype,
                 images=images,
             )
-        super().__init__(version=version, images=self._decoder.eyes)
+        super().__init__(
+            version=version,
+            context_tokens=context_tokens,
+            score_tokens=context_tokens,
+            vocabulary=self._decoder.vocabulary,
+            decode=decode,
+            images=self._decoder.eyes,
+        )
         self._capacity = capacity
-        self._decode = decode
         self._slots = [CacheSlot(index) for index in range(slots)]
         self._waiting: deque[AnyFlight] = deque()
         self._steps = self._sampled = self._computed = self._cached = self._scored = 0
         self._busy_s = 0.0
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn. Cancelling the caller frees the request and returns nothing.
-
-        Raises `ValueError` for a request that cannot be served: a prompt that leaves no room in the
-        context, a token outside the vocabulary, an id already in flight. Raises `EngineError` when
-        the engine is closed or broken.
-        """
-        if not await self._prepare(request):
-            return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
-        self._check_usable()
-        check_request(
-            request,
-            context_tokens=self._capacity.context_tokens,
-            vocabulary=self._decoder.vocabulary,
-            in_flight=self._flights,
-            reads_text=self._decode is not None,
-            takes_images=self._decoder.eyes is not None,
-        )
-        flight = InflightRequest(
-            request,
-            asyncio.get_running_loop().create_future(),
-            self._requests,
-            min(request.max_new_tokens, self._capacity.context_tokens - len(request.prompt)),
-            self._sight(request),
-        )
-        self._take(flight)
-        return await self._await_reply(request.id, flight)
-
-    async def score(self, request: ScoreRequest) -> Scores:
-        """Score tokens with the weights, in one pass over those that are not cached.
-
-        Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
-        """
-        if not await self._prepare(request):
-            return Scores(logprobs=(), version=self._version)
-        self._check_usable()
-        check_score(
-            request,
-            context_tokens=self._capacity.context_tokens,
-            vocabulary=self._decoder.vocabulary,
-            in_flight=self._flights,
-            takes_images=self._decoder.eyes is not None,
-        )
-        flight = InflightScoreRequest(
-            request,
-            asyncio.get_running_loop().create_future(),
-            self._requests,
-            self._sight(request),
-        )
-        self._take(flight)
-        return await self._await_reply(request.id, flight)
-
-    async def abort(self, request_id: str) -> None:
-        self._preparing.discard(request_id)
-        if request_id in self._flights:
-            self._end(request_id, "aborted")
 
     async def load(self, weights: Weights, version: int) -> None:
         """Copy new weights (a state dict with Hugging Face names, or a folder of safetensors).
@@ -215,12 +163,6 @@ class LocalEngine(InProcessEngine):
         )
 
     # --- the loop ---------------------------------------------------------------------------------
-
-    def _take(self, flight: AnyFlight) -> None:
-        self._requests += 1
-        self._flights[flight.request.id] = flight
-        self._waiting.append(flight)
-        self._wake()
 
     async def _compute(self) -> None:
         self._step()
@@ -327,17 +269,22 @@ class LocalEngine(InProcessEngine):
         for flight, pick in zip(due, picks, strict=True):
             flight.take(pick, version=self._version)
             if (finish := flight.finish(self._decode)) is not None:
-                self._end(flight.request.id, finish)
+                self._end(self._keys[flight.request.id], finish)
 
     def _score(self, flight: InflightScoreRequest, logits: torch.Tensor) -> None:
         flight.take(logits, version=self._version)
         self._scored += len(logits)
         if flight.is_done:
-            self._end(flight.request.id, "stop")
+            self._end(self._keys[flight.request.id], "stop")
 
-    def _forget(self, key: str) -> None:
+    def _new_key(self) -> str:
+        return str(self._requests)
+
+    def _enqueue(self, key: str, flight: AnyFlight) -> None:
+        self._waiting.append(flight)
+
+    def _release(self, key: str, flight: AnyFlight) -> None:
         """Free what a request occupies; its slot keeps the keys for whoever comes next."""
-        flight = self._flights.pop(key)
         for slot in self._slots:
             if slot.flight is flight:
                 slot.flight = None
@@ -345,7 +292,7 @@ class LocalEngine(InProcessEngine):
                 return
         self._waiting.remove(flight)
 
-    def _sight(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
+    def _look(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         if self._decoder.eyes is None or not request.images:
             return None
         return self._decoder.eyes.sight(request.prompt, request.images)

@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agentrl.engine.in_process import InProcessEngine
-from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
-from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
 from agentrl.engine.vllm.core import VllmCore
 from agentrl.engine.vllm.settings import VllmSettings
@@ -21,7 +19,7 @@ from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredReque
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, WeightsUnproven, blame
 from agentrl.models.vision.processor import ImageProcessor
-from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
+from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.runtime.threads import to_the_end
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck, complaint
 
@@ -44,12 +42,15 @@ class VllmEngine(InProcessEngine):
     ) -> None:
         """Load the model; `decode` turns token ids into text and is needed for stop strings, and
         `images` cuts up images for a model that sees, by default as its folder says."""
-        self._settings = settings
         self._core = VllmCore(settings, images)
-        super().__init__(version=version, images=self._core.images)
-        self._decode = decode
-        self._names: dict[str, str] = {}
-        """The name each flight has in vLLM: an id may come again before vLLM has let go of it."""
+        super().__init__(
+            version=version,
+            context_tokens=settings.context_tokens,
+            score_tokens=self._core.score_tokens,
+            vocabulary=self._core.vocabulary,
+            decode=decode,
+            images=self._core.images,
+        )
         self._fresh: list[str] = []
         self._gone: list[str] = []
         self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(
@@ -61,60 +62,6 @@ class VllmEngine(InProcessEngine):
     def in_flight(self) -> tuple[AnyFlight, ...]:
         """Return the requests that are not answered yet."""
         return tuple(self._flights.values())
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn. Cancelling the caller frees the request and returns nothing.
-
-        Raises `ValueError` for a request that cannot be served, `EngineError` when the engine is
-        closed or broken.
-        """
-        if not await self._prepare(request):
-            return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
-        self._check_usable()
-        check_request(
-            request,
-            context_tokens=self._settings.context_tokens,
-            vocabulary=self._core.vocabulary,
-            in_flight=self._names,
-            reads_text=self._decode is not None,
-            takes_images=self._core.images is not None,
-        )
-        self._core.check(request)
-        self._check_shown(request)
-        flight = InflightRequest(
-            request,
-            asyncio.get_running_loop().create_future(),
-            self._requests,
-            min(request.max_new_tokens, self._settings.context_tokens - len(request.prompt)),
-        )
-        return await self._await_reply(self._add(flight), flight)
-
-    async def score(self, request: ScoreRequest) -> Scores:
-        """Score tokens with the weights, in one pass over them and their prompt.
-
-        Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
-        """
-        if not await self._prepare(request):
-            return Scores(logprobs=(), version=self._version)
-        self._check_usable()
-        check_score(
-            request,
-            context_tokens=self._core.score_tokens,
-            vocabulary=self._core.vocabulary,
-            in_flight=self._names,
-            takes_images=self._core.images is not None,
-        )
-        self._core.check(request)
-        self._check_shown(request)
-        flight = InflightScoreRequest(
-            request, asyncio.get_running_loop().create_future(), self._requests
-        )
-        return await self._await_reply(self._add(flight), flight)
-
-    async def abort(self, request_id: str) -> None:
-        self._preparing.discard(request_id)
-        if (name := self._names.get(request_id)) is not None:
-            self._end(name, "aborted")
 
     async def load(self, weights: Weights, version: int) -> None:
         """Take new weights (a state dict with Hugging Face names, or a folder of safetensors).
@@ -165,15 +112,6 @@ class VllmEngine(InProcessEngine):
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def _add(self, flight: AnyFlight) -> str:
-        self._requests += 1
-        name = self._core.new_name()
-        self._flights[name] = flight
-        self._names[flight.request.id] = name
-        self._fresh.append(name)
-        self._wake()
-        return name
-
     async def _compute(self) -> None:
         async with self._turn:
             await self._step_alone()
@@ -210,19 +148,22 @@ class VllmEngine(InProcessEngine):
             raise EngineError("the engine is closed; create a new one")
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
-    def _forget(self, key: str) -> None:
-        """Let go of a request now; vLLM hears of it before its next step."""
-        flight = self._flights.pop(key)
-        if self._names.get(flight.request.id) == key:
-            del self._names[flight.request.id]
-        self._gone.append(key)
+    def _new_key(self) -> str:
+        return self._core.new_name()
 
-    def _check_shown(self, request: GenerateRequest | ScoreRequest) -> None:
-        """Raise `ValueError` for images that are not where they are said to be, `EnvError` for
-        what is no image.
+    def _enqueue(self, key: str, flight: AnyFlight) -> None:
+        self._fresh.append(key)
+
+    def _release(self, key: str, flight: AnyFlight) -> None:
+        self._gone.append(key)  # vLLM hears of it before its next step
+
+    def _look(self, request: GenerateRequest | ScoreRequest) -> None:
+        """Raise `ValueError` for what the sampler cannot serve, and for images that are not where
+        they are said to be, `EnvError` for what is no image.
 
         Images are cut up here, so what is wrong with one is told to who shows it.
         """
+        self._core.check(request)
         if (images := self._core.images) is None or not request.images:
             return
         images.check_spans(request.prompt, request.images)
