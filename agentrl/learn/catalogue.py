@@ -17,8 +17,8 @@ from agentrl.learn import (
     losses,
     proximals,
     rejections,
-    selections,
-    shapings,
+    selection,
+    shaping,
 )
 from agentrl.learn.method import LearnMethod, Need
 
@@ -38,13 +38,13 @@ class MethodSlot:
 
 
 SLOTS = (
-    MethodSlot("reward_shaping", shapings.METHODS),
+    MethodSlot("reward_shaping", shaping.METHODS),
     MethodSlot("advantage", advantages.METHODS),
     MethodSlot("loss", losses.METHODS),
     MethodSlot("proximal", proximals.METHODS),
     MethodSlot("correction", corrections.METHODS),
     MethodSlot("rejection", rejections.METHODS),
-    MethodSlot("selection", selections.METHODS),
+    MethodSlot("selection", selection.METHODS),
 )
 """All slots, in the order in which `docs/methods.md` explains them."""
 

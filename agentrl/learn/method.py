@@ -108,7 +108,7 @@ def find_method(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> Le
     names = sorted(method.section.__name__ for method in methods)
     raise ValueError(
         f"{type(section).__name__} is not a method of this slot; the methods are {names}: add its "
-        "METHOD to METHODS in the __init__.py of the package of its slot"
+        "LearnMethod to the METHODS of its slot"
     )
 
 

@@ -10,8 +10,8 @@ from agentrl.learn import (
     losses,
     proximals,
     rejections,
-    selections,
-    shapings,
+    selection,
+    shaping,
 )
 from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.correction import AnyCorrectionFunction, RejectionFunction
@@ -47,18 +47,18 @@ class LearnMethods:
             (corrections.METHODS, section.correction),
         )
         several = (
-            *((shapings.METHODS, each) for each in section.reward_shaping),
+            *((shaping.METHODS, each) for each in section.reward_shaping),
             *((rejections.METHODS, each) for each in section.rejection),
-            *((selections.METHODS, each) for each in section.selection),
+            *((selection.METHODS, each) for each in section.selection),
         )
         return cls(
-            shapings=tuple(bind_method(shapings.METHODS, each) for each in section.reward_shaping),
+            shapings=tuple(bind_method(shaping.METHODS, each) for each in section.reward_shaping),
             advantage=advantage_of(section.advantage),
             loss=loss_of(section.loss),
             proximal=bind_method(proximals.METHODS, section.proximal),
             correction=correction_of(section.correction),
             rejections=tuple(bind_method(rejections.METHODS, each) for each in section.rejection),
-            selections=tuple(bind_method(selections.METHODS, each) for each in section.selection),
+            selections=tuple(bind_method(selection.METHODS, each) for each in section.selection),
             needs=LossRegularisers.from_config(section).needs.union(
                 *(find_needs(rows, each) for rows, each in one + several)
             ),

@@ -41,7 +41,7 @@ from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.proximal import ELSEWHERE
-from agentrl.learn.proximals.other_weights import anchor_of
+from agentrl.learn.proximals import anchor_of
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks

@@ -117,7 +117,7 @@ async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
         assert may_copy.wait(DEADLINE_S)
         return share_weights(weights)
 
-    monkeypatch.setattr(replicas, "shared", slowly)
+    monkeypatch.setattr(replicas, "share_weights", slowly)
     async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
         await engine.load(WEIGHTS, 1)
         copying.clear()

@@ -23,8 +23,7 @@ from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.rejection import DivergenceRejection
 from agentrl.errors import LearnError
 from agentrl.learn.correction import CorrectionWeights, PolicyMismatch, log_ratio
-from agentrl.learn.corrections.icepop import icepop
-from agentrl.learn.corrections.truncated import measure_ratios, truncate_ratios
+from agentrl.learn.corrections import icepop, measure_ratios, truncate_ratios
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_gap import GapAlarm, complaint, gap_metrics, observe_gap, observe_weights
 from agentrl.learn.logprob_scorer import LogprobScorer

@@ -42,7 +42,7 @@ from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.method import bind_method, needs
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
-from agentrl.learn.proximals.other_weights import anchor_of
+from agentrl.learn.proximals import anchor_of
 from agentrl.learn.snapshot import WeightSnapshots
 from agentrl.learn.swap import swap_weights
 from agentrl.learn.trainer import PolicyTrainer

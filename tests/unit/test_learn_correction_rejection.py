@@ -28,7 +28,7 @@ from agentrl.learn import rejections
 from agentrl.learn.correction import PolicyMismatch
 from agentrl.learn.method import bind_method
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.rejections.divergence import statistic
+from agentrl.learn.rejections import statistic
 from tests.support.learning import (
     assert_close,
     block,

@@ -25,9 +25,7 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
-from agentrl.learn.shaping import shape_rewards
-from agentrl.learn.shapings.fapo import fapo
-from agentrl.learn.shapings.overlong import overlong
+from agentrl.learn.shaping import fapo, overlong, shape_rewards
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.turns import turn_rewards
 from agentrl.trajectory import Finished, Tree
