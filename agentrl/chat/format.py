@@ -8,13 +8,14 @@ begins a turn that has to be a call; the policy goes on with it.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from agentrl.chat.control_tokens import BREAK
 from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, load_dialects
-from agentrl.chat.encoding import TextTokenizer
 from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
@@ -34,6 +35,33 @@ NOTE = "(earlier image)"
 """Stands in the place of an image that has left the context."""
 
 _MAX_TOKEN_ID = 2**31
+
+
+class TextTokenizer:
+    """Tokenises rendered text.
+
+    Tokens end at every `BREAK`, and before and after every generation prompt: the tokens of a turn
+    do not depend on the prompt it continues, as those that a policy samples do not.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, generation_prompt: str) -> None:
+        self._tokenizer = tokenizer
+        prompt = re.escape(generation_prompt)
+        self._cuts = re.compile(f"{BREAK}|({prompt})" if prompt else BREAK)
+
+    def __call__(self, text: str) -> tuple[int, ...]:
+        """Return the token ids; control tokens in `text` become control tokens.
+
+        Half of a surrogate pair, which no tokenizer takes, becomes a question mark.
+        """
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()
+        pieces = [piece for piece in self._cuts.split(text) if piece]
+        return tuple(
+            token
+            for piece in pieces
+            for token in self._tokenizer.encode(piece, add_special_tokens=False)
+        )
 
 
 class ChatFormat:

@@ -146,8 +146,8 @@ class TurnRenderer:
         return (None if called == plain else tail), ""
 
     def _check_append_only(self, follow: Message) -> None:
-        """Raise `ConfigError` if `follow`, late in a conversation, is not what `render_after` makes of
-        it, or changes what stands at the beginning."""
+        """Raise `ConfigError` if `follow`, late in a conversation, is not as `render_after` makes it,
+        or changes what stands at the beginning."""
         name, what = self._template.name, f"a {follow.role} message"
         turn, tail = self._turn_before((follow,))
         past = (ASK, Message("assistant", "past"), ASK_AGAIN)

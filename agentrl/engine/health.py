@@ -16,16 +16,8 @@ class EngineHealthRule:
     """Rule for taking an engine out of work and for probing it again."""
 
     failures: int = 3
-    """Number of failures in a row."""
     probe_after_s: float = 30.0
     """After the failure that took it down, or that of a probe."""
-
-    def __post_init__(self) -> None:
-        if self.failures < 1 or self.probe_after_s < 0:
-            raise ValueError(
-                f"failures must be at least 1 and probe_after_s at least 0, got {self.failures} "
-                f"and {self.probe_after_s}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +25,9 @@ class EngineHealth:
     """Health of an engine, from its requests. Frozen; times are of the caller's clock."""
 
     failures: int = 0
-    """Number of failures in a row, up to now."""
     due_s: float | None = None
     """Time from which it may be probed; None while it is up."""
     probe: str = ""
-    """Id of the request that probes it."""
 
     def state(self, now_s: float) -> HealthState:
         """Return its state: it gets work when `up`, one request when `due`, else nothing."""

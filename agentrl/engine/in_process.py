@@ -49,7 +49,6 @@ class InProcessEngine(ClosingResource):
         self._open = True
         self._paused = False
         self._preparing: set[str] = set()
-        """Requests whose images are being cut up."""
         self._broken: EngineError | None = None
         self._requests = 0
 

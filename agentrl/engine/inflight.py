@@ -19,11 +19,9 @@ class InflightRequest:
     request: GenerateRequest
     reply: asyncio.Future[Completion]
     order: int
-    """Requests are served in this order."""
     max_tokens: int
     """Tokens that budget and context leave room for."""
     sight: PromptImages | None = None
-    """Images of the prompt."""
     context: list[int] = field(init=False)
     """The prompt, images by name, and what has been sampled."""
     noise: int = field(init=False)

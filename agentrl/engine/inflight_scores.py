@@ -21,9 +21,7 @@ class InflightScoreRequest:
     request: ScoreRequest
     reply: asyncio.Future[Scores]
     order: int
-    """Requests are served in this order."""
     sight: PromptImages | None = None
-    """Images of the prompt."""
     context: list[int] = field(init=False)
     """The prompt and all tokens but the last: what says how likely each of them is."""
     version: int = -1

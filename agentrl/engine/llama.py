@@ -45,9 +45,7 @@ class _Call:
 class _Shown:
     rows: slice
     features: ImageFeatures
-    """Features of the image."""
     tokens: slice
-    """Range of the image's tokens."""
 
 
 @dataclass(frozen=True, slots=True)

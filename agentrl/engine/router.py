@@ -72,9 +72,7 @@ def session_of(request_id: str) -> str:
 class _Home:
     index: int
     tokens: int
-    """Tokens its cache covers."""
     version: int
-    """Version of the weights that the cache is of."""
     failed: bool = False
     """Its last request there failed: the next one goes elsewhere."""
 

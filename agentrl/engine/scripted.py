@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.engine.request_checks import check_id
+from agentrl.engine.request_checks import check_budget, check_id, check_room
 from agentrl.errors import EngineError
 from agentrl.policy import Completion, FinishReason, GenerateRequest
 
@@ -202,18 +202,8 @@ class ScriptedEngine:
             turn.aborted.set()
 
     def _room(self, request: GenerateRequest) -> int:
-        if request.max_new_tokens < 1:
-            raise ValueError(
-                f"request {request.id!r}: max_new_tokens must be at least 1, got "
-                f"{request.max_new_tokens}"
-            )
+        check_budget(request)
         if self._context_tokens is None:
             return request.max_new_tokens
-        room = self._context_tokens - len(request.prompt)
-        if room < 1:
-            raise ValueError(
-                f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves no room "
-                f"to sample in a context of engine.context_tokens={self._context_tokens}; shorten "
-                "the prompt or raise engine.context_tokens"
-            )
-        return min(room, request.max_new_tokens)
+        check_room(request, self._context_tokens)
+        return min(self._context_tokens - len(request.prompt), request.max_new_tokens)

@@ -27,7 +27,6 @@ class ConversationNode:
     message: Message | None
     """None at the root of the conversations with one set of tools."""
     keys: MessageKeys = (b"", b"")
-    """Keys of the message."""
     parent: "ConversationNode | None" = field(default=None, repr=False)
     turn: int | None = None
     """The turn in which the policy said it; None for a message of the program's."""

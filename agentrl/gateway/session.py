@@ -34,7 +34,6 @@ class GatewayRequest:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     waiters: int = 0
-    """Number of connections that wait for its answer."""
     is_delivered: bool = False
 
     @property
@@ -81,7 +80,6 @@ class GatewaySession:
         self._conversations = ConversationTree()
         self._waiting: deque[GatewayRequest] = deque()
         self._open: set[GatewayRequest] = set()
-        """Not answered."""
         self._latest: dict[ConversationNode, GatewayRequest] = {}
         """The last question at the end of each conversation."""
         self._answers: list[tuple[ConversationNode, bool]] = []

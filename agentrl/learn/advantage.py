@@ -19,6 +19,14 @@ AdvantageFunction = Callable[[Sequence[TrainingGroup]], TokenAdvantages]
 because some methods normalise over it; values off the mask are never read."""
 
 
+def spread_over_tokens(group: TrainingGroup, credit: Sequence[float]) -> TokenAdvantages:
+    """Return one value per sample at each of its tokens."""
+    return [
+        np.full(len(sample.token_ids), value)
+        for sample, value in zip(group.samples, credit, strict=True)
+    ]
+
+
 def per_trajectory(credit: Callable[[Sequence[float]], Sequence[float]]) -> AdvantageFunction:
     """Return the slot function of a method that gives every token of a trajectory one value.
 
@@ -26,11 +34,7 @@ def per_trajectory(credit: Callable[[Sequence[float]], Sequence[float]]) -> Adva
     """
 
     def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
-        return [
-            np.full(len(sample.token_ids), value)
-            for group in groups
-            for sample, value in zip(group.samples, credit(group.rewards), strict=True)
-        ]
+        return [x for group in groups for x in spread_over_tokens(group, credit(group.rewards))]
 
     return advantages
 

@@ -36,6 +36,11 @@ class MethodSlot:
         value = LearnSection.model_fields[self.key].default
         return method_of(type(value)) if isinstance(value, ConfigSection) else ""
 
+    def sections(self, learn: LearnSection) -> tuple[ConfigSection, ...]:
+        """Return the sections that a config has in this place."""
+        value = getattr(learn, self.key)
+        return value if isinstance(value, tuple) else (value,)
+
 
 SLOTS = (
     MethodSlot("reward_shaping", shaping.METHODS),

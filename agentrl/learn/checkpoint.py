@@ -59,7 +59,6 @@ class CheckpointManager:
     keep: int
     tokenizer: PretrainedFiles
     images: PretrainedFiles | None = None
-    """The image processor of a policy that sees."""
 
     def save(
         self, trainer: PolicyTrainer, *, samplers: Mapping[str, Any], files: Mapping[str, bytes]

@@ -44,7 +44,6 @@ class CorrectionWeights:
 
 
 CorrectionFunction = Callable[[PolicyMismatch], CorrectionWeights]
-"""The correction slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,6 @@ class EwmaAverage:
 
     weights: dict[str, Tensor]
     total: float = 1.0
-    """The sum of beta^age."""
 
     @classmethod
     def from_model(cls, model: Module, *, on_cpu: bool = False) -> "EwmaAverage":

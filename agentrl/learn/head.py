@@ -31,7 +31,6 @@ class TokenPredictions:
     """Outputs of the head for each prediction, in nats and float32, with gradient."""
 
     logprobs: Float[Tensor, " chosen"]
-    """Log-probs of the targets."""
     entropies: Float[Tensor, " chosen"]
     """Entropies over the whole vocabulary."""
 

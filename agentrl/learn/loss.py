@@ -19,7 +19,6 @@ class PolicyTokens:
     gradient."""
 
     logprobs: Float[Tensor, "rows width"]
-    """Log-probs of the current policy."""
     proximal: Float[Tensor, "rows width"]
     """Log-probs of the policy the clip is anchored to."""
     behaviour: Float[Tensor, "rows width"]

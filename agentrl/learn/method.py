@@ -53,7 +53,6 @@ class LearnMethod(Generic[F_co]):
     bind: Callable[[Any], F_co]
     source: str
     needs: Callable[[Any], frozenset[Need]] = _need_nothing
-    """Needs of the method for a given section."""
 
 
 def always(*needs: Need) -> Callable[[Any], frozenset[Need]]:

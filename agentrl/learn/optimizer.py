@@ -41,7 +41,6 @@ class AdamW:
         self._steps = steps or 0
         self._max_grad_norm = section.max_grad_norm
         self.updates = 0
-        """Number of weight updates."""
         self._adamw = torch.optim.AdamW(
             self._weights,
             lr=section.learning_rate,

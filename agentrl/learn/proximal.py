@@ -15,7 +15,6 @@ class AnchorTokens:
     """Inputs of a proximal policy: one row per sequence, nothing with gradient."""
 
     current: Float[Tensor, "rows width"]
-    """Log-probs of the policy that is being optimised."""
     start: Float[Tensor, "rows width"]
     """Log-probs of the weights at batch start, or of those the method had scored instead."""
     behaviour: Float[Tensor, "rows width"]

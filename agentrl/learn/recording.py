@@ -191,7 +191,6 @@ class ConversationRecording(_Closed):
     tools: tuple[dict[str, Any], ...] = ()
     """JSON schemas of the functions it could call."""
     reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Reward of the conversation, where it is known."""
     version: int = Field(default=VERSION, ge=1)
     task: str = ""
     """The id of the task in its environment, where it has one."""

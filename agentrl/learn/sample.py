@@ -55,7 +55,6 @@ class TrainingSample:
     """Jumps as in `Trajectory`. With any the sample is no context; `contexts` returns its
     contexts."""
     images: tuple[ImageSpan, ...] = ()
-    """Images in the tokens, in order."""
     root: int | None = None
     """Index of the one of the group's first trajectories that it grew from, where it is known."""
 

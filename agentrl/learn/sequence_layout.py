@@ -39,7 +39,6 @@ class ModelInputs:
     """The last place of its line, counted from 0, that may look at each place; later places see
     it only from within its own subtree. None lets every later place of the line see it."""
     shown: tuple[SequenceImages, ...] = ()
-    """The sequences that show images."""
 
 
 @runtime_checkable

@@ -122,7 +122,6 @@ class PolicyTrainer:
         self._methods = LearnMethods.from_config(config)
         self._credit_needs = find_needs(advantages.METHODS, config.advantage)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
-        """None unless the advantage is made of its values."""
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
@@ -154,7 +153,6 @@ class PolicyTrainer:
         self.rounds = bool(self._types) and config.precision != "float32"
         """True if a checkpoint's policy is rounded, and its weights are kept apart."""
         self.ema = None
-        """The average of the weights, if the config asks for one."""
         if config.ema is not None:
             self.ema = WeightEma(self.optimizer.weights(), decay=config.ema.decay)
         self._check_anchor(config)
@@ -517,7 +515,6 @@ class _Update:
     """State that the passes of one optimiser step share."""
 
     number: int
-    """Index of the optimiser step in its batch."""
     methods: StepMethods
     counts: LossDenominators
     tally: MetricAccumulator

@@ -38,7 +38,6 @@ class StepMethods:
     loss: LossFunction
     correction: CorrectionFunction
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The thresholds, by metric."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,7 +37,6 @@ class TokenizedDemonstration:
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
     images: tuple[ImageSpan, ...] = ()
-    """Images in the tokens."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.mask):

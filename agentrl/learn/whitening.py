@@ -9,7 +9,6 @@ from numpy import ndarray
 from agentrl.learn.sample import TrainingSample
 
 EPSILON = 1e-8
-"""Added to the variance."""
 
 
 def whiten_credit(

@@ -24,7 +24,6 @@ class PackagedModel:
     file: str
     """Inside the package."""
     sha256: str
-    """SHA-256 of the file."""
     folder_bytes: int
     """About how much the folder made of it takes."""
     license: str
@@ -76,7 +75,6 @@ MODELS: Mapping[str, PackagedModel] = {
         ),
     )
 }
-"""Packaged models by name."""
 
 
 def sha256_of(file: Path) -> str:

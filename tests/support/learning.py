@@ -12,12 +12,16 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.advantage import GrpoAdvantage
 from agentrl.config.run import MakePolicySection
+from agentrl.config.section import ConfigSection
+from agentrl.learn import advantages, corrections, losses
+from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.aggregate import LossDenominators
-from agentrl.learn.correction import PolicyMismatch
+from agentrl.learn.correction import AnyCorrectionFunction, PolicyMismatch
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.loss import PolicyTokens
-from agentrl.learn.methods import LearnMethods, advantage_of
+from agentrl.learn.loss import AnyLossFunction, PolicyTokens
+from agentrl.learn.method import bind_method
+from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, MicroBatch, micro_batch
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.sequence_layout import SequenceLayout
@@ -32,6 +36,21 @@ VOCABULARY = 12
 SECTION = MakePolicySection(
     hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, intermediate_size=32
 )
+
+
+def advantage_of(section: ConfigSection) -> AdvantageFunction:
+    """Return the advantage function `section` names, with its knobs."""
+    return bind_method(advantages.METHODS, section)
+
+
+def loss_of(section: ConfigSection) -> AnyLossFunction:
+    """Return the loss `section` names, with its knobs."""
+    return bind_method(losses.METHODS, section)
+
+
+def correction_of(section: ConfigSection) -> AnyCorrectionFunction:
+    """Return the correction `section` names, with its knobs."""
+    return bind_method(corrections.METHODS, section)
 
 
 def model_of(seed: int = 0, *, scale: float = 6.0) -> PreTrainedModel:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from agentrl.config.section import ConfigSection
 from agentrl.learn.advantage import TokenAdvantages
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.tree_shape import SharedPrefixes
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
+from tests.support.learning import advantage_of
 
 Shape = list[Any]
 """Below a node: a reward ends a trajectory there, a list is a branch point, None is a failure."""

@@ -361,7 +361,7 @@ async def test_one_that_dies_over_what_it_is_sent_alone_is_lost(
 async def test_engines_that_die_one_after_the_other_are_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    once, tried = WeightBroadcaster._once, list[int]()  # pyright: ignore[reportPrivateUsage]
+    once, tried = WeightBroadcaster._send_once, list[int]()  # pyright: ignore[reportPrivateUsage]
     async with asyncio.timeout(DEADLINE_S), Away(3) as away:
 
         async def dies(

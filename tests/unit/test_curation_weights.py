@@ -16,14 +16,13 @@ from agentrl.config.learn import GrpoAdvantage, LearnSection
 from agentrl.config.run import MakePolicySection
 from agentrl.learn.aggregate import Aggregation, LossDenominators, aggregate
 from agentrl.learn.layouts.padded import PaddedLayout
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.sample import groups_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from tests.support.learning import gradients
+from tests.support.learning import advantage_of, gradients
 
 CPU = torch.device("cpu")
 SECTION = MakePolicySection(

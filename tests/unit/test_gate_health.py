@@ -52,12 +52,6 @@ def test_failures_of_before_delay_no_probe() -> None:
     assert health.state(10.0) == "due"
 
 
-@pytest.mark.parametrize(("failures", "probe_after_s"), [(0, 1.0), (1, -1.0)])
-def test_a_rule_that_makes_no_sense_is_refused(failures: int, probe_after_s: float) -> None:
-    with pytest.raises(ValueError, match=f"got {failures} and {probe_after_s}"):
-        EngineHealthRule(failures=failures, probe_after_s=probe_after_s)
-
-
 EVENTS = st.lists(
     st.tuples(st.sampled_from(("ask", "answer", "fail", "let go", "wait")), st.integers(0, 4)),
     max_size=60,

@@ -25,11 +25,11 @@ from agentrl.config.learning.advantage import (
 )
 from agentrl.learn.advantages import METHODS
 from agentrl.learn.advantages.gapo import gapo
+from agentrl.learn.advantages.grpo import rloo
 from agentrl.learn.advantages.mc_grpo import mc_grpo
-from agentrl.learn.advantages.rloo import rloo
 from agentrl.learn.advantages.xrpo import score, sharpen_credit
 from agentrl.learn.method import find_needs
-from agentrl.learn.methods import advantage_of
+from tests.support.learning import advantage_of
 from tests.support.turns import group, played
 
 rewards_of_a_group = st.lists(st.floats(-100, 100), min_size=2, max_size=12)

@@ -44,11 +44,10 @@ from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.advantages.tree_grpo import tree_grpo
 from agentrl.learn.advantages.tree_rl import Weighting, leave_one_out
 from agentrl.learn.method import find_needs
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.tree_shape import SharedPrefixes
-from tests.support.learning import assert_close, gradients, model_of
+from tests.support.learning import advantage_of, assert_close, gradients, model_of
 from tests.support.tree_groups import (
     Shape,
     ends,

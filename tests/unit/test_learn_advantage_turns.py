@@ -40,10 +40,10 @@ from agentrl.errors import LearnError
 from agentrl.learn.advantages.gae import gae, gae_returns, returns_of
 from agentrl.learn.advantages.gigpo import clusters
 from agentrl.learn.advantages.ui_s1 import future_returns
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import discount, token_rewards, turn_rewards
 from agentrl.learn.whitening import whiten_credit
+from tests.support.learning import advantage_of
 from tests.support.turns import Turn, group, on_mask, played
 
 THREE: tuple[Turn, ...] = (([1, 1], [2, 2], 0.5), ([3], [4], 0.0), ([5, 5], [6, 7], 2.0))

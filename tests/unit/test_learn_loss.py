@@ -21,8 +21,7 @@ from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.loss import PlannedLoss
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.methods import loss_of
-from tests.support.learning import block, policy_tokens
+from tests.support.learning import block, loss_of, policy_tokens
 
 
 def row(*values: float) -> Tensor:

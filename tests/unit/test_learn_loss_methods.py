@@ -54,7 +54,7 @@ from agentrl.learn.losses.bapo import BapoObjective, ClipBounds, balance
 from agentrl.learn.losses.gspo import gspo, segment_means
 from agentrl.learn.losses.m2po import exact_cut, mask_cut, token_cut
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.methods import LearnMethods, loss_of
+from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.update import PolicyGradient
@@ -63,6 +63,7 @@ from tests.support.learning import (
     assert_close,
     block,
     gradients,
+    loss_of,
     model_of,
     policy_gradient,
     policy_tokens,

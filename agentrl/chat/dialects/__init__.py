@@ -13,7 +13,6 @@ from agentrl.errors import ConfigError
 from agentrl.runtime.imports import import_object
 
 DIALECTS: dict[str, ToolCallDialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
-"""Those of agentrl, by name."""
 ENTRY_POINTS = "agentrl.dialects"
 """Entry-point group in which a distribution names its own."""
 OWN_DIALECT = "write a dialect of your own and set policy.dialect: module:NAME (docs/chat.md)"

@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -34,6 +34,7 @@ from agentrl.engine.endpoint.discovery import (
 )
 from agentrl.engine.endpoint.request import EndpointRequest, RetriedCall
 from agentrl.engine.endpoint.settings import ServerSettings, is_neutral
+from agentrl.engine.replicas import ReplicatedEngine
 from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
@@ -61,7 +62,6 @@ class ServedVersion:
     """A version of the weights at the server."""
 
     name: str
-    """Name of the version in requests."""
     version: int
     folder: Path | None = None
     """Folder of the adapter; None for the base alone."""
@@ -403,3 +403,19 @@ class CompletionsEngine(ClosingResource):
         if self._made_parent:
             with contextlib.suppress(OSError):
                 self._settings.adapters.rmdir()
+
+
+class EndpointReplicas(ReplicatedEngine[CompletionsEngine]):
+    """An `EngineRouter` over servers: each is given every version, and proves it."""
+
+    async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the weights with a copy of their adapters: the trainer goes on with its own."""
+        adapted = adapted_in(weights)
+        if adapted is None:
+            return weights
+        copies = {
+            name: replace(adapter, a=adapter.a.clone(), b=adapter.b.clone())
+            for name, adapter in adapted.adapters.items()
+        }
+        copy = AdapterWeights(adapted.base, copies)
+        return CheckedWeights(copy, weights.proof) if isinstance(weights, CheckedWeights) else copy

@@ -66,7 +66,6 @@ class EngineReplica(ClosingResource):
         self._served: EngineBackend | None = None
         self._starting: asyncio.Task[EngineBackend] | None = None
         self._held: VersionedWeights | None = None
-        """Weights for a replacement."""
         self._condemned: EngineBackend | None = None
         """Server that lives and is not to be asked any more."""
         self._went_back = 0

@@ -73,7 +73,6 @@ class EngineServer(ClosingResource):
         self.base: BaseWeights | None = None
         """Base that adapters are added to, if any are sent; it stays when a client goes."""
         self.pausing: set[int] = set()
-        """The clients that hold the engine paused."""
         self.receiver = WeightReceiver()
 
     async def listen(self, host: str, port: int) -> int:

@@ -54,7 +54,6 @@ class WeightBroadcaster:
         self._arrived: dict[RemoteEngine, tuple[SharedWeights, str]] = {}
         self._turn = asyncio.Lock()
         self.groups = 0
-        """Number of groups that have been formed."""
 
     async def spread(
         self, weights: Mapping[str, Tensor], engines: Sequence[RemoteEngine]

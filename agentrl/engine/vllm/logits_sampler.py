@@ -21,7 +21,7 @@ from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import SampledToken, sample
 from agentrl.engine.vllm import scores
 from agentrl.engine.vllm.settings import VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest, VllmSampler
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import GenerateRequest, ScoreRequest
 
@@ -82,13 +82,10 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
         return sorted((r, n) for r, n in row_names.items() if r < rows and n in FLIGHTS)
 
 
-class LogitsSampler:
+class LogitsSampler(VllmSampler):
     """Draws and scores tokens here, from the logits that vLLM computes."""
 
     extra_tokens = 0
-
-    def __init__(self) -> None:
-        self.version = 0
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
         """Take any request: the whole distribution is known here."""

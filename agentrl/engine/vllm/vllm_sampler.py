@@ -28,10 +28,8 @@ class SampledStep:
     """One token of one request."""
 
     request_id: str
-    """vLLM's name of the request."""
     pick: SampledToken
     cached_tokens: int
-    """Cached tokens of the request's prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-import numpy as np
-
 from agentrl.config.learning.advantage import TreeGrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, spread_over_tokens
 from agentrl.learn.advantages.grpo import grpo, score_of
 from agentrl.learn.method import LearnMethod
 from agentrl.learn.sample import TrainingGroup
@@ -51,15 +49,11 @@ def _bind(section: TreeGrpoAdvantage) -> AdvantageFunction:
     credit = partial(tree_grpo, score=score_of(section), variant=section.variant)
 
     def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
-        return [
-            np.full(len(sample.token_ids), value)
-            for group in groups
-            for sample, value in zip(
-                group.samples,
-                credit(group.rewards, SharedPrefixes.from_group(group).members()),
-                strict=True,
-            )
-        ]
+        token_advantages: TokenAdvantages = []
+        for group in groups:
+            members = SharedPrefixes.from_group(group).members()
+            token_advantages += spread_over_tokens(group, credit(group.rewards, members))
+        return token_advantages
 
     return advantages
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from agentrl.config.learning.advantage import XrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, spread_over_tokens
 from agentrl.learn.advantages.grpo import score_of
 from agentrl.learn.method import LearnMethod, Need
 from agentrl.learn.sample import TrainingGroup, TrainingSample
@@ -61,8 +61,7 @@ def _bind(section: XrpoAdvantage) -> AdvantageFunction:
             scores = [likelihood(sample) for sample in group.samples]
             correct = [reward >= correct_reward for reward in group.rewards]
             credit = sharpen(base(group.rewards), scores, correct)
-            pairs = zip(group.samples, credit, strict=True)
-            token_advantages += [np.full(len(sample.token_ids), value) for sample, value in pairs]
+            token_advantages += spread_over_tokens(group, credit)
         return token_advantages
 
     return advantages

@@ -37,7 +37,6 @@ class AncestorMask:
     chains: tuple[tuple[int, int], ...]
     across: tuple[AttentionSpanPair, ...]
     longest: int
-    """Tokens of the longest sequence."""
     _masks: dict[int, Bool[Tensor, "places places"]] = field(default_factory=dict[int, Tensor])
     _blocks: list[BlockMask] = field(default_factory=list[BlockMask])
 

@@ -38,7 +38,6 @@ class SortedSequences:
 
     order: tuple[int, ...]
     shared: tuple[int, ...]
-    """0 for the first."""
 
 
 def sort_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:

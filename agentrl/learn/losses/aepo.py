@@ -6,7 +6,7 @@ from torch import Tensor
 
 from agentrl.config.learning.loss import AepoLoss
 from agentrl.learn.loss import TokenLoss, bind_ratio_loss, ratio
-from agentrl.learn.losses.clipping import pessimistic
+from agentrl.learn.losses.ppo_clip import pessimistic
 from agentrl.learn.method import LearnMethod
 
 

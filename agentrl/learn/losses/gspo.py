@@ -6,7 +6,7 @@ from torch import Tensor
 
 from agentrl.config.learning.loss import GspoLoss
 from agentrl.learn.loss import LOG_RATIO_LIMIT, LossFunction, PolicyTokens, TokenLoss
-from agentrl.learn.losses.clipping import pessimistic
+from agentrl.learn.losses.ppo_clip import pessimistic
 from agentrl.learn.method import LearnMethod
 
 LOG_RATIO_CEILING = 10.0

@@ -17,7 +17,7 @@ from agentrl.learn.loss import (
     TokenLoss,
     ratio,
 )
-from agentrl.learn.losses.clipping import pessimistic
+from agentrl.learn.losses.ppo_clip import pessimistic
 from agentrl.learn.method import LearnMethod, always, knobs_of
 
 ROUNDING = 1e-5

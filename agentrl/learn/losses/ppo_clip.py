@@ -1,12 +1,31 @@
 """PPO's clipped loss, with clip-higher and dual clip."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.learn.loss import TokenLoss, bind_ratio_loss, ratio
-from agentrl.learn.losses.clipping import pessimistic
 from agentrl.learn.method import LearnMethod
+
+
+def pessimistic(
+    current: Float[Tensor, "*shape"],
+    bounded: Float[Tensor, "*shape"],
+    advantages: Float[Tensor, "*shape"],
+    *,
+    dual_clip: float | None = None,
+) -> TokenLoss:
+    """Return max(-A ratio, -A bounded), for negative advantages at most -A x `dual_clip`."""
+    plain, other = -advantages * current, -advantages * bounded
+    losses = torch.maximum(plain, other)
+    clipped = other > plain
+    if dual_clip is not None:
+        ceiling = -advantages * dual_clip
+        over = (advantages < 0) & (ceiling < losses)
+        losses = torch.where(over, ceiling, losses)
+        clipped = clipped | over
+    return TokenLoss(losses, clipped)
 
 
 def ppo_clip(

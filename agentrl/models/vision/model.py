@@ -45,7 +45,6 @@ class SequenceImages:
     places: Tensor
     """Places of its tokens on its line; it may share them with other sequences."""
     spans: tuple[ImageSpan, ...]
-    """Its images among its own tokens."""
     processor: ImageProcessor | None
 
     def patches(self, span: ImageSpan) -> ImagePatches:
