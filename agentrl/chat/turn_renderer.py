@@ -146,7 +146,7 @@ class TurnRenderer:
         return (None if called == plain else tail), ""
 
     def _check_append_only(self, follow: Message) -> None:
-        """Raise `ConfigError` if `follow`, late in a conversation, is not as `render_after` makes it,
+        """Raise `ConfigError` if `follow`, late in a conversation, is not as `render_after` has it,
         or changes what stands at the beginning."""
         name, what = self._template.name, f"a {follow.role} message"
         turn, tail = self._turn_before((follow,))
