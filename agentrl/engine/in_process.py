@@ -88,9 +88,9 @@ class InProcessEngine(ClosingResource):
         )
         flight = InflightRequest(
             request,
+            min(request.max_new_tokens, self._context_tokens - len(request.prompt)),
             asyncio.get_running_loop().create_future(),
             self._requests,
-            min(request.max_new_tokens, self._context_tokens - len(request.prompt)),
             self._look(request),
         )
         return await self._await_reply(flight)

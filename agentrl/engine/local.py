@@ -268,7 +268,7 @@ class LocalEngine(InProcessEngine):
         self._sampled += len(due)
         for flight, pick in zip(due, picks, strict=True):
             flight.take(pick, version=self._version)
-            if (finish := flight.finish(self._decode)) is not None:
+            if (finish := flight.find_finish(self._decode)) is not None:
                 self._end(self._keys[flight.request.id], finish)
 
     def _score(self, flight: InflightScoreRequest, logits: torch.Tensor) -> None:

@@ -235,7 +235,7 @@ def slot_of(index: int, held: int = 0, *, salt: int = 0, used_at: int = 0) -> Ca
 async def flying(prompt: tuple[int, ...]) -> InflightRequest:
     """Return a request in flight."""
     reply = asyncio.get_running_loop().create_future()
-    return InflightRequest(GenerateRequest(id="x", prompt=prompt, max_new_tokens=9), reply, 0, 9)
+    return InflightRequest(GenerateRequest(id="x", prompt=prompt, max_new_tokens=9), 9, reply, 0)
 
 
 def placed(context: list[int], slots: list[CacheSlot]) -> tuple[int, int, int] | None:

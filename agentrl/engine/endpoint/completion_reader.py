@@ -11,11 +11,11 @@ from typing import Any, Literal, cast
 
 from agentrl.engine.endpoint.settings import is_greedy
 from agentrl.engine.noise import stream
+from agentrl.engine.stopping import TopLogprobs
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.runtime.http_endpoint import EndpointUnavailableError
 
-TopLogprobs = tuple[tuple[int, float], ...]
 MARK = "token_id:"
 """Prefix of a token that a server writes as its id, where it is asked for that."""
 LEAST = -9000.0

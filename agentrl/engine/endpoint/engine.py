@@ -128,7 +128,7 @@ class CompletionsEngine(ClosingResource):
         room = settings.context_tokens - len(request.prompt)
         flight = EndpointRequest(request, min(request.max_new_tokens, room))
         await self._run_call(request.id, RetriedCall(lambda: self._sample_rest(flight)))
-        return flight.completion()
+        return flight.completion(flight.finish or "aborted")
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights, all under one version.
@@ -252,7 +252,7 @@ class CompletionsEngine(ClosingResource):
         self, flight: EndpointRequest, held: ServedVersion, patience: RetryPolicy
     ) -> None:
         request, context = flight.request, flight.context
-        token_budget = flight.max_tokens - len(flight.tokens)
+        token_budget = flight.max_tokens - len(flight.logprobs)
         body = build_sample_body(request, context, model=held.name, max_tokens=token_budget)
         reading = CompletionReader(
             str(self._endpoint),
@@ -273,7 +273,7 @@ class CompletionsEngine(ClosingResource):
                     return  # a stop string, which the server knows nothing of
         if flight.finish is None:
             raise EndpointUnavailableError(
-                f"the stream ended after {len(flight.tokens)} tokens without a finish reason"
+                f"the stream ended after {len(flight.logprobs)} tokens without a finish reason"
             )
 
     async def _score_until_done(self, request: ScoreRequest) -> Scores:

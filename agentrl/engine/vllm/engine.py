@@ -140,7 +140,7 @@ class VllmEngine(InProcessEngine):
         if flight.cached_tokens is None:
             flight.cached_tokens = drawn.cached_tokens
         flight.take(drawn.pick, version=self._version)
-        if (finish := flight.finish(self._decode)) is not None:
+        if (finish := flight.find_finish(self._decode)) is not None:
             self._end(drawn.request_id, finish)
 
     async def _run_in_thread(self, function: Callable[[], T]) -> T:
