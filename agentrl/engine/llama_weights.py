@@ -7,7 +7,7 @@ product. Dot products do not notice any of this.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -50,18 +50,17 @@ def arrange(
     is_renamed = f"{shape.root}.embed_tokens.weight" not in state
     root = ROOT if is_renamed and f"{ROOT}.embed_tokens.weight" in state else shape.root
 
-    def get(name: str, *size: int) -> Tensor:
-        return take(state, name, size).detach().to(device, dtype, copy=True)
+    source = _Source(state, "", device, dtype)
 
     def layer(index: int) -> LlamaLayer:
-        return _layer(_Source(state, f"{root}.layers.{index}", device, dtype), shape)
+        return _layer(replace(source, root=f"{root}.layers.{index}."), shape)
 
-    embedding = get(f"{root}.embed_tokens.weight", shape.vocabulary, shape.hidden)
-    head = embedding if shape.tied else get("lm_head.weight", shape.vocabulary, shape.hidden)
+    embedding = source.get(f"{root}.embed_tokens.weight", shape.vocabulary, shape.hidden)
+    head = embedding if shape.tied else source.get("lm_head.weight", shape.vocabulary, shape.hidden)
     return LlamaWeights(
         embedding=embedding,
         layers=tuple(layer(index) for index in range(shape.layers)),
-        norm=get(f"{root}.norm.weight", shape.hidden),
+        norm=source.get(f"{root}.norm.weight", shape.hidden),
         head=make_linear(head),
     )
 
@@ -74,14 +73,11 @@ class _Source:
     dtype: torch.dtype
 
     def get(self, name: str, *size: int) -> Tensor:
-        weight = take(self.state, self._full(name), size).detach()
+        weight = take(self.state, f"{self.root}{name}", size).detach()
         return weight.to(self.device, self.dtype, copy=True)
 
     def maybe(self, name: str, *size: int) -> Tensor | None:
-        return self.get(name, *size) if self._full(name) in self.state else None
-
-    def _full(self, name: str) -> str:
-        return f"{self.root}.{name}"
+        return self.get(name, *size) if f"{self.root}{name}" in self.state else None
 
 
 def _layer(source: _Source, shape: LlamaShape) -> LlamaLayer:

@@ -5,8 +5,8 @@ they exist for a chunk of predictions at a time; the backward pass computes them
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -26,8 +26,7 @@ FLOOR = -1e4
 """Log-probs are raised to this before they are multiplied with probabilities; e^-10000 is 0."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenPredictions:
+class TokenPredictions(NamedTuple):
     """Outputs of the head for each prediction, in nats and float32, with gradient."""
 
     logprobs: Float[Tensor, " chosen"]
@@ -87,14 +86,10 @@ def _gather_targets(logs: Tensor, targets: Tensor) -> Tensor:
 
 def _predict_checkpointed(
     head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
+) -> TokenPredictions:
     """Return the results of `plain` for a head that is no bare matrix, such as an adapted one."""
-
-    def predict_plain() -> tuple[Tensor, Tensor]:
-        predictions = plain(head(hidden), targets, temperature=temperature)
-        return predictions.logprobs, predictions.entropies
-
-    return checkpoint(predict_plain, use_reentrant=False)  # pyright: ignore[reportReturnType]
+    call = partial(plain, targets=targets, temperature=temperature)
+    return checkpoint(lambda: call(head(hidden)), use_reentrant=False)  # pyright: ignore[reportReturnType]
 
 
 class _Chunked(torch.autograd.Function):

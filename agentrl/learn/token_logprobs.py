@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.learn.head import HEAD_CHUNK_TOKENS, plain, predict
+from agentrl.learn.head import HEAD_CHUNK_TOKENS, TokenPredictions, plain, predict
 from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import build_decoder_inputs
 from agentrl.learn.sequence_layout import ModelInputs
@@ -59,20 +59,18 @@ def score(
     `entropy_gradient` the entropies carry gradient too.
     """
 
-    def compute() -> tuple[Tensor, Tensor]:
+    def compute() -> TokenPredictions:
         if head_at_positions:
             hidden = _hidden(model, tokens).flatten(0, 1)[tokens.predictions]
-            predictions = predict(
+            return predict(
                 _head(model),
                 hidden,
                 tokens.targets,
                 temperature=temperature,
                 chunk_tokens=head_chunk_tokens,
             )
-        else:
-            logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
-            predictions = plain(logits, tokens.targets, temperature=temperature)
-        return predictions.logprobs, predictions.entropies
+        logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
+        return plain(logits, tokens.targets, temperature=temperature)
 
     logprobs, entropies = run_within(model, compute)
     entropies = entropies if entropy_gradient else entropies.detach()

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 
-_READ_BYTES = 2**20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:
@@ -79,11 +77,8 @@ MODELS: Mapping[str, PackagedModel] = {
 
 def sha256_of(file: Path) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while piece := stream.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def models_folder(environment: Mapping[str, str] = os.environ) -> Path:

@@ -20,7 +20,7 @@ from agentrl.engine.remote import AddressEngine, EngineReplicas, EngineServer
 from agentrl.engine.remote import address as address_module
 from agentrl.engine.remote import client as client_module
 from agentrl.engine.remote.address import read_key
-from agentrl.engine.remote.serving import listening_place
+from agentrl.engine.remote.server import listening_place
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.metrics.writer import read_metrics

@@ -12,11 +12,13 @@ Requests of a connection that ended are cancelled: nobody is left to read what t
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from agentrl.engine.remote.frames import (
@@ -36,6 +38,7 @@ from agentrl.engine.remote.wire import (
     read_score,
     scores_frame,
 )
+from agentrl.engine.spec import EngineSpec
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
@@ -343,3 +346,39 @@ def _text(error: Exception) -> str:
     is_expected = isinstance(error, ConfigError | EngineError | ValueError)
     text = str(error) if is_expected else f"{type(error).__name__}: {error}"
     return text[:ERROR_CHARACTERS]
+
+
+def listening_place(text: str) -> tuple[str, int]:
+    """Return the host and port of `HOST:PORT`; `ConfigError` for anything else."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+        raise ConfigError(f"--listen is {text!r}, expected HOST:PORT such as 127.0.0.1:7440")
+    return host, int(port)
+
+
+async def serve_until_told(
+    recipe: EngineSpec,
+    host: str,
+    port: int,
+    *,
+    key: bytes,
+    ready: Callable[[str], None],
+) -> None:
+    """Make the engine, listen, say where to `ready`, and end at SIGINT or SIGTERM.
+
+    Raises `ConfigError` for an engine that cannot be had, or a place where nobody may listen.
+    """
+    stop_event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop_event.set)
+    torch.set_num_threads(recipe.threads)
+    async with recipe.open() as engine, EngineServer(engine, key=key) as server:
+        try:
+            bound = await server.listen(host, port)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error}; choose another --listen"
+            ) from error
+        ready(f"{host}:{bound}")
+        await stop_event.wait()
