@@ -57,23 +57,43 @@ class CheckpointManager:
 
     folder: Path
     keep: int
-    tokenizer: PretrainedFiles
+    tokenizer: PretrainedFiles | None
     images: PretrainedFiles | None = None
 
     def save(
         self, trainer: PolicyTrainer, *, samplers: Mapping[str, Any], files: Mapping[str, bytes]
     ) -> Path:
-        """Write a checkpoint of the trainer, what samplers remember (JSON), and files by name."""
-        return save(
-            self.folder,
-            step=trainer.version,
-            trainer=trainer,
-            samplers=samplers,
-            files=files,
-            tokenizer=self.tokenizer,
-            images=self.images,
-            keep=self.keep,
-        )
+        """Write the checkpoint of the trainer's version, drop all but the newest `keep`, return it.
+
+        `samplers` must be JSON; `files` are further ones by name. Raises `LearnError` if it cannot
+        be written, on a full disk for example; then nothing of it is left and the older checkpoints
+        are as they were.
+        """
+        final = self.folder / f"step-{trainer.version:06d}"
+        partial = self.folder / f".{final.name}.partial"
+        others = (self.tokenizer, self.images)
+        with _write_or_nothing(partial, final):
+            partial.mkdir(parents=True)
+            _save_policy(partial, trainer.model, trainer.weights(), others)
+            if trainer.ema is not None:
+                _save_policy(partial / "ema", trainer.model, trainer.evaluation_weights(), others)
+            trainer.write_state(partial)
+            state = {
+                "step": trainer.version,
+                "version": trainer.version,
+                "updates": trainer.optimizer.updates,
+                "random": random_state(),
+                "samplers": samplers,
+            }
+            _write_json(partial / "state.json", state)
+            for name, data in files.items():
+                (partial / name).write_bytes(data)
+            _write_json(partial / "manifest.json", _manifest(partial, trainer.identity))
+            sync_folder(partial)
+            _replace(partial, final)
+        for old in _checkpoints(self.folder)[: -self.keep]:
+            shutil.rmtree(old)
+        return final
 
     def restore(self, trainer: PolicyTrainer) -> Mapping[str, Any]:
         """Load the newest checkpoint, if there is one; return what samplers remembered."""
@@ -90,50 +110,6 @@ class CheckpointManager:
         """Return the sampler states of the oldest checkpoint that is kept."""
         checkpoints = _checkpoints(self.folder)
         return _read_json(checkpoints[0] / "state.json")["samplers"] if checkpoints else {}
-
-
-def save(
-    folder: Path,
-    *,
-    step: int,
-    trainer: PolicyTrainer,
-    samplers: Mapping[str, Any],
-    tokenizer: PretrainedFiles | None,
-    keep: int,
-    files: Mapping[str, bytes] | None = None,
-    images: PretrainedFiles | None = None,
-) -> Path:
-    """Write the checkpoint of `step` into `folder`, drop all but the newest `keep`, return it.
-
-    `samplers` must be JSON. Raises `LearnError` if it cannot be written, on a full disk for
-    example; then nothing of it is left and the older checkpoints are as they were.
-    """
-    final = folder / f"step-{step:06d}"
-    partial = folder / f".{final.name}.partial"
-    with _or_nothing(partial, final):
-        partial.mkdir(parents=True)
-        _save_policy(partial, trainer.model, trainer.weights(), (tokenizer, images))
-        if trainer.ema is not None:
-            _save_policy(
-                partial / "ema", trainer.model, trainer.evaluation_weights(), (tokenizer, images)
-            )
-        trainer.write_state(partial)
-        state = {
-            "step": step,
-            "version": trainer.version,
-            "updates": trainer.optimizer.updates,
-            "random": random_state(),
-            "samplers": samplers,
-        }
-        _write_json(partial / "state.json", state)
-        for name, data in (files or {}).items():
-            (partial / name).write_bytes(data)
-        _write_json(partial / "manifest.json", _manifest(partial, trainer.identity))
-        sync_folder(partial)
-        _replace(partial, final)
-    for old in _checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
-    return final
 
 
 def latest(folder: Path) -> Path | None:
@@ -185,7 +161,7 @@ def _write_index(folder: Path) -> None:
 
 
 @contextmanager
-def _or_nothing(partial: Path, final: Path) -> Generator[None]:
+def _write_or_nothing(partial: Path, final: Path) -> Generator[None]:
     _recover(final.parent)
     # Also one of a step that a killed run has not come to again.
     for folder in final.parent.glob(".step-*.partial"):

@@ -1,7 +1,8 @@
 """What tests of the learning half share: a small real model, trees, rows, blocks, a gradient."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from agentrl.config.section import ConfigSection
 from agentrl.learn import advantages, corrections, losses
 from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.aggregate import LossDenominators
+from agentrl.learn.checkpoint import CheckpointManager
 from agentrl.learn.correction import AnyCorrectionFunction, PolicyMismatch
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
@@ -25,6 +27,7 @@ from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, MicroBatch, micro_batch
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.update import PolicyGradient
 from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.models.folders import make_model
@@ -213,3 +216,15 @@ def policy_tokens(
         "turns": torch.zeros_like(mask, dtype=torch.int64),
     } | others
     return PolicyTokens(logprobs=log_ratio, advantages=advantages, mask=mask, **parts)
+
+
+def save(
+    folder: Path,
+    trainer: PolicyTrainer,
+    *,
+    keep: int = 1,
+    samplers: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a checkpoint of the trainer's version, without a tokenizer."""
+    manager = CheckpointManager(folder=folder, keep=keep, tokenizer=None)
+    return manager.save(trainer, samplers=samplers or {}, files={})

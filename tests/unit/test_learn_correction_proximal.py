@@ -35,7 +35,7 @@ from agentrl.config.learning.proximal import (
 )
 from agentrl.errors import ConfigError
 from agentrl.learn import proximals
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import load
 from agentrl.learn.ewma import EwmaAverage, StepAverage, VersionAverage, beta_of
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
@@ -56,6 +56,7 @@ from tests.support.learning import (
     head_of,
     model_of,
     rows_of,
+    save,
     trees_of,
 )
 
@@ -346,7 +347,7 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(
     whole = trainer_of(proximal, minibatches=minibatches)
     for version in range(2):
         whole.step(batch(version))
-    folder = save(tmp_path, step=2, trainer=whole, samplers={}, tokenizer=None, keep=1)
+    folder = save(tmp_path, whole)
     resumed = trainer_of(proximal, minibatches=minibatches)
     load(folder, resumed)
     for version in range(2, 4):
@@ -363,7 +364,7 @@ def test_a_checkpoint_without_an_anchor_begins_one_with_its_weights(
 ) -> None:
     plain = trainer_of(LogLinearProximal())
     plain.step(batch(0))
-    folder = save(tmp_path, step=1, trainer=plain, samplers={}, tokenizer=None, keep=1)
+    folder = save(tmp_path, plain)
     assert not list(folder.glob("ewma*")) + list(folder.glob("snapshots*"))
     resumed = trainer_of(proximal)
     load(folder, resumed)

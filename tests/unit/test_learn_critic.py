@@ -24,13 +24,13 @@ from agentrl.config.learning.critic import CriticSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import load
 from agentrl.learn.critic import ValueHead, critic_of, explained_variance, value_loss
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
-from tests.support.learning import CPU, block, model_of, trees_of
+from tests.support.learning import CPU, block, model_of, save, trees_of
 
 FAST = AdamWSection(learning_rate=1e-2)
 
@@ -295,7 +295,7 @@ def test_a_checkpoint_takes_the_critic_up_where_it_was(tmp_path: Path) -> None:
     section = CriticSection(hidden_size=4)
     one = trainer_of(section)
     one.step(trees_of(gap=0.5))
-    saved = save(tmp_path, step=1, trainer=one, samplers={}, tokenizer=None, keep=1)
+    saved = save(tmp_path, one)
     two = PolicyTrainer(model_of(3), config_of(section), seed=0)
     load(saved, two)
     for trainer in (one, two):
@@ -311,7 +311,7 @@ def test_a_checkpoint_of_another_critic_is_refused_before_anything_is_loaded(
     small.step(trees_of())
     bare = PolicyTrainer(model_of(), LearnSection(optimizer=FAST), seed=0)
     for trainer, why in ((small, "hidden_size"), (bare, "written without critic")):
-        saved = save(tmp_path, step=1, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+        saved = save(tmp_path, trainer)
         large = PolicyTrainer(model_of(3), config_of(CriticSection(hidden_size=6)), seed=0)
         before = {name: value.clone() for name, value in large.weights().items()}
         with pytest.raises(ConfigError, match=why):

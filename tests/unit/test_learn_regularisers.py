@@ -32,7 +32,7 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import load
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample
@@ -49,6 +49,7 @@ from tests.support.learning import (
     gradients,
     model_of,
     rows_of,
+    save,
     scored_by,
     trees_of,
 )
@@ -310,7 +311,7 @@ def test_a_resumed_run_has_the_reference_it_began_with(tmp_path: Path) -> None:
     whole, stopped = trainer(), trainer()
     for each in (whole, stopped):
         each.step(trees_of(gap=0.3))
-    folder = save(tmp_path, step=1, trainer=stopped, samplers={}, tokenizer=None, keep=1)
+    folder = save(tmp_path, stopped)
     resumed = trainer()
     load(folder, resumed)
     later = trees_of(version=1, gap=0.3, seed=1)
