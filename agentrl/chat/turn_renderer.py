@@ -168,8 +168,7 @@ class TurnRenderer:
 
 
 def tools_way_out(template: ChatTemplate) -> str:
-    """Return the remedy for a template that shows no tools. It is the shipped one that goes with
-    its tokenizer, where there is one."""
+    """Return the remedy for a template that shows no tools: a shipped one, if one fits."""
     fitting = next((name for name in DIALECTS if _can_show_tools(template, name)), None)
     if fitting is None:
         return WAY_OUT

@@ -62,8 +62,7 @@ class ImageEncoder:
         await self._processor.prepare(spans)
 
     def sight(self, prompt: Sequence[int], spans: Sequence[ImageSpan]) -> PromptImages:
-        """Return the images of a prompt. Raises `ValueError` for images that are not where they are
-        said to be."""
+        """Return the images of a prompt. Raises `ValueError` for spans that do not fit it."""
         self._processor.check_spans(prompt, spans)
         tokens = list(prompt)
         for span in spans:

@@ -10,7 +10,6 @@ half its tokens per CPU second to handing the interpreter lock back and forth.
 """
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -53,10 +52,6 @@ class EngineStatistics:
     scored_tokens: int
     computed_prompt_tokens: int
     """Context tokens computed, those computed again after a load too."""
-    cached_prompt_tokens: int
-    """Context tokens that did not have to be computed."""
-    busy_s: float
-    """Spent in steps, on the wall clock."""
 
 
 class LocalEngine(InProcessEngine):
@@ -126,8 +121,7 @@ class LocalEngine(InProcessEngine):
         self._capacity = capacity
         self._slots = [CacheSlot(index) for index in range(slots)]
         self._waiting: deque[AnyFlight] = deque()
-        self._steps = self._sampled = self._computed = self._cached = self._scored = 0
-        self._busy_s = 0.0
+        self._steps = self._sampled = self._computed = self._scored = 0
 
     async def load(self, weights: Weights, version: int) -> None:
         """Copy new weights (a state dict with Hugging Face names, or a folder of safetensors).
@@ -158,8 +152,6 @@ class LocalEngine(InProcessEngine):
             sampled_tokens=self._sampled,
             scored_tokens=self._scored,
             computed_prompt_tokens=self._computed,
-            cached_prompt_tokens=self._cached,
-            busy_s=self._busy_s,
         )
 
     # --- the loop ---------------------------------------------------------------------------------
@@ -170,7 +162,6 @@ class LocalEngine(InProcessEngine):
             await asyncio.sleep(0)
 
     def _step(self) -> None:
-        began = time.perf_counter()
         self._seat()
         segments = self._segments()
         logits = self._decoder.forward(segments)
@@ -190,7 +181,6 @@ class LocalEngine(InProcessEngine):
         if due:
             self._sample(due, logits if len(rows) == row else logits[rows])
         self._steps += 1
-        self._busy_s += time.perf_counter() - began
 
     def _seat(self) -> None:
         """Give waiting requests a slot, first come first served where nothing speaks against it."""
@@ -205,7 +195,6 @@ class LocalEngine(InProcessEngine):
             prefix_length = self._decoder.reuse(source.index, slot.index, placement.tokens)
             slot.held = source.held[:prefix_length]
             slot.flight = flight
-            self._cached += prefix_length
             if flight.cached_tokens is None:
                 flight.cached_tokens = prefix_length
 

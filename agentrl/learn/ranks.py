@@ -63,8 +63,7 @@ class TrainerRanks:
         return tally
 
     def add_gradients(self, module: nn.Module) -> None:
-        """Let every rank have the sum of the gradients of a module that is whole on each. A
-        collective."""
+        """Sum the gradients of a module that is whole on every rank. A collective."""
 
     def gather_weights(
         self,
@@ -96,8 +95,7 @@ class TrainerRanks:
         return read_shards(folder / f"{name}.shards", like, None)
 
     def check_same(self, digest: Callable[[], str], what: str) -> None:
-        """Raise `LearnError` if ranks have different digests of what has to be the same. A
-        collective."""
+        """Raise `LearnError` where ranks have different digests of `what`. A collective."""
 
 
 ALONE = TrainerRanks()

@@ -71,8 +71,7 @@ def place_on_mask(
 
 
 def discount(values: Float[ndarray, " steps"], decay: float) -> Float[ndarray, " steps"]:
-    """Return at each step the sum of `values` from there on, `decay` to the power of the distance
-    times each."""
+    """Return at each step the sum of decay^distance x value over the steps from there on."""
     sums = np.zeros(len(values))
     carried = 0.0
     for step in range(len(values) - 1, -1, -1):

@@ -289,8 +289,7 @@ class EngineReplica(ClosingResource):
 
 
 class EngineReplicas(ReplicatedEngine[EngineReplica]):
-    """Several engines that are replaced when they die, as one: a router that copies weights
-    once."""
+    """Several engines that are replaced when they die, as one; weights are copied once."""
 
     def __init__(
         self, engines: Sequence[EngineReplica], spreader: WeightBroadcaster | None = None

@@ -70,8 +70,7 @@ def _rank_squares(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Te
 def harmful(
     log_ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"]
 ) -> Bool[Tensor, "*shape"]:
-    """Return a mask of the tokens that push their ratio further from 1. The log-ratio is signed by
-    each token's own advantage."""
+    """Return a mask of the tokens whose own advantage pushes their ratio further from 1."""
     return advantages.sign() * log_ratio > ROUNDING
 
 

@@ -68,8 +68,7 @@ class MeshRanks(TrainerRanks):
         *,
         tied: Mapping[str, str] | None = None,
     ) -> Mapping[str, Tensor]:
-        """Return weights by name, whole, in memory of the first rank's machine that engines can
-        read; see `gather_weights`."""
+        """Return weights in memory of the first rank's machine; see `gather.gather_weights`."""
         return gather_weights(weights, types or {}, tied=tied or {}, group=self._mesh.get_group())
 
     def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:

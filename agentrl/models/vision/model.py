@@ -64,8 +64,7 @@ def sees(model: PreTrainedModel) -> bool:
 
 
 def features_of(eye: Any, images: Sequence[ImagePatches]) -> list[ImageFeatures]:
-    """Return the features that the vision tower makes of images. `eye` is the model below the
-    head."""
+    """Return the features that a vision tower makes of images; `eye` is a model without head."""
     device = next(eye.visual.parameters()).device
     values = torch.from_numpy(np.concatenate([image.values for image in images])).to(device)
     grids = torch.tensor([image.grid for image in images], device=device)
