@@ -57,10 +57,6 @@ class ImageEncoder:
         self._names = ImageCache(_name)
         self._features = ImageCache(self._look, lambda features: features.nbytes)
 
-    async def prepare(self, spans: Sequence[ImageSpan]) -> None:
-        """Cut up the images of a request in a thread. Raises `EnvError` for what is no image."""
-        await self._processor.prepare(spans)
-
     def sight(self, prompt: Sequence[int], spans: Sequence[ImageSpan]) -> PromptImages:
         """Return the images of a prompt. Raises `ValueError` for spans that do not fit it."""
         self._processor.check_spans(prompt, spans)

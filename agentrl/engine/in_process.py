@@ -4,7 +4,7 @@ import asyncio
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from agentrl.engine.image_encoder import ImageEncoder, PromptImages
+from agentrl.engine.image_encoder import PromptImages
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.request_checks import check_request, check_score
@@ -32,7 +32,7 @@ class InProcessEngine(ClosingResource):
         score_tokens: int,
         vocabulary: int,
         decode: Decode | None,
-        images: ImageEncoder | ImageProcessor | None,
+        images: ImageProcessor | None,
     ) -> None:
         """`score_tokens` are the most of a request that is scored, prompt and all."""
         self._version = version

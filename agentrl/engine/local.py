@@ -116,7 +116,7 @@ class LocalEngine(InProcessEngine):
             score_tokens=context_tokens,
             vocabulary=self._decoder.vocabulary,
             decode=decode,
-            images=self._decoder.eyes,
+            images=None if self._decoder.eyes is None else images,
         )
         self._capacity = capacity
         self._slots = [CacheSlot(index) for index in range(slots)]

@@ -18,7 +18,7 @@ from agentrl.config.learning.proximal import (
 from agentrl.errors import ConfigError
 from agentrl.learn.ewma import StepAverage, VersionAverage
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.method import LearnMethod, Need, always, bind_knobs
+from agentrl.learn.method import LearnMethod, Need, always, bind_knobs, knobs_of
 from agentrl.learn.proximal import ELSEWHERE, AnchorTokens, ProximalFunction, ProximalWeights
 from agentrl.learn.snapshot import WeightSnapshots
 
@@ -73,16 +73,11 @@ def anchor_of(
     """
     match section:
         case EwmaProximal():
-            return StepAverage(evidence, beta=section.beta, on_cpu=section.on_cpu)
+            return StepAverage(evidence, **knobs_of(section))
         case RevisedEwmaProximal():
-            return VersionAverage(
-                evidence,
-                window_versions=section.window_versions,
-                reset_below=section.reset_below,
-                on_cpu=section.on_cpu,
-            )
+            return VersionAverage(evidence, **knobs_of(section))
         case SnapshotProximal():
-            return WeightSnapshots(evidence, versions=section.versions)
+            return WeightSnapshots(evidence, **knobs_of(section))
         case _:
             if extra_needs := sorted(needs & ELSEWHERE):
                 raise ConfigError(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agentrl.config.learn import LearnSection
 from agentrl.learn.loss import LOG_RATIO_LIMIT, PolicyTokens, ratio
-from agentrl.learn.method import Need
+from agentrl.learn.method import Need, knobs_of
 from agentrl.metrics.accumulator import MetricAccumulator
 
 K3_LIMIT = 10.0
@@ -88,16 +88,13 @@ class LossRegularisers:
         if section is None:
             return cls(entropy_bonus=config.entropy_bonus, needs=frozenset(needs))
         needs |= {"reference logprobs", "idle rows"}
+        knobs = knobs_of(section)
+        coefficient = knobs.pop("coefficient")
         if section.off_policy:
             needs.add("behaviour logprobs")
         return cls(
-            kl=partial(
-                kl_loss,
-                estimator=section.estimator,
-                straight_through=section.straight_through,
-                off_policy=section.off_policy,
-            ),
-            kl_coefficient=section.coefficient,
+            kl=partial(kl_loss, **knobs),
+            kl_coefficient=coefficient,
             entropy_bonus=config.entropy_bonus,
             needs=frozenset(needs),
         )

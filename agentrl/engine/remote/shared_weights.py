@@ -17,17 +17,10 @@ from agentrl.weight_sync.shared_memory import SharedMemoryFile
 class SharedWeightFile:
     """File in memory, which goes with this object and whoever else has it."""
 
-    def __init__(self, file: SharedMemoryFile) -> None:
+    def __init__(self, file: SharedMemoryFile, id: str = "") -> None:
         self._file = file
         self.path = file.path
-
-
-class SharedBaseWeights(SharedWeightFile):
-    """A base of adapters."""
-
-    def __init__(self, base: BaseWeights) -> None:
-        super().__init__(SharedMemoryFile.of(base.weights))
-        self.id = base.id
+        self.id = id
 
 
 class SharedWeights(SharedWeightFile):
@@ -47,14 +40,14 @@ class SharedWeights(SharedWeightFile):
         """Proof that engines with these weights are checked against."""
 
 
-_BASES: WeakKeyDictionary[BaseWeights, SharedBaseWeights] = WeakKeyDictionary()
+_BASES: WeakKeyDictionary[BaseWeights, SharedWeightFile] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def _share_base(base: BaseWeights) -> SharedBaseWeights:
+def _share_base(base: BaseWeights) -> SharedWeightFile:
     with _LOCK:
         if base not in _BASES:
-            _BASES[base] = SharedBaseWeights(base)
+            _BASES[base] = SharedWeightFile(SharedMemoryFile.of(base.weights), base.id)
         return _BASES[base]
 
 
@@ -69,7 +62,7 @@ def share_weights(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
 
 def find_missing_base(
     weights: Path | SharedWeights, engine: RemoteEngine
-) -> SharedBaseWeights | None:
+) -> SharedWeightFile | None:
     """Return the base to give an engine before it can take weights; None if it needs none."""
     base = weights.base if isinstance(weights, SharedWeights) else None
     return base if base is not None and base.id != engine.base else None

@@ -45,8 +45,8 @@ class VllmSampler:
     extra_tokens = 1
     """vLLM samples so many tokens after a prompt that is scored, and has no way to sample none."""
 
-    def __init__(self) -> None:
-        self.version = 0
+    version = 0
+    """Version of the weights of the step under way."""
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
         """Raise `ValueError` for what vLLM's own sampler does not tell, or not as it is asked."""

@@ -12,7 +12,7 @@ from agentrl.config.learning.advantage import GaeAdvantage
 from agentrl.config.section import ConfigSection
 from agentrl.errors import LearnError
 from agentrl.learn.advantage import TokenAdvantages
-from agentrl.learn.method import LearnMethod, always, bind_knobs
+from agentrl.learn.method import LearnMethod, always, bind_knobs, knobs_of
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.turns import Paid, discount, place_on_mask, token_rewards
 from agentrl.learn.whitening import whiten_credit
@@ -84,13 +84,9 @@ def returns_of(section: ConfigSection) -> ReturnsFunction:
     """Return the target function of a critic: GAE's own returns, else undiscounted ones."""
     if not isinstance(section, GaeAdvantage):
         return gae_returns
-    return partial(
-        gae_returns,
-        level=section.level,
-        gamma=section.gamma,
-        lam=section.lam,
-        paid=section.paid,
-    )
+    knobs = knobs_of(section)
+    del knobs["whiten"]
+    return partial(gae_returns, **knobs)
 
 
 def _over_steps(

@@ -37,12 +37,7 @@ def grpo(
 
 def score_of(section: GroupScore) -> Callable[[Sequence[float]], tuple[float, ...]]:
     """Return `grpo` with the knobs of a section."""
-    return partial(
-        grpo,
-        normalise_std=section.normalise_std,
-        epsilon=section.epsilon,
-        singleton=section.singleton,
-    )
+    return partial(grpo, **{key: getattr(section, key) for key in GroupScore.model_fields})
 
 
 def rloo(
