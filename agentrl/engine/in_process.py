@@ -52,8 +52,8 @@ class InProcessEngine(ClosingResource):
         self._broken: EngineError | None = None
         self._requests = 0
 
-    @abstractmethod
-    def _new_key(self) -> str: ...
+    def _new_key(self) -> str:
+        return str(self._requests)
 
     @abstractmethod
     def _look(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:

@@ -266,9 +266,6 @@ class LocalEngine(InProcessEngine):
         if flight.is_done:
             self._end(self._keys[flight.request.id], "stop")
 
-    def _new_key(self) -> str:
-        return str(self._requests)
-
     def _enqueue(self, key: str, flight: AnyFlight) -> None:
         self._waiting.append(flight)
 
