@@ -20,7 +20,7 @@ from typing import Any, Self, cast
 import torch
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.remote.shared_weights import shared
+from agentrl.engine.remote.shared_weights import share_weights
 from agentrl.run.build_trainer import leading_trainer
 from agentrl.run.policy_model import PolicyModel
 from benchmarks.adapters import policy
@@ -112,7 +112,7 @@ def main() -> None:
             with Watch([os.getpid(), other_rank()]) as watch:
                 for _ in range(bench.rounds + 1):
                     began_s = time.perf_counter()
-                    new = shared(trainer.weights())
+                    new = share_weights(trainer.weights())
                     seconds.append(time.perf_counter() - began_s)
                     held = new
             del held

@@ -185,7 +185,7 @@ async def copied() -> list[Row]:
         said = Completion(
             token_ids=(1,) * 100, logprobs=(-1.0,) * 100, versions=(1,) * 100, finish="stop"
         )
-        for frame in (request_frame(request, {}), completion_frame(said, {})):
+        for frame in (request_frame(request), completion_frame(said)):
             frames += len(frame.to_bytes()) + len(frame.body)
         context += 200
     return [

@@ -92,16 +92,5 @@ def call_of(value: Any, *, arguments_key: str, call_id: str) -> tuple[ToolCall |
 
 
 def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a truth value"
-        case str():
-            return "a text"
-        case list():
-            return "a list"
-        case dict():
-            return "an object"
-        case _:
-            return "a number"
+    kinds = {bool: "a truth value", str: "a text", list: "a list", dict: "an object"}
+    return "null" if value is None else kinds.get(type(value), "a number")

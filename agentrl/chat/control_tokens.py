@@ -21,11 +21,11 @@ class ControlTokens:
     def __init__(self, *, special: Iterable[str], written: Iterable[str]) -> None:
         self.special = frozenset(special)
         self.written = frozenset(written) - self.special
-        self._special = _any_of(self.special)
-        self._all = _any_of(self.special | self.written)
+        self._special = _match_any(self.special)
+        self._all = _match_any(self.special | self.written)
 
     @classmethod
-    def of(cls, tokenizer: "PreTrainedTokenizerBase", template: str) -> "ControlTokens":
+    def from_tokenizer(cls, tokenizer: "PreTrainedTokenizerBase", template: str) -> "ControlTokens":
         """Return those of `tokenizer` under the Jinja source `template`."""
         added = cast("Iterable[Any]", tokenizer.added_tokens_decoder.values())
         return cls(
@@ -44,7 +44,7 @@ class ControlTokens:
         `<think>` there means the token. Special ones are broken in every text.
         """
         pattern = self._special if trusted else self._all
-        return pattern.sub(_broken, text.replace(BREAK, ""))
+        return pattern.sub(_break_token, text.replace(BREAK, ""))
 
     def neutral_in(self, value: Any, *, trusted: bool = False) -> Any:
         """Return a JSON value with every text in it made neutral, keys too."""
@@ -64,10 +64,10 @@ class ControlTokens:
                 return value
 
 
-def _any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+def _match_any(tokens: Iterable[str]) -> re.Pattern[str]:
     longest_first = sorted(tokens, key=lambda token: (-len(token), token))
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
-def _broken(match: re.Match[str]) -> str:
+def _break_token(match: re.Match[str]) -> str:
     return f"{match[0][0]}{BREAK}{match[0][1:]}"

@@ -8,14 +8,15 @@ begins a turn that has to be a call; the policy goes on with it.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from agentrl.chat.control_tokens import BREAK
 from agentrl.chat.dialect import ToolCallDialect
-from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, installed_dialects
-from agentrl.chat.encoding import TextTokenizer
-from agentrl.chat.images import ImageTokens, check_images, expanded, images_of
+from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, load_dialects
+from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.chat.thinking import OPEN as THINK
@@ -34,6 +35,33 @@ NOTE = "(earlier image)"
 """Stands in the place of an image that has left the context."""
 
 _MAX_TOKEN_ID = 2**31
+
+
+class TextTokenizer:
+    """Tokenises rendered text.
+
+    Tokens end at every `BREAK`, and before and after every generation prompt: the tokens of a turn
+    do not depend on the prompt it continues, as those that a policy samples do not.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", *, generation_prompt: str) -> None:
+        self._tokenizer = tokenizer
+        prompt = re.escape(generation_prompt)
+        self._cuts = re.compile(f"{BREAK}|({prompt})" if prompt else BREAK)
+
+    def __call__(self, text: str) -> tuple[int, ...]:
+        """Return the token ids; control tokens in `text` become control tokens.
+
+        Half of a surrogate pair, which no tokenizer takes, becomes a question mark.
+        """
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()
+        pieces = [piece for piece in self._cuts.split(text) if piece]
+        return tuple(
+            token
+            for piece in pieces
+            for token in self._tokenizer.encode(piece, add_special_tokens=False)
+        )
 
 
 class ChatFormat:
@@ -104,7 +132,7 @@ class ChatFormat:
         """
         if tools is not None:
             messages = (*messages, _notice(tools))
-        after = self.turns.after(messages)
+        after = self.turns.render_after(messages)
         check_images(self.template, after, images_of(messages))
         prompt = self.turns.generation_prompt
         has_prompt = bool(prompt) and after.endswith(prompt)
@@ -198,9 +226,8 @@ class ChatFormat:
         return self.encode(text) + self._closing
 
     def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> TokenSegment:
-        """Return rendered text as tokens, with what the messages show."""
         images = images_of(messages)
-        tokens, spans = expanded(
+        tokens, spans = expand_images(
             self.encode(text), images, self._images, template=self.template.name
         )
         return TokenSegment(source, tokens, images, spans)
@@ -229,7 +256,7 @@ def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect
             f"{template.name} has a syntax for tool calls but cannot render one, so its dialect "
             f"cannot be detected ({error}); {_NAME_ONE}"
         ) from error
-    for dialects in (DIALECTS, installed_dialects()):
+    for dialects in (DIALECTS, load_dialects()):
         for dialect in dialects.values():
             try:
                 read = dialect.parse(turn, 0).tool_calls
@@ -243,7 +270,7 @@ def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect
     if turn != turns.turn(Message("assistant", "")):
         raise ConfigError(
             f"{template.name} renders a tool call as {turn!r}, which no dialect can parse "
-            f"({', '.join(installed_dialects())}); {_NAME_ONE}"
+            f"({', '.join(load_dialects())}); {_NAME_ONE}"
         )
     if not turns.tool_fault:
         raise ConfigError(

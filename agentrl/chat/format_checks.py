@@ -136,4 +136,3 @@ FORMAT_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
         "a turn can be made to call": _begins_calls,
     }
 )
-"""Checks of a chat format, by name."""

@@ -56,7 +56,7 @@ def check_images(template: ChatTemplate, text: str, images: Sequence[Image]) -> 
             )
 
 
-def expanded(
+def expand_images(
     token_ids: Sequence[int], images: Sequence[Image], reader: ImageTokens | None, *, template: str
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     """Return the tokens with every placeholder repeated as often as its image has tokens, and the

@@ -25,13 +25,13 @@ class ChatWriter(Protocol):
         ...
 
 
-def asking(chat: "ChatRenderer", patch: Patch, *, ended: bool) -> tuple[int, ...]:
+def ask_for_thought(chat: "ChatRenderer", patch: Patch, *, ended: bool) -> tuple[int, ...]:
     """Return the tokens put behind the policy's own turn to ask for its thought."""
     segments = chat.reply((Message("user", patch.hint),), ended=ended)
     return tuple(token for segment in segments for token in segment.token_ids)
 
 
-def forced_tokens(chat: "ChatRenderer", patch: Patch, thought: Sequence[int]) -> tuple[int, ...]:
+def write_patch(chat: "ChatRenderer", patch: Patch, thought: Sequence[int]) -> tuple[int, ...]:
     """Return the patch as the tokens of a turn, with what the policy sampled as its thought.
 
     Calls in the thought are left out. Raises `ConfigError` for a chat format that cannot write.

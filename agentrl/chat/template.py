@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jinja2 import TemplateError
 
 from agentrl.chat.control_tokens import ControlTokens
-from agentrl.chat.dialects import DIALECTS, find_dialect, installed_dialects
+from agentrl.chat.dialects import DIALECTS, find_dialect, load_dialects
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message
@@ -28,7 +28,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str | None = None) -> None:
         self.tokenizer = tokenizer
         self.name, self.source = _load(tokenizer, template)
-        self.control = ControlTokens.of(tokenizer, self.source)
+        self.control = ControlTokens.from_tokenizer(tokenizer, self.source)
 
     def render(
         self,
@@ -94,7 +94,7 @@ def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[s
         path = Path(template)
         if template not in DIALECTS and path.is_file():
             return f"the template {template}", path.read_text(encoding="utf-8")
-        if ":" not in template and template not in installed_dialects():
+        if ":" not in template and template not in load_dialects():
             raise ConfigError(
                 f"policy.template is {template!r}, which is neither a shipped template ({SHIPPED}) "
                 "nor a file; correct the name or the path"

@@ -1,6 +1,7 @@
 """Checks of a chat template as text; each returns what it saw, or raises `TemplateCheckError`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from agentrl.chat.template import ChatTemplate
@@ -17,6 +18,7 @@ from agentrl.chat.turn_renderer import (
 from agentrl.message import Message, ToolCall
 
 THOUGHT = "<think>\nfirst look\n</think>\n\n"
+_SO = Message("assistant", "So.")
 
 
 class TemplateCheckError(Exception):
@@ -82,20 +84,6 @@ def _ends_turns(template: ChatTemplate) -> str:
     return f"{token!r}, id {ids[0]}"
 
 
-def _keeps_after_tool(template: ChatTemplate) -> str:
-    turn = Message("assistant", "I look.", tool_calls=(CALL,))
-    return _keeps(template, turn, (ANSWER, Message("assistant", "So.")))
-
-
-def _keeps_after_plain(template: ChatTemplate) -> str:
-    return _keeps(template, Message("assistant", "Well."), (ASK_AGAIN, Message("assistant", "So.")))
-
-
-def _keeps_thinking(template: ChatTemplate) -> str:
-    turn = Message("assistant", f"{THOUGHT}Well.")
-    return _keeps(template, turn, (ASK_AGAIN, Message("assistant", f"{THOUGHT}So.")))
-
-
 def _keeps(template: ChatTemplate, said: Message, then: tuple[Message, ...]) -> str:
     """Check that a conversation is rendered as the beginning of a longer one."""
     before = template.render((ASK, said), (TOOL,)).rstrip()
@@ -119,9 +107,16 @@ TEMPLATE_CHECKS: Mapping[str, Callable[[ChatTemplate], str]] = MappingProxyType(
         "takes a system message": _takes_system,
         "generation prompt": _prompts,
         "end of turn is one special token": _ends_turns,
-        "append-only after a tool turn": _keeps_after_tool,
-        "append-only after a plain turn": _keeps_after_plain,
-        "append-only with earlier thinking": _keeps_thinking,
+        "append-only after a tool turn": partial(
+            _keeps, said=Message("assistant", "I look.", tool_calls=(CALL,)), then=(ANSWER, _SO)
+        ),
+        "append-only after a plain turn": partial(
+            _keeps, said=Message("assistant", "Well."), then=(ASK_AGAIN, _SO)
+        ),
+        "append-only with earlier thinking": partial(
+            _keeps,
+            said=Message("assistant", f"{THOUGHT}Well."),
+            then=(ASK_AGAIN, Message("assistant", f"{THOUGHT}So.")),
+        ),
     }
 )
-"""Checks of a template, by name."""

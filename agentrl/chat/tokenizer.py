@@ -38,7 +38,7 @@ def train_tokenizer(
     shipped template that goes with it and decides the special tokens, those of images among them
     for a policy that `sees`.
     """
-    dialect = _shipped(template)
+    dialect = _find_shipped(template)
     if sees and dialect.image_tokens is None:
         raise ConfigError(
             f"template {template!r} supports no images, but policy.make.vision creates a "
@@ -60,7 +60,7 @@ def train_tokenizer(
         pad_token=dialect.pad,
         eos_token=dialect.end_of_turn,
         bos_token=dialect.begin_of_text,
-        additional_special_tokens=_further(dialect),
+        additional_special_tokens=_list_further_tokens(dialect),
         chat_template=dialect.template,
         clean_up_tokenization_spaces=False,
     )
@@ -72,7 +72,7 @@ def conversation_text(
     messages: Sequence[Message], tools: Sequence[ToolSchema] = (), *, template: str = "hermes"
 ) -> str:
     """Return a conversation as a shipped template renders it, before there is a tokenizer."""
-    dialect = _shipped(template)
+    dialect = _find_shipped(template)
     control = ControlTokens(special=dialect.special_tokens, written=())
     dicts = [as_dict(message, control) for message in messages]
     return _render(dialect, dicts, [control.neutral_in(tool) for tool in tools])
@@ -132,12 +132,12 @@ def _render(
     return rendered[0]
 
 
-def _further(dialect: ToolCallDialect) -> list[str]:
+def _list_further_tokens(dialect: ToolCallDialect) -> list[str]:
     role_tokens = {dialect.pad, dialect.end_of_turn, dialect.begin_of_text}
     return [token for token in dialect.special_tokens if token not in role_tokens]
 
 
-def _shipped(template: str) -> ToolCallDialect:
+def _find_shipped(template: str) -> ToolCallDialect:
     dialect = find_dialect(template, key="policy.template")
     if not dialect.special_tokens:
         raise ConfigError(

@@ -60,7 +60,7 @@ class TurnRenderer:
         if not self.tool_fault:
             self._check_append_only(ANSWER)
 
-    def after(self, messages: Sequence[Message]) -> str:
+    def render_after(self, messages: Sequence[Message]) -> str:
         """Return the text after the end of a turn: glue, `messages` and the generation prompt.
 
         The work is that of rendering a few short messages, however long the conversation is.
@@ -120,19 +120,19 @@ class TurnRenderer:
         return tail[: end.end()], tail[end.end() :]
 
     def _probe_tools(self) -> tuple[str | None, str]:
-        """Return the end of a turn of calls if `after` must render one, and the tool fault.
+        """Return the end of a turn of calls if `render_after` must render one, and the tool fault.
 
         It must where a tool message is rendered differently after a call than after plain text.
         """
         try:
-            plain = self.after((ANSWER,))
+            plain = self.render_after((ANSWER,))
         except ConfigError as error:
             plain, fault = None, str(error)
         else:
             fault = ""
         try:
             tail = self._tail_of_calls = self._ending(_calls_before((ANSWER,)))[0]
-            called = self.after((ANSWER,))
+            called = self.render_after((ANSWER,))
         except ConfigError:
             tail = called = None
         text = called if called is not None else plain
@@ -146,8 +146,8 @@ class TurnRenderer:
         return (None if called == plain else tail), ""
 
     def _check_append_only(self, follow: Message) -> None:
-        """Raise `ConfigError` if `follow`, late in a conversation, is not rendered as `after`
-        renders it, or changes what stands at the beginning."""
+        """Raise `ConfigError` if `follow`, late in a conversation, is not as `render_after` has it,
+        or changes what stands at the beginning."""
         name, what = self._template.name, f"a {follow.role} message"
         turn, tail = self._turn_before((follow,))
         past = (ASK, Message("assistant", "past"), ASK_AGAIN)
@@ -159,7 +159,7 @@ class TurnRenderer:
                 f"on later messages), or {WAY_OUT}"
             )
         late = text.partition(SPOKEN)[2].removeprefix(tail).partition(SPOKEN_NEXT)[0]
-        if not late.startswith(alone := self.after((follow,))):
+        if not late.startswith(alone := self.render_after((follow,))):
             raise ConfigError(
                 f"{name} renders {what} as {late!r} in a conversation but as {alone!r} on its own, "
                 "which is how agentrl renders it; make the template append-only (no dependence on "
@@ -168,8 +168,7 @@ class TurnRenderer:
 
 
 def tools_way_out(template: ChatTemplate) -> str:
-    """Return the remedy for a template that shows no tools. It is the shipped one that goes with
-    its tokenizer, where there is one."""
+    """Return the remedy for a template that shows no tools: a shipped one, if one fits."""
     fitting = next((name for name in DIALECTS if _can_show_tools(template, name)), None)
     if fitting is None:
         return WAY_OUT

@@ -44,7 +44,7 @@ def serve(
 
     from agentrl.config.load import load_config
     from agentrl.engine.remote.address import read_key
-    from agentrl.engine.remote.serving import listening_place, serve_until_told
+    from agentrl.engine.remote.server import listening_place, serve_until_told
     from agentrl.errors import ConfigError
     from agentrl.models.place import policy_place
     from agentrl.run.build_engine import recipe_of

@@ -65,7 +65,7 @@ def _standing(model: "PackagedModel") -> str:
     if (folder := models_folder() / model.name).is_dir():
         return str(folder)
     try:
-        model.installed_file()
+        model.find_installed_file()
     except ConfigError:
         return model.install
     return f"agentrl model get {model.name}"

@@ -25,7 +25,7 @@ CALL_BYTES = 200_000
 """Key and value bytes whose reading takes as long as one call's overhead (measured)."""
 
 
-def rounded(number: int, step: int) -> int:
+def round_up(number: int, step: int) -> int:
     """Return the smallest multiple of `step` that is at least `number`."""
     return -(-number // step) * step
 
@@ -37,7 +37,7 @@ class KeyLengths:
     allowed: tuple[int, ...]
     """Within one block, ascending; the last is the whole block."""
 
-    def padded(self, keys: int) -> int:
+    def pad_length(self, keys: int) -> int:
         """Return the smallest allowed length that holds so many keys."""
         blocks, rest = divmod(keys - 1, KEY_BLOCK)
         return blocks * KEY_BLOCK + next(n for n in self.allowed if n > rest)
@@ -89,7 +89,7 @@ def decode_spans(
     spans: list[AttentionSpan] = []
     waste = CALL_BYTES // key_bytes
     for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
-        keys = padding.padded(length)
+        keys = padding.pad_length(length)
         if spans:
             last = spans[-1]
             longest = max(last.keys, keys)
@@ -109,8 +109,10 @@ def prefill_spans(
     spans: list[AttentionSpan] = []
     at, end = start, start + count
     while at < end:
-        until = min(rounded(at + 1, KEY_STEP), end)
-        spans.append(AttentionSpan(row + at - start, until - at, slot, 1, padding.padded(until)))
+        until = min(round_up(at + 1, KEY_STEP), end)
+        spans.append(
+            AttentionSpan(row + at - start, until - at, slot, 1, padding.pad_length(until))
+        )
         at = until
     return spans
 

@@ -25,7 +25,6 @@ class DecodeSegment:
     wanted: int
     """Number of its last tokens after which the logits are asked for."""
     sight: PromptImages | None = None
-    """Images of its context."""
 
 
 @runtime_checkable

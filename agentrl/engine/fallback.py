@@ -48,7 +48,6 @@ class FallbackDecoder:
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[DecodeSegment]) -> Tensor:
-        """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         rows = [self._advance(segment) for segment in segments]
         logits = [row for row, s in zip(rows, segments, strict=True) if s.wanted]
         if not logits:
@@ -77,7 +76,6 @@ class FallbackDecoder:
             return tokens
 
     def load(self, weights: Weights) -> None:
-        """Copy new weights and forget all keys; raises before anything has changed."""
         state = read_weights(weights, device=self._device)
         tensors: dict[str, Tensor] = self._model.state_dict()
         # The same tensor under two names: a saved folder holds one of them.
@@ -93,7 +91,6 @@ class FallbackDecoder:
         self._caches = [self._empty() for _ in self._caches]
 
     def _advance(self, segment: DecodeSegment) -> Tensor:
-        """Compute one segment and return the logits after its wanted tokens."""
         ids = torch.tensor([list(segment.tokens)], device=self._device)
         if segment.start == 0:
             self._caches[segment.slot] = self._empty()

@@ -16,16 +16,8 @@ class EngineHealthRule:
     """Rule for taking an engine out of work and for probing it again."""
 
     failures: int = 3
-    """Number of failures in a row."""
     probe_after_s: float = 30.0
     """After the failure that took it down, or that of a probe."""
-
-    def __post_init__(self) -> None:
-        if self.failures < 1 or self.probe_after_s < 0:
-            raise ValueError(
-                f"failures must be at least 1 and probe_after_s at least 0, got {self.failures} "
-                f"and {self.probe_after_s}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +25,9 @@ class EngineHealth:
     """Health of an engine, from its requests. Frozen; times are of the caller's clock."""
 
     failures: int = 0
-    """Number of failures in a row, up to now."""
     due_s: float | None = None
     """Time from which it may be probed; None while it is up."""
     probe: str = ""
-    """Id of the request that probes it."""
 
     def state(self, now_s: float) -> HealthState:
         """Return its state: it gets work when `up`, one request when `due`, else nothing."""
@@ -47,15 +37,15 @@ class EngineHealth:
             return "probing"
         return "due" if now_s >= self.due_s else "down"
 
-    def asked(self, request_id: str, now_s: float) -> "EngineHealth":
+    def on_request(self, request_id: str, now_s: float) -> "EngineHealth":
         """Return it after a request was sent: the first one after the delay is the probe."""
         return replace(self, probe=request_id) if self.state(now_s) == "due" else self
 
-    def answered(self) -> "EngineHealth":
+    def on_answer(self) -> "EngineHealth":
         """Return it after any answer, also that of a request from before it went down."""
         return EngineHealth()
 
-    def failed(self, request_id: str, rule: EngineHealthRule, now_s: float) -> "EngineHealth":
+    def on_failure(self, request_id: str, rule: EngineHealthRule, now_s: float) -> "EngineHealth":
         """Return it after a failure; those of requests from before it went down delay no probe."""
         failures = self.failures + 1
         if self.due_s is not None and self.probe != request_id:
@@ -63,6 +53,6 @@ class EngineHealth:
         down = failures >= rule.failures
         return EngineHealth(failures=failures, due_s=now_s + rule.probe_after_s if down else None)
 
-    def let_go(self, request_id: str) -> "EngineHealth":
+    def on_end(self, request_id: str) -> "EngineHealth":
         """Return it after a request ended that says nothing: cancelled, or refused as wrong."""
         return replace(self, probe="") if self.probe == request_id else self

@@ -26,7 +26,7 @@ class PromptImages:
     positions: Tensor
     """(3, tokens up to the last image and one more)."""
 
-    def at(self, start: int, count: int) -> Tensor:
+    def positions_at(self, start: int, count: int) -> Tensor:
         """Return the positions (3, count) of tokens from `start` on."""
         length = self.positions.shape[1]
         inside = self.positions[:, start : start + count]
@@ -57,26 +57,23 @@ class ImageEncoder:
         self._names = ImageCache(_name)
         self._features = ImageCache(self._look, lambda features: features.nbytes)
 
-    async def prepare(self, spans: Sequence[ImageSpan]) -> None:
-        """Cut up the images of a request in a thread. Raises `EnvError` for what is no image."""
-        await self._processor.prepare(spans)
-
     def sight(self, prompt: Sequence[int], spans: Sequence[ImageSpan]) -> PromptImages:
-        """Return the images of a prompt. Raises `ValueError` for images that are not where they are
-        said to be."""
+        """Return the images of a prompt. Raises `ValueError` for spans that do not fit it."""
         self._processor.check_spans(prompt, spans)
         tokens = list(prompt)
         for span in spans:
-            tokens[span.start : span.stop] = [self._names.of(span.image)] * (span.stop - span.start)
+            tokens[span.start : span.stop] = [self._names.get(span.image)] * (
+                span.stop - span.start
+            )
         grids = [(span, self._processor.patches(span.image).grid) for span in spans]
         positions = rope_positions(self._eye, spans[-1].stop + 1, grids)
         return PromptImages(tuple(tokens), tuple(spans), positions)
 
     def features(self, image: Image) -> ImageFeatures:
         """Return the tower's features of an image; computed alone, so the same in any batch."""
-        return self._features.of(image)
+        return self._features.get(image)
 
-    def taken(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def select_weights(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the tower's weights among those of a model; `ValueError` if they do not fit."""
         tensors: Mapping[str, Tensor] = self._eye.visual.state_dict()
         # Saved folders of Qwen2-VL and Qwen2.5-VL keep the names of their first release.
@@ -84,7 +81,7 @@ class ImageEncoder:
         return {n: take(state, f"{root}{n}", tuple(t.shape)) for n, t in tensors.items()}
 
     def load(self, taken: Mapping[str, Tensor]) -> None:
-        """Take over what `taken` returned. Features stay where nothing has changed."""
+        """Take over what `select_weights` returned. Features stay where nothing has changed."""
         tensors: Mapping[str, Tensor] = self._eye.visual.state_dict()
         with torch.no_grad():
             new = {n: taken[n].to(t.device, t.dtype) for n, t in tensors.items()}

@@ -21,9 +21,7 @@ class InflightScoreRequest:
     request: ScoreRequest
     reply: asyncio.Future[Scores]
     order: int
-    """Requests are served in this order."""
     sight: PromptImages | None = None
-    """Images of the prompt."""
     context: list[int] = field(init=False)
     """The prompt and all tokens but the last: what says how likely each of them is."""
     version: int = -1
@@ -49,7 +47,7 @@ class InflightScoreRequest:
         """Return whether every token has its score."""
         return len(self.logprobs) == len(self.request.token_ids)
 
-    def wanted(self, start: int, count: int) -> int:
+    def count_logits(self, start: int, count: int) -> int:
         """Return after how many of the last of `count` tokens from `start` on it needs logits."""
         return max(0, start + count - max(start, len(self.request.prompt) - 1))
 

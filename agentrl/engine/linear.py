@@ -16,7 +16,7 @@ ROWS_HINT = 64
 """The row count the packed layout is laid out for; measured no worse than the true one."""
 
 
-def fixed_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """Return the layer as a function. The weight must not change afterwards.
 
     On CPU in float32 a row of the result is the same to the last bit for any number of rows that
@@ -26,15 +26,15 @@ def fixed_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
         pointwise = torch.ops.mkldnn._linear_pointwise
 
-        def packed_linear(x: Tensor) -> Tensor:
+        def apply_packed(x: Tensor) -> Tensor:
             return pointwise(x, packed, bias, "none", [], "")
 
-        return packed_linear
+        return apply_packed
 
-    def plain_linear(x: Tensor) -> Tensor:
+    def apply_plain(x: Tensor) -> Tensor:
         return torch_linear(x, weight, bias)
 
-    return plain_linear
+    return apply_plain
 
 
 def _packs(weight: Tensor) -> bool:

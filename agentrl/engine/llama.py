@@ -23,7 +23,7 @@ from agentrl.engine.attention import (
     decode_spans,
     key_lengths,
     prefill_spans,
-    rounded,
+    round_up,
 )
 from agentrl.engine.decoder import DecoderCapacity, DecodeSegment
 from agentrl.engine.image_encoder import ImageEncoder
@@ -43,13 +43,9 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Rows that are tokens of an image."""
-
     rows: slice
     features: ImageFeatures
-    """Features of the image."""
     tokens: slice
-    """Range of the image's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class LlamaDecoder:
         self._shape = shape
         self._device, self._dtype = device, dtype
         self._padding = key_lengths(shape.head, device.type, dtype)
-        context = self._padding.padded(rounded(capacity.context_tokens, KEY_STEP))
+        context = self._padding.pad_length(round_up(capacity.context_tokens, KEY_STEP))
         with torch.inference_mode():
             self._weights = arrange(model.state_dict(), shape, device=device, dtype=dtype)
             self._rope = _rotations(model, shape, context).to(device)
@@ -99,7 +95,7 @@ class LlamaDecoder:
             # Attention reads whole groups of four query rows, past the last true one if need be.
             self._heads = torch.zeros(
                 (
-                    rounded(capacity.slots + capacity.prefill_tokens, ROW_STEP) + 2 * ROW_STEP,
+                    round_up(capacity.slots + capacity.prefill_tokens, ROW_STEP) + 2 * ROW_STEP,
                     (shape.group + 1) * shape.heads,
                     shape.head,
                 ),
@@ -108,10 +104,9 @@ class LlamaDecoder:
             )
 
     def load(self, weights: Weights) -> None:
-        """Copy new weights and forget all keys; raises before anything has changed."""
         with torch.inference_mode():
             state = read_weights(weights, device=self._device)
-            vision_weights = None if self.eyes is None else self.eyes.taken(state)
+            vision_weights = None if self.eyes is None else self.eyes.select_weights(state)
             self._weights = arrange(state, self._shape, device=self._device, dtype=self._dtype)
             # Padding is multiplied by zero, which removes only what is finite.
             self._cache.zero_()
@@ -119,7 +114,6 @@ class LlamaDecoder:
                 self.eyes.load(vision_weights)
 
     def reuse(self, source: int, target: int, tokens: int) -> int:
-        """Let `target` hold the keys of the first `tokens` of `source`; all of them."""
         if source != target and tokens:
             with torch.inference_mode():
                 rows = self._cache[..., :tokens, :]
@@ -128,7 +122,6 @@ class LlamaDecoder:
 
     @torch.inference_mode()
     def forward(self, segments: Sequence[DecodeSegment]) -> Tensor:
-        """Return float32 logits (wanted tokens, vocabulary), in order of segments and tokens."""
         ordered = sorted(segments, key=lambda s: (len(s.tokens) > 1, s.slot))
         step = self._plan(ordered)
         x = self._weights.embedding.index_select(0, step.tokens)
@@ -212,11 +205,11 @@ class LlamaDecoder:
         if span.slots == span.rows:
             stride = buffer.stride(0)
             return buffer.as_strided(
-                (span.slots, shape.heads, rounded(shape.group, ROW_STEP), shape.head),
+                (span.slots, shape.heads, round_up(shape.group, ROW_STEP), shape.head),
                 (stride, shape.head, shape.heads * shape.head, 1),
                 span.row * stride,
             )
-        until = span.row + rounded(span.rows, ROW_STEP)
+        until = span.row + round_up(span.rows, ROW_STEP)
         rows = buffer[span.row : until, : shape.group * shape.heads]
         return rows.reshape(1, -1, shape.heads, shape.head).transpose(1, 2)
 
@@ -229,20 +222,19 @@ class LlamaDecoder:
         for segment in segments:
             end += len(segment.tokens)
             ends.extend(range(end - segment.wanted, end))
-        rows = rounded(len(tokens), ROW_STEP)
+        rows = round_up(len(tokens), ROW_STEP)
         padded_positions = self._tensor(positions + [0] * (rows - len(tokens)))
         return _Step(
             tokens=self._tensor([max(0, t) for t in tokens] + [0] * (rows - len(tokens))),
-            rope=self._rotated(segments, padded_positions).unsqueeze(1),
+            rope=self._select_rotations(segments, padded_positions).unsqueeze(1),
             slots=self._tensor(slots),
             positions=padded_positions[: len(tokens)],
             calls=self._calls(segments, key_bytes=2 * shape.heads * shape.head * 4),
             wanted=self._tensor(ends + [0] * (-len(ends) % ROW_STEP)),
-            shown=tuple(self._shown(segments)),
+            shown=tuple(self._find_image_rows(segments)),
         )
 
-    def _shown(self, segments: Sequence[DecodeSegment]) -> Iterator[_Shown]:
-        """Yield the images that rows are tokens of."""
+    def _find_image_rows(self, segments: Sequence[DecodeSegment]) -> Iterator[_Shown]:
         row = 0
         for segment in segments:
             end = segment.start + len(segment.tokens)
@@ -258,7 +250,7 @@ class LlamaDecoder:
                 )
             row += len(segment.tokens)
 
-    def _rotated(self, segments: Sequence[DecodeSegment], positions: Tensor) -> Tensor:
+    def _select_rotations(self, segments: Sequence[DecodeSegment], positions: Tensor) -> Tensor:
         """Return the rotations (rows, head / 2) of rows at `positions`, which count tokens.
 
         Where a context shows images, positions have three dimensions, and each frequency turns
@@ -271,7 +263,7 @@ class LlamaDecoder:
         for segment in segments:
             count = len(segment.tokens)
             if segment.sight is not None:
-                deep[:, row : row + count] = segment.sight.at(segment.start, count)
+                deep[:, row : row + count] = segment.sight.positions_at(segment.start, count)
             row += count
         # In order in memory, as the rows of text alone are: products differ in the last bit if not.
         indices = deep[self._axes].t().contiguous()
@@ -303,7 +295,7 @@ class LlamaDecoder:
             return _Call(span, self._masks.rows(self._tensor([start]), span.keys)[:, None, None])
         group = self._shape.group
         last = start + span.rows - 1
-        positions = [min(start + i, last) for i in range(rounded(span.rows, ROW_STEP))]
+        positions = [min(start + i, last) for i in range(round_up(span.rows, ROW_STEP))]
         rows = self._masks.rows(self._tensor(positions), span.keys)
         return _Call(span, rows.repeat_interleave(group, 0)[None, None])
 

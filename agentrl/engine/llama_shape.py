@@ -25,9 +25,7 @@ class LlamaShape:
     heads: int
     """Heads of keys and values."""
     group: int
-    """Query heads per key head."""
     head: int
-    """Dimensions of one head."""
     epsilon: float
     tied: bool
     """The output head is the embedding."""

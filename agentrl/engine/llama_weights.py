@@ -7,12 +7,12 @@ product. Dot products do not notice any of this.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from agentrl.engine.linear import Linear, fixed_linear
+from agentrl.engine.linear import Linear, make_linear
 from agentrl.engine.llama_shape import ROOT, LlamaShape
 from agentrl.engine.weights import take
 
@@ -50,40 +50,34 @@ def arrange(
     is_renamed = f"{shape.root}.embed_tokens.weight" not in state
     root = ROOT if is_renamed and f"{ROOT}.embed_tokens.weight" in state else shape.root
 
-    def get(name: str, *size: int) -> Tensor:
-        return take(state, name, size).detach().to(device, dtype, copy=True)
+    source = _Source(state, "", device, dtype)
 
     def layer(index: int) -> LlamaLayer:
-        return _layer(_Source(state, f"{root}.layers.{index}", device, dtype), shape)
+        return _layer(replace(source, root=f"{root}.layers.{index}."), shape)
 
-    embedding = get(f"{root}.embed_tokens.weight", shape.vocabulary, shape.hidden)
-    head = embedding if shape.tied else get("lm_head.weight", shape.vocabulary, shape.hidden)
+    embedding = source.get(f"{root}.embed_tokens.weight", shape.vocabulary, shape.hidden)
+    head = embedding if shape.tied else source.get("lm_head.weight", shape.vocabulary, shape.hidden)
     return LlamaWeights(
         embedding=embedding,
         layers=tuple(layer(index) for index in range(shape.layers)),
-        norm=get(f"{root}.norm.weight", shape.hidden),
-        head=fixed_linear(head),
+        norm=source.get(f"{root}.norm.weight", shape.hidden),
+        head=make_linear(head),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The state dict, seen from one layer."""
-
     state: Mapping[str, Tensor]
     root: str
     device: torch.device
     dtype: torch.dtype
 
     def get(self, name: str, *size: int) -> Tensor:
-        weight = take(self.state, self._full(name), size).detach()
+        weight = take(self.state, f"{self.root}{name}", size).detach()
         return weight.to(self.device, self.dtype, copy=True)
 
     def maybe(self, name: str, *size: int) -> Tensor | None:
-        return self.get(name, *size) if self._full(name) in self.state else None
-
-    def _full(self, name: str) -> str:
-        return f"{self.root}.{name}"
+        return self.get(name, *size) if f"{self.root}{name}" in self.state else None
 
 
 def _layer(source: _Source, shape: LlamaShape) -> LlamaLayer:
@@ -97,12 +91,13 @@ def _layer(source: _Source, shape: LlamaShape) -> LlamaLayer:
         input_norm=source.get("input_layernorm.weight", hidden),
         qkv=_qkv(source, shape),
         head_norms=_head_norms(source, shape),
-        out=fixed_linear(
-            _grouped(out.t(), shape).t().contiguous(), source.maybe("self_attn.o_proj.bias", hidden)
+        out=make_linear(
+            _group_heads(out.t(), shape).t().contiguous(),
+            source.maybe("self_attn.o_proj.bias", hidden),
         ),
         inner_norm=source.get("post_attention_layernorm.weight", hidden),
-        gate_up=fixed_linear(torch.cat((gate, up)), _joined(gate_bias, up_bias)),
-        down=fixed_linear(
+        gate_up=make_linear(torch.cat((gate, up)), _join_biases(gate_bias, up_bias)),
+        down=make_linear(
             source.get("mlp.down_proj.weight", hidden, inner),
             source.maybe("mlp.down_proj.bias", hidden),
         ),
@@ -120,10 +115,12 @@ def _qkv(source: _Source, shape: LlamaShape) -> Linear:
         for name, size in (("q", wide), ("k", narrow), ("v", narrow))
     ]
     if biases[0] is not None and biases[1] is not None:
-        biases[0] = _paired(_grouped(biases[0], shape), shape)
-        biases[1] = _paired(biases[1], shape)
-    query = _paired(_grouped(query, shape), shape)
-    return fixed_linear(torch.cat((query, _paired(key, shape), value)), _joined(*biases))
+        biases[0] = _interleave_halves(_group_heads(biases[0], shape), shape)
+        biases[1] = _interleave_halves(biases[1], shape)
+    query = _interleave_halves(_group_heads(query, shape), shape)
+    return make_linear(
+        torch.cat((query, _interleave_halves(key, shape), value)), _join_biases(*biases)
+    )
 
 
 def _head_norms(source: _Source, shape: LlamaShape) -> Tensor | None:
@@ -131,22 +128,22 @@ def _head_norms(source: _Source, shape: LlamaShape) -> Tensor | None:
     key = source.maybe("self_attn.k_norm.weight", shape.head)
     if query is None or key is None:
         return None
-    rows = [_paired(query, shape)] * (shape.group * shape.heads)
-    return torch.stack(rows + [_paired(key, shape)] * shape.heads)
+    rows = [_interleave_halves(query, shape)] * (shape.group * shape.heads)
+    return torch.stack(rows + [_interleave_halves(key, shape)] * shape.heads)
 
 
-def _grouped(weight: Tensor, shape: LlamaShape) -> Tensor:
+def _group_heads(weight: Tensor, shape: LlamaShape) -> Tensor:
     """Reorder the query heads along dimension 0, from (key head, member) to (member, key head)."""
     rows = weight.reshape(shape.heads, shape.group, shape.head, *weight.shape[1:])
     return rows.transpose(0, 1).reshape(weight.shape)
 
 
-def _paired(weight: Tensor, shape: LlamaShape) -> Tensor:
+def _interleave_halves(weight: Tensor, shape: LlamaShape) -> Tensor:
     """Interleave the two halves of every head along dimension 0."""
     rows = weight.reshape(-1, 2, shape.head // 2, *weight.shape[1:])
     return rows.transpose(1, 2).reshape(weight.shape)
 
 
-def _joined(*biases: Tensor | None) -> Tensor | None:
+def _join_biases(*biases: Tensor | None) -> Tensor | None:
     tensors = [bias for bias in biases if bias is not None]
     return torch.cat(tensors) if tensors else None

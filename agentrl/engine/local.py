@@ -10,7 +10,6 @@ half its tokens per CPU second to handing the interpreter lock back and forth.
 """
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass
 
@@ -18,24 +17,24 @@ import torch
 from transformers import PreTrainedModel
 
 from agentrl.engine.cache_slots import CacheSlot, place
-from agentrl.engine.decoder import DecoderCapacity, DecodeSegment
-from agentrl.engine.decoder_choice import open_decoder
-from agentrl.engine.image_encoder import PromptImages
+from agentrl.engine.decoder import DecoderCapacity, DecodeSegment, ModelDecoder
+from agentrl.engine.fallback import FallbackDecoder
+from agentrl.engine.image_encoder import ImageEncoder, PromptImages
+from agentrl.engine.in_process import AnyFlight, InProcessEngine
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
+from agentrl.engine.llama import LlamaDecoder
+from agentrl.engine.llama_shape import shape_of
 from agentrl.engine.noise import uniforms
 from agentrl.engine.out_of_memory import explain_out_of_memory
-from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.sampling import sample
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
-from agentrl.errors import AgentrlError, ConfigError, EngineError, blame
+from agentrl.errors import ConfigError
+from agentrl.models.vision.model import sees
 from agentrl.models.vision.processor import ImageProcessor
-from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
-from agentrl.runtime.closing import ClosingResource
+from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.runtime.machine import set_batch_invariance
-
-AnyFlight = InflightRequest | InflightScoreRequest
 
 TURNS = 4
 """Turns of the event loop between two steps. A tool's answer takes a few to get from its pipe to
@@ -53,13 +52,9 @@ class EngineStatistics:
     scored_tokens: int
     computed_prompt_tokens: int
     """Context tokens computed, those computed again after a load too."""
-    cached_prompt_tokens: int
-    """Context tokens that did not have to be computed."""
-    busy_s: float
-    """Spent in steps, on the wall clock."""
 
 
-class LocalEngine(ClosingResource):
+class LocalEngine(InProcessEngine):
     """Samples many turns at once from a model in this process.
 
     Llama, Mistral, Qwen2, Qwen3 and the Qwen-VL models run in a decode loop of our own; every other
@@ -67,6 +62,9 @@ class LocalEngine(ClosingResource):
     never changes the model. Requests beyond `slots` wait their turn. All calls belong to one event
     loop at a time.
     """
+
+    task_name = "agentrl-engine"
+    blamed = "the engine's decode loop"
 
     def __init__(
         self,
@@ -105,110 +103,25 @@ class LocalEngine(ClosingResource):
         with explain_out_of_memory(
             ConfigError, subject, "Lower engine.slots or engine.context_tokens."
         ):
-            self._decoder = open_decoder(
+            self._decoder = _open_decoder(
                 model,
                 capacity,
                 device=torch.device(device or model.device),
                 dtype=dtype or model.dtype,
                 images=images,
             )
+        super().__init__(
+            version=version,
+            context_tokens=context_tokens,
+            score_tokens=context_tokens,
+            vocabulary=self._decoder.vocabulary,
+            decode=decode,
+            images=None if self._decoder.eyes is None else images,
+        )
         self._capacity = capacity
-        self._decode = decode
-        self._version = version
         self._slots = [CacheSlot(index) for index in range(slots)]
-        self._flights: dict[str, AnyFlight] = {}
         self._waiting: deque[AnyFlight] = deque()
-        self._loop: asyncio.Task[None] | None = None
-        self._open = True
-        self._paused = False
-        self._preparing: set[str] = set()
-        """Requests whose images are being cut up."""
-        self._broken: EngineError | None = None
-        self._requests = self._steps = self._sampled = self._computed = self._cached = 0
-        self._scored = 0
-        self._busy_s = 0.0
-
-    @property
-    def version(self) -> int:
-        """Version of the weights now loaded."""
-        return self._version
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn. Cancelling the caller frees the request and returns nothing.
-
-        Raises `ValueError` for a request that cannot be served: a prompt that leaves no room in the
-        context, a token outside the vocabulary, an id already in flight. Raises `EngineError` when
-        the engine is closed or broken.
-        """
-        if not await self._prepare(request):
-            return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
-        self._check_usable()
-        check_request(
-            request,
-            context_tokens=self._capacity.context_tokens,
-            vocabulary=self._decoder.vocabulary,
-            in_flight=self._flights,
-            reads_text=self._decode is not None,
-            takes_images=self._decoder.eyes is not None,
-        )
-        flight = InflightRequest(
-            request,
-            asyncio.get_running_loop().create_future(),
-            self._requests,
-            min(request.max_new_tokens, self._capacity.context_tokens - len(request.prompt)),
-            self._sight(request),
-        )
-        self._take(flight)
-        try:
-            return await flight.reply
-        finally:
-            self._forget(flight)
-
-    async def score(self, request: ScoreRequest) -> Scores:
-        """Score tokens with the weights, in one pass over those that are not cached.
-
-        Whatever ends a request early ends it with empty log-probs. Raises as `generate` does.
-        """
-        if not await self._prepare(request):
-            return Scores(logprobs=(), version=self._version)
-        self._check_usable()
-        check_score(
-            request,
-            context_tokens=self._capacity.context_tokens,
-            vocabulary=self._decoder.vocabulary,
-            in_flight=self._flights,
-            takes_images=self._decoder.eyes is not None,
-        )
-        flight = InflightScoreRequest(
-            request,
-            asyncio.get_running_loop().create_future(),
-            self._requests,
-            self._sight(request),
-        )
-        self._take(flight)
-        try:
-            return await flight.reply
-        finally:
-            self._forget(flight)
-
-    async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`.
-
-        An id that is not in flight is ignored: the request may just have ended by itself.
-        """
-        self._preparing.discard(request_id)
-        if (flight := self._flights.get(request_id)) is not None:
-            self._end(flight, "aborted")
-
-    async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
-        self._paused = True
-        self._end_all()
-
-    async def resume(self) -> None:
-        """Take requests again."""
-        self._paused = False
-        self._wake()
+        self._steps = self._sampled = self._computed = self._scored = 0
 
     async def load(self, weights: Weights, version: int) -> None:
         """Copy new weights (a state dict with Hugging Face names, or a folder of safetensors).
@@ -230,14 +143,6 @@ class LocalEngine(ClosingResource):
         seated.sort(key=lambda flight: flight.order, reverse=True)
         self._waiting.extendleft(seated)
 
-    async def close(self) -> None:
-        """End every request as aborted and stop the loop. Idempotent."""
-        self._open = False
-        self._end_all()
-        if self._loop is not None and not self._loop.done():
-            # With nothing in flight the loop ends at its next look.
-            await asyncio.wait([self._loop])
-
     def statistics(self) -> EngineStatistics:
         """Return the load of the engine and its counters so far."""
         return EngineStatistics(
@@ -247,40 +152,16 @@ class LocalEngine(ClosingResource):
             sampled_tokens=self._sampled,
             scored_tokens=self._scored,
             computed_prompt_tokens=self._computed,
-            cached_prompt_tokens=self._cached,
-            busy_s=self._busy_s,
         )
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def _take(self, flight: AnyFlight) -> None:
-        self._requests += 1
-        self._flights[flight.request.id] = flight
-        self._waiting.append(flight)
-        self._wake()
-
-    def _wake(self) -> None:
-        """See to it that the loop runs, if there is anything to compute."""
-        idle = self._loop is None or self._loop.done()
-        if idle and self._flights and not self._paused:
-            self._loop = asyncio.get_running_loop().create_task(self._run(), name="agentrl-engine")
-
-    async def _run(self) -> None:
-        """Step until nothing is left to compute. Whatever happens, nobody is left waiting."""
-        try:
-            while self._flights and not self._paused:
-                with blame(EngineError, "the engine's decode loop"):
-                    self._step()
-                for _ in range(TURNS):
-                    await asyncio.sleep(0)
-        except AgentrlError as error:
-            self._break(error)
-        except asyncio.CancelledError:
-            self._end_all()
-            raise
+    async def _compute(self) -> None:
+        self._step()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
     def _step(self) -> None:
-        began = time.perf_counter()
         self._seat()
         segments = self._segments()
         logits = self._decoder.forward(segments)
@@ -300,7 +181,6 @@ class LocalEngine(ClosingResource):
         if due:
             self._sample(due, logits if len(rows) == row else logits[rows])
         self._steps += 1
-        self._busy_s += time.perf_counter() - began
 
     def _seat(self) -> None:
         """Give waiting requests a slot, first come first served where nothing speaks against it."""
@@ -315,12 +195,10 @@ class LocalEngine(ClosingResource):
             prefix_length = self._decoder.reuse(source.index, slot.index, placement.tokens)
             slot.held = source.held[:prefix_length]
             slot.flight = flight
-            self._cached += prefix_length
             if flight.cached_tokens is None:
                 flight.cached_tokens = prefix_length
 
     def _segments(self) -> list[DecodeSegment]:
-        """Return the segments to compute now: a token per request in a slot, pieces of prompts."""
         segments: list[DecodeSegment] = []
         behind: list[tuple[CacheSlot, AnyFlight]] = []
         for slot in self._slots:
@@ -328,7 +206,7 @@ class LocalEngine(ClosingResource):
                 continue
             if len(flight.context) - len(slot.held) == 1:
                 start = len(slot.held)
-                logit_count = flight.wanted(start, 1)
+                logit_count = flight.count_logits(start, 1)
                 segments.append(
                     DecodeSegment(slot.index, start, flight.context[-1:], logit_count, flight.sight)
                 )
@@ -338,7 +216,7 @@ class LocalEngine(ClosingResource):
             start = len(slot.held)
             tokens = flight.context[start : start + count]
             self._computed += count
-            logit_count = flight.wanted(start, count)
+            logit_count = flight.count_logits(start, count)
             segments.append(DecodeSegment(slot.index, start, tokens, logit_count, flight.sight))
         return segments
 
@@ -379,31 +257,20 @@ class LocalEngine(ClosingResource):
         self._sampled += len(due)
         for flight, pick in zip(due, picks, strict=True):
             flight.take(pick, version=self._version)
-            if (finish := flight.finish(self._decode)) is not None:
-                self._end(flight, finish)
+            if (finish := flight.find_finish(self._decode)) is not None:
+                self._end(self._keys[flight.request.id], finish)
 
     def _score(self, flight: InflightScoreRequest, logits: torch.Tensor) -> None:
         flight.take(logits, version=self._version)
         self._scored += len(logits)
         if flight.is_done:
-            self._end(flight, "stop")
+            self._end(self._keys[flight.request.id], "stop")
 
-    # --- ends -------------------------------------------------------------------------------------
+    def _enqueue(self, key: str, flight: AnyFlight) -> None:
+        self._waiting.append(flight)
 
-    def _end(self, flight: AnyFlight, finish: FinishReason) -> None:
-        self._forget(flight)
-        flight.end(finish)
-
-    def _end_all(self) -> None:
-        self._preparing.clear()
-        for flight in list(self._flights.values()):
-            self._end(flight, "aborted")
-
-    def _forget(self, flight: AnyFlight) -> None:
+    def _release(self, key: str, flight: AnyFlight) -> None:
         """Free what a request occupies; its slot keeps the keys for whoever comes next."""
-        if self._flights.get(flight.request.id) is not flight:
-            return
-        del self._flights[flight.request.id]
         for slot in self._slots:
             if slot.flight is flight:
                 slot.flight = None
@@ -411,35 +278,28 @@ class LocalEngine(ClosingResource):
                 return
         self._waiting.remove(flight)
 
-    def _break(self, error: AgentrlError) -> None:
-        self._broken = EngineError(f"{error}; the engine is broken, create a new one")
-        self._broken.__cause__ = error
-        for flight in list(self._flights.values()):
-            self._forget(flight)
-            if not flight.reply.done():
-                flight.reply.set_exception(EngineError(str(error)))
-
-    # --- checks -----------------------------------------------------------------------------------
-
-    def _check_usable(self) -> None:
-        if self._broken is not None:
-            raise self._broken
-        if not self._open:
-            raise EngineError("the engine is closed; create a new one")
-
-    async def _prepare(self, request: GenerateRequest | ScoreRequest) -> bool:
-        """Cut up the images of a request; return False for one that was ended meanwhile."""
-        if self._decoder.eyes is None or not request.images:
-            return True
-        self._preparing.add(request.id)
-        try:
-            await self._decoder.eyes.prepare(request.images)
-            return request.id in self._preparing
-        finally:
-            self._preparing.discard(request.id)
-
-    def _sight(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
-        """Return the images of a request; `ValueError` for images that are not where it says."""
+    def _look(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         if self._decoder.eyes is None or not request.images:
             return None
         return self._decoder.eyes.sight(request.prompt, request.images)
+
+
+def _open_decoder(
+    model: PreTrainedModel,
+    capacity: DecoderCapacity,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    images: ImageProcessor | None = None,
+) -> ModelDecoder:
+    """Return the fast decoder for architectures it knows, or one that calls the model itself.
+
+    Only the fast one takes images, of a model that sees and with a processor.
+    """
+    shape = shape_of(model)
+    if shape is None:
+        return FallbackDecoder(model, capacity, device=device, dtype=dtype)
+    eyes = None
+    if images is not None and sees(model):
+        eyes = ImageEncoder(model, images, device=device, dtype=dtype)
+    return LlamaDecoder(model, shape, capacity, device=device, dtype=dtype, eyes=eyes)

@@ -23,12 +23,10 @@ class ReplicatedEngine(EngineRouter, ClosingResource, Generic[B]):
     """Router over engines of its own: they begin at once, and close when one of them cannot."""
 
     def __init__(self, engines: Sequence[B]) -> None:
-        """Take at least one engine, which this owns."""
         super().__init__(engines)
         self._several = tuple(engines)
 
     async def score(self, request: ScoreRequest) -> Scores:
-        """Score tokens with the weights, on the engine where their trajectory is at home."""
         return await self._several[self.best(request.id, len(request.prompt))].score(request)
 
     async def __aenter__(self) -> Self:

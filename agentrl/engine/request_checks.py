@@ -15,19 +15,10 @@ def check_request(
     takes_images: bool = False,
 ) -> None:
     """Raise `ValueError` for a request that cannot be served."""
-    if not 0 < len(request.prompt) < context_tokens:
-        raise ValueError(
-            f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves no room to "
-            f"sample in a context of engine.context_tokens={context_tokens}; shorten the prompt or "
-            "raise engine.context_tokens"
-            if request.prompt
-            else f"request {request.id!r}: the prompt is empty; give at least one token"
-        )
-    if request.max_new_tokens < 1:
-        raise ValueError(
-            f"request {request.id!r}: max_new_tokens must be at least 1, got "
-            f"{request.max_new_tokens}"
-        )
+    if not request.prompt:
+        raise ValueError(f"request {request.id!r}: the prompt is empty; give at least one token")
+    check_room(request, context_tokens)
+    check_budget(request)
     check_id(request.id, in_flight)
     check_images(request, takes_images=takes_images)
     if request.stop_strings and not reads_text:
@@ -36,6 +27,25 @@ def check_request(
             "with decode=tokenizer.decode"
         )
     check_vocabulary(request, request.prompt, vocabulary)
+
+
+def check_room(request: GenerateRequest, context_tokens: int) -> None:
+    """Raise `ValueError` for a prompt that fills the context."""
+    if len(request.prompt) >= context_tokens:
+        raise ValueError(
+            f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves no room to "
+            f"sample in a context of engine.context_tokens={context_tokens}; shorten the prompt or "
+            "raise engine.context_tokens"
+        )
+
+
+def check_budget(request: GenerateRequest) -> None:
+    """Raise `ValueError` for a request of no tokens."""
+    if request.max_new_tokens < 1:
+        raise ValueError(
+            f"request {request.id!r}: max_new_tokens must be at least 1, got "
+            f"{request.max_new_tokens}"
+        )
 
 
 def check_score(

@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentrl.engine.health import EngineHealth, EngineHealthRule
+from agentrl.engine.request_checks import check_id
 from agentrl.errors import first_error
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.runtime.closing import await_all, close_all
 from agentrl.runtime.threads import to_the_end
 
+BASE_TOKENS = 4096
+"""A request weighs one more for each of these that its prompt has (AgentMath)."""
+MOST_SESSIONS = 100_000
+"""Trajectories whose homes are remembered."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestCost:
-    """Weight of a request by the length of its prompt (AgentMath)."""
 
-    base_tokens: int = 4096
-    """A prompt weighs one more for each of these."""
-    least: int = 1
-
-    def weight(self, prompt_tokens: int) -> int:
-        """Return the weight of a request."""
-        return prompt_tokens // self.base_tokens + self.least
+def request_weight(prompt_tokens: int, *, base_tokens: int = BASE_TOKENS) -> int:
+    """Return the weight of a request by the length of its prompt."""
+    return prompt_tokens // base_tokens + 1
 
 
 def choose_engine(
@@ -72,13 +70,9 @@ def session_of(request_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """Engine that last served a trajectory."""
-
     index: int
     tokens: int
-    """Tokens its cache covers."""
     version: int
-    """Version of the weights that the cache is of."""
     failed: bool = False
     """Its last request there failed: the next one goes elsewhere."""
 
@@ -94,20 +88,15 @@ class EngineRouter:
         self,
         engines: Sequence[PolicyEngine],
         *,
-        weighing: RequestCost | None = None,
+        base_tokens: int = BASE_TOKENS,
         health: EngineHealthRule | None = None,
-        session: Callable[[str], str] = session_of,
-        sessions: int = 100_000,
     ) -> None:
-        """Take at least one engine; the homes of so many sessions are remembered."""
         if not engines:
             raise ValueError("a router needs at least one engine, got none")
         self._engines = tuple(engines)
-        self._weighing = weighing or RequestCost()
+        self._base_tokens = base_tokens
         self._rule = health or EngineHealthRule()
         self._health = [EngineHealth() for _ in engines]
-        self._session = session
-        self._sessions = sessions
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._loads = [0] * len(engines)
         self._flying: dict[str, int] = {}
@@ -131,18 +120,15 @@ class EngineRouter:
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn on the engine that is best for it; while none is up, all are asked."""
-        if request.id in self._flying:
-            raise ValueError(
-                f"request {request.id!r} is already in flight; give each request its own id"
-            )
-        session, tokens = self._session(request.id), len(request.prompt)
-        weight = self._weighing.weight(tokens)
+        check_id(request.id, self._flying)
+        session, tokens = session_of(request.id), len(request.prompt)
+        weight = request_weight(tokens, base_tokens=self._base_tokens)
         index = self.best(request.id, tokens)
         self._remember(session, self._home(index, tokens))
         self._loads[index] += weight
         self._flying[request.id] = index
         try:
-            completion = await self._watched(index, request)
+            completion = await self._generate_on(index, request)
         finally:
             self._loads[index] -= weight
             del self._flying[request.id]
@@ -150,7 +136,6 @@ class EngineRouter:
         return completion
 
     async def abort(self, request_id: str) -> None:
-        """End a request now; an id that is not in flight is ignored."""
         if (index := self._flying.get(request_id)) is not None:
             await self._engines[index].abort(request_id)
 
@@ -208,27 +193,27 @@ class EngineRouter:
                 for engine in self._engines:
                     calls.create_task(ask(engine))
 
-    async def _watched(self, index: int, request: GenerateRequest) -> Completion:
+    async def _generate_on(self, index: int, request: GenerateRequest) -> Completion:
         """Sample, and learn from how it ends whether the engine is well."""
         now_s = asyncio.get_running_loop().time
-        self._health[index] = self._health[index].asked(request.id, now_s())
+        self._health[index] = self._health[index].on_request(request.id, now_s())
         try:
             completion = await self._engines[index].generate(request)
         except (ValueError, asyncio.CancelledError):
             # The request was wrong, or nobody waits for it any more.
-            self._health[index] = self._health[index].let_go(request.id)
+            self._health[index] = self._health[index].on_end(request.id)
             raise
         except Exception:
-            self._health[index] = self._health[index].failed(request.id, self._rule, now_s())
-            self._remember(self._session(request.id), self._home(index, 0, failed=True))
+            self._health[index] = self._health[index].on_failure(request.id, self._rule, now_s())
+            self._remember(session_of(request.id), self._home(index, 0, failed=True))
             raise
-        self._health[index] = self._health[index].answered()
+        self._health[index] = self._health[index].on_answer()
         return completion
 
     def best(self, request_id: str, tokens: int) -> int:
         """Return which engine a request of so many prompt tokens is for."""
-        home = self._homes.get(self._session(request_id))
-        weight = self._weighing.weight(tokens)
+        home = self._homes.get(session_of(request_id))
+        weight = request_weight(tokens, base_tokens=self._base_tokens)
         self._requests += 1
         self._weights += weight
         slack = self._weights / self._requests
@@ -249,7 +234,6 @@ class EngineRouter:
         )
 
     def _open_to(self, home: _Home | None) -> Sequence[int]:
-        """Return the engines that a request may go to."""
         now_s = asyncio.get_running_loop().time()
         well = [i for i, h in enumerate(self._health) if h.state(now_s) in ("up", "due")]
         among = well or [*range(len(self._engines))]
@@ -262,5 +246,5 @@ class EngineRouter:
     def _remember(self, session: str, home: _Home) -> None:
         self._homes[session] = home
         self._homes.move_to_end(session)
-        if len(self._homes) > self._sessions:
+        if len(self._homes) > MOST_SESSIONS:
             self._homes.popitem(last=False)

@@ -84,11 +84,11 @@ def distribution(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     shaped = [row for row, s in enumerate(samplings) if _is_shaped(s, logits.shape[-1])]
     if shaped:
         logits = logits.clone()
-        logits[shaped] = filtered(logits[shaped], [samplings[row] for row in shaped])
+        logits[shaped] = filter_logits(logits[shaped], [samplings[row] for row in shaped])
     return torch.log_softmax(logits, -1)
 
 
-def filtered(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+def filter_logits(logits: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """Return logits (rows, vocabulary) with -inf for tokens that a row's sampling never draws.
 
     Ties at the k-th token stay. A greedy row keeps its first largest token, at 0.

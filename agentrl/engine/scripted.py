@@ -1,13 +1,13 @@
 """An engine that plays replies given to it. It needs no model, and keeps every promise of one."""
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.engine.request_checks import check_budget, check_id, check_room
 from agentrl.errors import EngineError
-from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
+from agentrl.policy import Completion, FinishReason, GenerateRequest
 
 Reply = Callable[[GenerateRequest], Sequence[int]]
 """Function of a request that returns the reply as token ids; the rest of a turn whose first tokens
@@ -15,14 +15,10 @@ end the prompt."""
 Logprob = Callable[[GenerateRequest, int, int], float]
 """Function of a request, a place in its completion and the token id there that returns a log-prob;
 or an entropy. Both are in nats."""
-Distribution = Callable[[tuple[int, ...]], Sequence[float]]
-"""Log-probs of the whole vocabulary after a context; at temperature 0 too."""
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A request in flight. Owned by the engine."""
-
     request: GenerateRequest
     script: tuple[int, ...]
     aborted: asyncio.Event
@@ -91,10 +87,7 @@ class ScriptedEngine:
         if not self._open:
             raise EngineError("the engine is closed; create a new one")
         room = self._room(request)
-        if request.id in self._turns:
-            raise ValueError(
-                f"request {request.id!r} is already in flight; give each request its own id"
-            )
+        check_id(request.id, self._turns)
         self.requests.append(request)
         turn = _Turn(request, self._script(request), asyncio.Event())
         self._turns[request.id] = turn
@@ -151,7 +144,6 @@ class ScriptedEngine:
         return self._completion(turn, tuple(versions), finish)
 
     async def _wait_taking(self, turn: _Turn) -> None:
-        """Wait until requests are taken, or this one is aborted."""
         if self._taking.is_set():
             return
         waits = [asyncio.ensure_future(e.wait()) for e in (self._taking, turn.aborted)]
@@ -165,9 +157,13 @@ class ScriptedEngine:
         self, turn: _Turn, versions: tuple[int, ...], finish: FinishReason
     ) -> Completion:
         tokens = turn.script[: turn.spoken]
-        logprobs = tuple(self._of(self._logprob, turn.request, i, t) for i, t in enumerate(tokens))
+        logprobs = tuple(
+            self._read_figure(self._logprob, turn.request, i, t) for i, t in enumerate(tokens)
+        )
         top = tuple(((t, x),) for t, x in zip(tokens, logprobs, strict=True))
-        entropies = tuple(self._of(self._entropy, turn.request, i, t) for i, t in enumerate(tokens))
+        entropies = tuple(
+            self._read_figure(self._entropy, turn.request, i, t) for i, t in enumerate(tokens)
+        )
         return Completion(
             token_ids=tokens,
             logprobs=logprobs,
@@ -177,7 +173,7 @@ class ScriptedEngine:
             entropies=entropies if turn.request.entropies else (),
         )
 
-    def _of(
+    def _read_figure(
         self, figure: float | Logprob, request: GenerateRequest, place: int, token: int
     ) -> float:
         if request.sampling.temperature == 0:
@@ -206,59 +202,8 @@ class ScriptedEngine:
             turn.aborted.set()
 
     def _room(self, request: GenerateRequest) -> int:
-        """Return the number of tokens the request may get."""
-        if request.max_new_tokens < 1:
-            raise ValueError(
-                f"request {request.id!r}: max_new_tokens must be at least 1, got "
-                f"{request.max_new_tokens}"
-            )
+        check_budget(request)
         if self._context_tokens is None:
             return request.max_new_tokens
-        room = self._context_tokens - len(request.prompt)
-        if room < 1:
-            raise ValueError(
-                f"request {request.id!r}: a prompt of {len(request.prompt)} tokens leaves no room "
-                f"to sample in a context of engine.context_tokens={self._context_tokens}; shorten "
-                "the prompt or raise engine.context_tokens"
-            )
-        return min(room, request.max_new_tokens)
-
-
-class ScriptedScorer(ScriptedEngine):
-    """A scripted engine that also scores; what it says need not agree with how it scores."""
-
-    def __init__(
-        self,
-        replies: Reply | Mapping[tuple[int, ...], Sequence[int]],
-        distribution: Distribution,
-        **changes: Any,
-    ) -> None:
-        """Take how tokens are scored, and what `ScriptedEngine` takes."""
-        super().__init__(replies, **changes)
-        self.distribution = distribution
-        self.scored: list[ScoreRequest] = []
-        """Every request for scores in the order it came."""
-
-    async def score(self, request: ScoreRequest) -> Scores:
-        """Score tokens by `distribution`; with empty log-probs if it is paused meanwhile."""
-        if not self._open:
-            raise EngineError("the engine is closed; create a new one")
-        self.scored.append(request)
-        await asyncio.sleep(self._token_s)
-        if not self._taking.is_set():
-            return Scores(logprobs=(), version=self._version)
-        tokens = request.token_ids
-        rows = [self.distribution(request.prompt + tokens[:at]) for at in range(len(tokens))]
-        ranked = [sorted(enumerate(row), key=lambda pair: -pair[1]) for row in rows]
-        top = tuple(tuple(pairs[: request.top_logprobs]) for pairs in ranked)
-        return Scores(
-            logprobs=tuple(row[token] for row, token in zip(rows, tokens, strict=True)),
-            version=self._version,
-            top_logprobs=top if request.top_logprobs else (),
-            entropies=tuple(map(_entropy, rows)) if request.entropies else (),
-            distribution=tuple(rows[-1]) if request.distribution else (),
-        )
-
-
-def _entropy(logprobs: Sequence[float]) -> float:
-    return -sum(math.exp(x) * x for x in logprobs if x > -math.inf)
+        check_room(request, self._context_tokens)
+        return min(self._context_tokens - len(request.prompt), request.max_new_tokens)

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agentrl.policy import PolicyEngine
@@ -14,17 +14,8 @@ if TYPE_CHECKING:
     from agentrl.models.vision.processor import ImageProcessor
 
 
-class ClosableEngine(PolicyEngine, Protocol):
+class ClosableEngine(PolicyEngine, AbstractAsyncContextManager[PolicyEngine], Protocol):
     """A policy engine for `async with`, which closes it."""
-
-    async def __aenter__(self) -> PolicyEngine: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +42,7 @@ class EngineSpec:
         return json.dumps(asdict(self))
 
     @classmethod
-    def of_json(cls, text: str) -> "EngineSpec":
+    def from_json(cls, text: str) -> "EngineSpec":
         """Return the recipe that `to_json` wrote."""
         return cls(**json.loads(text))
 

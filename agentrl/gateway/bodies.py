@@ -44,15 +44,15 @@ class BodyReader:
             raise BadRequest(
                 f"a request has {size} bytes, but the limit is {LARGEST_BYTES}; send less"
             )
-        async with self._reserved(size):
-            data = await _received(chunks, size)
+        async with self._reserve(size):
+            data = await _receive(chunks, size)
             if len(data) <= SMALL_BYTES:
                 return read(parse_body(data))
             async with self._reading:
                 return await in_thread(lambda: read(parse_body(data)))
 
     @asynccontextmanager
-    async def _reserved(self, size: int) -> AsyncGenerator[None]:
+    async def _reserve(self, size: int) -> AsyncGenerator[None]:
         async with self._first:
             while self._free_bytes < size:
                 self._freed.clear()
@@ -82,7 +82,7 @@ def parse_body(data: bytes) -> Body:
     return body  # pyright: ignore[reportUnknownVariableType]
 
 
-async def _received(chunks: AsyncIterable[bytes], most: int) -> bytes:
+async def _receive(chunks: AsyncIterable[bytes], most: int) -> bytes:
     received = bytearray()
     try:
         async with asyncio.timeout(RECEIVE_S):

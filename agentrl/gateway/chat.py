@@ -19,10 +19,10 @@ from agentrl.gateway.dialect import (
     check_named,
     content_of,
     field,
-    heard_value,
     items,
+    read_unless_ignored,
     role_of,
-    shortened,
+    shorten,
     tool_call,
     tool_choice,
     tool_schema,
@@ -61,7 +61,6 @@ class ChatCompletionsDialect:
     """The protocol of `client.chat.completions.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
-        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         messages = items(field(body, "messages", list, of="the request"), of="'messages'")
         if not messages:
@@ -75,17 +74,16 @@ class ChatCompletionsDialect:
             stream=bool(body.get("stream")),
             stream_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
             request=turn_request(
-                max_tokens=[heard_value(body, name, ignored) for name in _LIMITS],
-                stop=heard_value(body, "stop", ignored),
-                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+                max_tokens=[read_unless_ignored(body, name, ignored) for name in _LIMITS],
+                stop=read_unless_ignored(body, "stop", ignored),
+                choice=_choice(read_unless_ignored(body, "tool_choice", ignored), tools),
             ),
         )
 
     def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
-        """Return the completion."""
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.tool_calls:
-            message["tool_calls"] = [*map(written_call, answer.tool_calls)]
+            message["tool_calls"] = [*map(write_tool_call, answer.tool_calls)]
             message["content"] = answer.text or None
         choice = {
             "index": 0,
@@ -109,14 +107,13 @@ class ChatCompletionsDialect:
         if answer.text:
             yield chunk({"content": answer.text})
         for index, call in enumerate(answer.tool_calls):
-            yield chunk({"tool_calls": [{"index": index, **written_call(call)}]})
+            yield chunk({"tool_calls": [{"index": index, **write_tool_call(call)}]})
         yield chunk({}, answer.finish)
         if asked.stream_usage:
             yield StreamEvent("", json.dumps({**head, "choices": [], "usage": _usage(answer)}))
         yield StreamEvent("", "[DONE]")
 
     def error(self, status: int, text: str) -> Body:
-        """Return an error as the official client reads it."""
         return openai_error(status, text)
 
 
@@ -126,7 +123,7 @@ def openai_error(status: int, text: str) -> Body:
     return {"error": {"message": text, "type": kind, "param": None, "code": None}}
 
 
-def written_call(call: ToolCall) -> dict[str, Any]:
+def write_tool_call(call: ToolCall) -> dict[str, Any]:
     """Return a tool call as OpenAI writes it."""
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     function = {"name": call.name, "arguments": arguments}
@@ -184,7 +181,7 @@ def _part(told: Body) -> str | Image:
             return from_url(field(told, "image_url", dict, of="an image part").get("url"))
         case other:
             raise BadRequest(
-                f"a part of a message has type {shortened(other)}; the supported types are text, "
+                f"a part of a message has type {shorten(other)}; the supported types are text, "
                 "image_url"
             )
 

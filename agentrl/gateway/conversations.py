@@ -27,7 +27,6 @@ class ConversationNode:
     message: Message | None
     """None at the root of the conversations with one set of tools."""
     keys: MessageKeys = (b"", b"")
-    """Keys of the message."""
     parent: "ConversationNode | None" = field(default=None, repr=False)
     turn: int | None = None
     """The turn in which the policy said it; None for a message of the program's."""
@@ -38,7 +37,7 @@ class ConversationNode:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation up to here."""
-        return tuple(message for _, message in self.keyed_messages())
+        return tuple(message for _, message in self.list_messages())
 
     def continuation(self) -> tuple[int | None, tuple[Message, ...]]:
         """Return the latest turn before this message, and the messages after it.
@@ -49,9 +48,9 @@ class ConversationNode:
         while before is not None and before.turn is None:
             before = before.parent
         after = None if before is None else before.turn
-        return after, tuple(message for _, message in self.keyed_messages(stop=before))
+        return after, tuple(message for _, message in self.list_messages(stop=before))
 
-    def keyed_messages(
+    def list_messages(
         self, stop: "ConversationNode | None" = None
     ) -> tuple[tuple[MessageKeys, Message], ...]:
         """Return the conversation up to here with its keys, from behind `stop` on."""
@@ -82,7 +81,7 @@ class ConversationTree:
                 child = node.children.get(visible_key)
                 child = None if child is None or child.turn is None else child
             if child is None:
-                child = ConversationNode(self._interned(message), keys, node)
+                child = ConversationNode(self._intern_images(message), keys, node)
                 node.children[exact] = child
             node = child
         return node
@@ -97,7 +96,7 @@ class ConversationTree:
         node.children[visible_key] = child
         return child
 
-    def _interned(self, message: Message) -> Message:
+    def _intern_images(self, message: Message) -> Message:
         if not message.images:
             return message
         return replace(

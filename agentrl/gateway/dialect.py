@@ -125,7 +125,7 @@ def role_of(body: Body, *names: str) -> Role:
     """Return a message's role, one of `names`."""
     name = field(body, "role", str, of="a message")
     if name not in names:
-        raise BadRequest(f"a message has role {shortened(name)}; the roles are {', '.join(names)}")
+        raise BadRequest(f"a message has role {shorten(name)}; the roles are {', '.join(names)}")
     return ROLES[name]
 
 
@@ -133,10 +133,10 @@ def content_of(told: Any, read: Callable[[Body], str | Image], *, of: str) -> Co
     """Return a text, or parts of which each is read by `read`; plain text where all are."""
     if told is None or isinstance(told, str):
         return told or ""
-    return joined([read(part) for part in items(told, of=of)])
+    return join_parts([read(part) for part in items(told, of=of)])
 
 
-def joined(parts: Sequence[str | Image]) -> Content:
+def join_parts(parts: Sequence[str | Image]) -> Content:
     """Return parts as plain text, where they are."""
     texts = [part for part in parts if isinstance(part, str)]
     return "".join(texts) if len(texts) == len(parts) else tuple(parts)
@@ -145,7 +145,7 @@ def joined(parts: Sequence[str | Image]) -> Content:
 def check_function(tool: Body) -> None:
     """Raise `BadRequest` for a tool that the program does not call itself."""
     if tool.get("type") != "function":
-        kind = shortened(tool.get("type"))
+        kind = shorten(tool.get("type"))
         raise BadRequest(f"a tool has type {kind}; only functions are supported")
 
 
@@ -157,7 +157,7 @@ def arguments_of(text: Any, *, of: str) -> Mapping[str, Any]:
         raise BadRequest(f"the arguments of {of} cannot be parsed: {error}") from error
     if not isinstance(arguments, Mapping):
         raise BadRequest(
-            f"the arguments of {of} must be a JSON object in a string, got {shortened(text)}"
+            f"the arguments of {of} must be a JSON object in a string, got {shorten(text)}"
         )
     return arguments  # pyright: ignore[reportUnknownVariableType]
 
@@ -166,9 +166,9 @@ def tool_call(id: Any, name: Any, arguments: Any) -> ToolCall:
     """Return a call that a program repeats, or raise `BadRequest`."""
     if not isinstance(id, str) or not isinstance(name, str):
         raise BadRequest(
-            f"a tool call needs an id and a name, got {shortened(id)} and {shortened(name)}"
+            f"a tool call needs an id and a name, got {shorten(id)} and {shorten(name)}"
         )
-    return ToolCall(id, name, arguments_of(arguments, of=f"the call of {shortened(name)}"))
+    return ToolCall(id, name, arguments_of(arguments, of=f"the call of {shorten(name)}"))
 
 
 def tool_schema(name: str, description: Any, parameters: Any) -> ToolSchema:
@@ -239,25 +239,25 @@ def check_fields(
                 if only[name]
                 else "which is not supported"
             )
-            raise BadRequest(f"{name!r} of the request is {shortened(value)}, {fault}; {_WAY_OUT}")
+            raise BadRequest(f"{name!r} of the request is {shorten(value)}, {fault}; {_WAY_OUT}")
         if name in SAMPLING:
             raise BadRequest(
-                f"{name!r} of the request is {shortened(value)}, but the run's config determines "
+                f"{name!r} of the request is {shorten(value)}, but the run's config determines "
                 f"how the policy is sampled; {_WAY_OUT}"
             )
-        raise BadRequest(f"{shortened(name)} of the request is not a supported field; {_WAY_OUT}")
+        raise BadRequest(f"{shorten(name)} of the request is not a supported field; {_WAY_OUT}")
 
 
 def check_named(told: Body, ignored: Container[str]) -> None:
     """Raise `BadRequest` for a speaker's name, which templates do not show."""
     if told.get("name") is not None and "name" not in ignored:
         raise BadRequest(
-            f"'name' of a message is {shortened(told['name'])}, but names of speakers are not "
+            f"'name' of a message is {shorten(told['name'])}, but names of speakers are not "
             f"shown to the policy; {_WAY_OUT}"
         )
 
 
-def heard_value(body: Body, name: str, ignored: Container[str]) -> Any:
+def read_unless_ignored(body: Body, name: str, ignored: Container[str]) -> Any:
     """Return the value of a field that is heard unless the environment ignores it."""
     return None if name in ignored else body.get(name)
 
@@ -278,7 +278,7 @@ def tool_choice(
     """
     if told is None:
         return AS_IT_LIKES
-    subject = f"'tool_choice' of the request is {shortened(told)}"
+    subject = f"'tool_choice' of the request is {shorten(told)}"
     offered = [tool["function"]["name"] for tool in tools]
     if isinstance(name, str) and name:
         rule, offered = "required", [one for one in offered if one == name]
@@ -296,20 +296,20 @@ def turn_request(
     limits = [limit for limit in max_tokens if limit is not None]
     for limit in limits:
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise BadRequest(f"a limit on tokens is {shortened(limit)}; give a whole number from 1")
+            raise BadRequest(f"a limit on tokens is {shorten(limit)}; give a whole number from 1")
     stops: Any = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(stops, list) or len(stops) > _MOST_STOPS:  # pyright: ignore[reportUnknownArgumentType]
         raise BadRequest(f"'stop' must be text or a list of at most {_MOST_STOPS} texts")
     for one in stops:  # pyright: ignore[reportUnknownVariableType]
         if not isinstance(one, str) or not 0 < len(one) <= _LONGEST_STOP:
             raise BadRequest(
-                f"a stop string is {shortened(one)}; use text of 1 to {_LONGEST_STOP} characters"
+                f"a stop string is {shorten(one)}; use text of 1 to {_LONGEST_STOP} characters"
             )
     calls, tool = choice
     most = min(limits, default=None)
     return TurnRequest(max_tokens=most, stop=tuple(stops), calls=calls, tool=tool)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def shortened(value: Any) -> str:
+def shorten(value: Any) -> str:
     """Return a value for an error, cut."""
     return repr(value if isinstance(value, int | float | bool) else str(value)[:80])[:80]

@@ -18,10 +18,10 @@ from agentrl.gateway.dialect import (
     check_function,
     content_of,
     field,
-    heard_value,
     items,
+    read_unless_ignored,
     role_of,
-    shortened,
+    shorten,
     tool_call,
     tool_choice,
     tool_schema,
@@ -61,7 +61,6 @@ class ResponsesDialect:
     """The protocol of `client.responses.create`."""
 
     def read(self, body: Body, ignored: Container[str] = ()) -> ChatRequest:
-        """Return the request of a body."""
         check_fields(body, heard=_HEARD, only=_ONLY, ignored=ignored)
         raw_input = body.get("input")
         messages = (
@@ -81,13 +80,12 @@ class ResponsesDialect:
             stream=bool(body.get("stream")),
             after=str(body.get("previous_response_id") or "").removeprefix("resp_"),
             request=turn_request(
-                max_tokens=[heard_value(body, "max_output_tokens", ignored)],
-                choice=_choice(heard_value(body, "tool_choice", ignored), tools),
+                max_tokens=[read_unless_ignored(body, "max_output_tokens", ignored)],
+                choice=_choice(read_unless_ignored(body, "tool_choice", ignored), tools),
             ),
         )
 
     def answer(self, asked: ChatRequest, answer: GatewayAnswer) -> Body:
-        """Return the finished response."""
         return _response(asked, answer, _output(answer), _status(answer))
 
     def events(self, asked: ChatRequest, answer: GatewayAnswer) -> Iterator[StreamEvent]:
@@ -129,7 +127,6 @@ class ResponsesDialect:
         yield event(f"response.{status}", response=_response(asked, answer, output, status))
 
     def error(self, status: int, text: str) -> Body:
-        """Return an error as the official client reads it."""
         return openai_error(status, text)
 
 
@@ -156,7 +153,7 @@ def _response(
         "parallel_tool_calls": True,
         "previous_response_id": f"resp_{asked.after}" if asked.after else None,
         "temperature": None,
-        "tool_choice": _told_choice(asked.request),
+        "tool_choice": _write_choice(asked.request),
         "tools": [],
         "top_p": None,
         "usage": None if status == "in_progress" else _usage(answer),
@@ -169,7 +166,7 @@ def _choice(told: Any, tools: Sequence[ToolSchema]) -> ToolChoice:
     return tool_choice(told, rule=RULES.get(str(told)), name=name, tools=tools)
 
 
-def _told_choice(request: TurnRequest) -> str | dict[str, str]:
+def _write_choice(request: TurnRequest) -> str | dict[str, str]:
     return {"type": "function", "name": request.tool} if request.tool else request.calls
 
 
@@ -218,7 +215,7 @@ def _messages(told: Any) -> list[Message]:
                 continue  # the policy's thoughts are in its tokens
             case other:
                 raise BadRequest(
-                    f"an item of 'input' has type {shortened(other)}; the supported types are "
+                    f"an item of 'input' has type {shorten(other)}; the supported types are "
                     "message, function_call, function_call_output"
                 )
     return messages
@@ -245,7 +242,7 @@ def _part(told: Body) -> str | Image:
             return from_url(told.get("image_url"))
         case other:
             raise BadRequest(
-                f"a part of a message has type {shortened(other)}; the supported types are "
+                f"a part of a message has type {shorten(other)}; the supported types are "
                 "input_text, output_text, input_image"
             )
 

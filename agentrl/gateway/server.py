@@ -177,7 +177,7 @@ def _handler(
     from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
 
-    def refused(status: int, text: str) -> "Response":
+    def refuse(status: int, text: str) -> "Response":
         # A client must not try again what will not change.
         headers = {"x-should-retry": "false"}
         return JSONResponse(protocol.error(status, text), status, headers=headers)
@@ -185,7 +185,7 @@ def _handler(
     async def handle(request: "Request") -> "Response":
         desk = find(_key(request))
         if desk is None:
-            return refused(
+            return refuse(
                 401,
                 "no running episode has this key; its program is still running after the episode "
                 "ended",
@@ -207,13 +207,13 @@ def _handler(
             )
             answer = await _unless_gone(request, desk.ask(chat_request, keys))
         except BadRequest as error:
-            return refused(400, str(error))
+            return refuse(400, str(error))
         except GatewaySessionClosed as error:
-            return refused(410, str(error))
+            return refuse(410, str(error))
         except ClientDisconnect:
-            return refused(499, "the client has disconnected")
+            return refuse(499, "the client has disconnected")
         if answer is None:
-            return refused(499, "the client has disconnected")
+            return refuse(499, "the client has disconnected")
         return _answer(protocol, chat_request, answer)
 
     return handle
@@ -244,7 +244,7 @@ async def _unless_gone(
 ) -> GatewayAnswer | None:
     """Return the answer; None when the client went away before there was one."""
     answer = asyncio.ensure_future(asking)
-    disconnect = asyncio.ensure_future(_disconnected(request))
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait((answer, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -259,6 +259,6 @@ async def _unless_gone(
         await asyncio.gather(answer, disconnect, return_exceptions=True)
 
 
-async def _disconnected(request: "Request") -> None:
+async def _wait_for_disconnect(request: "Request") -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue

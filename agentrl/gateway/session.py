@@ -34,7 +34,6 @@ class GatewayRequest:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     waiters: int = 0
-    """Number of connections that wait for its answer."""
     is_delivered: bool = False
 
     @property
@@ -77,12 +76,10 @@ class GatewaySession:
     """
 
     def __init__(self, ignored: Iterable[str] = ()) -> None:
-        """Take the names of fields that requests may have and nobody looks at."""
         self.ignored = frozenset(ignored)
         self._conversations = ConversationTree()
         self._waiting: deque[GatewayRequest] = deque()
         self._open: set[GatewayRequest] = set()
-        """Not answered."""
         self._latest: dict[ConversationNode, GatewayRequest] = {}
         """The last question at the end of each conversation."""
         self._answers: list[tuple[ConversationNode, bool]] = []
@@ -156,7 +153,7 @@ class GatewaySession:
         """Return the question that a request repeats, or a new one."""
         messages: Iterable[tuple[MessageKeys, Message]] = zip(keys, asked.messages, strict=True)
         if asked.after:
-            messages = chain(self._before(asked.after), messages)
+            messages = chain(self._read_before(asked.after), messages)
         if asked.instructions:
             system = Message("system", asked.instructions)
             messages = chain([(message_keys(system), system)], messages)
@@ -175,14 +172,14 @@ class GatewaySession:
         self._came.set()
         return question
 
-    def _before(self, id: str) -> Iterable[tuple[MessageKeys, Message]]:
+    def _read_before(self, id: str) -> Iterable[tuple[MessageKeys, Message]]:
         """Return the conversation that an answer ended, without the instructions it began with."""
         if not id.isdecimal() or int(id[:9]) >= self.turns:
             raise BadRequest(
                 f"previous_response_id is resp_{id:.80}, which is not a response of this episode"
             )
         node, is_instructed = self._answers[int(id)]
-        return node.keyed_messages()[is_instructed:]
+        return node.list_messages()[is_instructed:]
 
 
 def _is_retry(known: GatewayRequest, asked: ChatRequest) -> bool:

@@ -1,11 +1,14 @@
 """Step 7 of the flow: what each trajectory did better than its group. The slot's contract."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from agentrl.config.section import ConfigSection
+from agentrl.learn.method import knobs_of
 from agentrl.learn.sample import TrainingGroup
 
 TokenAdvantages = list[Float[ndarray, " tokens"]]
@@ -16,6 +19,14 @@ AdvantageFunction = Callable[[Sequence[TrainingGroup]], TokenAdvantages]
 because some methods normalise over it; values off the mask are never read."""
 
 
+def spread_over_tokens(group: TrainingGroup, credit: Sequence[float]) -> TokenAdvantages:
+    """Return one value per sample at each of its tokens."""
+    return [
+        np.full(len(sample.token_ids), value)
+        for sample, value in zip(group.samples, credit, strict=True)
+    ]
+
+
 def per_trajectory(credit: Callable[[Sequence[float]], Sequence[float]]) -> AdvantageFunction:
     """Return the slot function of a method that gives every token of a trajectory one value.
 
@@ -23,10 +34,13 @@ def per_trajectory(credit: Callable[[Sequence[float]], Sequence[float]]) -> Adva
     """
 
     def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
-        return [
-            np.full(len(sample.token_ids), value)
-            for group in groups
-            for sample, value in zip(group.samples, credit(group.rewards), strict=True)
-        ]
+        return [x for group in groups for x in spread_over_tokens(group, credit(group.rewards))]
 
     return advantages
+
+
+def bind_per_trajectory(
+    credit: Callable[..., Sequence[float]],
+) -> Callable[[ConfigSection], AdvantageFunction]:
+    """Return the binding of such a method, whose keywords are the knobs of its section."""
+    return lambda section: per_trajectory(partial(credit, **knobs_of(section)))

@@ -22,7 +22,7 @@ class LossDenominators:
     sequences: int
 
     @classmethod
-    def of(cls, sampled_tokens: Iterable[int]) -> "LossDenominators":
+    def from_token_counts(cls, sampled_tokens: Iterable[int]) -> "LossDenominators":
         """Return the counts of sequences with so many sampled tokens each."""
         token_counts = [n for n in sampled_tokens if n]
         return cls(sum(token_counts), len(token_counts))

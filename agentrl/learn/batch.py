@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.learn.sample import Trainable, TrainingGroup, TurnWeights, groups_of, sampled
+from agentrl.learn.sample import Trainable, TrainingGroup, TurnWeights, groups_of, select_sampled
 from agentrl.trajectory import Tree, reward_of
 
 
@@ -19,10 +19,10 @@ class TrainingBatch:
     """All that ended, failed ones too."""
 
     @classmethod
-    def of(
+    def from_trees(
         cls,
         trees: Sequence[Tree],
-        trainable: Trainable = sampled,
+        trainable: Trainable = select_sampled,
         weights: Sequence[TurnWeights] | None = None,
     ) -> "TrainingBatch":
         """Return a batch of trees; see `groups_of`, whose errors it raises."""

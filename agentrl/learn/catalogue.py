@@ -17,8 +17,8 @@ from agentrl.learn import (
     losses,
     proximals,
     rejections,
-    selections,
-    shapings,
+    selection,
+    shaping,
 )
 from agentrl.learn.method import LearnMethod, Need
 
@@ -36,15 +36,20 @@ class MethodSlot:
         value = LearnSection.model_fields[self.key].default
         return method_of(type(value)) if isinstance(value, ConfigSection) else ""
 
+    def sections(self, learn: LearnSection) -> tuple[ConfigSection, ...]:
+        """Return the sections that a config has in this place."""
+        value = getattr(learn, self.key)
+        return value if isinstance(value, tuple) else (value,)
+
 
 SLOTS = (
-    MethodSlot("reward_shaping", shapings.METHODS),
+    MethodSlot("reward_shaping", shaping.METHODS),
     MethodSlot("advantage", advantages.METHODS),
     MethodSlot("loss", losses.METHODS),
     MethodSlot("proximal", proximals.METHODS),
     MethodSlot("correction", corrections.METHODS),
     MethodSlot("rejection", rejections.METHODS),
-    MethodSlot("selection", selections.METHODS),
+    MethodSlot("selection", selection.METHODS),
 )
 """All slots, in the order in which `docs/methods.md` explains them."""
 

@@ -51,43 +51,54 @@ class PretrainedFiles(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointState:
-    """Parts of a checkpoint that `load` does not put into the trainer."""
-
-    step: int
-    samplers: Mapping[str, Any]
-
-
 @dataclass(slots=True, kw_only=True)
 class CheckpointManager:
     """The checkpoints of one run. Only the run writes into `folder`."""
 
     folder: Path
     keep: int
-    tokenizer: PretrainedFiles
+    tokenizer: PretrainedFiles | None
     images: PretrainedFiles | None = None
-    """The image processor of a policy that sees."""
 
     def save(
         self, trainer: PolicyTrainer, *, samplers: Mapping[str, Any], files: Mapping[str, bytes]
     ) -> Path:
-        """Write a checkpoint of the trainer, what samplers remember (JSON), and files by name."""
-        return save(
-            self.folder,
-            step=trainer.version,
-            trainer=trainer,
-            samplers=samplers,
-            files=files,
-            tokenizer=self.tokenizer,
-            images=self.images,
-            keep=self.keep,
-        )
+        """Write the checkpoint of the trainer's version, drop all but the newest `keep`, return it.
+
+        `samplers` must be JSON; `files` are further ones by name. Raises `LearnError` if it cannot
+        be written, on a full disk for example; then nothing of it is left and the older checkpoints
+        are as they were.
+        """
+        final = self.folder / f"step-{trainer.version:06d}"
+        partial = self.folder / f".{final.name}.partial"
+        others = (self.tokenizer, self.images)
+        with _write_or_nothing(partial, final):
+            partial.mkdir(parents=True)
+            _save_policy(partial, trainer.model, trainer.weights(), others)
+            if trainer.ema is not None:
+                _save_policy(partial / "ema", trainer.model, trainer.evaluation_weights(), others)
+            trainer.write_state(partial)
+            state = {
+                "step": trainer.version,
+                "version": trainer.version,
+                "updates": trainer.optimizer.updates,
+                "random": random_state(),
+                "samplers": samplers,
+            }
+            _write_json(partial / "state.json", state)
+            for name, data in files.items():
+                (partial / name).write_bytes(data)
+            _write_json(partial / "manifest.json", _manifest(partial, trainer.identity))
+            sync_folder(partial)
+            _replace(partial, final)
+        for old in _checkpoints(self.folder)[: -self.keep]:
+            shutil.rmtree(old)
+        return final
 
     def restore(self, trainer: PolicyTrainer) -> Mapping[str, Any]:
         """Load the newest checkpoint, if there is one; return what samplers remembered."""
         newest = latest(self.folder)
-        return {} if newest is None else load(newest, trainer).samplers
+        return {} if newest is None else load(newest, trainer)
 
     def read(self, name: str) -> bytes | None:
         """Return a file of the newest checkpoint, None where there is none; `restore` checks it."""
@@ -101,50 +112,6 @@ class CheckpointManager:
         return _read_json(checkpoints[0] / "state.json")["samplers"] if checkpoints else {}
 
 
-def save(
-    folder: Path,
-    *,
-    step: int,
-    trainer: PolicyTrainer,
-    samplers: Mapping[str, Any],
-    tokenizer: PretrainedFiles | None,
-    keep: int,
-    files: Mapping[str, bytes] | None = None,
-    images: PretrainedFiles | None = None,
-) -> Path:
-    """Write the checkpoint of `step` into `folder`, drop all but the newest `keep`, return it.
-
-    `samplers` must be JSON. Raises `LearnError` if it cannot be written, on a full disk for
-    example; then nothing of it is left and the older checkpoints are as they were.
-    """
-    final = folder / f"step-{step:06d}"
-    partial = folder / f".{final.name}.partial"
-    with _or_nothing(partial, final):
-        partial.mkdir(parents=True)
-        _save_policy(partial, trainer.model, trainer.weights(), (tokenizer, images))
-        if trainer.ema is not None:
-            _save_policy(
-                partial / "ema", trainer.model, trainer.judged_weights(), (tokenizer, images)
-            )
-        trainer.write_state(partial)
-        state = {
-            "step": step,
-            "version": trainer.version,
-            "updates": trainer.optimizer.updates,
-            "random": random_state(),
-            "samplers": samplers,
-        }
-        _write_json(partial / "state.json", state)
-        for name, data in (files or {}).items():
-            (partial / name).write_bytes(data)
-        _write_json(partial / "manifest.json", _manifest(partial, trainer.identity))
-        sync_folder(partial)
-        _replace(partial, final)
-    for old in _checkpoints(folder)[:-keep]:
-        shutil.rmtree(old)
-    return final
-
-
 def latest(folder: Path) -> Path | None:
     """Return the checkpoint with the highest step in `folder`, or None."""
     _recover(folder)
@@ -152,8 +119,8 @@ def latest(folder: Path) -> Path | None:
     return checkpoints[-1] if checkpoints else None
 
 
-def load(checkpoint: Path, trainer: PolicyTrainer) -> CheckpointState:
-    """Put a checkpoint into a trainer and into the process's random states; return the rest.
+def load(checkpoint: Path, trainer: PolicyTrainer) -> Mapping[str, Any]:
+    """Put a checkpoint into a trainer and into the process's random states; return the samplers'.
 
     Everything is read and checked first, so a failure leaves the trainer as it was. Raises
     `LearnError` for a damaged checkpoint, and `ConfigError` for one of another model, naming the
@@ -164,7 +131,7 @@ def load(checkpoint: Path, trainer: PolicyTrainer) -> CheckpointState:
     _check_model(checkpoint, manifest["model"], trainer.identity)
     state = _read_json(checkpoint / "state.json")
     trainer.read_state(checkpoint)
-    return CheckpointState(step=state["step"], samplers=state["samplers"])
+    return state["samplers"]
 
 
 def _save_policy(
@@ -173,7 +140,6 @@ def _save_policy(
     weights: Mapping[str, Tensor],
     others: Sequence[PretrainedFiles | None],
 ) -> None:
-    """Write a model folder that holds these weights."""
     with no_bars():
         model.save_pretrained(folder, state_dict=dict(weights))
     _write_index(folder)
@@ -195,7 +161,7 @@ def _write_index(folder: Path) -> None:
 
 
 @contextmanager
-def _or_nothing(partial: Path, final: Path) -> Generator[None]:
+def _write_or_nothing(partial: Path, final: Path) -> Generator[None]:
     _recover(final.parent)
     # Also one of a step that a killed run has not come to again.
     for folder in final.parent.glob(".step-*.partial"):
@@ -231,7 +197,6 @@ def _recover(folder: Path) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return complete checkpoints by rising step."""
     steps = {int(m[1]): p for p in folder.glob("step-*") if (m := _NAME.fullmatch(p.name))}
     return [steps[step] for step in sorted(steps)]
 

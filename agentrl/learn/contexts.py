@@ -17,6 +17,12 @@ from agentrl.learn.sample import TrainingSample
 from agentrl.message import ImageSpan
 from agentrl.trajectory import context_runs
 
+_ARRAYS = (
+    *("token_ids", "behaviour", "versions", "turns", "nodes", "sampled"),
+    *("entropies", "proximal", "reference", "values", "returns", "weights"),
+)
+"""Fields of a sample with a number per token."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleContext:
@@ -60,7 +66,7 @@ def rows_of(row: CreditedSample) -> list[CreditedSample]:
     return [CreditedSample(one.sample, row.advantages[one.places]) for one in contexts(row.sample)]
 
 
-def by_context(
+def score_by_context(
     samples: Sequence[TrainingSample],
     score: Callable[[Sequence[TrainingSample]], Sequence[TrainingSample]],
 ) -> list[TrainingSample]:
@@ -68,43 +74,27 @@ def by_context(
     parts = [contexts(sample) for sample in samples]
     scored = iter(score([one.sample for sample_contexts in parts for one in sample_contexts]))
     return [
-        _joined(sample, [replace(one, sample=next(scored)) for one in sample_contexts])
+        _join_contexts(sample, [replace(one, sample=next(scored)) for one in sample_contexts])
         for sample, sample_contexts in zip(samples, parts, strict=True)
     ]
 
 
-def _joined(sample: TrainingSample, scored: Sequence[SampleContext]) -> TrainingSample:
+def _join_contexts(sample: TrainingSample, scored: Sequence[SampleContext]) -> TrainingSample:
     if not sample.jumps:
         return scored[0].sample
-    return replace(
-        sample,
-        proximal=_placed(sample, [(one, one.sample.proximal) for one in scored]),
-        reference=_placed(sample, [(one, one.sample.reference) for one in scored]),
-        entropies=_placed(sample, [(one, one.sample.entropies) for one in scored]),
-        values=_placed(sample, [(one, one.sample.values) for one in scored]),
-        final_value=scored[0].sample.final_value,
-    )
+    values = {
+        name: _place_values(sample, [(one, getattr(one.sample, name)) for one in scored])
+        for name in ("proximal", "reference", "entropies", "values")
+    }
+    return replace(sample, **values, final_value=scored[0].sample.final_value)
 
 
 def _context(sample: TrainingSample, places: Int[ndarray, " _"], trains: ndarray) -> SampleContext:
-    def there(values: ndarray | None) -> ndarray | None:
-        return None if values is None else values[places]
-
+    arrays = {name: getattr(sample, name) for name in _ARRAYS}
     cut = replace(
         sample,
-        token_ids=sample.token_ids[places],
+        **{name: None if array is None else array[places] for name, array in arrays.items()},
         mask=sample.mask[places] & trains,
-        behaviour=sample.behaviour[places],
-        versions=sample.versions[places],
-        turns=sample.turns[places],
-        nodes=sample.nodes[places],
-        sampled=sample.sampled[places],
-        entropies=there(sample.entropies),
-        proximal=there(sample.proximal),
-        reference=there(sample.reference),
-        values=there(sample.values),
-        returns=there(sample.returns),
-        weights=there(sample.weights),
         jumps=(),
         images=tuple(_images(sample, places)),
     )
@@ -119,7 +109,7 @@ def _images(sample: TrainingSample, places: Int[ndarray, " _"]) -> Iterator[Imag
             yield image.moved(at - image.start)
 
 
-def _placed(
+def _place_values(
     sample: TrainingSample, parts: Sequence[tuple[SampleContext, ndarray | None]]
 ) -> ndarray | None:
     if all(values is None for _, values in parts):

@@ -44,7 +44,6 @@ class CorrectionWeights:
 
 
 CorrectionFunction = Callable[[PolicyMismatch], CorrectionWeights]
-"""The correction slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,10 @@ def log_ratio(
 
     0, which is a weight of 1, where the behaviour log-prob is not finite and off the mask.
     """
-    return torch.where(mask, proximal - known(behaviour, instead=proximal), 0.0).detach()
+    return torch.where(mask, proximal - fill_unknown(behaviour, instead=proximal), 0.0).detach()
 
 
-def known(
+def fill_unknown(
     behaviour: Float[Tensor, "rows width"], *, instead: Float[Tensor, "rows width"]
 ) -> Float[Tensor, "rows width"]:
     """Return the behaviour log-probs, with `instead` where they are not finite."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from numpy import ndarray
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -19,15 +18,14 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.advantages.gae import ReturnsFunction, returns_of
 from agentrl.learn.aggregate import LossDenominators, aggregate
-from agentrl.learn.contexts import by_context
-from agentrl.learn.method import needed
-from agentrl.learn.micro_batch import MicroBatch, unshifted
+from agentrl.learn.contexts import score_by_context
+from agentrl.learn.method import find_needs
+from agentrl.learn.micro_batch import MicroBatch, unshift
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
+from agentrl.learn.sequence_layout import MaskedTokens, ModelInputs, SequenceLayout
 from agentrl.learn.token_logprobs import decoder, hidden_states
-from agentrl.message import ImageSpan
 from agentrl.metrics.accumulator import MetricAccumulator
 
 
@@ -39,7 +37,7 @@ def critic_of(
     Raises `ConfigError` if the advantage is made of values and there is none, or the reverse.
     """
     name = config.advantage.name
-    needs_values = "values" in needed(advantages.METHODS, config.advantage)
+    needs_values = "values" in find_needs(advantages.METHODS, config.advantage)
     if config.critic is None:
         if needs_values:
             raise ConfigError(
@@ -106,7 +104,7 @@ class ValueHead:
         Not shared, its gradient reaches the head only, and then it has no coefficient.
         """
         if batch.values is None or batch.returns is None:
-            raise LearnError("a batch without values cannot train a critic; see `valued`")
+            raise LearnError("a batch without values cannot train a critic; see `add_values`")
         losses = value_loss(
             self.values(hidden, batch.tokens), batch.values, batch.returns, clip=self._clip
         )
@@ -114,7 +112,7 @@ class ValueHead:
         loss = aggregate(losses, batch.mask, how="token-mean", counts=counts)
         return loss if self._coefficient is None else self._coefficient * loss
 
-    def valued(
+    def add_values(
         self, groups: Sequence[TrainingGroup], layout: SequenceLayout, *, limit_tokens: int
     ) -> tuple[TrainingGroup, ...]:
         """Return the groups, each sample with its values and with what they should have been.
@@ -124,19 +122,19 @@ class ValueHead:
         worth what its first so many tokens are.
         """
         samples = [sample for group in groups for sample in group.samples]
-        results = by_context(
-            samples, lambda each: self._of_contexts(each, layout, limit_tokens=limit_tokens)
+        results = score_by_context(
+            samples, lambda each: self._value_contexts(each, layout, limit_tokens=limit_tokens)
         )
-        valued = _regrouped(groups, results)
+        valued = _regroup(groups, results)
         pairs = zip((s for g in valued for s in g.samples), self._returns(valued), strict=True)
-        return _regrouped(groups, [replace(s, returns=returns) for s, returns in pairs])
+        return _regroup(groups, [replace(s, returns=returns) for s, returns in pairs])
 
-    def _of_contexts(
+    def _value_contexts(
         self, samples: Sequence[TrainingSample], layout: SequenceLayout, *, limit_tokens: int
     ) -> list[TrainingSample]:
         results = list(samples)
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
-        sequences = [_Asked.of(samples[i], limit_tokens) for i in live]
+        sequences = [_append_end(samples[i], limit_tokens) for i in live]
         value_rows: dict[int, Tensor] = {}
         for indices, tokens in self._ranks.passes(layout, sequences, device=self.model.device):
             with torch.no_grad():
@@ -144,8 +142,8 @@ class ValueHead:
             value_rows |= dict(zip(indices, values, strict=True))
         for j, row in self._ranks.together(value_rows).items():
             sample = samples[live[j]]
-            final = float(row[sequences[j].end]) if sample.truncated else 0.0
-            results[live[j]] = replace(sample, values=unshifted(row, sample), final_value=final)
+            final = float(row[len(sequences[j].token_ids) - 2]) if sample.truncated else 0.0
+            results[live[j]] = replace(sample, values=unshift(row, sample), final_value=final)
         return results
 
     def update(self) -> None:
@@ -175,7 +173,7 @@ class ValueHead:
 
 
 @contextmanager
-def watching(critic: ValueHead | None) -> Generator[list[Tensor]]:
+def watch_hidden_states(critic: ValueHead | None) -> Generator[list[Tensor]]:
     """Collect the last hidden states of the policy's forward passes in the block, for a critic."""
     if critic is None:
         yield []
@@ -228,24 +226,13 @@ def explained_variance(groups: Sequence[TrainingGroup]) -> float:
     return 1.0 - float((returns - values).var()) / spread if spread else 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """A sample whose values are asked for; a truncated one has a token more, before which the
-    context has ended."""
-
-    token_ids: Int[ndarray, " tokens"]
-    mask: Bool[ndarray, " tokens"]
-    end: int
-    """The place in its row that values the whole context."""
-    images: tuple[ImageSpan, ...] = ()
-
-    @classmethod
-    def of(cls, sample: TrainingSample, limit_tokens: int) -> "_Asked":
-        if not sample.truncated:
-            return cls(sample.token_ids, sample.mask, 0, sample.images)
-        n = min(len(sample.token_ids), limit_tokens)
-        token_ids, mask = np.append(sample.token_ids[:n], 0), np.append(sample.mask[:n], True)
-        return cls(token_ids, mask, n - 1, tuple(i for i in sample.images if i.stop <= n))
+def _append_end(sample: TrainingSample, limit_tokens: int) -> MaskedTokens:
+    """Return the tokens of a sample; a truncated one has one more, which stands for its end."""
+    if not sample.truncated:
+        return MaskedTokens(sample.token_ids, sample.mask, sample.images)
+    n = min(len(sample.token_ids), limit_tokens)
+    token_ids, mask = np.append(sample.token_ids[:n], 0), np.append(sample.mask[:n], True)
+    return MaskedTokens(token_ids, mask, tuple(i for i in sample.images if i.stop <= n))
 
 
 def _head(size: int, hidden_size: int, *, seed: int) -> nn.Sequential:
@@ -267,7 +254,7 @@ def _shapes(state: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(value.shape) for name, value in sorted(state.items())}
 
 
-def _regrouped(
+def _regroup(
     groups: Sequence[TrainingGroup], samples: Sequence[TrainingSample]
 ) -> tuple[TrainingGroup, ...]:
     rest = iter(samples)

@@ -34,7 +34,7 @@ class DemonstrationTurns:
     """Tools callable from the answer of a turn on, by turn counted from 0, where they changed."""
 
     @classmethod
-    def of_gold(cls, episode: GoldEpisode) -> "DemonstrationTurns":
+    def from_gold(cls, episode: GoldEpisode) -> "DemonstrationTurns":
         """Return a gold player's conversation. It may have been stopped before the last answer."""
         answers = [reply.messages for reply in episode.replies]
         answers += [()] * (len(episode.actions) - len(answers))
@@ -48,7 +48,7 @@ class DemonstrationTurns:
         )
 
     @classmethod
-    def of_recording(cls, recording: ConversationRecording, name: str) -> "DemonstrationTurns":
+    def from_recording(cls, recording: ConversationRecording, name: str) -> "DemonstrationTurns":
         """Return a recorded conversation; what comes before the first action is the opening."""
         opening: list[Message] = []
         turns: list[tuple[Action, tuple[Message, ...]]] = []

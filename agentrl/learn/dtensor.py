@@ -9,7 +9,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather_tensor(tensor: Tensor) -> Tensor:
     """Return all of a tensor, on its device. A collective for one in shards."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

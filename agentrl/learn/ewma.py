@@ -1,4 +1,4 @@
-"""A moving average of a model's weights as the proximal policy (PPO-EWMA, and its revision)."""
+"""Moving averages of the weights: for evaluation, and as the proximal policy (PPO-EWMA)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,35 @@ from torch.nn import Module
 
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.proximal_weights import ProximalWeights
-from agentrl.learn.swap import swapped, trained
+from agentrl.learn.proximal import ProximalWeights
+from agentrl.learn.swap import swap_weights, trainable_parameters
+
+
+class WeightEma:
+    """Owns the average of what an optimiser moves, in float32. It begins at the first weights.
+
+    Source: Polyak and Juditsky 1992, in its exponential form:
+    average = decay x average + (1 - decay) x weights, after every update.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], *, decay: float) -> None:
+        self._decay = decay
+        self._values = {name: value.detach().clone() for name, value in weights.items()}
+
+    def update(self, weights: Mapping[str, Tensor]) -> None:
+        """Take in the weights after an update."""
+        with torch.no_grad():
+            for name, value in self._values.items():
+                value.lerp_(weights[name], 1 - self._decay)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the average by parameter name; no copies."""
+        return dict(self._values)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` returned."""
+        for name, value in self._values.items():
+            value.copy_(state[name])
 
 
 @dataclass(slots=True, eq=False)
@@ -24,17 +51,16 @@ class EwmaAverage:
 
     weights: dict[str, Tensor]
     total: float = 1.0
-    """The sum of beta^age."""
 
     @classmethod
-    def of(cls, model: Module, *, on_cpu: bool = False) -> "EwmaAverage":
+    def from_model(cls, model: Module, *, on_cpu: bool = False) -> "EwmaAverage":
         """Return the average that begins with a model's weights."""
         return cls(
             {
                 name: torch.empty_like(
                     p, dtype=torch.float32, device="cpu" if on_cpu else p.device
                 ).copy_(p.detach())
-                for name, p in trained(model).items()
+                for name, p in trainable_parameters(model).items()
             }
         )
 
@@ -45,37 +71,33 @@ class EwmaAverage:
         """
         before, self.total = self.total, beta * self.total + 1
         with torch.no_grad():
-            for name, parameter in trained(model).items():
+            for name, parameter in trainable_parameters(model).items():
                 mean = self.weights[name]
                 new = parameter.detach().to(device=mean.device, dtype=mean.dtype)
                 mean.mul_(beta * before / self.total).add_(new, alpha=1 / self.total)
 
 
 class _Averaged(ProximalWeights):
-    """Base of both methods: the average, its scores, its state in a checkpoint."""
-
     name = "ewma"
 
     def __init__(self, evidence: LogprobScorer, *, on_cpu: bool) -> None:
         self._evidence = evidence
         self._on_cpu = on_cpu
-        self.average = EwmaAverage.of(evidence.model, on_cpu=on_cpu)
+        self.average = EwmaAverage.from_model(evidence.model, on_cpu=on_cpu)
 
-    def scored(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
-        with swapped(self._evidence.model, self.average.weights):
-            samples = self._evidence.as_proximal([row.sample for row in rows])
+    def score_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+        with swap_weights(self._evidence.model, self.average.weights):
+            samples = self._evidence.score_proximal([row.sample for row in rows])
         return [replace(row, sample=s) for row, s in zip(rows, samples, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
-        """Return the average's weights and their total."""
         total = torch.tensor(self.average.total, dtype=torch.float64)
         weights = {f"weights.{name}": value for name, value in self.average.weights.items()}
         return weights | {"total": total}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over an average; begin one with the model's weights where there is none."""
         if not state:
-            self.average = EwmaAverage.of(self._evidence.model, on_cpu=self._on_cpu)
+            self.average = EwmaAverage.from_model(self._evidence.model, on_cpu=self._on_cpu)
             return
         self.average.total = state["total"].item()
         for name, value in self.average.weights.items():
@@ -89,12 +111,10 @@ class StepAverage(_Averaged):
         super().__init__(evidence, on_cpu=on_cpu)
         self._beta = beta
 
-    def of_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
-        """Return the rows with log-probs of the average."""
-        return self.scored(rows)
+    def score_update(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+        return self.score_rows(rows)
 
-    def updated(self) -> None:
-        """Let the new weights count."""
+    def on_update(self) -> None:
         self.average.update(self._evidence.model, beta=self._beta)
 
 
@@ -117,12 +137,10 @@ class VersionAverage(_Averaged):
         self._beta = beta_of(window_versions)
         self._reset_below = reset_below
 
-    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
-        """Return the rows with log-probs of the average."""
-        return self.scored(rows)
+    def score_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
+        return self.score_rows(rows)
 
-    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
-        """Let the new weights count, or begin anew with them."""
+    def on_step(self, *, active_fraction: float) -> Mapping[str, float]:
         begins_anew = active_fraction < self._reset_below
         self.average.update(self._evidence.model, beta=0.0 if begins_anew else self._beta)
         return {"proximal/reset": float(begins_anew)}

@@ -5,8 +5,8 @@ they exist for a chunk of predictions at a time; the backward pass computes them
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -26,12 +26,10 @@ FLOOR = -1e4
 """Log-probs are raised to this before they are multiplied with probabilities; e^-10000 is 0."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenPredictions:
+class TokenPredictions(NamedTuple):
     """Outputs of the head for each prediction, in nats and float32, with gradient."""
 
     logprobs: Float[Tensor, " chosen"]
-    """Log-probs of the targets."""
     entropies: Float[Tensor, " chosen"]
     """Entropies over the whole vocabulary."""
 
@@ -56,7 +54,7 @@ def predict(
         outputs = _Chunked.apply(hidden, head.weight, head.bias, targets, temperature, chunk_tokens)
         return TokenPredictions(*outputs)
     pairs = zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
-    parts = [_recomputed(head, *pair, temperature) for pair in pairs]
+    parts = [_predict_checkpointed(head, *pair, temperature) for pair in pairs]
     logprobs, entropies = zip(*parts, strict=True)
     return TokenPredictions(torch.cat(logprobs), torch.cat(entropies))
 
@@ -69,7 +67,7 @@ def plain(
 ) -> TokenPredictions:
     """Return the same from logits that are there anyway."""
     logs = (logits.float() / temperature).log_softmax(dim=-1)
-    return TokenPredictions(_at(logs, targets), _entropies(logs))
+    return TokenPredictions(_gather_targets(logs, targets), _entropies(logs))
 
 
 def _entropies(logs: Float[Tensor, "chosen vocabulary"]) -> Float[Tensor, " chosen"]:
@@ -82,20 +80,16 @@ def _outputs(head: nn.Module) -> int:
     return len(weight) if isinstance(weight, Tensor) else 2**31
 
 
-def _at(logs: Tensor, targets: Tensor) -> Tensor:
+def _gather_targets(logs: Tensor, targets: Tensor) -> Tensor:
     return logs.gather(-1, targets[:, None])[:, 0]
 
 
-def _recomputed(
+def _predict_checkpointed(
     head: nn.Module, hidden: Tensor, targets: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
+) -> TokenPredictions:
     """Return the results of `plain` for a head that is no bare matrix, such as an adapted one."""
-
-    def whole() -> tuple[Tensor, Tensor]:
-        predictions = plain(head(hidden), targets, temperature=temperature)
-        return predictions.logprobs, predictions.entropies
-
-    return checkpoint(whole, use_reentrant=False)  # pyright: ignore[reportReturnType]
+    call = partial(plain, targets=targets, temperature=temperature)
+    return checkpoint(lambda: call(head(hidden)), use_reentrant=False)  # pyright: ignore[reportReturnType]
 
 
 class _Chunked(torch.autograd.Function):
@@ -119,7 +113,7 @@ class _Chunked(torch.autograd.Function):
         entropies = torch.empty_like(logprobs)
         for part in _parts(len(hidden), chunk_tokens):
             logs = _logs(hidden[part], weight, bias, temperature)
-            logprobs[part] = _at(logs, targets[part])
+            logprobs[part] = _gather_targets(logs, targets[part])
             probabilities = logs.exp()
             entropies[part] = -logs.clamp_(min=FLOOR).mul_(probabilities).sum(dim=-1)
         ctx.save_for_backward(hidden, weight, bias, targets, entropies)
@@ -141,7 +135,7 @@ class _Chunked(torch.autograd.Function):
         )
         for part in _parts(len(hidden), ctx.chunk_tokens):
             logs = _logs(hidden[part], weight, bias, ctx.temperature)
-            of_logits = _of_logits(
+            of_logits = _compute_logit_gradient(
                 logs, targets[part], entropies[part], *(g if g is None else g[part] for g in grads)
             )
             of_logits = of_logits.div_(ctx.temperature).to(hidden.dtype)
@@ -161,7 +155,7 @@ class _Chunked(torch.autograd.Function):
         )
 
 
-def _of_logits(
+def _compute_logit_gradient(
     logs: Float[Tensor, "chunk vocabulary"],
     targets: Int[Tensor, " chunk"],
     entropies: Float[Tensor, " chunk"],

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.learn.contexts import by_context
+from agentrl.learn.contexts import score_by_context
 from agentrl.learn.head import HEAD_CHUNK_TOKENS
 from agentrl.learn.lora import is_adapted, silent_adapters
-from agentrl.learn.micro_batch import unshifted
+from agentrl.learn.micro_batch import unshift
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.sequence_layout import SequenceLayout
-from agentrl.learn.swap import swapped
-from agentrl.learn.token_logprobs import score
+from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
+from agentrl.learn.swap import swap_weights
+from agentrl.learn.token_logprobs import TokenLogprobs, score
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +30,48 @@ class LogprobScorer:
     head_chunk_tokens: int = HEAD_CHUNK_TOKENS
     ranks: TrainerRanks = ALONE
     below_adapters: bool = False
-    """True if `as_reference` scores with the weights below the model's adapters."""
+    """True if `score_reference` scores with the weights below the model's adapters."""
 
-    def of(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
+    def score_groups(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
         """Return the groups, each sample with proximal log-probs and entropies on its mask."""
 
-        def known(sample: TrainingSample, logprobs: Tensor, entropies: Tensor) -> TrainingSample:
+        def record(sample: TrainingSample, logprobs: Tensor, entropies: Tensor) -> TrainingSample:
             return replace(
                 sample,
-                proximal=unshifted(logprobs, sample),
-                entropies=unshifted(entropies, sample),
+                proximal=unshift(logprobs, sample),
+                entropies=unshift(entropies, sample),
             )
 
-        return self._scored(groups, known)
+        return self._score(groups, record)
 
-    def as_reference(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
+    def score_reference(self, groups: Sequence[TrainingGroup]) -> tuple[TrainingGroup, ...]:
         """Return the groups, each sample with this model's log-probs as those of the reference."""
 
-        def known(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
-            return replace(sample, reference=unshifted(logprobs, sample))
+        def record(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
+            return replace(sample, reference=unshift(logprobs, sample))
 
         weights = silent_adapters(self.model) if self.below_adapters else {}
-        with swapped(self.model, weights):
-            return self._scored(groups, known)
+        with swap_weights(self.model, weights):
+            return self._score(groups, record)
 
-    def as_proximal(self, samples: Sequence[TrainingSample]) -> tuple[TrainingSample, ...]:
+    def score_proximal(self, samples: Sequence[TrainingSample]) -> tuple[TrainingSample, ...]:
         """Return the samples with this model's log-probs as the proximal ones, and no more."""
 
-        def known(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
-            return replace(sample, proximal=unshifted(logprobs, sample))
+        def record(sample: TrainingSample, logprobs: Tensor, _: Tensor) -> TrainingSample:
+            return replace(sample, proximal=unshift(logprobs, sample))
 
-        return self._scored((TrainingGroup("", tuple(samples)),), known)[0].samples
+        return self._score((TrainingGroup("", tuple(samples)),), record)[0].samples
+
+    def score_tokens(self, tokens: ModelInputs, *, entropy_gradient: bool = False) -> TokenLogprobs:
+        """Return the log-probs and entropies of one forward pass; see `token_logprobs.score`."""
+        return score(
+            self.model,
+            tokens,
+            temperature=self.temperature,
+            head_at_positions=self.head_at_positions,
+            entropy_gradient=entropy_gradient,
+            head_chunk_tokens=self.head_chunk_tokens,
+        )
 
     def frozen(self) -> "LogprobScorer":
         """Return a scorer with the weights as they are now, which will not move.
@@ -72,25 +83,25 @@ class LogprobScorer:
             return replace(self, below_adapters=True)
         return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval())
 
-    def _scored(
+    def _score(
         self,
         groups: Sequence[TrainingGroup],
-        known: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
+        record: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
     ) -> tuple[TrainingGroup, ...]:
         scored = iter(
-            by_context(
+            score_by_context(
                 [sample for group in groups for sample in group.samples],
-                lambda samples: self._of_contexts(samples, known),
+                lambda samples: self._score_contexts(samples, record),
             )
         )
         return tuple(
             replace(group, samples=tuple(next(scored) for _ in group.samples)) for group in groups
         )
 
-    def _of_contexts(
+    def _score_contexts(
         self,
         samples: Sequence[TrainingSample],
-        known: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
+        record: Callable[[TrainingSample, Tensor, Tensor], TrainingSample],
     ) -> list[TrainingSample]:
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
         results = list(samples)
@@ -98,15 +109,9 @@ class LogprobScorer:
         outputs: dict[int, tuple[Tensor, Tensor]] = {}
         for indices, tokens in self.ranks.passes(self.layout, sequences, device=self.model.device):
             with torch.no_grad():
-                scores = score(
-                    self.model,
-                    tokens,
-                    temperature=self.temperature,
-                    head_at_positions=self.head_at_positions,
-                    head_chunk_tokens=self.head_chunk_tokens,
-                )
+                scores = self.score_tokens(tokens)
             for row, index in enumerate(indices):
                 outputs[live[index]] = (scores.logprobs[row], scores.entropies[row])
         for index, (logprobs, entropies) in self.ranks.together(outputs).items():
-            results[index] = known(samples[index], logprobs, entropies)
+            results[index] = record(samples[index], logprobs, entropies)
         return results

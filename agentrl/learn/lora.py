@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learning.lora import LoraSection
 from agentrl.errors import ConfigError
-from agentrl.learn.dtensor import alike, local, whole
-from agentrl.learn.swap import trained
+from agentrl.learn.dtensor import alike, gather_tensor, local
+from agentrl.learn.swap import trainable_parameters
 from agentrl.runtime.distribution import install_command
 from agentrl.weight_sync.adapters import LoraAdapter
 
@@ -67,13 +67,13 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
     _check_matrices(model, section)
     _check_not_shared(model, section)
     model.eval()
-    for parameter in trained(model).values():
+    for parameter in trainable_parameters(model).values():
         parameter.data = parameter.data.float()
-    for _, layer in adapted(model):
+    for _, layer in find_adapted(model):
         layer.lora_dropout[ADAPTER].register_forward_pre_hook(_drop_where_it_trains)
 
 
-def adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def find_adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield every module that has an adapter, with its name."""
     for name, module in model.named_modules():
         if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
@@ -82,7 +82,7 @@ def adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def is_adapted(model: nn.Module) -> bool:
     """Return whether there are adapters in the model."""
-    return any(True for _ in adapted(model))
+    return any(True for _ in find_adapted(model))
 
 
 def base_of(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -97,7 +97,7 @@ def base_of(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def adapters_of(model: nn.Module) -> dict[str, LoraAdapter]:
     """Return the adapters by the Hugging Face names of their weights, detached and not copied."""
-    return {f"{name}.weight": _adapter(layer) for name, layer in adapted(model)}
+    return {f"{name}.weight": _adapter(layer) for name, layer in find_adapted(model)}
 
 
 def silent_adapters(model: nn.Module) -> dict[str, Tensor]:
@@ -125,7 +125,7 @@ def save_adapter(model: PreTrainedModel, folder: Path | None) -> None:
     """
     from peft import get_peft_model_state_dict
 
-    state = {n: whole(v).contiguous() for n, v in get_peft_model_state_dict(model).items()}
+    state = {n: gather_tensor(v).contiguous() for n, v in get_peft_model_state_dict(model).items()}
     if folder is None:
         return
     config = copy.deepcopy(_configs(model)[ADAPTER])
@@ -172,7 +172,7 @@ def _configs(model: PreTrainedModel) -> dict[str, Any]:
 
 def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:
     """Raise `ConfigError` for an adapter of what is no matrix: engines add a product of two."""
-    for name, layer in adapted(model):
+    for name, layer in find_adapted(model):
         base = layer.get_base_layer()
         kind, weight = type(base).__name__, getattr(base, "weight", None)
         # Experts of a layer are one module whose weights are stacked, three-dimensional parameters.
@@ -193,7 +193,7 @@ def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:
 def _check_not_shared(model: PreTrainedModel, section: LoraSection) -> None:
     """Raise `ConfigError` where two modules share a weight and one of them is adapted."""
     owners = Counter(value.data_ptr() for value in model.state_dict().values())
-    for name, layer in adapted(model):
+    for name, layer in find_adapted(model):
         if owners[layer.base_layer.weight.data_ptr()] > 1:
             raise ConfigError(
                 f"learn.lora.targets={section.targets!r} adapts {name}, whose weight is shared "

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from agentrl.config.section import ConfigSection
+from agentrl.learn.method import bind_knobs
+
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are cut to +-this before `exp`; e^20 is finite in every type we compute in."""
 
@@ -16,7 +19,6 @@ class PolicyTokens:
     gradient."""
 
     logprobs: Float[Tensor, "rows width"]
-    """Log-probs of the current policy."""
     proximal: Float[Tensor, "rows width"]
     """Log-probs of the policy the clip is anchored to."""
     behaviour: Float[Tensor, "rows width"]
@@ -74,3 +76,13 @@ AnyLossFunction = LossFunction | PlannedLoss
 def ratio(log_ratio: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return exp of the log-ratio cut to +-20; beyond that it is constant and has no gradient."""
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def bind_ratio_loss(function: Callable[..., TokenLoss]) -> Callable[[ConfigSection], LossFunction]:
+    """Return the binding of a loss of each token's log-ratio and advantage; see `bind_knobs`."""
+
+    def bind(section: ConfigSection) -> LossFunction:
+        loss = bind_knobs(function)(section)
+        return lambda tokens: loss(tokens.log_ratio, tokens.advantages)
+
+    return bind

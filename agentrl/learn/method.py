@@ -41,7 +41,7 @@ F = TypeVar("F")
 F_co = TypeVar("F_co", covariant=True)
 
 
-def _nothing(section: Any) -> frozenset[Need]:
+def _need_nothing(section: Any) -> frozenset[Need]:
     return frozenset()
 
 
@@ -52,8 +52,7 @@ class LearnMethod(Generic[F_co]):
     section: type[ConfigSection]
     bind: Callable[[Any], F_co]
     source: str
-    needs: Callable[[Any], frozenset[Need]] = _nothing
-    """Needs of the method for a given section."""
+    needs: Callable[[Any], frozenset[Need]] = _need_nothing
 
 
 def always(*needs: Need) -> Callable[[Any], frozenset[Need]]:
@@ -76,21 +75,31 @@ def needs(*names: Need) -> Callable[[F], F]:
     return mark
 
 
-def bound(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> F:
+def knobs_of(section: ConfigSection) -> dict[str, Any]:
+    """Return the values of a section's knobs, all but the `name` that chose it."""
+    return {key: getattr(section, key) for key in type(section).model_fields if key != "name"}
+
+
+def bind_knobs(function: Callable[..., Any]) -> Callable[[ConfigSection], Any]:
+    """Return the binding of a slot's function whose keywords are the knobs of its section."""
+    return lambda section: partial(function, **knobs_of(section))
+
+
+def bind_method(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> F:
     """Return the function `section` names, with its knobs."""
     if isinstance(section, CustomMethod):
-        return partial(imported(section), **section.arguments)  # pyright: ignore[reportReturnType]
-    return found(methods, section).bind(section)
+        return partial(import_function(section), **section.arguments)  # pyright: ignore[reportReturnType]
+    return find_method(methods, section).bind(section)
 
 
-def needed(methods: Sequence[LearnMethod[Any]], section: ConfigSection) -> frozenset[Need]:
+def find_needs(methods: Sequence[LearnMethod[Any]], section: ConfigSection) -> frozenset[Need]:
     """Return the needs of the method that `section` names."""
     if isinstance(section, CustomMethod):
-        return frozenset(getattr(imported(section), "needs", ()))
-    return found(methods, section).needs(section)
+        return frozenset(getattr(import_function(section), "needs", ()))
+    return find_method(methods, section).needs(section)
 
 
-def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMethod[F]:
+def find_method(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMethod[F]:
     """Return the row of a section."""
     for method in methods:
         if method.section is type(section):
@@ -98,11 +107,11 @@ def found(methods: Sequence[LearnMethod[F]], section: ConfigSection) -> LearnMet
     names = sorted(method.section.__name__ for method in methods)
     raise ValueError(
         f"{type(section).__name__} is not a method of this slot; the methods are {names}: add its "
-        "METHOD to METHODS in the __init__.py of the package of its slot"
+        "LearnMethod to the METHODS of its slot"
     )
 
 
-def imported(section: CustomMethod) -> Callable[..., Any]:
+def import_function(section: CustomMethod) -> Callable[..., Any]:
     """Return the function a `custom` section names; raise `ConfigError` if there is none."""
     module, colon, name = section.function.partition(":")
     where = f"function {section.function!r}"

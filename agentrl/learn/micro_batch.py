@@ -80,21 +80,21 @@ def micro_batch(
     samples = [row.sample for row in rows]
     tokens = layout.tokens(samples, device=device)
 
-    def aligned(values: Sequence[ndarray], dtype: torch.dtype = torch.float32) -> Tensor:
+    def align(values: Sequence[ndarray], dtype: torch.dtype = torch.float32) -> Tensor:
         cut = [x[1 : row.forward_tokens + 1] for row, x in zip(rows, values, strict=True)]
         block = torch.from_numpy(pad(cut)).to(device=device, dtype=dtype)
         return torch.where(tokens.mask, block, torch.zeros((), dtype=dtype, device=device))
 
     def optional(values: Sequence[ndarray | None]) -> Tensor | None:
         there = [x for x in values if x is not None]
-        return aligned(there) if there else None
+        return align(there) if there else None
 
     return MicroBatch(
         tokens=tokens,
-        advantages=aligned([row.advantages for row in rows]),
-        behaviour=aligned([s.behaviour for s in samples]),
-        versions=aligned([s.versions for s in samples], torch.int64),
-        turns=aligned([s.turns for s in samples], torch.int64),
+        advantages=align([row.advantages for row in rows]),
+        behaviour=align([s.behaviour for s in samples]),
+        versions=align([s.versions for s in samples], torch.int64),
+        turns=align([s.turns for s in samples], torch.int64),
         proximal=optional([s.proximal for s in samples]),
         reference=optional([s.reference for s in samples]),
         values=optional([s.values for s in samples]),
@@ -103,15 +103,7 @@ def micro_batch(
     )
 
 
-def micro_batches(
-    rows: Sequence[CreditedSample], *, layout: SequenceLayout, device: torch.device
-) -> list[MicroBatch]:
-    """Return the rows as the micro-batches of a layout."""
-    plan = layout.plan([row.sample for row in rows])
-    return [micro_batch([rows[i] for i in c], layout=layout, device=device) for c in plan]
-
-
-def unshifted(values: Float[Tensor, " width"], sample: TrainingSample) -> Float[ndarray, " tokens"]:
+def unshift(values: Float[Tensor, " width"], sample: TrainingSample) -> Float[ndarray, " tokens"]:
     """Return a row of a micro-batch at the places of the sample's tokens, 0 where none stood."""
     placed = np.zeros(len(sample.token_ids))
     width = min(len(values), len(placed) - 1)

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.dtensor import alike, whole
+from agentrl.learn.dtensor import alike, gather_tensor
 from agentrl.learn.precision import MasterWeight
-from agentrl.learn.schedule import Shape, between, warmup
+from agentrl.learn.schedule import Shape, interpolate, warmup
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -31,7 +31,9 @@ class AdamW:
                 "trainer the steps of the run, or keep the rate constant"
             )
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self._masters = {name: MasterWeight.of(parameter) for name, parameter in parameters.items()}
+        self._masters = {
+            name: MasterWeight.for_parameter(parameter) for name, parameter in parameters.items()
+        }
         self._learning_rate = section.learning_rate
         self._warmup_steps = section.warmup_steps
         self._decay: Shape = section.decay
@@ -39,7 +41,6 @@ class AdamW:
         self._steps = steps or 0
         self._max_grad_norm = section.max_grad_norm
         self.updates = 0
-        """Number of weight updates."""
         self._adamw = torch.optim.AdamW(
             self._weights,
             lr=section.learning_rate,
@@ -52,7 +53,9 @@ class AdamW:
     def learning_rate(self, *, step: int = 0) -> float:
         """Return the rate of the next update, at a step of the run counted from 0."""
         warm = warmup(self.updates + 1, steps=self._warmup_steps)
-        share = between(1.0, self._final_fraction, shape=self._decay, step=step, steps=self._steps)
+        share = interpolate(
+            1.0, self._final_fraction, shape=self._decay, step=step, steps=self._steps
+        )
         return self._learning_rate * warm * share
 
     def zero_grad(self) -> None:
@@ -64,7 +67,7 @@ class AdamW:
 
         Raises `LearnError` and leaves the weights alone if the norm is not finite.
         """
-        norm = whole(torch.nn.utils.clip_grad_norm_(self._weights, self._max_grad_norm))
+        norm = gather_tensor(torch.nn.utils.clip_grad_norm_(self._weights, self._max_grad_norm))
         if not norm.isfinite():
             self.zero_grad()
             raise LearnError(
@@ -81,7 +84,7 @@ class AdamW:
         self.zero_grad()
         return norm
 
-    def named(self) -> dict[str, nn.Parameter]:
+    def named_parameters(self) -> dict[str, nn.Parameter]:
         """Return the optimised parameters by name; gradients are collected there."""
         return {name: master.weight for name, master in self._masters.items()}
 

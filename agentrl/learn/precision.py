@@ -33,7 +33,7 @@ class MasterWeight:
     parameter: nn.Parameter
 
     @classmethod
-    def of(cls, parameter: nn.Parameter) -> "MasterWeight":
+    def for_parameter(cls, parameter: nn.Parameter) -> "MasterWeight":
         """Return the master of a parameter; from now on it collects the parameter's gradients."""
         if parameter.dtype == torch.float32:
             return cls(parameter, parameter)

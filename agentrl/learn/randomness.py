@@ -15,8 +15,8 @@ def random_state() -> dict[str, Any]:
     return {
         "python": random.getstate(),
         "numpy": [kind, keys.tolist(), position, has_gauss, gauss],
-        "torch": _encoded(torch.get_rng_state()),
-        "cuda": [_encoded(state) for state in torch.cuda.get_rng_state_all()],
+        "torch": _encode_state(torch.get_rng_state()),
+        "cuda": [_encode_state(state) for state in torch.cuda.get_rng_state_all()],
     }
 
 
@@ -28,14 +28,14 @@ def set_random_state(state: dict[str, Any]) -> None:
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     np.random.set_state(tuple(state["numpy"]))
-    torch.set_rng_state(_decoded(state["torch"]))
+    torch.set_rng_state(_decode_state(state["torch"]))
     for device, encoded in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
-        torch.cuda.set_rng_state(_decoded(encoded), device)
+        torch.cuda.set_rng_state(_decode_state(encoded), device)
 
 
-def _encoded(state: torch.Tensor) -> str:
+def _encode_state(state: torch.Tensor) -> str:
     return base64.b64encode(state.numpy().tobytes()).decode()
 
 
-def _decoded(text: str) -> torch.Tensor:
+def _decode_state(text: str) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(base64.b64decode(text), dtype=np.uint8).copy())

@@ -58,15 +58,14 @@ class TrainerRanks:
         """Return the sum over ranks of a tensor. A collective."""
         return value
 
-    def tallied(self, tally: MetricAccumulator) -> MetricAccumulator:
+    def merge_tally(self, tally: MetricAccumulator) -> MetricAccumulator:
         """Return the merged tally of all ranks. A collective."""
         return tally
 
     def add_gradients(self, module: nn.Module) -> None:
-        """Let every rank have the sum of the gradients of a module that is whole on each. A
-        collective."""
+        """Sum the gradients of a module that is whole on every rank. A collective."""
 
-    def gathered(
+    def gather_weights(
         self,
         weights: Mapping[str, Tensor],
         types: Mapping[str, torch.dtype] | None = None,
@@ -96,8 +95,7 @@ class TrainerRanks:
         return read_shards(folder / f"{name}.shards", like, None)
 
     def check_same(self, digest: Callable[[], str], what: str) -> None:
-        """Raise `LearnError` if ranks have different digests of what has to be the same. A
-        collective."""
+        """Raise `LearnError` where ranks have different digests of `what`. A collective."""
 
 
 ALONE = TrainerRanks()

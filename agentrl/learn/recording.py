@@ -69,11 +69,11 @@ class RecordedImage(_Closed):
 
     @field_validator("file")
     @classmethod
-    def _found(cls, file: Path | None, info: Any) -> Path | None:
+    def _resolve_file(cls, file: Path | None, info: Any) -> Path | None:
         return file and Path((info.context or {}).get(_FOLDER, ".")) / file
 
     @field_serializer("file")
-    def _told(self, file: Path | None, info: Any) -> str | None:
+    def _serialize_file(self, file: Path | None, info: Any) -> str | None:
         folder = (info.context or {}).get(_FOLDER)
         if file is None or folder is None:
             return file and str(file)
@@ -82,7 +82,7 @@ class RecordedImage(_Closed):
         return (whole.relative_to(folder) if inside else whole).as_posix()
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "RecordedImage":
+    def _check_source(self) -> "RecordedImage":
         if (self.image is None) == (self.file is None):
             raise ValueError("an image is given either as base64 (`image`) or as a file")
         return self
@@ -139,7 +139,7 @@ class RecordedPrompt(_Closed):
     @property
     def message(self) -> Message:
         """Return it as a message."""
-        return Message(self.role, _shown(self.content))
+        return Message(self.role, _load_images(self.content))
 
 
 class RecordedAction(_Closed):
@@ -174,7 +174,9 @@ class RecordedAnswer(_Closed):
     @property
     def message(self) -> Message:
         """Return it as a message."""
-        return Message("tool", _shown(self.content), tool_call_id=self.tool_call_id, name=self.name)
+        return Message(
+            "tool", _load_images(self.content), tool_call_id=self.tool_call_id, name=self.name
+        )
 
 
 RecordedMessage = Annotated[
@@ -189,7 +191,6 @@ class ConversationRecording(_Closed):
     tools: tuple[dict[str, Any], ...] = ()
     """JSON schemas of the functions it could call."""
     reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Reward of the conversation, where it is known."""
     version: int = Field(default=VERSION, ge=1)
     task: str = ""
     """The id of the task in its environment, where it has one."""
@@ -198,7 +199,7 @@ class ConversationRecording(_Closed):
 
     @field_validator("version")
     @classmethod
-    def _is_known(cls, version: int) -> int:
+    def _check_version(cls, version: int) -> int:
         if version > VERSION:
             raise ValueError(
                 f"the recording has version {version}, but this agentrl reads {VERSION}"
@@ -206,7 +207,7 @@ class ConversationRecording(_Closed):
         return version
 
     @model_validator(mode="after")
-    def _alternates(self) -> "ConversationRecording":
+    def _check_roles(self) -> "ConversationRecording":
         roles = [message.role for message in self.messages]
         if "assistant" not in roles:
             raise ValueError("there is no assistant message to train on; record one")
@@ -231,7 +232,7 @@ def read_recordings(
     """
     if not path.is_file():
         raise ConfigError(f"{path} is not a file; give a JSONL file of recorded conversations")
-    recordings = tuple(_parsed(path))
+    recordings = tuple(_parse_lines(path))
     if minimum_reward is None:
         return recordings
     return tuple(r for r in recordings if r.reward is not None and r.reward >= minimum_reward)
@@ -263,9 +264,9 @@ def append_recording(path: Path, recording: ConversationRecording) -> None:
 def line_of(path: Path, recording: ConversationRecording, *, picture_files: bool = False) -> str:
     """Return a recording as a line of a JSONL file; with `picture_files`, write its pictures."""
     if picture_files:
-        keep = partial(_in_file, path.with_suffix(".images"))
+        keep = partial(_write_image_file, path.with_suffix(".images"))
         recording = recording.model_copy(
-            update={"messages": tuple(_changed(m, keep) for m in recording.messages)}
+            update={"messages": tuple(_map_images(m, keep) for m in recording.messages)}
         )
     record = recording.model_copy(update={"version": VERSION})
     text = record.model_dump_json(exclude_defaults=True, context={_FOLDER: path.parent})
@@ -276,7 +277,7 @@ def recording_of(episode: GoldEpisode, *, player: str = "gold") -> ConversationR
     """Return the recording of a gold episode, without what followed its last action."""
     places = iter(episode.places)
     messages: list[RecordedMessage] = [
-        recorded(message, next(places, {}) if message.role == "assistant" else {})
+        record_message(message, next(places, {}) if message.role == "assistant" else {})
         for message in episode.messages
     ]
     while messages and messages[-1].role != "assistant":
@@ -291,7 +292,7 @@ def recording_of(episode: GoldEpisode, *, player: str = "gold") -> ConversationR
     )
 
 
-def recorded(message: Message, places: Mapping[int, Box] | None = None) -> RecordedMessage:
+def record_message(message: Message, places: Mapping[int, Box] | None = None) -> RecordedMessage:
     """Return a message as it is recorded; `places` are those that an assistant could point at."""
     match message.role:
         case "assistant":
@@ -308,21 +309,21 @@ def recorded(message: Message, places: Mapping[int, Box] | None = None) -> Recor
         case "tool":
             return RecordedAnswer(
                 role="tool",
-                content=_kept(message.content),
+                content=_record_content(message.content),
                 tool_call_id=message.tool_call_id or "",
                 name=message.name or "",
             )
         case role:
-            return RecordedPrompt(role=role, content=_kept(message.content))
+            return RecordedPrompt(role=role, content=_record_content(message.content))
 
 
-def _shown(content: RecordedContent) -> Content:
+def _load_images(content: RecordedContent) -> Content:
     if isinstance(content, str):
         return content
     return tuple(p if isinstance(p, str) else p.shown for p in content)
 
 
-def _kept(content: Content) -> RecordedContent:
+def _record_content(content: Content) -> RecordedContent:
     if isinstance(content, str):
         return content
     # The field takes base64, as in the file.
@@ -334,7 +335,7 @@ def _kept(content: Content) -> RecordedContent:
     )
 
 
-def _changed(
+def _map_images(
     message: RecordedMessage, change: Callable[[RecordedImage], RecordedImage]
 ) -> RecordedMessage:
     if isinstance(message, RecordedAction) or isinstance(message.content, str):
@@ -343,8 +344,7 @@ def _changed(
     return message.model_copy(update={"content": content})
 
 
-def _in_file(folder: Path, picture: RecordedImage) -> RecordedImage:
-    """Return a picture that lies in a file, written now if it was in the line."""
+def _write_image_file(folder: Path, picture: RecordedImage) -> RecordedImage:
     if picture.file is not None:
         return picture
     image = picture.shown
@@ -355,7 +355,7 @@ def _in_file(folder: Path, picture: RecordedImage) -> RecordedImage:
     return RecordedImage(file=file, sha256=image.digest, media_type=image.media_type)
 
 
-def _parsed(path: Path) -> Iterator[ConversationRecording]:
+def _parse_lines(path: Path) -> Iterator[ConversationRecording]:
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from agentrl.config.learn import LearnSection
 from agentrl.learn.loss import LOG_RATIO_LIMIT, PolicyTokens, ratio
-from agentrl.learn.method import Need
+from agentrl.learn.method import Need, knobs_of
 from agentrl.metrics.accumulator import MetricAccumulator
 
 K3_LIMIT = 10.0
@@ -79,7 +79,7 @@ class LossRegularisers:
     needs: frozenset[Need] = frozenset()
 
     @classmethod
-    def of(cls, config: LearnSection) -> "LossRegularisers":
+    def from_config(cls, config: LearnSection) -> "LossRegularisers":
         """Return the regularisers of a config."""
         needs = set[Need]()
         if config.entropy_bonus:
@@ -88,21 +88,18 @@ class LossRegularisers:
         if section is None:
             return cls(entropy_bonus=config.entropy_bonus, needs=frozenset(needs))
         needs |= {"reference logprobs", "idle rows"}
+        knobs = knobs_of(section)
+        coefficient = knobs.pop("coefficient")
         if section.off_policy:
             needs.add("behaviour logprobs")
         return cls(
-            kl=partial(
-                kl_loss,
-                estimator=section.estimator,
-                straight_through=section.straight_through,
-                off_policy=section.off_policy,
-            ),
-            kl_coefficient=section.coefficient,
+            kl=partial(kl_loss, **knobs),
+            kl_coefficient=coefficient,
             entropy_bonus=config.entropy_bonus,
             needs=frozenset(needs),
         )
 
-    def added(
+    def add_terms(
         self,
         losses: Float[Tensor, "rows width"],
         tokens: PolicyTokens,
@@ -118,7 +115,7 @@ class LossRegularisers:
             if reference is None:
                 raise ValueError(
                     "learn.kl is set, but the batch has no log-probs of a reference policy; score "
-                    "the samples first, with LogprobScorer.as_reference"
+                    "the samples first, with LogprobScorer.score_reference"
                 )
             gaps = tokens.logprobs - reference
             kl = self.kl(gaps, tokens.logprobs - tokens.behaviour)

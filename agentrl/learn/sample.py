@@ -55,7 +55,6 @@ class TrainingSample:
     """Jumps as in `Trajectory`. With any the sample is no context; `contexts` returns its
     contexts."""
     images: tuple[ImageSpan, ...] = ()
-    """Images in the tokens, in order."""
     root: int | None = None
     """Index of the one of the group's first trajectories that it grew from, where it is known."""
 
@@ -82,7 +81,7 @@ Trainable = Callable[[Trajectory], Sequence[bool]]
 """Says per token whether it may train now; never more than the policy sampled."""
 
 
-def sampled(trajectory: Trajectory) -> tuple[bool, ...]:
+def select_sampled(trajectory: Trajectory) -> tuple[bool, ...]:
     """Let every token train that the policy sampled."""
     return trajectory.mask
 
@@ -93,7 +92,7 @@ TurnWeights = Mapping[int, Mapping[int, float]]
 
 def groups_of(
     trees: Sequence[Tree],
-    trainable: Trainable = sampled,
+    trainable: Trainable = select_sampled,
     weights: Sequence[TurnWeights] | None = None,
 ) -> tuple[TrainingGroup, ...]:
     """Return one group per tree that has a reward at all; `weights` are per tree.
@@ -113,7 +112,9 @@ def groups_of(
 
 
 def sample_of(
-    trajectory: Trajectory, trainable: Trainable = sampled, weights: TurnWeights | None = None
+    trajectory: Trajectory,
+    trainable: Trainable = select_sampled,
+    weights: TurnWeights | None = None,
 ) -> TrainingSample | None:
     """Return the trajectory as arrays, or None when it failed.
 

@@ -13,7 +13,7 @@ def warmup(update: int, *, steps: int) -> float:
     return min(1.0, update / steps) if steps else 1.0
 
 
-def between(first: float, last: float, *, shape: Shape, step: int, steps: int) -> float:
+def interpolate(first: float, last: float, *, shape: Shape, step: int, steps: int) -> float:
     """Return the value at `step`, counted from 0, of one that is `first` there.
 
     It would be `last` at `steps`, where no step is taken any more, and stays there. A schedule of

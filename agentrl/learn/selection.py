@@ -1,9 +1,17 @@
-"""Contract of the selection slot: the rows of a batch that train, once their credit is known."""
+"""Selection: the rows of a batch that train, once their credit is known. Contract and methods."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from numpy.random import Generator
+
+from agentrl.config.learning.selection import D3sSelection, OverlongSelection
+from agentrl.learn.method import LearnMethod, always, bind_knobs
 from agentrl.learn.micro_batch import CreditedSample
+from agentrl.learn.schedule import interpolate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +30,128 @@ SelectionFunction = Callable[[Sequence[CreditedSample], SelectionContext], Seque
 """The selection slot: the rows of a batch, all groups in order, to those that train. A row may be
 left out, or come back with other `weights` or `advantages`, or with fewer tokens in its mask; what
 it is divided by follows from the masks of the rows that are returned."""
+
+
+DIGITS = 9
+"""Advantages that agree in so many decimal places are a tie, whatever their last bits say."""
+
+
+def d3s(
+    rows: Sequence[CreditedSample],
+    moment: SelectionContext,
+    *,
+    samples: tuple[float, float] = (0.25, 1.0),
+    tokens: tuple[float, float] = (0.2, 1.0),
+) -> list[CreditedSample]:
+    """Return the rows that train, their masks cut down to the tokens that do.
+
+    `samples` and `tokens` are the shares that are kept, at the first step and after the last one;
+    they change evenly between. Advantages stay as they are: nothing is normalised again. Rows of
+    which no token is left are left out. Ties are broken by `moment.seed`.
+    Source: arXiv 2509.22115 as reviews and summaries report it; the end points of its schedule are
+    not known, and those of the config are our own.
+    """
+    ties = np.random.default_rng(moment.seed)
+    there = [row for row in rows if row.sample.sampled_tokens]
+    count = min(len(there), max(2, round_half_up(_interpolate_share(samples, moment) * len(there))))
+    credit = np.array([_credit_of_row(row) for row in there])
+    selection = [there[i] for i in furthest_apart(credit, count, ties=ties)]
+    return _cut(selection, _interpolate_share(tokens, moment), ties)
+
+
+def furthest_apart(
+    values: Float[ndarray, " rows"], count: int, *, ties: Generator
+) -> Int[ndarray, " chosen"]:
+    """Return the indices of the `count` values with the greatest variance, in their order.
+
+    Those are the smallest so many and the largest so many; every split is tried. Of splits that are
+    equally good, the one with the most large values is taken.
+    """
+    order = np.lexsort((ties.permutation(len(values)), np.round(values, DIGITS)))
+    ordered = values[order] - (values.mean() if len(values) else 0.0)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    squares = np.concatenate([[0.0], np.cumsum(ordered**2)])
+    low = np.arange(count + 1)
+    high = len(values) - (count - low)
+    size = max(count, 1)
+    mean = (sums[low] + sums[-1] - sums[high]) / size
+    variance = (squares[low] + squares[-1] - squares[high]) / size - mean**2
+    best = int(np.argmax(np.round(variance, DIGITS)))
+    return np.sort(np.concatenate([order[:best], order[high[best] :]]))
+
+
+def most_credit(
+    scores: Float[ndarray, " tokens"], share: float, *, ties: Generator
+) -> Bool[ndarray, " tokens"]:
+    """Return the mask of the top `share` of all tokens by score, at least one."""
+    count = min(len(scores), max(1, round_half_up(share * len(scores))))
+    mask = np.zeros(len(scores), dtype=bool)
+    mask[np.lexsort((ties.permutation(len(scores)), -scores))[:count]] = True
+    return mask
+
+
+def round_half_up(count: float) -> int:
+    """Return the nearest whole number, the greater one of two."""
+    return int(np.floor(count + 0.5))
+
+
+def _cut(rows: Sequence[CreditedSample], share: float, ties: Generator) -> list[CreditedSample]:
+    # The ranks are those of all tokens that are left, so no micro-batch can change them.
+    scores = [_scores(row) for row in rows]
+    keep_mask = most_credit(np.concatenate([*scores, np.empty(0)]), share, ties=ties)
+    results: list[CreditedSample] = []
+    at = 0
+    for row, row_scores in zip(rows, scores, strict=True):
+        mask = row.sample.mask.copy()
+        mask[row.sample.mask] = keep_mask[at : at + len(row_scores)]
+        at += len(row_scores)
+        if mask.any():
+            results.append(replace(row, sample=replace(row.sample, mask=mask)))
+    return results
+
+
+def _credit_of_row(row: CreditedSample) -> float:
+    """Return the mean advantage of the tokens that train: the advantage, if it is one for all."""
+    return float(row.advantages[row.sample.mask].mean())
+
+
+def _scores(row: CreditedSample) -> Float[ndarray, " trained"]:
+    """Return |advantage x weight| x entropy of every token of the mask."""
+    sample = row.sample
+    if sample.entropies is None:
+        raise ValueError(
+            f"task {sample.task_id!r} sample {sample.sample} has no entropies; a selection that "
+            'wraps this one must declare that it needs them: @needs("entropies")'
+        )
+    credit = np.abs(row.advantages[sample.mask])
+    if sample.weights is not None:
+        credit = credit * np.abs(sample.weights[sample.mask])
+    return credit * sample.entropies[sample.mask]
+
+
+def _interpolate_share(ends: tuple[float, float], moment: SelectionContext) -> float:
+    return interpolate(*ends, shape="linear", step=moment.step, steps=moment.steps)
+
+
+def overlong(rows: Sequence[CreditedSample], moment: SelectionContext) -> list[CreditedSample]:
+    """Return the rows that were not truncated.
+
+    The others stay in the baseline of their group, which is behind them, and are in no denominator.
+    Where nothing is left that could train, every row comes back without credit: the step leaves the
+    weights alone. Source: Yu et al. 2025 (arXiv 2503.14476), overlong filtering.
+    """
+    complete_rows = [row for row in rows if not row.sample.truncated]
+    if any(row.sample.sampled_tokens for row in complete_rows):
+        return complete_rows
+    return [replace(row, advantages=np.zeros_like(row.advantages)) for row in rows]
+
+
+METHODS: tuple[LearnMethod[SelectionFunction], ...] = (
+    LearnMethod(
+        D3sSelection,
+        bind_knobs(d3s),
+        "arXiv 2509.22115, as reported by others",
+        always("entropies"),
+    ),
+    LearnMethod(OverlongSelection, bind_knobs(overlong), "Yu et al. 2025, arXiv 2503.14476"),
+)

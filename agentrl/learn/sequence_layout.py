@@ -39,7 +39,6 @@ class ModelInputs:
     """The last place of its line, counted from 0, that may look at each place; later places see
     it only from within its own subtree. None lets every later place of the line see it."""
     shown: tuple[SequenceImages, ...] = ()
-    """The sequences that show images."""
 
 
 @runtime_checkable
@@ -62,6 +61,15 @@ class TokenSequence(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskedTokens:
+    """The plainest `TokenSequence`."""
+
+    token_ids: Int[ndarray, " tokens"]
+    mask: Bool[ndarray, " tokens"]
+    images: tuple[ImageSpan, ...] = ()
+
+
 @runtime_checkable
 class SequenceLayout(Protocol):
     """Arrangement of sequences in forward passes. None of them changes any result."""
@@ -71,7 +79,7 @@ class SequenceLayout(Protocol):
         """Most places of one block."""
         ...
 
-    def limited(self, limit_tokens: int) -> "SequenceLayout":
+    def replace_limit(self, limit_tokens: int) -> "SequenceLayout":
         """Return the same layout with another limit."""
         ...
 

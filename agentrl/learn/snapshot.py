@@ -9,9 +9,9 @@ from torch import Tensor
 
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.proximal_weights import ProximalWeights
+from agentrl.learn.proximal import ProximalWeights
 from agentrl.learn.sample import TrainingSample
-from agentrl.learn.swap import swapped, trained
+from agentrl.learn.swap import swap_weights, trainable_parameters
 
 
 class WeightSnapshots(ProximalWeights):
@@ -33,7 +33,7 @@ class WeightSnapshots(ProximalWeights):
         """Return the versions that are kept, the oldest first; the last may be the model's own."""
         return sorted(self._kept)
 
-    def of_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
+    def score_batch(self, rows: Sequence[CreditedSample], *, version: int) -> list[CreditedSample]:
         """Return the rows with the log-prob of each token under the weights that sampled it.
 
         A token whose version is not kept gets the oldest one after it. The model's weights are
@@ -53,9 +53,9 @@ class WeightSnapshots(ProximalWeights):
         for source_version in sorted(set(source.values())):
             ours = [v for v in versions if source[v] == source_version]
             weights = {} if source_version == version else self._kept[source_version]
-            parts = [_of_versions(sample, ours) for sample in samples]
-            with swapped(self._evidence.model, weights):
-                scored = self._evidence.as_proximal(parts)
+            parts = [_select_versions(sample, ours) for sample in samples]
+            with swap_weights(self._evidence.model, weights):
+                scored = self._evidence.score_proximal(parts)
             for place, part in zip(proximals, scored, strict=True):
                 if part.proximal is not None:
                     place[part.mask] = part.proximal[part.mask]
@@ -65,7 +65,7 @@ class WeightSnapshots(ProximalWeights):
             for row, logprobs in zip(rows, proximals, strict=True)
         ]
 
-    def stepped(self, *, active_fraction: float) -> Mapping[str, float]:
+    def on_step(self, *, active_fraction: float) -> Mapping[str, float]:
         """Return the number of versions kept, and the share of tokens too late for theirs."""
         return {
             "proximal/versions": float(len(self._kept)),
@@ -73,11 +73,9 @@ class WeightSnapshots(ProximalWeights):
         }
 
     def forget(self, *, before: int) -> None:
-        """Drop the versions before this one."""
         self._kept = {v: weights for v, weights in self._kept.items() if v >= before}
 
     def state(self) -> dict[str, Tensor]:
-        """Return the weights as `<version>.<parameter>`."""
         return {
             f"{version}.{name}": value
             for version, weights in self._kept.items()
@@ -85,7 +83,6 @@ class WeightSnapshots(ProximalWeights):
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the versions of a checkpoint."""
         self._kept = {}
         for name, value in state.items():
             version, _, parameter = name.partition(".")
@@ -98,12 +95,11 @@ class WeightSnapshots(ProximalWeights):
     def _keep(self, version: int) -> None:
         self._kept[version] = {
             name: torch.empty_like(p, device="cpu").copy_(p.detach())
-            for name, p in trained(self._evidence.model).items()
+            for name, p in trainable_parameters(self._evidence.model).items()
         }
         for old in self.versions[: -self._limit]:
             del self._kept[old]
 
 
-def _of_versions(sample: TrainingSample, versions: Sequence[int]) -> TrainingSample:
-    """Return the sample with the tokens of these versions alone to score."""
+def _select_versions(sample: TrainingSample, versions: Sequence[int]) -> TrainingSample:
     return replace(sample, mask=sample.mask & np.isin(sample.versions, versions), proximal=None)

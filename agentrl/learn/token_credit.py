@@ -12,7 +12,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from agentrl.learn.batch import TrainingBatch
-from agentrl.learn.micro_batch import CreditedSample, unshifted
+from agentrl.learn.micro_batch import CreditedSample, unshift
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.store.token_credit import TokenCredit
 
@@ -22,7 +22,6 @@ class TokenCreditCollector:
     contexts, and only its advantages are known."""
 
     def __init__(self, batch: TrainingBatch, credited: Sequence[CreditedSample]) -> None:
-        """`credited` are all samples of the batch."""
         self._owners = [
             owner
             for owner, group in zip(batch.owners, batch.groups, strict=True)
@@ -45,9 +44,9 @@ class TokenCreditCollector:
 
     def credits(self, ranks: TrainerRanks) -> list[TokenCredit]:
         """Return one record per trajectory that has a reward. A collective."""
-        ratios = [_nothing(row) for row in self._credited]
-        entropies = [_nothing(row) for row in self._credited]
-        observations = ranks.together(dict(self._seen()))
+        ratios = [_fill_nan(row) for row in self._credited]
+        entropies = [_fill_nan(row) for row in self._credited]
+        observations = ranks.together(dict(self._collect_looks()))
         for at, update in sorted(observations):
             mask, ratio, entropy = observations[at, update]
             ratios[at][mask], entropies[at][mask] = ratio[mask], entropy[mask]
@@ -64,15 +63,15 @@ class TokenCreditCollector:
             )
         ]
 
-    def _seen(self) -> Iterator[tuple[tuple[int, int], tuple[ndarray, ndarray, ndarray]]]:
+    def _collect_looks(self) -> Iterator[tuple[tuple[int, int], tuple[ndarray, ndarray, ndarray]]]:
         """Yield by row and update: which tokens were looked at, their ratios, their entropies."""
         for update, rows, log_ratios, uncertain in self._looks:
             for row, ratio, entropy in zip(rows, log_ratios.cpu(), uncertain.cpu(), strict=True):
                 at = self._places.get(id(row.sample.token_ids))
                 if at is not None:
-                    both = unshifted(ratio, row.sample), unshifted(entropy, row.sample)
+                    both = unshift(ratio, row.sample), unshift(entropy, row.sample)
                     yield (at, update), (row.sample.mask, *both)
 
 
-def _nothing(row: CreditedSample) -> ndarray:
+def _fill_nan(row: CreditedSample) -> ndarray:
     return np.full(len(row.sample.token_ids), np.nan, dtype=np.float32)

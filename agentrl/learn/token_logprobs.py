@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.learn.head import HEAD_CHUNK_TOKENS, plain, predict
+from agentrl.learn.head import HEAD_CHUNK_TOKENS, TokenPredictions, plain, predict
 from agentrl.learn.layouts.ancestry import AncestorMask
-from agentrl.learn.layouts.attention import reading
+from agentrl.learn.layouts.attention import build_decoder_inputs
 from agentrl.learn.sequence_layout import ModelInputs
 from agentrl.models.vision import model as vision
 
@@ -27,7 +27,7 @@ LOGIT_TRANSFORMS = {
 """Config attributes of models that change logits after the head, with the value that does not."""
 
 WITHIN = "agentrl_within"
-"""The method of a sharded model that collects its weights around a computation; see `within`."""
+"""The method with which a sharded model collects its weights around a computation."""
 
 Parts = TypeVar("Parts", bound=tuple[Tensor, ...])
 
@@ -59,22 +59,20 @@ def score(
     `entropy_gradient` the entropies carry gradient too.
     """
 
-    def compute() -> tuple[Tensor, Tensor]:
+    def compute() -> TokenPredictions:
         if head_at_positions:
             hidden = _hidden(model, tokens).flatten(0, 1)[tokens.predictions]
-            predictions = predict(
+            return predict(
                 _head(model),
                 hidden,
                 tokens.targets,
                 temperature=temperature,
                 chunk_tokens=head_chunk_tokens,
             )
-        else:
-            logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
-            predictions = plain(logits, tokens.targets, temperature=temperature)
-        return predictions.logprobs, predictions.entropies
+        logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
+        return plain(logits, tokens.targets, temperature=temperature)
 
-    logprobs, entropies = within(model, compute)
+    logprobs, entropies = run_within(model, compute)
     entropies = entropies if entropy_gradient else entropies.detach()
     return TokenLogprobs(logprobs=_spread(logprobs, tokens), entropies=_spread(entropies, tokens))
 
@@ -105,10 +103,10 @@ def hidden_states(
     model: PreTrainedModel, tokens: ModelInputs
 ) -> Float[Tensor, "lines length width"]:
     """Return the decoder's last hidden states."""
-    return within(model, lambda: (_hidden(model, tokens),))[0]
+    return run_within(model, lambda: (_hidden(model, tokens),))[0]
 
 
-def within(model: PreTrainedModel, compute: Callable[[], Parts]) -> Parts:
+def run_within(model: PreTrainedModel, compute: Callable[[], Parts]) -> Parts:
     """Run `compute` on parts of the model as a forward pass of the whole one; return its result.
 
     A sharded model collects its weights when it is called, and we call its decoder and its head.
@@ -137,11 +135,11 @@ def _reading(model: PreTrainedModel, tokens: ModelInputs) -> dict[str, Any]:
     inputs: dict[str, Any] = {"input_ids": tokens.inputs, "use_cache": False}
     if tokens.shown:
         _check_sees(model)
-        inputs = vision.reading(model, tokens.inputs, tokens.shown, tokens.positions)
+        inputs = vision.build_text_inputs(model, tokens.inputs, tokens.shown, tokens.positions)
     if tokens.positions is None or tokens.ends is None:
         return inputs
-    ancestry = AncestorMask.of(tokens.positions, tokens.ends)
-    return {"position_ids": tokens.positions} | inputs | reading(model, ancestry)
+    ancestry = AncestorMask.from_positions(tokens.positions, tokens.ends)
+    return {"position_ids": tokens.positions} | inputs | build_decoder_inputs(model, ancestry)
 
 
 def _check_sees(model: PreTrainedModel) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -21,29 +21,41 @@ from agentrl.learn import advantages
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.contexts import rows_of
-from agentrl.learn.critic import critic_of, explained_variance, watching
+from agentrl.learn.critic import critic_of, explained_variance, watch_hidden_states
 from agentrl.learn.dtensor import alike, local
-from agentrl.learn.ema import WeightEma
-from agentrl.learn.identity import identity_of
+from agentrl.learn.ewma import WeightEma
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.lora import adapters_of, base_of, is_adapted, load_adapter, save_adapter
-from agentrl.learn.method import needed
+from agentrl.learn.lora import (
+    adapters_of,
+    base_of,
+    identity,
+    is_adapted,
+    load_adapter,
+    save_adapter,
+)
+from agentrl.learn.method import find_needs
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.optimizer import AdamW
-from agentrl.learn.proximal_weights import ELSEWHERE
-from agentrl.learn.proximals.other_weights import anchor_of
+from agentrl.learn.proximal import ELSEWHERE
+from agentrl.learn.proximals import anchor_of
 from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
-from agentrl.learn.sample import Trainable, TrainingGroup, TrainingSample, TurnWeights, sampled
+from agentrl.learn.sample import (
+    Trainable,
+    TrainingGroup,
+    TrainingSample,
+    TurnWeights,
+    select_sampled,
+)
 from agentrl.learn.selection import SelectionContext
-from agentrl.learn.shaping import shaped
-from agentrl.learn.swap import swapped
+from agentrl.learn.shaping import shape_rewards
+from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_credit import TokenCreditCollector
 from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
@@ -59,6 +71,8 @@ STEP_WAY_OUT = (
     "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
     "or learn.lora, or give the engine less memory (engine.slots, engine.vllm.memory_fraction)."
 )
+_NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures", "dtype"}
+"""Config keys that differ between loading a model and making it; tensors name their own types."""
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -105,21 +119,19 @@ class PolicyTrainer:
         """Credit records of the latest step; `owner` is the tree's place in the batch."""
         self._seed = seed
         self._steps = steps or 0
-        self._methods = LearnMethods.of(config)
-        self._credit_needs = needed(advantages.METHODS, config.advantage)
+        self._methods = LearnMethods.from_config(config)
+        self._credit_needs = find_needs(advantages.METHODS, config.advantage)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
-        """None unless the advantage is made of its values."""
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
         self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images)
         check_layout(model, self._layout)
-        head_at_positions = head_is_plain(model)
         self._evidence = LogprobScorer(
             model,
             self._layout,
             temperature,
-            head_at_positions,
+            head_is_plain(model),
             config.head_chunk_tokens,
             self.ranks,
         )
@@ -141,22 +153,13 @@ class PolicyTrainer:
         self.rounds = bool(self._types) and config.precision != "float32"
         """True if a checkpoint's policy is rounded, and its weights are kept apart."""
         self.ema = None
-        """The average of the weights, if the config asks for one."""
         if config.ema is not None:
             self.ema = WeightEma(self.optimizer.weights(), decay=config.ema.decay)
         self._check_anchor(config)
         self.anchor = anchor_of(config.proximal, self._evidence, self._methods.needs)
         """Other weights than the trainer's, if the clip is anchored to any."""
         self._gap_alarm = GapAlarm(config.gap_alarm)
-        self._gradient = PolicyGradient(
-            model,
-            config,
-            methods=self._methods,
-            layout=self._layout,
-            temperature=temperature,
-            head_at_positions=head_at_positions,
-            ranks=self.ranks,
-        )
+        self._gradient = PolicyGradient(config, methods=self._methods, scorer=self._evidence)
 
     @classmethod
     def from_config(
@@ -179,7 +182,6 @@ class PolicyTrainer:
         )
 
     def _check_anchor(self, config: LearnSection) -> None:
-        """Raise `ConfigError` for weights beside the trainer's, which take one device."""
         if self.ranks.size > 1 and self._methods.needs & ELSEWHERE:
             raise ConfigError(
                 f"learn.proximal is {config.proximal.name}, which supports only one device, but "
@@ -189,7 +191,7 @@ class PolicyTrainer:
     def step(
         self,
         trees: Sequence[Tree],
-        trainable: Trainable = sampled,
+        trainable: Trainable = select_sampled,
         weights: Sequence[TurnWeights] | None = None,
     ) -> dict[str, float]:
         """Train on a batch of groups once, and return what there is to know about it.
@@ -202,20 +204,20 @@ class PolicyTrainer:
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
         with explain_out_of_memory(LearnError, "a training step", STEP_WAY_OUT):
-            return self.learn(TrainingBatch.of(trees, trainable, weights))
+            return self.learn(TrainingBatch.from_trees(trees, trainable, weights))
 
     def learn(self, batch: TrainingBatch) -> dict[str, float]:
         """Do what `step` does. All ranks are given the same batch. A collective."""
         raw = batch.groups
-        groups = shaped(raw, self._methods.shapings)
+        groups = shape_rewards(raw, self._methods.shapings)
         if self._needs_evidence:
-            groups = self._evidence.of(groups)
+            groups = self._evidence.score_groups(groups)
         if self.critic is not None:
-            groups = self.critic.valued(groups, self._layout, limit_tokens=self._limit_tokens)
+            groups = self.critic.add_values(groups, self._layout, limit_tokens=self._limit_tokens)
         if self._reference is not None:
-            groups = self._reference.as_reference(groups)
-        credited = self._credited(groups)
-        rows = self._selected(credited)
+            groups = self._reference.score_reference(groups)
+        credited = self._assign_credit(groups)
+        rows = self._select_rows(credited)
         self._check(rows, batch)
         self.ranks.check_same(partial(_digest, rows), "the credit of a batch")
         metrics = batch_metrics(raw, credited, rows, failed=batch.failed, version=self.version)
@@ -228,13 +230,13 @@ class PolicyTrainer:
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
         rows = [part for row in rows for part in rows_of(row)]
-        rows = self.anchor.of_batch(rows, version=self.version)
+        rows = self.anchor.score_batch(rows, version=self.version)
         for number, part in enumerate(self._parts(rows)):
             self._update(number, part, tally, taught)
         self.credits = () if taught is None else taught.credits(self.ranks)
         self.version += 1
         metrics |= gap_metrics(tally)
-        metrics |= self.anchor.stepped(active_fraction=metrics["ratio/active_fraction"])
+        metrics |= self.anchor.on_step(active_fraction=metrics["ratio/active_fraction"])
         return metrics | {"optimizer/updates": float(self.optimizer.updates)}
 
     def forget(self, *, before: int) -> None:
@@ -248,14 +250,14 @@ class PolicyTrainer:
         next step changes them in place: whoever keeps them longer copies them.
         """
         if not is_adapted(self.model):
-            return self._gathered(base_of(self.model))
+            return self._gather_weights(base_of(self.model))
         if self._base is None:
-            self._base = BaseWeights(self._gathered(base_of(self.model)))
+            self._base = BaseWeights(self._gather_weights(base_of(self.model)))
         return AdapterWeights(self._base, self._adapters())
 
-    def judged_weights(self) -> Mapping[str, Tensor]:
+    def evaluation_weights(self) -> Mapping[str, Tensor]:
         """Return the weights to evaluate, as `weights` does: the average, if there is one."""
-        with swapped(self.model, self.ema.state() if self.ema else {}):
+        with swap_weights(self.model, self.ema.state() if self.ema else {}):
             return self.weights()
 
     def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
@@ -276,17 +278,81 @@ class PolicyTrainer:
             nodes=zeros,
             sampled=np.arange(count) > 0,
         )
-        (scored,) = replace(self._evidence, temperature=1.0).as_proximal([sample])
+        (scored,) = replace(self._evidence, temperature=1.0).score_proximal([sample])
         assert scored.proximal is not None
         return tuple(float(logprob) for logprob in scored.proximal[1:])
 
     def write_state(self, folder: Path) -> None:
-        """Write what a checkpoint holds besides the policy and counters. A collective."""
-        _write_state(self, folder)
+        """Write all but the policy and the counters. A collective; all ranks see `folder`."""
+        if self.ranks.rank:
+            # Before the collectives: after the last of them the first rank renames the folder.
+            (folder / _random_file(self.ranks)).write_text(
+                json.dumps(random_state()), encoding="utf-8"
+            )
+        if is_adapted(self.model):
+            save_adapter(self.model, folder / "adapter" if self.ranks.rank == 0 else None)
+        if self.ema is not None:
+            self.ranks.write(folder, "ema", self.ema.state())
+        self.ranks.write(folder, "optimizer", self.optimizer.state(masters=self.rounds))
+        if self.ranks.rank:
+            return
+        if self.critic is not None:
+            ALONE.write(folder, "critic", self.critic.state())
+        if anchor := self.anchor.state():
+            ALONE.write(folder, self.anchor.name, anchor)
 
     def read_state(self, checkpoint: Path) -> None:
-        """Take over a checkpoint; see `checkpoint.load`, which checks it. A collective."""
-        _read_state(self, checkpoint)
+        """Take over a checkpoint whose files and model were found to be right. A collective.
+
+        Everything is read before anything is changed. Raises `ConfigError` for what the config asks
+        for and the checkpoint has not.
+        """
+        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        weights = self.optimizer.weights()
+        anchor_file = checkpoint / f"{self.anchor.name}.safetensors"
+        anchor = load_file(anchor_file) if anchor_file.is_file() else {}
+        moments = self.ranks.read(
+            checkpoint, "optimizer", {n: weights[n.partition(".")[2]] for n in _kinds(weights)}
+        )
+        critic = dict[str, Tensor]()
+        if self.critic is not None:
+            _check_there(checkpoint, "critic", "learn.critic")
+            critic = load_file(checkpoint / "critic.safetensors")
+            self.critic.check_state(critic)
+        average = dict[str, Tensor]()
+        if self.ema is not None:
+            _check_there(checkpoint, "ema", "learn.ema")
+            average = self.ranks.read(checkpoint, "ema", weights)
+        if is_adapted(self.model):
+            load_adapter(self.model, checkpoint / "adapter")
+        else:
+            self._load_weights(checkpoint)
+        if self.ema is not None:
+            self.ema.load_state(average)
+        self.optimizer.load_state(moments, updates=state["updates"])
+        if self.critic is not None:
+            self.critic.load_state(critic)
+        self.anchor.load_state(anchor)
+        self.version = state["version"]
+        random_file = checkpoint / _random_file(self.ranks)
+        if self.ranks.rank == 0:
+            set_random_state(state["random"])
+        elif random_file.is_file():
+            set_random_state(json.loads(random_file.read_text(encoding="utf-8")))
+        else:  # it was written by fewer ranks
+            torch.manual_seed(derive(self.version, "rank", self.ranks.rank))
+
+    def _load_weights(self, checkpoint: Path) -> None:
+        model = self.model
+        if self.ranks.size == 1:
+            with no_bars():
+                loaded = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+            model.load_state_dict(loaded.state_dict())
+            return
+        weights = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                local(value).copy_(local(alike(weights[name].to(value.dtype), value)))
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -296,7 +362,7 @@ class PolicyTrainer:
     def close(self) -> None:
         """Release what training took besides memory. Idempotent."""
 
-    def _gathered(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def _gather_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return weights as they are on one device; else whole, in the types the model computes in,
         on the first rank. Tied ones are collected once."""
         if self.ranks.size == 1:
@@ -308,7 +374,7 @@ class PolicyTrainer:
             if first != name and {first, name} <= weights.keys():
                 tied[name] = first
         once = {name: value for name, value in weights.items() if name not in tied}
-        return self.ranks.gathered(once, self._types, tied=tied)
+        return self.ranks.gather_weights(once, self._types, tied=tied)
 
     def _adapters(self) -> dict[str, LoraAdapter]:
         """Return the adapters, whole, on the first rank; on others none."""
@@ -317,7 +383,7 @@ class PolicyTrainer:
             return adapters
         halves = {f"{n}.A": one.a for n, one in adapters.items()}
         halves |= {f"{n}.B": one.b for n, one in adapters.items()}
-        tensors = self.ranks.gathered(halves)
+        tensors = self.ranks.gather_weights(halves)
         return {
             # In memory of their own: how far products are alike may depend on alignment.
             name: replace(one, a=tensors[f"{name}.A"].clone(), b=tensors[f"{name}.B"].clone())
@@ -325,12 +391,12 @@ class PolicyTrainer:
             if f"{name}.A" in tensors
         }
 
-    def _credited(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
+    def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [sample for group in groups for sample in group.samples]
         credit = self._methods.advantage(groups)
         return [CreditedSample(s, a) for s, a in zip(samples, credit, strict=True)]
 
-    def _selected(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
+    def _select_rows(self, rows: Sequence[CreditedSample]) -> list[CreditedSample]:
         for index, select in enumerate(self._methods.selections):
             seed = derive(self._seed, "selection", self.version, index)
             rows = select(rows, SelectionContext(step=self.version, steps=self._steps, seed=seed))
@@ -363,7 +429,6 @@ class PolicyTrainer:
         return first or (several and "proximal logprobs" in needs)
 
     def _parts(self, rows: list[CreditedSample]) -> Iterator[list[CreditedSample]]:
-        """Yield the rows of each optimiser step."""
         for epoch in range(self._epochs):
             order = np.arange(len(rows))
             if self._minibatches > 1:
@@ -380,8 +445,8 @@ class PolicyTrainer:
         tally: MetricAccumulator,
         taught: TokenCreditCollector | None,
     ) -> None:
-        rows = self.anchor.of_update(rows)
-        counts = LossDenominators.of(row.sample.sampled_tokens for row in rows)
+        rows = self.anchor.score_update(rows)
+        counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
         live = [row for row in rows if not self._is_idle(row)]
         idle = [row for row in rows if self._is_idle(row)]
         step = self._gradient.settle(rows, version=self.version)
@@ -394,7 +459,7 @@ class PolicyTrainer:
         for subset in (live, idle):
             for indices in self.ranks.plan(self._layout, subset):
                 total += self._pass([subset[i] for i in indices], task, trains=subset is live)
-        tally.take(self.ranks.tallied(local_metrics))
+        tally.take(self.ranks.merge_tally(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)
         tally.mean("loss", self.ranks.total(total))
@@ -405,7 +470,7 @@ class PolicyTrainer:
         if live and self.ema is not None:
             self.ema.update(self.optimizer.weights())
         if live:
-            self.anchor.updated()
+            self.anchor.on_update()
         tally.mean("grad/norm", norm)
         tally.mean("optimizer/skipped", float(not live))
 
@@ -413,7 +478,7 @@ class PolicyTrainer:
         """Run a forward pass over rows, a backward pass if it trains; return the loss."""
         if not rows:
             with torch.set_grad_enabled(trains):
-                loss = self._gradient.of_nothing()
+                loss = self._gradient.compute_empty_loss()
             if trains:
                 loss.backward()
             return loss.detach()
@@ -421,7 +486,7 @@ class PolicyTrainer:
         look = None
         if task.taught is not None:
             look = partial(task.taught.look, task.number, rows)
-        with torch.set_grad_enabled(trains), watching(self.critic) as states:
+        with torch.set_grad_enabled(trains), watch_hidden_states(self.critic) as states:
             loss = self._gradient.loss(
                 batch,
                 task.methods,
@@ -450,7 +515,6 @@ class _Update:
     """State that the passes of one optimiser step share."""
 
     number: int
-    """Index of the optimiser step in its batch."""
     methods: StepMethods
     counts: LossDenominators
     tally: MetricAccumulator
@@ -466,87 +530,12 @@ def _digest(rows: Sequence[CreditedSample]) -> str:
     return digest.hexdigest()
 
 
-def _write_state(trainer: PolicyTrainer, folder: Path) -> None:
-    """Write everything but the policy and the counters. A collective; all ranks see `folder`."""
-    ranks = trainer.ranks
-    if ranks.rank:
-        # Before the collectives: after the last of them the first rank renames the folder.
-        (folder / _random_file(ranks)).write_text(json.dumps(random_state()), encoding="utf-8")
-    if is_adapted(trainer.model):
-        save_adapter(trainer.model, folder / "adapter" if ranks.rank == 0 else None)
-    if trainer.ema is not None:
-        ranks.write(folder, "ema", trainer.ema.state())
-    ranks.write(folder, "optimizer", trainer.optimizer.state(masters=trainer.rounds))
-    if ranks.rank:
-        return
-    if trainer.critic is not None:
-        save_file(_contiguous(trainer.critic.state()), folder / "critic.safetensors")
-    if anchor := trainer.anchor.state():
-        save_file(_contiguous(anchor), folder / f"{trainer.anchor.name}.safetensors")
-
-
-def _read_state(trainer: PolicyTrainer, checkpoint: Path) -> None:
-    """Take over a checkpoint whose files and model were found to be right. A collective.
-
-    Everything is read before anything is changed. Raises `ConfigError` for what the config asks for
-    and the checkpoint has not.
-    """
-    state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
-    weights = trainer.optimizer.weights()
-    anchor_file = checkpoint / f"{trainer.anchor.name}.safetensors"
-    anchor = load_file(anchor_file) if anchor_file.is_file() else {}
-    moments = trainer.ranks.read(
-        checkpoint, "optimizer", {n: weights[n.partition(".")[2]] for n in _kinds(weights)}
-    )
-    critic = dict[str, Tensor]()
-    if trainer.critic is not None:
-        _check_there(checkpoint, "critic", "learn.critic")
-        critic = load_file(checkpoint / "critic.safetensors")
-        trainer.critic.check_state(critic)
-    average = dict[str, Tensor]()
-    if trainer.ema is not None:
-        _check_there(checkpoint, "ema", "learn.ema")
-        average = trainer.ranks.read(checkpoint, "ema", weights)
-    if is_adapted(trainer.model):
-        load_adapter(trainer.model, checkpoint / "adapter")
-    else:
-        _load_weights(trainer, checkpoint)
-    if trainer.ema is not None:
-        trainer.ema.load_state(average)
-    trainer.optimizer.load_state(moments, updates=state["updates"])
-    if trainer.critic is not None:
-        trainer.critic.load_state(critic)
-    trainer.anchor.load_state(anchor)
-    trainer.version = state["version"]
-    random_file = checkpoint / _random_file(trainer.ranks)
-    if trainer.ranks.rank == 0:
-        set_random_state(state["random"])
-    elif random_file.is_file():
-        set_random_state(json.loads(random_file.read_text(encoding="utf-8")))
-    else:  # it was written by fewer ranks
-        torch.manual_seed(derive(trainer.version, "rank", trainer.ranks.rank))
-
-
-def _load_weights(trainer: PolicyTrainer, checkpoint: Path) -> None:
-    model = trainer.model
-    if trainer.ranks.size == 1:
-        with no_bars():
-            loaded = type(model).from_pretrained(checkpoint, dtype=model.dtype)
-        model.load_state_dict(loaded.state_dict())
-        return
-    weights = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
-    with torch.no_grad():
-        for name, value in model.state_dict().items():
-            local(value).copy_(local(alike(weights[name].to(value.dtype), value)))
-
-
 def _kinds(weights: Mapping[str, Tensor]) -> list[str]:
     kinds = ("exp_avg", "exp_avg_sq", "master")
     return [f"{kind}.{name}" for name in weights for kind in kinds]
 
 
 def _check_there(checkpoint: Path, name: str, key: str) -> None:
-    """Raise `ConfigError` where a part is missing that is only there if the config asked for it."""
     if not any((checkpoint / f"{name}{end}").exists() for end in (".safetensors", ".shards")):
         raise ConfigError(
             f"{checkpoint} was written without {name}, but the config has {key}; resume with the "
@@ -558,5 +547,13 @@ def _random_file(ranks: TrainerRanks) -> str:
     return f"random-{ranks.rank:05d}.json"
 
 
-def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.contiguous() for name, value in state.items()}
+def identity_of(model: PreTrainedModel) -> dict[str, Any]:
+    """Return config, tensors and adapters of a model in no shards, as plain JSON: those of another
+    must be the same for it to take a checkpoint of this one."""
+    config = {k: v for k, v in model.config.to_dict().items() if k not in _NO_IDENTITY}
+    tensors = {
+        name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        for name, value in model.state_dict().items()
+    }
+    parts = {"config": config, "tensors": tensors, "adapter": identity(model)}
+    return json.loads(json.dumps(parts, default=str))

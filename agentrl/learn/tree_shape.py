@@ -42,7 +42,7 @@ class SharedPrefixes:
     if they share a sampled token; a shared prompt is not enough."""
 
     @classmethod
-    def of(cls, group: TrainingGroup) -> "SharedPrefixes":
+    def from_group(cls, group: TrainingGroup) -> "SharedPrefixes":
         """Return the shape of a group, from the nodes of its samples' tokens."""
         holders = _holders(group.samples)
         paths = [_path(sample, holders, len(group.samples)) for sample in group.samples]
@@ -71,11 +71,9 @@ class SharedPrefixes:
         return [values[place] for place in self.places]
 
     def shares(self) -> Int[ndarray, " segments"]:
-        """Return the number of samples that hold each segment."""
         return np.array([len(segment.samples) for segment in self.segments])
 
     def members(self) -> list[list[int]]:
-        """Return the samples of each tree."""
         tree_samples: list[list[int]] = [[] for _ in range(max(self.trees, default=-1) + 1)]
         for sample, tree in enumerate(self.trees):
             tree_samples[tree].append(sample)

@@ -53,13 +53,15 @@ def token_rewards(sample: TrainingSample, *, paid: Paid) -> Float[ndarray, " tok
     return rewards
 
 
-def on_turns(sample: TrainingSample, values: Float[ndarray, " turns"]) -> Float[ndarray, " tokens"]:
+def place_on_turns(
+    sample: TrainingSample, values: Float[ndarray, " turns"]
+) -> Float[ndarray, " tokens"]:
     """Return the value of its turn at every sampled token, 0 elsewhere."""
     turns = np.minimum(sample.turns, len(values) - 1)
     return np.where(sample.sampled, values[turns], 0.0)
 
 
-def on_mask(
+def place_on_mask(
     sample: TrainingSample, values: Float[ndarray, " trained"] | Sequence[float]
 ) -> Float[ndarray, " tokens"]:
     """Return the values at the tokens that train, in their order, and 0 elsewhere."""
@@ -68,9 +70,8 @@ def on_mask(
     return placed
 
 
-def discounted(values: Float[ndarray, " steps"], decay: float) -> Float[ndarray, " steps"]:
-    """Return at each step the sum of `values` from there on, `decay` to the power of the distance
-    times each."""
+def discount(values: Float[ndarray, " steps"], decay: float) -> Float[ndarray, " steps"]:
+    """Return at each step the sum of decay^distance x value over the steps from there on."""
     sums = np.zeros(len(values))
     carried = 0.0
     for step in range(len(values) - 1, -1, -1):

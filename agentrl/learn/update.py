@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.aggregation import Aggregation
@@ -17,20 +16,18 @@ from agentrl.learn.correction import (
     CorrectionFunction,
     PlannedCorrection,
     PolicyMismatch,
-    known,
+    fill_unknown,
     log_ratio,
 )
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_gap import observe_gap, observe_weights
+from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample, MicroBatch, micro_batch
-from agentrl.learn.proximal import AnchorTokens
-from agentrl.learn.proximal_weights import ELSEWHERE
-from agentrl.learn.ranks import ALONE, TrainerRanks
+from agentrl.learn.proximal import ELSEWHERE, AnchorTokens
 from agentrl.learn.regularisers import LossRegularisers
-from agentrl.learn.sequence_layout import SequenceLayout, no_tokens
-from agentrl.learn.token_logprobs import score
+from agentrl.learn.sequence_layout import no_tokens
 from agentrl.metrics.accumulator import MetricAccumulator
 
 
@@ -41,13 +38,10 @@ class StepMethods:
     loss: LossFunction
     correction: CorrectionFunction
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The thresholds, by metric."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Policies:
-    """The policies of a block, compared."""
-
     tokens: PolicyTokens
     mismatch: PolicyMismatch
     start: Float[Tensor, "rows width"]
@@ -58,23 +52,14 @@ class PolicyGradient:
 
     def __init__(
         self,
-        model: PreTrainedModel,
         config: LearnSection,
         *,
         methods: LearnMethods,
-        layout: SequenceLayout,
-        temperature: float,
-        head_at_positions: bool,
-        ranks: TrainerRanks | None = None,
+        scorer: LogprobScorer,
     ) -> None:
-        self._model = model
-        self._temperature = temperature
-        self._head_at_positions = head_at_positions
-        self._head_chunk_tokens = config.head_chunk_tokens
-        self._layout = layout
-        self._ranks = ranks or ALONE
+        self._scorer = scorer
         self._methods = methods
-        self._regularisers = LossRegularisers.of(config)
+        self._regularisers = LossRegularisers.from_config(config)
         self._how: Aggregation = config.aggregation or aggregation_of(config.loss)
         self._horizon_tokens = config.horizon_tokens
 
@@ -86,8 +71,10 @@ class PolicyGradient:
         loss, correction = self._methods.loss, self._methods.correction
         if not isinstance(loss, PlannedLoss) and not isinstance(correction, PlannedCorrection):
             return StepMethods(loss, correction)
-        whole = micro_batch(rows, layout=PaddedLayout(limit_tokens=0), device=self._model.device)
-        policies = self._seen(rows, whole, version=version)
+        whole = micro_batch(
+            rows, layout=PaddedLayout(limit_tokens=0), device=self._scorer.model.device
+        )
+        policies = self._score_rows(rows, whole, version=version)
         if isinstance(correction, PlannedCorrection):
             correction = correction.plan(policies.mismatch)
         if not isinstance(loss, PlannedLoss):
@@ -118,15 +105,9 @@ class PolicyGradient:
         engine even where nothing else stands for it. `look` is shown, `rows` x `width`, the
         log-ratios of the current policy to the one that sampled, and the entropies.
         """
-        scores = score(
-            self._model,
-            batch.tokens,
-            temperature=self._temperature,
-            head_at_positions=self._head_at_positions,
-            head_chunk_tokens=self._head_chunk_tokens,
-            entropy_gradient=self._regularisers.entropy_bonus > 0,
-        )
-        policies = self._compared(batch, scores.logprobs, version=version)
+        has_bonus = self._regularisers.entropy_bonus > 0
+        scores = self._scorer.score_tokens(batch.tokens, entropy_gradient=has_bonus)
+        policies = self._compare_policies(batch, scores.logprobs, version=version)
         if look is not None:
             current = scores.logprobs.detach()
             look(log_ratio(current, policies.tokens.behaviour, batch.mask), scores.entropies)
@@ -141,7 +122,7 @@ class PolicyGradient:
         if batch.weights is not None:
             losses = losses * batch.weights
         # Added last: neither weights nor rejections are about what regularises.
-        losses = self._regularisers.added(
+        losses = self._regularisers.add_terms(
             losses, policies.tokens, batch.reference, scores.entropies, tally
         )
         loss = aggregate(
@@ -167,22 +148,16 @@ class PolicyGradient:
             )
         return loss
 
-    def of_nothing(self) -> Float[Tensor, ""]:
+    def compute_empty_loss(self) -> Float[Tensor, ""]:
         """Return the loss of a pass without rows, which is 0: other ranks need our weights."""
-        return score(
-            self._model,
-            no_tokens(self._model.device),
-            temperature=self._temperature,
-            head_at_positions=self._head_at_positions,
-            head_chunk_tokens=self._head_chunk_tokens,
-        ).logprobs.sum()
+        return self._scorer.score_tokens(no_tokens(self._scorer.model.device)).logprobs.sum()
 
-    def _compared(
+    def _compare_policies(
         self, batch: MicroBatch, logprobs: Float[Tensor, "rows width"], *, version: int
     ) -> _Policies:
         current = logprobs.detach()
         start = current if batch.proximal is None else batch.proximal
-        behaviour = known(batch.behaviour, instead=start)
+        behaviour = fill_unknown(batch.behaviour, instead=start)
         ages = torch.where(batch.mask, version - batch.versions, 0)
         proximal = self._methods.proximal(
             AnchorTokens(
@@ -209,25 +184,17 @@ class PolicyGradient:
             start=start,
         )
 
-    def _seen(
+    def _score_rows(
         self, rows: Sequence[CreditedSample], whole: MicroBatch, *, version: int
     ) -> _Policies:
-        """Return the policies of all rows in one block, with the weights as they are."""
-        samples = [row.sample for row in rows]
-        device = self._model.device
+        scorer, samples = self._scorer, [row.sample for row in rows]
         scored: dict[int, Tensor] = {}
-        for indices, tokens in self._ranks.passes(self._layout, samples, device=device):
+        passes = scorer.ranks.passes(scorer.layout, samples, device=scorer.model.device)
+        for indices, tokens in passes:
             with torch.no_grad():
-                scores = score(
-                    self._model,
-                    tokens,
-                    temperature=self._temperature,
-                    head_at_positions=self._head_at_positions,
-                    head_chunk_tokens=self._head_chunk_tokens,
-                )
-            scored |= dict(zip(indices, scores.logprobs, strict=True))
-        scored = self._ranks.together(scored)
+                scored |= dict(zip(indices, scorer.score_tokens(tokens).logprobs, strict=True))
+        scored = scorer.ranks.together(scored)
         block = pad_sequence(
             [scored[i][: row.forward_tokens] for i, row in enumerate(rows)], batch_first=True
         )
-        return self._compared(whole, block, version=version)
+        return self._compare_policies(whole, block, version=version)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -16,7 +15,7 @@ from agentrl.errors import LearnError
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
-from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import head_is_plain, score
 from agentrl.message import ImageSpan
 from agentrl.models.vision.processor import ImageProcessor
@@ -38,7 +37,6 @@ class TokenizedDemonstration:
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
     images: tuple[ImageSpan, ...] = ()
-    """Images in the tokens."""
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.mask):
@@ -90,7 +88,10 @@ def warmstart(
             "there are no demonstrations for the warm start; check warmstart.demonstrations and "
             "warmstart.recordings, or remove the warmstart section"
         )
-    rows = [_Row.of(demonstration) for demonstration in demonstrations]
+    rows = [
+        MaskedTokens(np.asarray(d.token_ids, np.int64), np.asarray(d.mask, bool), d.images)
+        for d in demonstrations
+    ]
     layout = LAYOUTS[section.layout](micro_batch_tokens, images)
     check_layout(model.eval(), layout, key="warmstart.layout")
     supervised = _Supervised(model, section, layout)
@@ -101,7 +102,7 @@ def warmstart(
         losses.append(loss)
         trained += tokens
         on_step(step, loss, tokens)
-        if _learnt(losses, section.until_loss):
+        if _has_learnt(losses, section.until_loss):
             break
     has_target = section.until_loss is not None
     last = losses[-(UNTIL_STEPS if has_target else math.ceil(len(losses) / 10)) :]
@@ -110,12 +111,11 @@ def warmstart(
         trained_tokens=trained,
         first_loss=losses[0],
         last_loss=sum(last) / len(last),
-        reached=_learnt(losses, section.until_loss) if has_target else None,
+        reached=_has_learnt(losses, section.until_loss) if has_target else None,
     )
 
 
-def _learnt(losses: Sequence[float], until_loss: float | None) -> bool:
-    """Return whether the last losses, one a step, are as low as asked for."""
+def _has_learnt(losses: Sequence[float], until_loss: float | None) -> bool:
     last = losses[-UNTIL_STEPS:]
     if until_loss is None or len(last) < UNTIL_STEPS:
         return False
@@ -133,24 +133,7 @@ def learning_rate(step: int, section: WarmstartSection) -> float:
     return rate * (final + (1 - final) * min(1.0, fraction))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Row:
-    token_ids: Int[ndarray, " tokens"]
-    mask: Bool[ndarray, " tokens"]
-    images: tuple[ImageSpan, ...]
-
-    @classmethod
-    def of(cls, demonstration: TokenizedDemonstration) -> "_Row":
-        return cls(
-            np.asarray(demonstration.token_ids, dtype=np.int64),
-            np.asarray(demonstration.mask, dtype=bool),
-            demonstration.images,
-        )
-
-
 class _Supervised:
-    """The model and its optimiser during a warm start."""
-
     def __init__(
         self, model: PreTrainedModel, section: WarmstartSection, layout: SequenceLayout
     ) -> None:
@@ -167,9 +150,8 @@ class _Supervised:
             fused=True,
         )
 
-    def step(self, step: int, rows: Sequence[_Row]) -> tuple[float, int]:
-        """Take one optimiser step; return its loss and how many tokens it trained."""
-        counts = LossDenominators.of(int(row.mask.sum()) for row in rows)
+    def step(self, step: int, rows: Sequence[MaskedTokens]) -> tuple[float, int]:
+        counts = LossDenominators.from_token_counts(int(row.mask.sum()) for row in rows)
         total = torch.zeros((), device=self._model.device)
         for indices in self._layout.plan(rows):
             loss = self._loss([rows[i] for i in indices], counts)
@@ -187,7 +169,7 @@ class _Supervised:
         self._adamw.zero_grad(set_to_none=True)
         return float(total), counts.tokens
 
-    def _loss(self, rows: Sequence[_Row], counts: LossDenominators) -> Tensor:
+    def _loss(self, rows: Sequence[MaskedTokens], counts: LossDenominators) -> Tensor:
         tokens = self._layout.tokens(rows, device=self._model.device)
         scores = score(
             self._model, tokens, temperature=1.0, head_at_positions=self._head_at_positions

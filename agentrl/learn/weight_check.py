@@ -22,7 +22,7 @@ def probe_tokens(count: int, *, vocabulary: int) -> tuple[int, ...]:
     return tuple(rng.randrange(vocabulary) for _ in range(count))
 
 
-def provable(
+def add_proof(
     trainer: PolicyTrainer, section: ProbeSection, *, max_gap: float
 ) -> Mapping[str, Tensor]:
     """Return the trainer's current weights with their proof, which costs one forward pass.

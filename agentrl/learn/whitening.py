@@ -9,10 +9,9 @@ from numpy import ndarray
 from agentrl.learn.sample import TrainingSample
 
 EPSILON = 1e-8
-"""Added to the variance."""
 
 
-def whitened(
+def whiten_credit(
     samples: Sequence[TrainingSample], credit: Sequence[ndarray]
 ) -> list[Float[ndarray, " tokens"]]:
     """Return (credit - mean) / sqrt(variance + 1e-8) on the mask, and 0 off it.

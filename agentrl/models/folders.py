@@ -75,12 +75,12 @@ def make_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if section.vision is not None and image_token_ids is not None:
-            return _that_sees(section, section.vision, sizes | ends, image_token_ids)
+            return _make_vision_model(section, section.vision, sizes | ends, image_token_ids)
         tied = section.tie_embeddings
         return Qwen3ForCausalLM(Qwen3Config(**sizes, **ends, tie_word_embeddings=tied))
 
 
-def _that_sees(
+def _make_vision_model(
     section: MakePolicySection,
     vision: MakeVisionSection,
     sizes: dict[str, Any],
@@ -129,11 +129,11 @@ def _that_sees(
         tie_word_embeddings=section.tie_embeddings,
     )
     model = Qwen3VLForConditionalGeneration(config)
-    _let_places_count(model.model.visual)
+    _scale_places(model.model.visual)
     return model
 
 
-def _let_places_count(tower: Any) -> None:
+def _scale_places(tower: Any) -> None:
     """Begin with patches and their places of one size. By the configuration's single range a patch,
     a sum over more than a thousand numbers, is some fifty times its place, and drowns it."""
     weight = tower.patch_embed.proj.weight
@@ -156,14 +156,14 @@ def load_model(
 
     Raises `ConfigError` if there is none, or none that can be read.
     """
-    config = _from_pretrained(AutoConfig, path)
+    config = _load_pretrained(AutoConfig, path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
     _check_precision("policy.dtype", dtype, torch.device(device))
     options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
     if is_gguf(path):
         # Given the config, it does not read the file's vocabulary once more.
-        options |= {"config": config, **_dequantized()}
-    model = _from_pretrained(kind, path, **options)
+        options |= {"config": config, **_dequantize_options()}
+    model = _load_pretrained(kind, path, **options)
     if is_gguf(path) and (quantizer := getattr(model, "hf_quantizer", None)) is not None:
         # The weights are plain; with the quantizer they could be neither trained nor saved.
         quantizer.remove_quantization_config(model)
@@ -177,7 +177,7 @@ def load_model(
         return model.to(device)
 
 
-def _dequantized() -> dict[str, Any]:
+def _dequantize_options() -> dict[str, Any]:
     """Return the options that make transformers dequantize a GGUF file. Empty for releases without
     such an option, which always do."""
     section: Any = getattr(transformers, "GgufConfig", None)
@@ -241,7 +241,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
     Raises `ConfigError` if there is none, or none that can be read.
     """
-    return _from_pretrained(AutoTokenizer, path)
+    return _load_pretrained(AutoTokenizer, path)
 
 
 def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | None:
@@ -251,7 +251,7 @@ def load_images(path: str | Path, model: PreTrainedModel) -> ImageProcessor | No
     return load_processor(path, token_id=model.config.image_token_id)
 
 
-def _from_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
+def _load_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
     text = str(path)
     if (text.startswith((".", "/", "~")) or text.count("/") > 1) and not Path(path).exists():
         raise ConfigError(

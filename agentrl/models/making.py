@@ -37,10 +37,10 @@ def make_folder(
             "another folder with --to"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.parent):
+    with _lock_folder(folder.parent):
         if _holds(folder, record):
             return folder
-        file = model.installed_file()
+        file = model.find_installed_file()
         if problem := gguf_fault(file):
             raise ConfigError(f"{model.name}: {problem}")
         model.check(file)
@@ -74,7 +74,7 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _alone(place: Path) -> Generator[None]:
+def _lock_folder(place: Path) -> Generator[None]:
     """Wait for other processes that make a folder in `place`."""
     descriptor = os.open(place, os.O_RDONLY)
     try:

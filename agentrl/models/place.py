@@ -9,7 +9,6 @@ from agentrl.models.catalogue import MODELS, models_folder
 from agentrl.runtime.machine import is_installed
 
 MAGIC = b"GGUF"
-"""First bytes of a GGUF file."""
 GGUF_MISSING = "reading a GGUF file needs gguf, which is not installed: pip install gguf"
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
 from agentrl.authoring.env_calls import reset_env, step_env
-from agentrl.chat.patch import asking, forced_tokens, nodes_of_turn
+from agentrl.chat.patch import ask_for_thought, nodes_of_turn, write_patch
 from agentrl.chat.renderer import ChatRenderer, TokenSegment
 from agentrl.env import (
     Action,
@@ -619,12 +619,12 @@ class EpisodeRunner:
             )
         thought: list[int] = []
         if patch.hint:
-            prompt = asking(self.chat, patch, ended=ended)
+            prompt = ask_for_thought(self.chat, patch, ended=ended)
             thought = await self._think((*self._context, *prompt), turn)
         node = Node(
             parent=self._at,
             source="forced",
-            token_ids=forced_tokens(self.chat, patch, thought),
+            token_ids=write_patch(self.chat, patch, thought),
             turn=turn,
             withdraws=nodes_of_turn(self.tree, self._at, turn),
         )

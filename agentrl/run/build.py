@@ -458,9 +458,9 @@ def build_weight_source(
         section = ProbeSection()
     if section is None:
         return trainer.weights
-    from agentrl.learn.weight_check import provable
+    from agentrl.learn.weight_check import add_proof
 
-    return partial(provable, trainer, section, max_gap=section.max_gap or _allowed_gap(config))
+    return partial(add_proof, trainer, section, max_gap=section.max_gap or _allowed_gap(config))
 
 
 def _allowed_gap(config: RunConfig) -> float:

@@ -10,7 +10,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learn.sharded.mesh import MeshRanks
 from agentrl.learn.sharded.processes import LocalRankLink
-from agentrl.learn.sharded.rank_link import RankLauncher, RankLink, blaming
+from agentrl.learn.sharded.rank_link import RankLauncher, RankLink, blame_ended_rank
 from agentrl.learn.sharded.rank_spec import RankSpec, device_of, join, plain_config
 from agentrl.learn.sharded.rank_zero import RankZeroTrainer
 from agentrl.learn.sharded.torchrun import TorchrunRankLink, announce, meeting_point
@@ -35,7 +35,7 @@ class LocalRankLauncher:
         devices = placement.ranks[1:] if placement else ()
         others = [
             # With a GPU of its own a process sees that one alone, as its first.
-            setup.of(rank=rank, local_rank=0 if devices else rank)
+            setup.for_rank(rank=rank, local_rank=0 if devices else rank)
             for rank in range(1, setup.size)
         ]
         return LocalRankLink(others, start_s=config.learn.devices.start_s, devices=devices)
@@ -62,7 +62,7 @@ def _on(ground: RankLauncher, config: RunConfig, policy: "PolicyModel") -> RankZ
     setup = replace(_setup(config, policy, size=size), host=host, port=store.port)
     link = ground.start(setup)
     try:
-        with blaming(link):
+        with blame_ended_rank(link):
             ranks = join(config, store, rank=0, size=size, device=device)
         return _trainer(config, policy, ranks, link)
     except BaseException:

@@ -89,7 +89,7 @@ class InitialPolicyBuilder:
         elif section.recordings is not None:
             path = section.recordings
             return [
-                DemonstrationTurns.of_recording(recording, f"{path}, conversation {number}")
+                DemonstrationTurns.from_recording(recording, f"{path}, conversation {number}")
                 for number, recording in enumerate(read_recordings(path), start=1)
             ]
         seed = derive(self.config.run.seed, "demonstrations")
@@ -108,7 +108,7 @@ class InitialPolicyBuilder:
                 concurrency=self.config.rollout.concurrency,
                 on_episode=lambda: phase.advance(),
             )
-        return [DemonstrationTurns.of_gold(episode) for episode in episodes]
+        return [DemonstrationTurns.from_gold(episode) for episode in episodes]
 
     def _new(
         self, section: MakePolicySection, shown: Sequence["DemonstrationTurns"], scratch: Path

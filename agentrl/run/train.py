@@ -508,7 +508,7 @@ class TrainingLoop:
             if self.trainer.ema is None:
                 yield
                 return
-            await self._lend(self.trainer.judged_weights)
+            await self._lend(self.trainer.evaluation_weights)
             try:
                 yield
             finally:

@@ -20,14 +20,15 @@ from agentrl.engine.remote import AddressEngine, EngineReplicas, EngineServer
 from agentrl.engine.remote import address as address_module
 from agentrl.engine.remote import client as client_module
 from agentrl.engine.remote.address import read_key
-from agentrl.engine.remote.serving import listening_place
-from agentrl.engine.scripted import ScriptedEngine, ScriptedScorer
+from agentrl.engine.remote.server import listening_place
+from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.metrics.writer import read_metrics
 from agentrl.policy import GenerateRequest, PolicyEngine, ScoreRequest
 from agentrl.run.train import train
 from agentrl.testing.engine import check_engine
 from tests.support.engine_models import VOCABULARY, shared, tiny
+from tests.support.scripted_scorer import ScriptedScorer
 from tests.support.tiny_run import config_file
 
 KEY = b"a key that nobody guesses"

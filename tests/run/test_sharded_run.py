@@ -19,7 +19,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import sharded
 from agentrl.learn.sharded.rank_spec import RankSpec, plain_config
-from agentrl.learn.sharded.torchrun import SETUP, announce, awaited_setup
+from agentrl.learn.sharded.torchrun import SETUP, announce, await_setup
 from agentrl.metrics.writer import read_metrics
 from agentrl.run import train
 from agentrl.run.build_trainer import leading_trainer
@@ -139,7 +139,7 @@ def test_a_strangers_setup_runs_no_code(tmp_path: Path) -> None:
     for said in (pickle.dumps(Evil(ran)).hex(), "[]", "[" * 10_000):
         store.set(SETUP, said)
         with pytest.raises(LearnError, match="--rdzv-endpoint"):
-            awaited_setup(store, TorchrunLaunch(rank=1, size=2, local_rank=1))
+            await_setup(store, TorchrunLaunch(rank=1, size=2, local_rank=1))
     assert not ran.exists()
 
 
@@ -148,8 +148,8 @@ def test_a_setup_travels_whole(tmp_path: Path) -> None:
     config: RunConfig = load_config(config_file(tmp_path), {})
     setup = RankSpec(config=plain_config(config), policy="p", rank=0, size=2, local_rank=0)
     announce(store, setup)
-    found = awaited_setup(store, TorchrunLaunch(rank=1, size=2, local_rank=1))
-    assert found == setup.of(rank=1, local_rank=1)
+    found = await_setup(store, TorchrunLaunch(rank=1, size=2, local_rank=1))
+    assert found == setup.for_rank(rank=1, local_rank=1)
     assert found.run == config
 
 

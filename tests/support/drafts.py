@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from agentrl.engine.scripted import ScriptedScorer
 from agentrl.env import Action, BaseEnv, ForkStrategy, Info, Observation, Step
 from agentrl.message import Message, ToolCall
 from agentrl.policy import GenerateRequest, Sampling
@@ -19,6 +18,7 @@ from agentrl.rollout.scheduler.segments import SegmentBudget
 from agentrl.task import Split, Task
 from agentrl.trajectory import Trajectory, Tree
 from benchmarks.letters import END, LetterChat, ids, said
+from tests.support.scripted_scorer import ScriptedScorer
 
 TASK = Task(prompt="ab", answer="x", id="task")
 SIZE = 128

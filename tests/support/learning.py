@@ -1,7 +1,8 @@
 """What tests of the learning half share: a small real model, trees, rows, blocks, a gradient."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,15 +13,21 @@ from transformers import PreTrainedModel
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.advantage import GrpoAdvantage
 from agentrl.config.run import MakePolicySection
+from agentrl.config.section import ConfigSection
+from agentrl.learn import advantages, corrections, losses
+from agentrl.learn.advantage import AdvantageFunction
 from agentrl.learn.aggregate import LossDenominators
-from agentrl.learn.correction import PolicyMismatch
+from agentrl.learn.checkpoint import CheckpointManager
+from agentrl.learn.correction import AnyCorrectionFunction, PolicyMismatch
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.loss import PolicyTokens
-from agentrl.learn.methods import LearnMethods, advantage_of
-from agentrl.learn.micro_batch import CreditedSample, micro_batches
+from agentrl.learn.loss import AnyLossFunction, PolicyTokens
+from agentrl.learn.method import bind_method
+from agentrl.learn.methods import LearnMethods
+from agentrl.learn.micro_batch import CreditedSample, MicroBatch, micro_batch
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.update import PolicyGradient
 from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.models.folders import make_model
@@ -32,6 +39,21 @@ VOCABULARY = 12
 SECTION = MakePolicySection(
     hidden_size=16, layers=2, heads=2, kv_heads=1, head_dim=8, intermediate_size=32
 )
+
+
+def advantage_of(section: ConfigSection) -> AdvantageFunction:
+    """Return the advantage function `section` names, with its knobs."""
+    return bind_method(advantages.METHODS, section)
+
+
+def loss_of(section: ConfigSection) -> AnyLossFunction:
+    """Return the loss `section` names, with its knobs."""
+    return bind_method(losses.METHODS, section)
+
+
+def correction_of(section: ConfigSection) -> AnyCorrectionFunction:
+    """Return the correction `section` names, with its knobs."""
+    return bind_method(corrections.METHODS, section)
 
 
 def model_of(seed: int = 0, *, scale: float = 6.0) -> PreTrainedModel:
@@ -101,8 +123,14 @@ def scored_by(
 ) -> list[CreditedSample]:
     """Return the rows with log-probs of the model as it is."""
     group = TrainingGroup("t", tuple(row.sample for row in rows))
-    (scored,) = evidence_of(model, limit_tokens=limit_tokens).of([group])
+    (scored,) = evidence_of(model, limit_tokens=limit_tokens).score_groups([group])
     return [CreditedSample(s, row.advantages) for s, row in zip(scored.samples, rows, strict=True)]
+
+
+def micro_batches(rows: Sequence[CreditedSample], *, layout: SequenceLayout) -> list[MicroBatch]:
+    """Return the rows as the micro-batches of a layout."""
+    plan = layout.plan([row.sample for row in rows])
+    return [micro_batch([rows[i] for i in c], layout=layout, device=CPU) for c in plan]
 
 
 def gradients(
@@ -117,17 +145,11 @@ def gradients(
     model.zero_grad(set_to_none=True)
     total = torch.zeros(1)
     chosen = layout or PaddedLayout(limit_tokens)
-    policy = PolicyGradient(
-        model,
-        config,
-        methods=LearnMethods.of(config),
-        layout=chosen,
-        temperature=1.0,
-        head_at_positions=True,
-    )
-    counts = LossDenominators.of(row.sample.sampled_tokens for row in rows)
+    scorer = LogprobScorer(model, chosen, 1.0, head_at_positions=True)
+    policy = PolicyGradient(config, methods=LearnMethods.from_config(config), scorer=scorer)
+    counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
     step = policy.settle(rows, version=0)
-    for batch in micro_batches(rows, layout=chosen, device=CPU):
+    for batch in micro_batches(rows, layout=chosen):
         loss = policy.loss(
             batch, step, version=0, counts=counts, tally=MetricAccumulator(), measure_gap=True
         )
@@ -194,3 +216,15 @@ def policy_tokens(
         "turns": torch.zeros_like(mask, dtype=torch.int64),
     } | others
     return PolicyTokens(logprobs=log_ratio, advantages=advantages, mask=mask, **parts)
+
+
+def save(
+    folder: Path,
+    trainer: PolicyTrainer,
+    *,
+    keep: int = 1,
+    samplers: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a checkpoint of the trainer's version, without a tokenizer."""
+    manager = CheckpointManager(folder=folder, keep=keep, tokenizer=None)
+    return manager.save(trainer, samplers=samplers or {}, files={})

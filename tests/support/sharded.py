@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.learn.dtensor import whole
+from agentrl.learn.dtensor import gather_tensor
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.trainer import PolicyTrainer
@@ -87,13 +87,15 @@ def trained(
     update = trainer.optimizer.update
 
     def noted(*, step: int = 0) -> Tensor:
-        named = trainer.optimizer.named()
-        gradients.append({n: whole(p.grad).clone() for n, p in named.items() if p.grad is not None})
+        named = trainer.optimizer.named_parameters()
+        gradients.append(
+            {n: gather_tensor(p.grad).clone() for n, p in named.items() if p.grad is not None}
+        )
         return update(step=step)
 
     trainer.optimizer.update = noted  # pyright: ignore[reportAttributeAccessIssue]
     metrics = [trainer.step(batch, weights=weights) for batch in batches]
-    found = {n: whole(p).clone() for n, p in trainer.optimizer.weights().items()}
+    found = {n: gather_tensor(p).clone() for n, p in trainer.optimizer.weights().items()}
     return gradients, metrics, found, trainer.credits
 
 

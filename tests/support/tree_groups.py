@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from agentrl.config.section import ConfigSection
 from agentrl.learn.advantage import TokenAdvantages
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.tree_shape import SharedPrefixes
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
+from tests.support.learning import advantage_of
 
 Shape = list[Any]
 """Below a node: a reward ends a trajectory there, a list is a branch point, None is a failure."""
@@ -79,7 +79,7 @@ def ends(credit: TokenAdvantages) -> list[float]:
 
 def per_segment(group: TrainingGroup, section: ConfigSection) -> list[float]:
     """Return what the tokens of each segment that has tokens got, in the order of the shape."""
-    shape, found = SharedPrefixes.of(group), dict[int, float]()
+    shape, found = SharedPrefixes.from_group(group), dict[int, float]()
     for place, tokens in zip(shape.places, advantage_of(section)([group]), strict=True):
         for segment, value in zip(place.tolist(), tokens.tolist(), strict=True):
             assert found.setdefault(segment, value) == value

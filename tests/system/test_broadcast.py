@@ -352,7 +352,7 @@ async def test_one_that_dies_over_what_it_is_sent_alone_is_lost(
             raise EngineError("the group broke")
 
         sends = spreader()
-        monkeypatch.setattr(WeightBroadcaster, "_once", dies)
+        monkeypatch.setattr(WeightBroadcaster, "_send_once", dies)
         with pytest.raises(EngineLost, match="the group broke"):
             await sends.load(away.remotes[0], SharedWeights(times(1)), 1)
         await sends.close()
@@ -361,7 +361,7 @@ async def test_one_that_dies_over_what_it_is_sent_alone_is_lost(
 async def test_engines_that_die_one_after_the_other_are_no_reason_to_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    once, tried = WeightBroadcaster._once, list[int]()  # pyright: ignore[reportPrivateUsage]
+    once, tried = WeightBroadcaster._send_once, list[int]()  # pyright: ignore[reportPrivateUsage]
     async with asyncio.timeout(DEADLINE_S), Away(3) as away:
 
         async def dies(
@@ -373,7 +373,7 @@ async def test_engines_that_die_one_after_the_other_are_no_reason_to_stop(
                 raise EngineError("an engine died")
             return await once(self, row, engines, *how, **keeps)
 
-        monkeypatch.setattr(WeightBroadcaster, "_once", dies)
+        monkeypatch.setattr(WeightBroadcaster, "_send_once", dies)
         sends = spreader()
         copy = await sends.spread(times(1), away.remotes)
         await sends.load(away.remotes[0], copy, 1)

@@ -165,7 +165,7 @@ from agentrl.engine.spec import EngineSpec
 from agentrl.engine.remote import ProcessEngine
 
 async def main():
-    engine = ProcessEngine(EngineSpec.of_json(sys.argv[1]))
+    engine = ProcessEngine(EngineSpec.from_json(sys.argv[1]))
     await engine.__aenter__()
     print(engine.pid, flush=True)
     os.kill(os.getpid(), 9)

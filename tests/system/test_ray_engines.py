@@ -310,7 +310,7 @@ class Stub:
 
     async def load(self, weights: Any, version: int) -> None: ...
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         return ""
 
     async def close(self) -> None: ...

@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.learn.checkpoint import latest, load, save
-from agentrl.learn.dtensor import whole
+from agentrl.learn.checkpoint import latest, load
+from agentrl.learn.dtensor import gather_tensor
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import load_model
-from tests.support.learning import model_of, trees_of
+from tests.support.learning import model_of, save, trees_of
 from tests.support.sharded import World, world
 
 STEPS = 2
@@ -46,10 +46,10 @@ def go(
     for _ in range(steps):
         trainer.step(trees_of(3, seed=trainer.version, version=trainer.version))
     if ranks.rank == 0:
-        save(folder, step=trainer.version, trainer=trainer, samplers={}, tokenizer=None, keep=9)
+        save(folder, trainer, keep=9)
     else:  # what the other ranks do while the first one saves
         trainer.weights()
-        trainer.judged_weights()
+        trainer.evaluation_weights()
         trainer.write_state(folder / f".step-{trainer.version:06d}.partial")
     assert trainer.ema is not None
     parts = {
@@ -58,7 +58,7 @@ def go(
         "ema.": trainer.ema.state(),
     }
     return {
-        f"{p}{name}": whole(v).clone()
+        f"{p}{name}": gather_tensor(v).clone()
         for p, named in parts.items()
         for name, v in named.items()
         if not name.startswith("master.")  # they are the weights

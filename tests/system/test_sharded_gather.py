@@ -27,7 +27,7 @@ from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
 from agentrl.engine.weights import read_weights
 from agentrl.errors import LearnError
-from agentrl.learn.dtensor import whole
+from agentrl.learn.dtensor import gather_tensor
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sharded import gather
 from agentrl.learn.sharded.mesh import MeshRanks
@@ -88,7 +88,7 @@ def put_together(
 
     gather.BUCKET_BYTES, SharedMemoryFile.put = bucket_bytes, noted
     try:
-        found = ranks.gathered(weights, types, tied={"tied": "weight.0"})
+        found = ranks.gather_weights(weights, types, tied={"tied": "weight.0"})
     finally:
         gather.BUCKET_BYTES, SharedMemoryFile.put = bucket, put
     if not isinstance(found, SharedMemoryWeights):
@@ -139,7 +139,7 @@ def sent(
     trainer = PolicyTrainer(policy, section, seed=5, ranks=ranks)
     trainer.step(trees_of(3, seed=1))
     wanted = {
-        n: whole(v.detach()).to(trainer._types.get(n, v.dtype))  # pyright: ignore[reportPrivateUsage]
+        n: gather_tensor(v.detach()).to(trainer._types.get(n, v.dtype))  # pyright: ignore[reportPrivateUsage]
         for n, v in trainer.model.state_dict().items()
     }
     weights = trainer.weights()

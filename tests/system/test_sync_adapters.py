@@ -42,9 +42,9 @@ from agentrl.engine.spec import EngineSpec
 from agentrl.engine.vllm.settings import VllmSettings
 from agentrl.engine.weights import read_weights
 from agentrl.errors import ConfigError
-from agentrl.learn.lora import adapt, adapted
+from agentrl.learn.lora import adapt, find_adapted
 from agentrl.learn.trainer import PolicyTrainer
-from agentrl.learn.weight_check import provable
+from agentrl.learn.weight_check import add_proof
 from agentrl.policy import GenerateRequest, PolicyEngine
 from agentrl.run.build_engine import recipe_of
 from agentrl.weight_sync.adapters import (
@@ -94,7 +94,7 @@ def by_peft(model: PreTrainedModel) -> dict[str, Tensor]:
         for name, value in model.state_dict().items()
         if ".lora_" not in name
     }
-    for name, layer in adapted(model):
+    for name, layer in find_adapted(model):
         with torch.no_grad():
             whole = layer.base_layer.weight.float() + layer.get_delta_weight("default")
         found[f"{name}.weight"] = whole
@@ -198,7 +198,7 @@ def test_a_step_later_weights_are_still_asked_for_as_they_are_then() -> None:
     """An average that is judged is put into the model for a moment, and must stay what it is."""
     section = LearnSection.model_validate({"lora": {"rank": 2}, "ema": {"decay": 0.5}})
     trainer = PolicyTrainer(tiny("qwen3"), section, seed=0)
-    judged = trainer.judged_weights()
+    judged = trainer.evaluation_weights()
     before = {name: value.clone() for name, value in judged.items()}
     trained = trainer.weights()
     moved(trainer.model, seed=3)
@@ -470,7 +470,7 @@ async def test_adapters_that_did_not_arrive_are_found_and_sent_again(
     ):
         for version in (1, 2):
             moved(trainer.model, seed=version)
-            proven = provable(trainer, ProbeSection(tokens=9), max_gap=1e-3)
+            proven = add_proof(trainer, ProbeSection(tokens=9), max_gap=1e-3)
             await remote.load(proven, version)
         assert remote.went_back == 1
     # Back to the last good adapters, and the new ones again, over the one base.
@@ -495,7 +495,7 @@ def test_vllm_is_told_of_adapters_of_its_own_where_the_config_asks_for_them() ->
         recipe = recipe_of(config_of(adapters, {"rank": 3}), "folder", device="cpu")
         assert recipe.vllm.get("adapter_rank") == rank
         assert VllmSettings(model="folder", **recipe.vllm).adapter_rank == rank
-        assert EngineSpec.of_json(recipe.to_json()) == recipe
+        assert EngineSpec.from_json(recipe.to_json()) == recipe
 
 
 def test_adapters_that_there_are_none_of_are_refused() -> None:

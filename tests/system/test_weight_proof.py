@@ -31,7 +31,7 @@ from agentrl.engine.remote.shared_weights import SharedWeights, path_of
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import EngineError, EngineLost, LearnError, WeightsUnproven
 from agentrl.learn.trainer import PolicyTrainer
-from agentrl.learn.weight_check import probe_tokens, provable
+from agentrl.learn.weight_check import add_proof, probe_tokens
 from agentrl.policy import GenerateRequest, ScoreRequest, Scores
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck, complaint, next_move
 from tests.support.engine_models import VOCABULARY, tiny
@@ -145,7 +145,7 @@ class Double:
 
     async def pause(self) -> None: ...
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         return "nothing"
 
     async def close(self) -> None:
@@ -314,7 +314,7 @@ async def test_an_engine_proves_the_trainers_weights_after_a_step_and_no_others(
     )
     for _ in range(2):
         trainer.step(trees_of(version=trainer.version))
-    sent = provable(trainer, SECTION, max_gap=1e-3)
+    sent = add_proof(trainer, SECTION, max_gap=1e-3)
     assert isinstance(sent, CheckedWeights)
     assert sent.keys() == trainer.weights().keys()
     async with asyncio.timeout(DEADLINE_S), engine:
@@ -331,7 +331,7 @@ def test_weights_that_are_not_finite_are_the_trainers_fault() -> None:
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(math.nan)
     with pytest.raises(LearnError, match="not all finite; the policy has diverged"):
-        provable(trainer, SECTION, max_gap=1e-3)
+        add_proof(trainer, SECTION, max_gap=1e-3)
 
 
 def test_the_probes_tokens_are_fixed_and_of_the_vocabulary() -> None:

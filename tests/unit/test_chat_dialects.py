@@ -19,7 +19,7 @@ from agentrl.authoring.tool_env import ToolEnv
 from agentrl.chat.call_json import CALLS_MAX
 from agentrl.chat.conformance import check_template
 from agentrl.chat.dialect import ToolCallDialect
-from agentrl.chat.dialects import find_dialect, installed_dialects
+from agentrl.chat.dialects import find_dialect, load_dialects
 from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.dialects.llama3 import LLAMA3
 from agentrl.chat.format import ChatFormat
@@ -159,7 +159,7 @@ def bracket(
     monkeypatch.syspath_prepend(tmp_path)
     yield train_tokenizer(["a"], vocab_size=300, folder=tmp_path / "tokenizer")
     sys.modules.pop("bracket_dialect", None)
-    installed_dialects.cache_clear()
+    load_dialects.cache_clear()
 
 
 def test_a_dialect_of_ones_own_is_named_in_the_config(bracket: PreTrainedTokenizerFast) -> None:
@@ -209,8 +209,8 @@ def test_a_distribution_offers_dialects(bracket: PreTrainedTokenizerFast, tmp_pa
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bracket\nVersion: 1.0\n")
     points = info / "entry_points.txt"
     points.write_text("[agentrl.dialects]\nbracket = bracket_dialect:BRACKET\n")
-    installed_dialects.cache_clear()
-    assert [*installed_dialects()] == ["hermes", "llama3", "bracket"]
+    load_dialects.cache_clear()
+    assert [*load_dialects()] == ["hermes", "llama3", "bracket"]
     assert ChatFormat(bracket, dialect="bracket").dialect.name == "bracket"
     file = tmp_path / "bracket.jinja"
     file.write_text(
@@ -222,11 +222,11 @@ def test_a_distribution_offers_dialects(bracket: PreTrainedTokenizerFast, tmp_pa
     with pytest.raises(ConfigError, match="'bracket' has no template of its own"):
         ChatFormat(bracket, template="bracket")
     points.write_text("[agentrl.dialects]\nbracket = bracket_dialect:OPEN\n")
-    installed_dialects.cache_clear()
+    load_dialects.cache_clear()
     with pytest.raises(ConfigError, match=r"bracket_dialect:OPEN.* is a str; name an agentrl"):
         find_dialect("bracket")
     points.write_text("[agentrl.dialects]\nbracket = no_such_module:X\n")
-    installed_dialects.cache_clear()
+    load_dialects.cache_clear()
     with pytest.raises(ConfigError, match=r"dialect 'bracket' of bracket .* cannot be imported"):
         find_dialect("bracket")
 

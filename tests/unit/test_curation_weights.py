@@ -16,14 +16,13 @@ from agentrl.config.learn import GrpoAdvantage, LearnSection
 from agentrl.config.run import MakePolicySection
 from agentrl.learn.aggregate import Aggregation, LossDenominators, aggregate
 from agentrl.learn.layouts.padded import PaddedLayout
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.sample import groups_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
-from tests.support.learning import gradients
+from tests.support.learning import advantage_of, gradients
 
 CPU = torch.device("cpu")
 SECTION = MakePolicySection(
@@ -117,7 +116,9 @@ def test_a_loss_by_hand() -> None:
     weights = torch.tensor([[0.0, 1.0, 0.5], [2.0, 0.0, 0.0]])
     mask = torch.tensor([[True, True, True], [True, True, False]])
     found = [
-        aggregate(losses * weights, mask, how=how, counts=LossDenominators.of([3, 2]))
+        aggregate(
+            losses * weights, mask, how=how, counts=LossDenominators.from_token_counts([3, 2])
+        )
         for how in HOWS
     ]
     assert [float(x) for x in found] == pytest.approx([20 / 5, 20 / 2, (4 / 3 + 16 / 2) / 2])

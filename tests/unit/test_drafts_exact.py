@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from agentrl.engine.local import LocalEngine
-from agentrl.engine.scripted import ScriptedScorer
 from agentrl.env import Action, Observation, Step
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.drafts.cache import DraftCache
@@ -27,6 +26,7 @@ from benchmarks.letters import END, said
 from tests.support.drafts import SIZE, TASK, Stage, World, sampled
 from tests.support.engine_models import VOCABULARY, logits_of, tiny
 from tests.support.examples import examples
+from tests.support.scripted_scorer import ScriptedScorer
 
 # --- exact draws ----------------------------------------------------------------------------------
 

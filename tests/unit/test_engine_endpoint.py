@@ -138,7 +138,7 @@ def test_what_comes_with_the_end_of_a_stop_string_and_after_it_is_dropped() -> N
         (0, 1, 2), (-0.1, -0.2, -0.3), (((0, -0.1),), ((1, -0.2),), ((2, -0.3),))
     )
     flight.take(piece, version=4, decode=letters, server="s")
-    done = flight.completion()
+    done = flight.completion(flight.finish or "aborted")
     assert (done.token_ids, done.logprobs, done.versions) == ((0, 1), (-0.1, -0.2), (4, 4))
     assert (done.finish, len(done.top_logprobs)) == ("stop", 2)
 

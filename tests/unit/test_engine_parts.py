@@ -183,7 +183,7 @@ def test_an_entropy_is_that_of_the_distribution_a_token_was_drawn_from() -> None
 @given(st.integers(1, 3000))
 def test_padded_lengths_hold_the_keys_and_are_allowed(keys: int) -> None:
     padding = KeyLengths((64, 128, 192, 384, 448, 512))
-    padded = padding.padded(keys)
+    padded = padding.pad_length(keys)
     assert keys <= padded < keys + 192 + 64
     assert padded % 512 in (0, 64, 128, 192, 384, 448)
 
@@ -209,7 +209,7 @@ def test_prefill_spans_cover_the_rows_without_needless_keys(start: int, count: i
     for span in spans:
         first, last = start + span.row - 5, start + span.row - 5 + span.rows - 1
         assert first // 64 == last // 64
-        assert span.keys == padding.padded(last + 1)
+        assert span.keys == padding.pad_length(last + 1)
 
 
 def test_a_full_block_is_always_an_allowed_length() -> None:
@@ -235,7 +235,7 @@ def slot_of(index: int, held: int = 0, *, salt: int = 0, used_at: int = 0) -> Ca
 async def flying(prompt: tuple[int, ...]) -> InflightRequest:
     """Return a request in flight."""
     reply = asyncio.get_running_loop().create_future()
-    return InflightRequest(GenerateRequest(id="x", prompt=prompt, max_new_tokens=9), reply, 0, 9)
+    return InflightRequest(GenerateRequest(id="x", prompt=prompt, max_new_tokens=9), 9, reply, 0)
 
 
 def placed(context: list[int], slots: list[CacheSlot]) -> tuple[int, int, int] | None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from agentrl.engine.remote import EngineReplica, replicas
-from agentrl.engine.remote.shared_weights import SharedWeights, shared
+from agentrl.engine.remote.shared_weights import SharedWeights, share_weights
 from agentrl.engine.router import EngineRouter
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import EngineError, EngineLost
@@ -53,7 +53,7 @@ class Slow:
     async def generate(self, request: GenerateRequest) -> Completion:
         return Completion(token_ids=(5,), logprobs=(-1.0,), versions=(0,), finish="stop")
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         return "nothing"
 
     async def close(self) -> None:
@@ -115,9 +115,9 @@ async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
     def slowly(weights: Any) -> Path | SharedWeights:
         copying.set()
         assert may_copy.wait(DEADLINE_S)
-        return shared(weights)
+        return share_weights(weights)
 
-    monkeypatch.setattr(replicas, "shared", slowly)
+    monkeypatch.setattr(replicas, "share_weights", slowly)
     async with asyncio.timeout(DEADLINE_S), Replacing() as engine:
         await engine.load(WEIGHTS, 1)
         copying.clear()

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.engine.router import RequestCost, choose_engine, session_of
+from agentrl.engine.router import choose_engine, request_weight, session_of
 from agentrl.rollout.scheduler.admission import capacity
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates, RateAlarm
 from agentrl.rollout.scheduler.group_verdict import failures_kept, judge
@@ -306,7 +306,7 @@ def test_the_watchdog_names_what_is_past_its_own_deadline() -> None:
 
 
 def test_weights_are_agentmaths() -> None:
-    assert [RequestCost().weight(n) for n in (0, 3000, 4096, 10_000)] == [1, 1, 2, 3]
+    assert [request_weight(n) for n in (0, 3000, 4096, 10_000)] == [1, 1, 2, 3]
 
 
 def test_the_least_loaded_engine_is_chosen() -> None:

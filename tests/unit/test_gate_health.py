@@ -26,31 +26,30 @@ RULE = EngineHealthRule(failures=2, probe_after_s=10.0)
 
 
 def test_it_goes_down_after_failures_in_a_row_and_one_request_probes_it() -> None:
-    health = EngineHealth().failed("a", RULE, 0.0).answered().failed("b", RULE, 1.0)
+    health = EngineHealth().on_failure("a", RULE, 0.0).on_answer().on_failure("b", RULE, 1.0)
     assert health.state(1.0) == "up"
-    health = health.failed("c", RULE, 2.0)
+    health = health.on_failure("c", RULE, 2.0)
     assert (health.state(11.9), health.state(12.0)) == ("down", "due")
-    assert health.asked("early", 11.9) == health
-    probed = health.asked("p", 12.0)
+    assert health.on_request("early", 11.9) == health
+    probed = health.on_request("p", 12.0)
     assert probed.state(99.0) == "probing"
-    assert probed.asked("q", 99.0) == probed
-    assert probed.failed("p", RULE, 20.0).state(29.9) == "down"
-    assert probed.failed("p", RULE, 20.0).state(30.0) == "due"
-    assert probed.failed("older", RULE, 20.0).state(20.0) == "probing"
-    assert probed.let_go("other").state(20.0) == "probing"
-    assert probed.let_go("p").state(20.0) == "due"
-    assert probed.answered() == EngineHealth()
+    assert probed.on_request("q", 99.0) == probed
+    assert probed.on_failure("p", RULE, 20.0).state(29.9) == "down"
+    assert probed.on_failure("p", RULE, 20.0).state(30.0) == "due"
+    assert probed.on_failure("older", RULE, 20.0).state(20.0) == "probing"
+    assert probed.on_end("other").state(20.0) == "probing"
+    assert probed.on_end("p").state(20.0) == "due"
+    assert probed.on_answer() == EngineHealth()
 
 
 def test_failures_of_before_delay_no_probe() -> None:
-    health = EngineHealth().failed("a", RULE, 0.0).failed("b", RULE, 0.0).failed("late", RULE, 9.0)
+    health = (
+        EngineHealth()
+        .on_failure("a", RULE, 0.0)
+        .on_failure("b", RULE, 0.0)
+        .on_failure("late", RULE, 9.0)
+    )
     assert health.state(10.0) == "due"
-
-
-@pytest.mark.parametrize(("failures", "probe_after_s"), [(0, 1.0), (1, -1.0)])
-def test_a_rule_that_makes_no_sense_is_refused(failures: int, probe_after_s: float) -> None:
-    with pytest.raises(ValueError, match=f"got {failures} and {probe_after_s}"):
-        EngineHealthRule(failures=failures, probe_after_s=probe_after_s)
 
 
 EVENTS = st.lists(
@@ -72,17 +71,17 @@ def test_in_any_order_at_most_one_probe_flies_and_every_engine_can_come_back(
             now_s += which
         elif event == "ask" and health.state(now_s) in ("up", "due"):
             was, name = health.state(now_s), str(number)
-            health = health.asked(name, now_s)
+            health = health.on_request(name, now_s)
             flying.append(name)
             assert health.state(now_s) == ("up" if was == "up" else "probing")
         elif event != "ask" and flying:
             name = flying.pop(which % len(flying))
             if event == "answer":
-                health, row = health.answered(), 0
+                health, row = health.on_answer(), 0
             elif event == "fail":
-                health, row = health.failed(name, rule, now_s), row + 1
+                health, row = health.on_failure(name, rule, now_s), row + 1
             else:
-                health = health.let_go(name)
+                health = health.on_end(name)
         assert (health.state(now_s) == "up") == (row < failures)
         # Who probes it is in flight, so that its end brings the engine up, down or due.
         assert not health.probe or health.probe in flying

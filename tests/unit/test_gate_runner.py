@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.engine.router import EngineRouter, RequestCost
+from agentrl.engine.router import EngineRouter
 from agentrl.env import Action, Info, Observation, Step
 from agentrl.errors import ConfigError
 from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost, TurnCost
@@ -597,7 +597,7 @@ def test_several_engines_share_the_load_and_keep_their_trajectories() -> None:
     async def main() -> None:
         rig = Rig([turns(2, 2, 2)] * 8, SchedulerPolicy(groups_per_step=8, group_size=1))
         engines = [SimulatedEngine(QUICK, tokens_left=rig.world.tokens_left) for _ in range(2)]
-        router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
+        router = EngineRouter(engines, base_tokens=1)
         homes: dict[str, set[int]] = {}
         for index, engine in enumerate(engines):
             asked = engine.generate

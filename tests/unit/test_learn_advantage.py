@@ -22,10 +22,10 @@ from agentrl.config.learning.advantage import GrpoAdvantage
 from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.learn.advantage import per_trajectory
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import groups_of
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree
+from tests.support.learning import advantage_of
 
 rewards_of_a_group = st.lists(st.floats(-100, 100), min_size=2, max_size=16)
 

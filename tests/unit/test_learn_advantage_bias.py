@@ -27,8 +27,8 @@ from agentrl.config.learning.advantage import (
     UiS1Advantage,
 )
 from agentrl.config.section import ConfigSection
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import TrainingSample
+from tests.support.learning import advantage_of
 from tests.support.turns import Turn, group, played
 
 GROUP = 3

@@ -25,11 +25,11 @@ from agentrl.config.learning.advantage import (
 )
 from agentrl.learn.advantages import METHODS
 from agentrl.learn.advantages.gapo import gapo
+from agentrl.learn.advantages.grpo import rloo
 from agentrl.learn.advantages.mc_grpo import mc_grpo
-from agentrl.learn.advantages.rloo import rloo
-from agentrl.learn.advantages.xrpo import score, sharpened
-from agentrl.learn.method import needed
-from agentrl.learn.methods import advantage_of
+from agentrl.learn.advantages.xrpo import score, sharpen_credit
+from agentrl.learn.method import find_needs
+from tests.support.learning import advantage_of
 from tests.support.turns import group, played
 
 rewards_of_a_group = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
@@ -147,22 +147,28 @@ NOVEL = [-1.0, -0.5, -0.6]
 
 
 def test_xrpo_golden() -> None:
-    found = sharpened([0.7] * 3, NOVEL, [True] * 3)
+    found = sharpen_credit([0.7] * 3, NOVEL, [True] * 3)
     assert found == pytest.approx([1.05, 0.7, 0.7])
     # Not capped: 2.5 (1 - e^-0.3) = 0.647954.
-    assert sharpened([0.7] * 3, NOVEL, [True] * 3, cap=9.0)[0] == pytest.approx(1.347954, abs=1e-6)
-    assert sharpened([0.7] * 3, NOVEL, [True] * 3, bonus=0.1)[0] == pytest.approx(
+    assert sharpen_credit([0.7] * 3, NOVEL, [True] * 3, cap=9.0)[0] == pytest.approx(
+        1.347954, abs=1e-6
+    )
+    assert sharpen_credit([0.7] * 3, NOVEL, [True] * 3, bonus=0.1)[0] == pytest.approx(
         0.725918, abs=1e-6
     )
 
 
 def test_xrpo_sharpens_only_what_is_right_and_has_credit() -> None:
-    assert sharpened([0.7, -0.7, 0.0], [-9.0, -9.0, -9.0], [False, True, True]) == (0.7, -0.7, 0.0)
-    assert sharpened([-0.7, 0.7], [-9.0, -1.0], [True, True]) == (-0.7, 0.7)
+    assert sharpen_credit([0.7, -0.7, 0.0], [-9.0, -9.0, -9.0], [False, True, True]) == (
+        0.7,
+        -0.7,
+        0.0,
+    )
+    assert sharpen_credit([-0.7, 0.7], [-9.0, -1.0], [True, True]) == (-0.7, 0.7)
     # Without a number it is in no mean: -1 and -3 have -2.
-    found = sharpened([1.0] * 3, [-1.0, None, -3.0], [True] * 3, cap=9.0)
+    found = sharpen_credit([1.0] * 3, [-1.0, None, -3.0], [True] * 3, cap=9.0)
     assert found == pytest.approx([1.0, 1.0, 1.0 + 2.5 * (1 - math.exp(-1))])
-    assert sharpened([1.0], [None], [True]) == (1.0,)
+    assert sharpen_credit([1.0], [None], [True]) == (1.0,)
 
 
 def test_xrpo_scores_by_the_mean_log_prob_of_what_trains() -> None:
@@ -200,8 +206,8 @@ def test_xrpo_through_its_section() -> None:
     assert credit(plain.model_copy(update={"correct_reward": 1.5})) == pytest.approx(base)
     assert credit(plain.model_copy(update={"logprobs": "proximal"})) == pytest.approx(base)
     assert credit(XrpoAdvantage())[1] == pytest.approx(0.866024, abs=1e-6)
-    assert needed(METHODS, plain) == {"behaviour logprobs"}
-    assert needed(METHODS, XrpoAdvantage(logprobs="proximal")) == {"proximal logprobs"}
+    assert find_needs(METHODS, plain) == {"behaviour logprobs"}
+    assert find_needs(METHODS, XrpoAdvantage(logprobs="proximal")) == {"proximal logprobs"}
 
 
 def test_every_knob_reaches_the_formula() -> None:

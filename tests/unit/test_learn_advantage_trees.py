@@ -43,12 +43,11 @@ from agentrl.learn.advantages.branch_grpo import depth_scores, probability_value
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.advantages.tree_grpo import tree_grpo
 from agentrl.learn.advantages.tree_rl import Weighting, leave_one_out
-from agentrl.learn.method import needed
-from agentrl.learn.methods import advantage_of
+from agentrl.learn.method import find_needs
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import TrainingGroup, groups_of
 from agentrl.learn.tree_shape import SharedPrefixes
-from tests.support.learning import assert_close, gradients, model_of
+from tests.support.learning import advantage_of, assert_close, gradients, model_of
 from tests.support.tree_groups import (
     Shape,
     ends,
@@ -312,7 +311,7 @@ def test_branch_grpo_compares_only_what_exists_at_a_depth() -> None:
 
 def test_branch_grpo_weighs_by_probability() -> None:
     group = group_of([[1.0, 0.0], 0.0], tokens=1)
-    shape = SharedPrefixes.of(group)
+    shape = SharedPrefixes.from_group(group)
     logs = [0.0, -7.0, -1.0, -2.0, -7.0]
     values = probability_values(shape, group.rewards, logs)
     assert values[1:4].tolist() == pytest.approx([0.731059, 1.0, 0.0], abs=1e-6)
@@ -363,9 +362,9 @@ def test_probability_needs_the_temperature_of_the_section_and_behaviour_log_prob
     )
     assert cold[1] < warm[1]
     probability = BranchGrpoAdvantage(value="probability")
-    assert needed(advantages.METHODS, probability) == {"behaviour logprobs"}
-    assert needed(advantages.METHODS, BranchGrpoAdvantage()) == frozenset()
-    assert needed(advantages.METHODS, AepoAdvantage()) == {"entropies"}
+    assert find_needs(advantages.METHODS, probability) == {"behaviour logprobs"}
+    assert find_needs(advantages.METHODS, BranchGrpoAdvantage()) == frozenset()
+    assert find_needs(advantages.METHODS, AepoAdvantage()) == {"entropies"}
 
 
 @given(shapes)

@@ -40,10 +40,10 @@ from agentrl.errors import LearnError
 from agentrl.learn.advantages.gae import gae, gae_returns, returns_of
 from agentrl.learn.advantages.gigpo import clusters
 from agentrl.learn.advantages.ui_s1 import future_returns
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.turns import discounted, token_rewards, turn_rewards
-from agentrl.learn.whitening import whitened
+from agentrl.learn.turns import discount, token_rewards, turn_rewards
+from agentrl.learn.whitening import whiten_credit
+from tests.support.learning import advantage_of
 from tests.support.turns import Turn, group, on_mask, played
 
 THREE: tuple[Turn, ...] = (([1, 1], [2, 2], 0.5), ([3], [4], 0.0), ([5, 5], [6, 7], 2.0))
@@ -82,7 +82,7 @@ def test_rewards_of_turns_that_do_not_train_go_to_what_came_before() -> None:
 
 @given(st.lists(st.floats(-9, 9), max_size=8), st.floats(0, 1))
 def test_discounted_sums_follow_their_recursion(values: list[float], decay: float) -> None:
-    found = discounted(np.asarray(values), decay)
+    found = discount(np.asarray(values), decay)
     for i in range(len(values)):
         later = [decay ** (j - i) * values[j] for j in range(i, len(values))]
         assert found[i] == pytest.approx(math.fsum(later), abs=1e-6)
@@ -90,21 +90,21 @@ def test_discounted_sums_follow_their_recursion(values: list[float], decay: floa
 
 def test_whitening_is_over_every_token_that_trains() -> None:
     one, two = played(([1], [2, 2], 0.0)), played(([1], [2], 0.0))
-    found = whitened([one, two], [np.array([math.nan, 1.0, 2.0]), np.array([9e9, 6.0])])
+    found = whiten_credit([one, two], [np.array([math.nan, 1.0, 2.0]), np.array([9e9, 6.0])])
     # Mean 3 and unbiased variance 7 of 1, 2, 6.
     expected = [-2 / math.sqrt(7), -1 / math.sqrt(7), 3 / math.sqrt(7)]
     assert on_mask(one, found[0]) + on_mask(two, found[1]) == pytest.approx(expected)
     assert found[0][0] == found[1][0] == 0.0
-    assert [x.tolist() for x in whitened([one], [np.array([5.0, 0.1, 0.1])])] == [[0.0] * 3]
-    assert whitened([two], [np.array([1.0, 4.0])])[0].tolist() == [0.0, 0.0]
-    assert whitened([], []) == []
+    assert [x.tolist() for x in whiten_credit([one], [np.array([5.0, 0.1, 0.1])])] == [[0.0] * 3]
+    assert whiten_credit([two], [np.array([1.0, 4.0])])[0].tolist() == [0.0, 0.0]
+    assert whiten_credit([], []) == []
 
 
 @given(st.lists(st.lists(st.floats(-50, 50), min_size=1, max_size=5), min_size=2, max_size=5))
 def test_white_credit_has_mean_zero_and_variance_one(rows: list[list[float]]) -> None:
     samples = [played(([1], [2] * len(row), 0.0)) for row in rows]
     given_credit = [np.asarray([7.0, *row]) for row in rows]
-    found = np.concatenate([c[1:] for c in whitened(samples, given_credit)])
+    found = np.concatenate([c[1:] for c in whiten_credit(samples, given_credit)])
     values = np.concatenate([c[1:] for c in given_credit])
     assert found.mean() == pytest.approx(0, abs=1e-6)
     if values.std() > 0.1:
@@ -207,10 +207,10 @@ def test_gae_between_its_two_ends(
 ) -> None:
     rewards, values = (np.asarray(x) for x in zip(*steps, strict=True))
     whole = gae(rewards, values, gamma=gamma, lam=1.0) + values
-    assert whole == pytest.approx(discounted(rewards, gamma), abs=1e-6)
+    assert whole == pytest.approx(discount(rewards, gamma), abs=1e-6)
     one_step = rewards + gamma * np.append(values[1:], 0.0) - values
     assert gae(rewards, values, gamma=gamma, lam=0.0) == pytest.approx(one_step, abs=1e-9)
-    exact = discounted(rewards, gamma)
+    exact = discount(rewards, gamma)
     # A perfect critic leaves no credit, whatever lambda is.
     assert gae(rewards, exact, gamma=gamma, lam=lam) == pytest.approx(0 * exact, abs=1e-6)
 
@@ -257,7 +257,7 @@ def apart(*answers: int, rewards: Sequence[float]) -> TrainingSample:
 
 def test_gigpo_golden() -> None:
     # Alone, the returns of a reward at the end are .9025, .95 and 1; nothing to compare them with.
-    assert discounted(np.array([0.0, 0.0, 1.0]), 0.95) == pytest.approx([0.9025, 0.95, 1.0])
+    assert discount(np.array([0.0, 0.0, 1.0]), 0.95) == pytest.approx([0.9025, 0.95, 1.0])
     one, two = apart(1, 5, 6, rewards=[0, 0, 1]), apart(1, 7, 5, rewards=[0, 0, 0])
     # Turn 0 answers the same prompt; turn 1 of the one and turn 2 of the other the same result.
     first, second = by_turn(GigpoAdvantage(), one, two)

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.layouts.padded import PaddedLayout, plan
-from agentrl.learn.micro_batch import CreditedSample, micro_batch, micro_batches
+from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.sample import TrainingSample, groups_of
 from agentrl.message import ImageSpan
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Source, Tree, Truncated
+from tests.support.learning import micro_batches
 
 CPU = torch.device("cpu")
 
@@ -188,5 +189,5 @@ def test_padding_and_everything_off_the_mask_is_zero(masks: list[list[bool]]) ->
 
 def test_micro_batches_respect_the_limit() -> None:
     rows = [row_of(*LONG), row_of(*SHORT), row_of(*LONG)]
-    batches = micro_batches(rows, layout=PaddedLayout(5), device=CPU)
+    batches = micro_batches(rows, layout=PaddedLayout(5))
     assert [tuple(batch.mask.shape) for batch in batches] == [(1, 5), (1, 5), (1, 1)]

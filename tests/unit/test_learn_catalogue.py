@@ -23,11 +23,10 @@ from agentrl.errors import ConfigError
 from agentrl.learn import catalogue
 from agentrl.learn.catalogue import SLOTS, MethodSlot, rows, slots, variants
 from agentrl.learn.method import LearnMethod, Need, always
-from agentrl.learn.methods import advantage_of
 from agentrl.learn.sample import groups_of
 from agentrl.learn.trainer import PolicyTrainer
 from tests.support.commands import agentrl
-from tests.support.learning import model_of, trees_of
+from tests.support.learning import advantage_of, model_of, trees_of
 
 METHODS = [(slot, method) for slot in SLOTS for method in slot.methods]
 IDS = [f"{slot.key}-{method_of(method.section)}" for slot, method in METHODS]

@@ -30,12 +30,13 @@ from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.run import MakePolicySection
 from agentrl.errors import ConfigError, LearnError
-from agentrl.learn.checkpoint import CheckpointManager, latest, load, save
+from agentrl.learn.checkpoint import CheckpointManager, latest, load
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import load_model, load_tokenizer, make_model
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
+from tests.support.learning import save
 
 CONFIG = LearnSection(
     minibatches=2, optimizer=AdamWSection(learning_rate=1e-2, weight_decay=0.01, warmup_steps=3)
@@ -128,11 +129,11 @@ def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path: Path, tied
     first = trainer_of(policy(tied=tied))
     run(first, 2)
     samplers = {"tasks": {"position": 16}}
-    made = save(tmp_path, step=2, trainer=first, samplers=samplers, tokenizer=None, keep=1)
+    made = save(tmp_path, first, samplers=samplers)
     expected = draws()
     second = trainer_of(policy(seed=9, tied=tied))
     found = load(made, second)
-    assert (found.step, found.samplers) == (2, samplers)
+    assert found == samplers
     assert (second.version, second.optimizer.updates) == (2, first.optimizer.updates)
     assert draws() == expected
     run(second, 2)
@@ -160,7 +161,7 @@ def test_so_is_one_with_everything_a_trainer_may_keep(
     torch.manual_seed(0)
     first = trainer_of(**changes)
     run(first, 2)
-    made = save(tmp_path, step=2, trainer=first, samplers={}, tokenizer=None, keep=1)
+    made = save(tmp_path, first)
     torch.manual_seed(9)
     second = trainer_of(**changes)
     load(made, second)
@@ -171,9 +172,9 @@ def test_so_is_one_with_everything_a_trainer_may_keep(
 def test_the_average_is_saved_as_a_policy_too(tmp_path: Path) -> None:
     trainer = trainer_of(ema=EmaSection(decay=0.7), lora=LoraSection(rank=2))
     run(trainer, 2)
-    made = save(tmp_path, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+    made = save(tmp_path, trainer)
     judged = load_model(made / "ema", dtype="float32", device="cpu").state_dict()
-    assert_equal(dict(judged), trainer.judged_weights())
+    assert_equal(dict(judged), trainer.evaluation_weights())
     assert not torch.equal(
         judged["model.layers.0.mlp.up_proj.weight"],
         trainer.weights()["model.layers.0.mlp.up_proj.weight"],
@@ -191,7 +192,7 @@ def test_the_average_is_saved_as_a_policy_too(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_trainer_is_refused(
     tmp_path: Path, changes: dict[str, Any], named: str
 ) -> None:
-    made = save(tmp_path, step=1, trainer=trainer_of(), samplers={}, tokenizer=None, keep=1)
+    made = save(tmp_path, trainer_of())
     trainer = trainer_of(policy(seed=1), **changes)
     before = everything(trainer)
     with pytest.raises(ConfigError, match=named):
@@ -249,16 +250,16 @@ def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
     (tmp_path / ".step-000007.partial").mkdir()  # of a run that was killed later, and went back
     for position in (1, 2):
         run(trainer, 1)
-        made = save(
-            tmp_path, step=5, trainer=trainer, samplers={"p": position}, tokenizer=None, keep=1
-        )
-    assert load(made, trainer_of()).samplers == {"p": 2}
+        trainer.version = 5
+        made = save(tmp_path, trainer, samplers={"p": position})
+    assert load(made, trainer_of()) == {"p": 2}
     assert [path.name for path in tmp_path.iterdir()] == ["step-000005"]
 
 
 def test_a_crash_while_replacing_is_mended(tmp_path: Path) -> None:
     trainer = trainer_of()
-    made = save(tmp_path, step=5, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+    trainer.version = 5
+    made = save(tmp_path, trainer)
     made.rename(tmp_path / ".step-000005.replaced")
     assert latest(tmp_path) == made
     (tmp_path / ".step-000005.replaced").mkdir()
@@ -282,23 +283,24 @@ def files_of_at_most(size_bytes: int) -> Generator[None]:
 def test_the_old_checkpoint_survives_a_full_disk(tmp_path: Path, room_bytes: int) -> None:
     trainer = trainer_of()
     run(trainer, 1)
-    old = save(tmp_path, step=1, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+    old = save(tmp_path, trainer)
     expected = everything(trainer)
     run(trainer, 1)
     with (
         files_of_at_most(room_bytes),
         pytest.raises(LearnError, match=r"step-000002 could not be written.*Free space"),
     ):
-        save(tmp_path, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+        save(tmp_path, trainer)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
     resumed = trainer_of()
-    assert load(old, resumed).step == 1
+    load(old, resumed)
+    assert resumed.version == 1
     assert_equal(everything(resumed), expected)
 
 
 def test_samplers_that_are_no_json_leave_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
-        save(tmp_path, step=1, trainer=trainer_of(), samplers={"a": {1}}, tokenizer=None, keep=1)
+        save(tmp_path, trainer_of(), samplers={"a": {1}})
     assert not list(tmp_path.iterdir())
 
 
@@ -307,7 +309,7 @@ def test_samplers_that_are_no_json_leave_nothing_behind(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_and_nothing_is_loaded(
     tmp_path: Path, name: str, damage: str
 ) -> None:
-    made = save(tmp_path, step=1, trainer=trainer_of(), samplers={}, tokenizer=None, keep=1)
+    made = save(tmp_path, trainer_of())
     path = made / name
     blob = bytearray(path.read_bytes())
     blob[len(blob) // 2] ^= 1
@@ -326,7 +328,7 @@ def test_a_damaged_file_is_named_and_nothing_is_loaded(
 
 
 def test_a_damaged_or_foreign_manifest_is_an_error(tmp_path: Path) -> None:
-    made = save(tmp_path, step=1, trainer=trainer_of(), samplers={}, tokenizer=None, keep=1)
+    made = save(tmp_path, trainer_of())
     manifest = made / "manifest.json"
     text = manifest.read_text()
     manifest.write_text(text[:-10])
@@ -338,7 +340,7 @@ def test_a_damaged_or_foreign_manifest_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_model_names_the_first_key_that_differs(tmp_path: Path) -> None:
-    made = save(tmp_path, step=1, trainer=trainer_of(), samplers={}, tokenizer=None, keep=1)
+    made = save(tmp_path, trainer_of())
     with pytest.raises(ConfigError, match="config 'hidden_size' is 16 there and 32 here"):
         load(made, trainer_of(policy(hidden_size=32)))
     resized = policy()

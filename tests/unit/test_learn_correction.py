@@ -37,10 +37,10 @@ from agentrl.learn.correction import (
     PolicyMismatch,
     log_ratio,
 )
-from agentrl.learn.methods import correction_of
 from tests.support.learning import (
     assert_close,
     block,
+    correction_of,
     gradients,
     mismatch,
     model_of,

@@ -23,8 +23,7 @@ from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.rejection import DivergenceRejection
 from agentrl.errors import LearnError
 from agentrl.learn.correction import CorrectionWeights, PolicyMismatch, log_ratio
-from agentrl.learn.corrections.icepop import icepop
-from agentrl.learn.corrections.truncated import truncated, uncorrected
+from agentrl.learn.corrections import icepop, measure_ratios, truncate_ratios
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_gap import GapAlarm, complaint, gap_metrics, observe_gap, observe_weights
 from agentrl.learn.logprob_scorer import LogprobScorer
@@ -74,7 +73,7 @@ def observed(
 
 def test_metrics_golden() -> None:
     tokens = mismatch(RHO.log(), ages=torch.tensor([[0, 1, 0]]))
-    assert observed(tokens, truncated(tokens, cap=1.5)) == pytest.approx(
+    assert observed(tokens, truncate_ratios(tokens, cap=1.5)) == pytest.approx(
         {
             "engine_gap/ess": 0.777778,  # (7/6)^2 / (5.25/3)
             "engine_gap/chi2": 0.75,  # 5.25/3 - 1
@@ -109,11 +108,11 @@ def test_what_is_off_the_mask_counts_nowhere_and_micro_batches_add_up() -> None:
     zeros = torch.zeros_like(gaps)
     tokens = PolicyMismatch(gaps, zeros, zeros, mask, ages, ages)
     poison = torch.where(mask, -1.0, math.nan)
-    whole = observed(tokens, truncated(tokens), poison)
+    whole = observed(tokens, truncate_ratios(tokens), poison)
     assert whole["engine_gap/mean_abs"] == pytest.approx((2 * LOG2 + 0.3) / 4)
     assert whole["engine_gap/nonfinite"] == 0.0
     assert whole["engine_gap/age0_fraction"] == 0.5
-    assert observed(tokens, truncated(tokens), poison, parts=2) == pytest.approx(whole)
+    assert observed(tokens, truncate_ratios(tokens), poison, parts=2) == pytest.approx(whole)
 
 
 def test_metrics_see_direction_and_missing_numbers() -> None:
@@ -121,20 +120,20 @@ def test_metrics_see_direction_and_missing_numbers() -> None:
     proximal = row(-2.0 + LOG2, -5.0)
     gaps = log_ratio(proximal, behaviour, all_of(proximal))
     tokens = mismatch(gaps)
-    found = observed(tokens, uncorrected(tokens), behaviour)
+    found = observed(tokens, measure_ratios(tokens), behaviour)
     assert found["engine_gap/kl_k1"] == pytest.approx(-LOG2 / 2)
     assert found["engine_gap/nonfinite"] == 0.5
     assert found["tis/clipped_fraction"] == found["tis/low_fraction"] == 0.0
     # A token without a number has a gap of 0, which says nothing of the engine.
     assert found["engine_gap/age0_mean_abs"] == pytest.approx(LOG2)
     tokens = mismatch(-gaps)
-    assert observed(tokens, uncorrected(tokens))["engine_gap/max"] == pytest.approx(LOG2)
+    assert observed(tokens, measure_ratios(tokens))["engine_gap/max"] == pytest.approx(LOG2)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=12))
 def test_divergences_are_never_negative_and_sample_sizes_are_fractions(logs: list[float]) -> None:
     tokens = mismatch(row(*logs))
-    found = observed(tokens, truncated(tokens))
+    found = observed(tokens, truncate_ratios(tokens))
     for name in ("engine_gap/kl", "engine_gap/age0_kl"):
         assert found[name] >= -1e-9
     for name in ("engine_gap/ess", "correction/ess"):
@@ -143,7 +142,9 @@ def test_divergences_are_never_negative_and_sample_sizes_are_fractions(logs: lis
 
 def test_small_divergences_are_not_lost_to_rounding() -> None:
     tokens = mismatch(row(1e-5, -1e-5))
-    assert observed(tokens, uncorrected(tokens))["engine_gap/kl"] == pytest.approx(5e-11, rel=1e-4)
+    assert observed(tokens, measure_ratios(tokens))["engine_gap/kl"] == pytest.approx(
+        5e-11, rel=1e-4
+    )
 
 
 # --- the alarm ------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def faithful(trees: list[Tree], model: PreTrainedModel) -> list[Tree]:
     rows = rows_of(trees)
     evidence = LogprobScorer(model, PaddedLayout(8192), temperature=1.0, head_at_positions=True)
     found: dict[tuple[str, int], list[float]] = {}
-    for sample in evidence.as_proximal([row.sample for row in rows]):
+    for sample in evidence.score_proximal([row.sample for row in rows]):
         assert sample.proximal is not None
         for t in np.flatnonzero(sample.mask):
             key = (sample.task_id, int(sample.nodes[t]))

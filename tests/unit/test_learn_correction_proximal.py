@@ -35,16 +35,16 @@ from agentrl.config.learning.proximal import (
 )
 from agentrl.errors import ConfigError
 from agentrl.learn import proximals
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import load
 from agentrl.learn.ewma import EwmaAverage, StepAverage, VersionAverage, beta_of
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
-from agentrl.learn.method import bound, needs
+from agentrl.learn.method import bind_method, needs
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
-from agentrl.learn.proximals.other_weights import anchor_of
+from agentrl.learn.proximals import anchor_of
 from agentrl.learn.snapshot import WeightSnapshots
-from agentrl.learn.swap import swapped
+from agentrl.learn.swap import swap_weights
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.trajectory import Tree
 from tests.support.learning import (
@@ -56,6 +56,7 @@ from tests.support.learning import (
     head_of,
     model_of,
     rows_of,
+    save,
     trees_of,
 )
 
@@ -75,7 +76,7 @@ def between(section: AnyProximal, ages: list[int]) -> list[float]:
         mask=all_of(probabilities),
         ages=torch.tensor([ages]),
     )
-    return bound(proximals.METHODS, section)(tokens).exp().tolist()[0]
+    return bind_method(proximals.METHODS, section)(tokens).exp().tolist()[0]
 
 
 def test_between_behaviour_and_current_golden() -> None:
@@ -115,7 +116,7 @@ def scalar(value: float) -> Linear:
 @pytest.mark.parametrize("on_cpu", [False, True])
 def test_the_average_is_corrected_for_its_beginning(on_cpu: bool) -> None:
     model = scalar(0.0)
-    average = EwmaAverage.of(model, on_cpu=on_cpu)
+    average = EwmaAverage.from_model(model, on_cpu=on_cpu)
     for value in (1.0, 2.0):
         model.weight.data.fill_(value)
         average.update(model, beta=0.5)
@@ -129,7 +130,7 @@ def test_the_average_is_corrected_for_its_beginning(on_cpu: bool) -> None:
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=8), st.floats(0, 0.99))
 def test_the_average_is_the_weighted_mean_of_all_weights(values: list[float], beta: float) -> None:
     model = scalar(values[0])
-    average = EwmaAverage.of(model)
+    average = EwmaAverage.from_model(model)
     for value in values[1:]:
         model.weight.data.fill_(value)
         average.update(model, beta=beta)
@@ -141,12 +142,12 @@ def test_the_average_is_the_weighted_mean_of_all_weights(values: list[float], be
 
 def test_an_average_keeps_what_bfloat16_would_lose_and_leaves_frozen_weights_out() -> None:
     model = scalar(1.0).to(torch.bfloat16)
-    average = EwmaAverage.of(model)
+    average = EwmaAverage.from_model(model)
     model.weight.data.fill_(1.0078125)  # the next number in bfloat16
     average.update(model, beta=0.9)
     assert 1.003 < average.weights["weight"].item() < 1.005
     model.weight.requires_grad_(False)
-    assert not EwmaAverage.of(model).weights
+    assert not EwmaAverage.from_model(model).weights
 
 
 def test_beta_puts_the_mean_age_in_the_middle_of_the_window() -> None:
@@ -163,7 +164,7 @@ def evidence_of(model: PreTrainedModel) -> LogprobScorer:
 
 def scored_by(model: PreTrainedModel, rows: list[CreditedSample]) -> list[np.ndarray]:
     """Return the log-probs of a model, 0 off the mask."""
-    samples = evidence_of(model).as_proximal([row.sample for row in rows])
+    samples = evidence_of(model).score_proximal([row.sample for row in rows])
     return [s.proximal for s in samples if s.proximal is not None]
 
 
@@ -189,20 +190,20 @@ def test_weights_are_swapped_for_a_while_and_come_back_bit_for_bit() -> None:
     rows = rows_of(trees_of())
     before, storage = bits(model), head_of(model).data_ptr()
     weights = {name: p.detach() for name, p in other.named_parameters()}
-    with swapped(model, weights):
+    with swap_weights(model, weights):
         assert_scored(rows_scored(model, rows), scored_by(other, rows))
-    with pytest.raises(KeyError), swapped(model, weights):
+    with pytest.raises(KeyError), swap_weights(model, weights):
         raise KeyError
     assert all(map(torch.equal, before, bits(model)))
     assert head_of(model).data_ptr() == storage
-    with swapped(model, {HEAD: head_of(other).detach()}):
+    with swap_weights(model, {HEAD: head_of(other).detach()}):
         assert torch.equal(head_of(model), head_of(other))
         assert not torch.equal(bits(model)[1], bits(other)[1])
 
 
 def rows_scored(model: PreTrainedModel, rows: list[CreditedSample]) -> list[CreditedSample]:
     """Return the rows with a model's log-probs as proximal ones."""
-    samples = evidence_of(model).as_proximal([row.sample for row in rows])
+    samples = evidence_of(model).score_proximal([row.sample for row in rows])
     return [CreditedSample(s, row.advantages) for s, row in zip(samples, rows, strict=True)]
 
 
@@ -211,11 +212,11 @@ def test_an_average_over_steps_scores_each_step_before_it_counts() -> None:
     rows = rows_of(trees_of())
     anchor = StepAverage(evidence_of(model), beta=0.0)
     move(model, model_of(1))
-    assert anchor.of_batch(rows, version=0) == rows
-    assert_scored(anchor.of_update(rows), scored_by(first, rows))
-    anchor.updated()
-    assert anchor.stepped(active_fraction=0.0) == {}
-    assert_scored(anchor.of_update(rows), scored_by(model_of(1), rows))
+    assert anchor.score_batch(rows, version=0) == rows
+    assert_scored(anchor.score_update(rows), scored_by(first, rows))
+    anchor.on_update()
+    assert anchor.on_step(active_fraction=0.0) == {}
+    assert_scored(anchor.score_update(rows), scored_by(model_of(1), rows))
 
 
 def test_an_average_over_versions_begins_anew_where_too_few_tokens_are_active() -> None:
@@ -223,17 +224,17 @@ def test_an_average_over_versions_begins_anew_where_too_few_tokens_are_active() 
     rows = rows_of(trees_of())
     anchor = VersionAverage(evidence_of(model), window_versions=2, reset_below=0.9)
     move(model, model_of(1))
-    assert anchor.of_update(rows) == rows
-    assert_scored(anchor.of_batch(rows, version=0), scored_by(model_of(), rows))
-    anchor.updated()  # optimiser steps do not count
+    assert anchor.score_update(rows) == rows
+    assert_scored(anchor.score_batch(rows, version=0), scored_by(model_of(), rows))
+    anchor.on_update()  # optimiser steps do not count
     assert anchor.average.total == 1.0
-    assert anchor.stepped(active_fraction=0.9) == {"proximal/reset": 0.0}
+    assert anchor.on_step(active_fraction=0.9) == {"proximal/reset": 0.0}
     assert anchor.average.total == 1.5
     expected = head_of(model_of()) / 3 + head_of(model_of(1)) * 2 / 3
     torch.testing.assert_close(anchor.average.weights[HEAD], expected.detach())
-    assert anchor.stepped(active_fraction=0.89) == {"proximal/reset": 1.0}
+    assert anchor.on_step(active_fraction=0.89) == {"proximal/reset": 1.0}
     assert torch.equal(anchor.average.weights[HEAD], head_of(model_of(1)))
-    assert_scored(anchor.of_batch(rows, version=1), scored_by(model_of(1), rows))
+    assert_scored(anchor.score_batch(rows, version=1), scored_by(model_of(1), rows))
 
 
 def ppo_ewma(current: Tensor, mean: Tensor, behaviour: Tensor, advantage: Tensor) -> Tensor:
@@ -288,7 +289,7 @@ def test_every_token_is_scored_by_the_weights_that_sampled_it() -> None:
     for version in range(3):
         move(model, model_of(version))
         rows = aged(rows_of(trees_of()), list(range(version + 1)))
-        found = snapshots.of_batch(rows, version=version)
+        found = snapshots.score_batch(rows, version=version)
         by_version = [scored_by(model_of(v), rows) for v in range(version + 1)]
         for i, row in enumerate(found):
             assert row.sample.proximal is not None
@@ -297,7 +298,7 @@ def test_every_token_is_scored_by_the_weights_that_sampled_it() -> None:
                 expected = by_version[row.sample.versions[t]][i][t]
                 assert row.sample.proximal[t] == pytest.approx(expected, abs=1e-6)
             assert not row.sample.proximal[~row.sample.mask].any()
-        assert snapshots.stepped(active_fraction=1.0)["proximal/replaced_fraction"] == 0.0
+        assert snapshots.on_step(active_fraction=1.0)["proximal/replaced_fraction"] == 0.0
     assert all(map(torch.equal, bits(model), bits(model_of(2))))
 
 
@@ -307,17 +308,17 @@ def test_what_nobody_refers_to_is_dropped_and_the_next_stands_for_what_is_gone()
     rows = rows_of(trees_of())
     for version in range(5):
         move(model, model_of(version))
-        snapshots.of_batch(aged(rows, [version]), version=version)
+        snapshots.score_batch(aged(rows, [version]), version=version)
     assert snapshots.versions == [2, 3, 4]
     snapshots.forget(before=3)
     assert snapshots.versions == [3, 4]
     move(model, model_of(5))
-    found = snapshots.of_batch(aged(rows, [1]), version=5)
+    found = snapshots.score_batch(aged(rows, [1]), version=5)
     assert_scored(found, scored_by(model_of(3), rows))
-    figures = snapshots.stepped(active_fraction=1.0)
+    figures = snapshots.on_step(active_fraction=1.0)
     assert figures == {"proximal/versions": 3.0, "proximal/replaced_fraction": 1.0}
     snapshots.forget(before=9)
-    assert_scored(snapshots.of_batch(aged(rows, [1]), version=5), scored_by(model, rows))
+    assert_scored(snapshots.score_batch(aged(rows, [1]), version=5), scored_by(model, rows))
 
 
 # --- in the trainer -------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(
     whole = trainer_of(proximal, minibatches=minibatches)
     for version in range(2):
         whole.step(batch(version))
-    folder = save(tmp_path, step=2, trainer=whole, samplers={}, tokenizer=None, keep=1)
+    folder = save(tmp_path, whole)
     resumed = trainer_of(proximal, minibatches=minibatches)
     load(folder, resumed)
     for version in range(2, 4):
@@ -363,7 +364,7 @@ def test_a_checkpoint_without_an_anchor_begins_one_with_its_weights(
 ) -> None:
     plain = trainer_of(LogLinearProximal())
     plain.step(batch(0))
-    folder = save(tmp_path, step=1, trainer=plain, samplers={}, tokenizer=None, keep=1)
+    folder = save(tmp_path, plain)
     assert not list(folder.glob("ewma*")) + list(folder.glob("snapshots*"))
     resumed = trainer_of(proximal)
     load(folder, resumed)

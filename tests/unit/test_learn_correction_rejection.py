@@ -26,9 +26,9 @@ from agentrl.config.learning.rejection import (
 from agentrl.errors import ConfigError
 from agentrl.learn import rejections
 from agentrl.learn.correction import PolicyMismatch
-from agentrl.learn.method import bound
+from agentrl.learn.method import bind_method
 from agentrl.learn.micro_batch import CreditedSample
-from agentrl.learn.rejections.divergence import statistic
+from agentrl.learn.rejections import statistic
 from tests.support.learning import (
     assert_close,
     block,
@@ -44,7 +44,7 @@ EMPTY = torch.zeros(1, 3, dtype=torch.bool)
 
 def kept(section: AnyRejection, tokens: PolicyMismatch) -> list[list[bool]]:
     """Return which tokens a section keeps."""
-    return bound(rejections.METHODS, section)(tokens).tolist()
+    return bind_method(rejections.METHODS, section)(tokens).tolist()
 
 
 def of(*ratios: float) -> PolicyMismatch:
@@ -140,7 +140,7 @@ def test_bounds_golden(knobs: dict[str, Any], ratios: list[float], expected: lis
 )
 def test_bounds_that_make_no_sense_are_refused(knobs: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        bound(rejections.METHODS, DivergenceRejection(**knobs))
+        bind_method(rejections.METHODS, DivergenceRejection(**knobs))
 
 
 def test_one_impossible_token_vetoes_its_sequence_and_a_tool_token_none() -> None:

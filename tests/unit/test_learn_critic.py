@@ -24,13 +24,13 @@ from agentrl.config.learning.critic import CriticSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import load
 from agentrl.learn.critic import ValueHead, critic_of, explained_variance, value_loss
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.trajectory import Leaf, Tree, Truncated, reward_of
-from tests.support.learning import CPU, block, model_of, trees_of
+from tests.support.learning import CPU, block, model_of, save, trees_of
 
 FAST = AdamWSection(learning_rate=1e-2)
 
@@ -120,7 +120,9 @@ def test_values_are_of_the_context_before_each_token_and_at_the_end(
     trainer = trainer_of(CriticSection(hidden_size=hidden_size))
     critic = awake(trainer)
     trees = [cut(tree) if i else tree for i, tree in enumerate(trees_of())]
-    groups = critic.valued(groups_of(trees), PaddedLayout(limit_tokens), limit_tokens=limit_tokens)
+    groups = critic.add_values(
+        groups_of(trees), PaddedLayout(limit_tokens), limit_tokens=limit_tokens
+    )
     network = critic._head  # pyright: ignore[reportPrivateUsage]
     for sample in samples_of(groups):
         ids = torch.tensor(sample.token_ids)[None]
@@ -144,7 +146,7 @@ def test_a_context_beyond_the_limit_is_worth_what_its_beginning_is() -> None:
     # Two tokens of the environment follow the last sampled one, so the whole would not fit.
     limit = int(np.flatnonzero(sample.mask)[-1])
     alone = TrainingGroup("t", (sample,))
-    (short,) = critic.valued([alone], PaddedLayout(limit), limit_tokens=limit)[0].samples
+    (short,) = critic.add_values([alone], PaddedLayout(limit), limit_tokens=limit)[0].samples
     assert short.values is not None
     assert short.final_value == pytest.approx(short.values[limit], abs=1e-6)
 
@@ -157,7 +159,7 @@ def test_a_new_critic_says_zero_and_leaves_the_random_states_alone() -> None:
     assert trainer.critic is not None
     layout = PaddedLayout(8192)
     for sample in samples_of(
-        trainer.critic.valued(groups_of(trees_of()), layout, limit_tokens=8192)
+        trainer.critic.add_values(groups_of(trees_of()), layout, limit_tokens=8192)
     ):
         assert sample.values is not None
         assert sample.returns is not None
@@ -293,7 +295,7 @@ def test_a_checkpoint_takes_the_critic_up_where_it_was(tmp_path: Path) -> None:
     section = CriticSection(hidden_size=4)
     one = trainer_of(section)
     one.step(trees_of(gap=0.5))
-    saved = save(tmp_path, step=1, trainer=one, samplers={}, tokenizer=None, keep=1)
+    saved = save(tmp_path, one)
     two = PolicyTrainer(model_of(3), config_of(section), seed=0)
     load(saved, two)
     for trainer in (one, two):
@@ -309,7 +311,7 @@ def test_a_checkpoint_of_another_critic_is_refused_before_anything_is_loaded(
     small.step(trees_of())
     bare = PolicyTrainer(model_of(), LearnSection(optimizer=FAST), seed=0)
     for trainer, why in ((small, "hidden_size"), (bare, "written without critic")):
-        saved = save(tmp_path, step=1, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+        saved = save(tmp_path, trainer)
         large = PolicyTrainer(model_of(3), config_of(CriticSection(hidden_size=6)), seed=0)
         before = {name: value.clone() for name, value in large.weights().items()}
         with pytest.raises(ConfigError, match=why):

@@ -27,7 +27,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.catalogue import SLOTS, variants
 from agentrl.learn.correction import CorrectionWeights, PlannedCorrection, PolicyMismatch
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens
-from agentrl.learn.method import LearnMethod, bound
+from agentrl.learn.method import LearnMethod, bind_method
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.proximal import AnchorTokens
 from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
@@ -89,7 +89,7 @@ def test_what_is_left_out_is_refused_and_says_what_is_missing(words: str) -> Non
     name, _, knob = choice.partition(" ")
     method = next(m for m in TABLES[slot] if method_of(m.section) == name)
     with pytest.raises(ConfigError, match="set it"):
-        bound(TABLES[slot], dict(variants(method.section))[knob])
+        bind_method(TABLES[slot], dict(variants(method.section))[knob])
 
 
 def is_in(exceptions: Mapping[str, str], section: ConfigSection) -> bool:
@@ -182,7 +182,7 @@ def silent(sample: TrainingSample) -> TrainingSample:
 def credit(section: ConfigSection, *groups: TrainingGroup) -> list[ndarray]:
     """Return the advantages where samples train; the shape of what stands elsewhere is checked."""
     samples = [sample for group in groups for sample in group.samples]
-    found = bound(TABLES["advantage"], section)(groups)
+    found = bind_method(TABLES["advantage"], section)(groups)
     assert [x.shape for x in found] == [s.token_ids.shape for s in samples]
     return [x[s.mask] for x, s in zip(found, samples, strict=True)]
 
@@ -260,7 +260,7 @@ def test_credit_changes_no_sample(section: ConfigSection) -> None:
 
 @pytest.mark.parametrize("section", cases("reward_shaping"))
 def test_a_reward_stays_a_number_and_depends_on_the_sample_alone(section: ConfigSection) -> None:
-    shape = bound(TABLES["reward_shaping"], section)
+    shape = bind_method(TABLES["reward_shaping"], section)
     for sample in group_of(1.0, 0.0, -0.5).samples:
         for truncated in (False, True):
             one = replace(sample, truncated=truncated)
@@ -277,7 +277,7 @@ MOMENT = SelectionContext(step=3, steps=10, seed=1)
 @pytest.mark.parametrize("section", cases("selection"))
 def test_a_selection_keeps_masks_within_what_was_sampled(section: ConfigSection) -> None:
     """Also of rows without credit, without tokens that train, and of none at all."""
-    select = bound(TABLES["selection"], section)
+    select = bind_method(TABLES["selection"], section)
     groups = group_of(1.0, 0.0, 0.0), group_of(0.7, task="lone"), group_of(1.0, 1.0, task="same")
     samples = [sample for group in groups for sample in group.samples]
     rows = [CreditedSample(s, np.full(len(s.mask), s.reward - 0.5)) for s in samples]
@@ -332,7 +332,7 @@ def policy_tokens(mask: Tensor) -> tuple[PolicyTokens, Tensor]:
 
 def settled(section: ConfigSection, tokens: PolicyTokens) -> LossFunction:
     """Return a loss; one that is planned plans with these tokens."""
-    loss = bound(TABLES["loss"], section)
+    loss = bind_method(TABLES["loss"], section)
     if isinstance(loss, PlannedLoss):
         still = replace(tokens, logprobs=tokens.logprobs.detach())
         return loss.plan(still, tokens.mask.float()).loss
@@ -405,7 +405,7 @@ def mismatch(mask: Tensor) -> PolicyMismatch:
 
 def weights(section: ConfigSection, tokens: PolicyMismatch) -> CorrectionWeights:
     """Return a correction's weights; one that is planned plans with these tokens."""
-    correct = bound(TABLES["correction"], section)
+    correct = bind_method(TABLES["correction"], section)
     return (correct.plan(tokens) if isinstance(correct, PlannedCorrection) else correct)(tokens)
 
 
@@ -436,12 +436,12 @@ def test_policies_that_are_far_apart_have_finite_weights(slot: str, far: float) 
             assert found.applied.isfinite().all(), section
             assert found.raw.isfinite().all(), section
         else:
-            assert bound(TABLES[slot], section)(apart).dtype == torch.bool
+            assert bind_method(TABLES[slot], section)(apart).dtype == torch.bool
 
 
 @pytest.mark.parametrize("section", cases("rejection"))
 def test_a_rejection_says_of_each_token_whether_it_is_kept(section: ConfigSection) -> None:
-    reject: Callable[[PolicyMismatch], Tensor] = bound(TABLES["rejection"], section)
+    reject: Callable[[PolicyMismatch], Tensor] = bind_method(TABLES["rejection"], section)
     for mask in (MASK, torch.zeros_like(MASK)):
         kept = reject(mismatch(mask))
         assert (kept.shape, kept.dtype) == (mask.shape, torch.bool)
@@ -452,7 +452,7 @@ def test_a_rejection_says_of_each_token_whether_it_is_kept(section: ConfigSectio
 
 @pytest.mark.parametrize("section", cases("proximal"))
 def test_an_anchor_is_finite_and_carries_no_gradient(section: ConfigSection) -> None:
-    anchor = bound(TABLES["proximal"], section)
+    anchor = bind_method(TABLES["proximal"], section)
     for mask in (MASK, torch.zeros_like(MASK)):
         found = anchor(
             AnchorTokens(

@@ -40,12 +40,11 @@ from agentrl.learn import losses
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import NAME, Kernel, attend
-from agentrl.learn.layouts.packed import PackedLayout
+from agentrl.learn.layouts.packed import PackedLayout, PrefixTreeLayout
 from agentrl.learn.layouts.packing import pack
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.layouts.probe import check_layout
-from agentrl.learn.layouts.tree import PrefixTreeLayout
-from agentrl.learn.layouts.trie import as_they_come, flattened, sorted_by_prefix
+from agentrl.learn.layouts.trie import flatten, keep_order, sort_by_prefix
 from agentrl.learn.method import LearnMethod
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import TrainingSample
@@ -178,8 +177,8 @@ def largest(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
 
 def ancestry_of(rows: Sequence[ndarray]) -> AncestorMask:
     """Return the ancestry of a trie."""
-    trie = flattened(rows, sorted_by_prefix(rows))
-    return AncestorMask.of(
+    trie = flatten(rows, sort_by_prefix(rows))
+    return AncestorMask.from_positions(
         torch.from_numpy(trie.positions)[None], torch.from_numpy(trie.ends)[None]
     )
 
@@ -189,7 +188,7 @@ GOLDEN = spelled("ABCD", "ABEF", "AGH")
 
 
 def test_the_trie_of_the_specification() -> None:
-    trie = flattened(GOLDEN, sorted_by_prefix(GOLDEN))
+    trie = flatten(GOLDEN, sort_by_prefix(GOLDEN))
     assert "".join(map(chr, trie.token_ids)) == "ABCDEFGH"
     assert trie.positions.tolist() == [0, 1, 2, 3, 2, 3, 1, 2]
     assert trie.ends.tolist() == [7, 5, 3, 3, 5, 5, 7, 7]
@@ -207,7 +206,7 @@ def test_the_calls_of_the_specification() -> None:
 
 @given(forests)
 def test_a_trie_holds_every_prefix_once_and_gives_every_sequence_back(rows: list[ndarray]) -> None:
-    trie = flattened(rows, sorted_by_prefix(rows))
+    trie = flatten(rows, sort_by_prefix(rows))
     prefixes = {tuple(row[: n + 1]) for row in rows for n in range(len(row))}
     assert len(trie.token_ids) == len(prefixes)
     for row, path in zip(rows, trie.paths, strict=True):
@@ -219,13 +218,13 @@ def test_a_trie_holds_every_prefix_once_and_gives_every_sequence_back(rows: list
 def test_a_place_is_seen_by_those_below_it_and_by_each_in_one_call(
     rows: list[ndarray], share: bool
 ) -> None:
-    trie = flattened(rows, (sorted_by_prefix if share else as_they_come)(rows))
+    trie = flatten(rows, (sort_by_prefix if share else keep_order)(rows))
     expected = np.zeros((len(trie.ends),) * 2, dtype=int)
     for path in trie.paths:
         for depth, place in enumerate(path):
             expected[place, path[: depth + 1]] = 1
     positions, ends = (torch.from_numpy(x)[None] for x in (trie.positions, trie.ends))
-    ancestry = AncestorMask.of(positions, ends)
+    ancestry = AncestorMask.from_positions(positions, ends)
     assert ancestry.mask().int().tolist() == expected.tolist()
     calls = np.zeros_like(expected)
     for start, stop in ancestry.chains:
@@ -244,7 +243,7 @@ def test_a_window_counts_tokens_of_the_sequence_and_not_places() -> None:
 
 def test_several_lines_share_nothing() -> None:
     with pytest.raises(ValueError, match="2 rows share prefixes"):
-        AncestorMask.of(torch.zeros(2, 3).long(), torch.zeros(2, 3).long())
+        AncestorMask.from_positions(torch.zeros(2, 3).long(), torch.zeros(2, 3).long())
 
 
 def test_a_question_is_asked_once_however_many_share_it() -> None:

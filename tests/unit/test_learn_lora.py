@@ -20,11 +20,11 @@ from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import load
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import GenerateRequest
 from tests.support.engine_models import tiny
-from tests.support.learning import model_of, trees_of
+from tests.support.learning import model_of, save, trees_of
 
 IDS = torch.arange(2, 12)[None]
 
@@ -112,7 +112,7 @@ def test_an_adapters_part_survives_a_bfloat16_base() -> None:
 
 def saved(trainer: PolicyTrainer, folder: Path) -> Path:
     """Return a checkpoint."""
-    return save(folder, step=2, trainer=trainer, samplers={}, tokenizer=None, keep=1)
+    return save(folder, trainer)
 
 
 # peft asks transformers for what transformers renamed.

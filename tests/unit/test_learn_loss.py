@@ -21,8 +21,7 @@ from agentrl.config.learning.loss import PpoClipLoss
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.loss import PlannedLoss
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.methods import loss_of
-from tests.support.learning import block, policy_tokens
+from tests.support.learning import block, loss_of, policy_tokens
 
 
 def row(*values: float) -> Tensor:
@@ -108,7 +107,7 @@ MASK = torch.tensor([[True, True], [True, False], [False, False]])
     ],
 )
 def test_aggregation_golden(how: Aggregation, expected: float) -> None:
-    counts = LossDenominators.of([2, 1, 0])
+    counts = LossDenominators.from_token_counts([2, 1, 0])
     assert counts == LossDenominators(tokens=3, sequences=2)
     found = aggregate(LOSSES, MASK, how=how, counts=counts, horizon_tokens=2).item()
     assert found == pytest.approx(expected)
@@ -124,7 +123,7 @@ def test_rejected_tokens_stay_in_the_denominator(how: Aggregation) -> None:
         "seq-mean-token-sum": 4.0,
         "seq-mean-token-sum-norm": 1.0,
     }
-    counts = LossDenominators.of([2, 1, 0])
+    counts = LossDenominators.from_token_counts([2, 1, 0])
     found = aggregate(kept, MASK, how=how, counts=counts, horizon_tokens=4).item()
     assert found == pytest.approx(expected[how])
 
@@ -139,7 +138,7 @@ def test_shares_of_micro_batches_add_up(
 ) -> None:
     mask = torch.tensor(masks)
     losses = torch.linspace(-2, 3, mask.numel()).reshape(mask.shape)
-    counts = LossDenominators.of(mask.sum(dim=-1).tolist())
+    counts = LossDenominators.from_token_counts(mask.sum(dim=-1).tolist())
     whole = aggregate(losses, mask, how=how, counts=counts, horizon_tokens=3)
     shares = [
         aggregate(losses[part], mask[part], how=how, counts=counts, horizon_tokens=3)

@@ -46,6 +46,7 @@ from agentrl.config.learning.proximal import CurrentProximal
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.correction import PolicyMismatch
 from agentrl.learn.layouts.padded import PaddedLayout
+from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.loss import LossFunction, PlannedLoss, PolicyTokens, SettledLoss, TokenLoss
 from agentrl.learn.losses import METHODS
 from agentrl.learn.losses.aepo import aepo
@@ -53,7 +54,7 @@ from agentrl.learn.losses.bapo import BapoObjective, ClipBounds, balance
 from agentrl.learn.losses.gspo import gspo, segment_means
 from agentrl.learn.losses.m2po import exact_cut, mask_cut, token_cut
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.methods import LearnMethods, loss_of
+from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.update import PolicyGradient
@@ -62,6 +63,7 @@ from tests.support.learning import (
     assert_close,
     block,
     gradients,
+    loss_of,
     model_of,
     policy_gradient,
     policy_tokens,
@@ -481,12 +483,11 @@ def test_a_planned_loss_knows_what_each_token_will_be_multiplied_by() -> None:
 
     config = LearnSection(correction=TruncatedCorrection(cap=1.1))
     policy = PolicyGradient(
-        model_of(),
         config,
-        methods=replace(LearnMethods.of(config), loss=PlannedLoss(plan), rejections=(below,)),
-        layout=PaddedLayout(40),
-        temperature=1.0,
-        head_at_positions=True,
+        methods=replace(
+            LearnMethods.from_config(config), loss=PlannedLoss(plan), rejections=(below,)
+        ),
+        scorer=LogprobScorer(model_of(), PaddedLayout(40), 1.0, head_at_positions=True),
     )
     policy.settle(rows, version=0)
     ((tokens, weights),) = seen

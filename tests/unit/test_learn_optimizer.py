@@ -21,21 +21,21 @@ from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.section import unread
 from agentrl.errors import ConfigError
-from agentrl.learn.ema import WeightEma
-from agentrl.learn.schedule import between, warmup
+from agentrl.learn.ewma import WeightEma
+from agentrl.learn.schedule import interpolate, warmup
 from agentrl.learn.trainer import PolicyTrainer
 from tests.support.learning import model_of, trees_of
 
 
 def test_schedules_golden() -> None:
     def values(shape: Any) -> list[float]:
-        return [between(8.0, 2.0, shape=shape, step=step, steps=4) for step in range(6)]
+        return [interpolate(8.0, 2.0, shape=shape, step=step, steps=4) for step in range(6)]
 
     assert values("constant") == [8.0] * 6
     assert values("linear") == [8.0, 6.5, 5.0, 3.5, 2.0, 2.0]
     half = 3 / math.sqrt(2)
     assert values("cosine") == pytest.approx([8.0, 5 + half, 5.0, 5 - half, 2.0, 2.0])
-    assert between(8.0, 2.0, shape="linear", step=0, steps=0) == 2.0
+    assert interpolate(8.0, 2.0, shape="linear", step=0, steps=0) == 2.0
     assert [warmup(update, steps=2) for update in (1, 2, 3)] == [0.5, 1.0, 1.0]
 
 
@@ -49,7 +49,7 @@ def test_a_schedule_goes_one_way_from_first_to_last(
     first: float, last: float, shape: Any, steps: int
 ) -> None:
     values = [
-        between(first, last, shape=shape, step=step, steps=steps) for step in range(steps + 2)
+        interpolate(first, last, shape=shape, step=step, steps=steps) for step in range(steps + 2)
     ]
     assert values[0] == pytest.approx(first, abs=1e-9)
     assert values[steps] == pytest.approx(last, abs=1e-9)
@@ -138,7 +138,7 @@ def test_what_is_judged_is_the_average_and_what_trains_is_not(changes: dict[str,
                 own[name] = 0.6 * own[name] + 0.4 * value
     assert trainer.ema is not None
     weights = {name: value.clone() for name, value in trainer.weights().items()}
-    judged = trainer.judged_weights()
+    judged = trainer.evaluation_weights()
     assert judged.keys() == weights.keys()
     name = "model.layers.0.mlp.up_proj.weight"
     assert not torch.equal(judged[name], weights[name])
@@ -153,7 +153,7 @@ def test_what_is_judged_is_the_average_and_what_trains_is_not(changes: dict[str,
 
 def test_without_an_average_the_weights_are_judged() -> None:
     trainer = PolicyTrainer(model_of(), LearnSection(), seed=0)
-    judged = trainer.judged_weights()
+    judged = trainer.evaluation_weights()
     assert all(value.data_ptr() == judged[n].data_ptr() for n, value in trainer.weights().items())
 
 

@@ -64,7 +64,7 @@ def test_a_gpu_without_bfloat16_is_refused_by_its_key(
 
 def test_gradients_are_collected_in_float32() -> None:
     parameter = nn.Parameter(torch.zeros((), dtype=torch.bfloat16))
-    master = MasterWeight.of(parameter)
+    master = MasterWeight.for_parameter(parameter)
     for gradient in (1.0, 2**-9, 2**-9):
         (parameter * gradient).backward()
     assert master.weight.grad is not None

@@ -32,7 +32,7 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import load
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.micro_batch import CreditedSample
@@ -49,6 +49,7 @@ from tests.support.learning import (
     gradients,
     model_of,
     rows_of,
+    save,
     scored_by,
     trees_of,
 )
@@ -146,7 +147,7 @@ def referred(trees_seed: int = 0) -> tuple[Any, list[Any]]:
     """Return a model, and rows with log-probs of another one as reference."""
     model = model_of()
     rows = rows_of(trees_of(2, seed=trees_seed, gap=0.3))
-    (group,) = evidence_of(model_of(1)).as_reference(
+    (group,) = evidence_of(model_of(1)).score_reference(
         [TrainingGroup("t", tuple(r.sample for r in rows))]
     )
     return model, [type(row)(s, row.advantages) for s, row in zip(group.samples, rows, strict=True)]
@@ -210,20 +211,22 @@ def test_micro_batching_never_changes_the_regularised_gradient() -> None:
 
 
 def test_a_kl_without_a_reference_says_what_is_missing() -> None:
-    with pytest.raises(ValueError, match="as_reference"):
+    with pytest.raises(ValueError, match="score_reference"):
         gradients(model_of(), rows_of(trees_of()), regularised(kl=KlSection()))
 
 
 def test_needs_of_the_regularisers() -> None:
-    assert LearnMethods.of(LearnSection()).needs.isdisjoint({"reference logprobs", "idle rows"})
-    assert "idle rows" in LearnMethods.of(LearnSection(entropy_bonus=0.1)).needs
-    kl = LearnMethods.of(LearnSection(kl=KlSection()))
+    assert LearnMethods.from_config(LearnSection()).needs.isdisjoint(
+        {"reference logprobs", "idle rows"}
+    )
+    assert "idle rows" in LearnMethods.from_config(LearnSection(entropy_bonus=0.1)).needs
+    kl = LearnMethods.from_config(LearnSection(kl=KlSection()))
     assert {"reference logprobs", "idle rows"} <= kl.needs
     # Nothing corrects here, and the factor of the KL needs to know who sampled all the same.
     bare = LearnSection(correction=NoCorrection(), kl=KlSection())
-    assert "behaviour logprobs" not in LearnMethods.of(bare).needs
+    assert "behaviour logprobs" not in LearnMethods.from_config(bare).needs
     factored = bare.model_copy(update={"kl": KlSection(off_policy=True)})
-    assert "behaviour logprobs" in LearnMethods.of(factored).needs
+    assert "behaviour logprobs" in LearnMethods.from_config(factored).needs
 
 
 FAST = AdamWSection(learning_rate=0.02)
@@ -265,7 +268,7 @@ def test_the_reference_of_adapters_is_the_model_below_them() -> None:
     assert model_count() == before + 1
     now = check_reference(trainer)
     adapters = {n: p.clone() for n, p in trainer.model.named_parameters() if p.requires_grad}
-    evidence_of(trainer.model).frozen().as_reference(
+    evidence_of(trainer.model).frozen().score_reference(
         [TrainingGroup("t", tuple(r.sample for r in now))]
     )
     for name, value in adapters.items():
@@ -308,7 +311,7 @@ def test_a_resumed_run_has_the_reference_it_began_with(tmp_path: Path) -> None:
     whole, stopped = trainer(), trainer()
     for each in (whole, stopped):
         each.step(trees_of(gap=0.3))
-    folder = save(tmp_path, step=1, trainer=stopped, samplers={}, tokenizer=None, keep=1)
+    folder = save(tmp_path, stopped)
     resumed = trainer()
     load(folder, resumed)
     later = trees_of(version=1, gap=0.3, seed=1)

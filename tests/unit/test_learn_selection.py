@@ -22,9 +22,7 @@ from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.learning.selection import D3sSelection, OverlongSelection
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import groups_of
-from agentrl.learn.selection import SelectionContext
-from agentrl.learn.selections.d3s import d3s, furthest_apart, most_credit
-from agentrl.learn.selections.overlong import overlong
+from agentrl.learn.selection import SelectionContext, d3s, furthest_apart, most_credit, overlong
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree, Truncated

@@ -25,9 +25,7 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.methods import LearnMethods
 from agentrl.learn.sample import TrainingGroup, TrainingSample, groups_of
-from agentrl.learn.shaping import shaped
-from agentrl.learn.shapings.fapo import fapo
-from agentrl.learn.shapings.overlong import overlong
+from agentrl.learn.shaping import fapo, overlong, shape_rewards
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.turns import turn_rewards
 from agentrl.trajectory import Finished, Tree
@@ -120,8 +118,8 @@ def test_a_flawed_one_is_pulled_up_first_and_down_later(
     paid: Sequence[tuple[float, dict[str, float]]], expected: Sequence[float]
 ) -> None:
     group = TrainingGroup("t", tuple(sample_of(reward, components=parts) for reward, parts in paid))
-    methods = LearnMethods.of(LearnSection(reward_shaping=(FapoShaping(),)))
-    (found,) = shaped([group], methods.shapings)
+    methods = LearnMethods.from_config(LearnSection(reward_shaping=(FapoShaping(),)))
+    (found,) = shape_rewards([group], methods.shapings)
     assert grpo(found.rewards) == pytest.approx(expected, abs=1e-4)
 
 
@@ -130,18 +128,20 @@ def test_one_after_the_other_and_in_their_order() -> None:
     group = TrainingGroup("t", (sample_of(1.0, sampled=3), sample_of(0.0, sampled=9)))
     orders = [(FapoShaping(), short), (short, FapoShaping())]
     found = [
-        shaped([group], LearnMethods.of(LearnSection(reward_shaping=order)).shapings)[0].rewards
+        shape_rewards(
+            [group], LearnMethods.from_config(LearnSection(reward_shaping=order)).shapings
+        )[0].rewards
         for order in orders
     ]
     assert found == [(0.5, -2.0), (1.0, -1.0)]
-    assert shaped([group], ()) == (group,)
+    assert shape_rewards([group], ()) == (group,)
     assert group.rewards == (1.0, 0.0), "the samples that were given are as they were"
 
 
 def test_what_was_paid_by_turns_stays_and_the_rest_is_the_last_turns() -> None:
     turns = np.array([0, 0, 1])
     sample = sample_of(1.5, sampled=2, turns=turns, turn_rewards=(0.5, 1.0))
-    (group,) = shaped([TrainingGroup("t", (sample,))], [lambda s: s.reward - 1])
+    (group,) = shape_rewards([TrainingGroup("t", (sample,))], [lambda s: s.reward - 1])
     assert group.rewards == (0.5,)
     assert turn_rewards(group.samples[0]).tolist() == [0.5, 0.0]
 
@@ -149,7 +149,7 @@ def test_what_was_paid_by_turns_stays_and_the_rest_is_the_last_turns() -> None:
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
 def test_a_reward_that_is_not_finite_is_named(reward: float) -> None:
     with pytest.raises(LearnError, match=r"task 't' sample 0: .* turned the reward 0.25"):
-        shaped([TrainingGroup("t", (sample_of(0.25),))], [lambda sample: reward])
+        shape_rewards([TrainingGroup("t", (sample_of(0.25),))], [lambda sample: reward])
 
 
 @pytest.mark.parametrize(

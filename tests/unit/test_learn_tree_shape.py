@@ -18,7 +18,7 @@ from tests.support.tree_groups import Shape, group_of, shapes, tree_of
 
 def test_segments_lie_between_branch_points() -> None:
     group = group_of([[1.0, [0.0, [[0.0]]]], 1.0], tokens=1)
-    shape = SharedPrefixes.of(group)
+    shape = SharedPrefixes.from_group(group)
     assert [(s.samples, s.parent, s.depth) for s in shape.segments] == [
         ((0, 1, 2, 3), None, 0),
         ((0, 1, 2), 0, 1),
@@ -35,24 +35,24 @@ def test_segments_lie_between_branch_points() -> None:
 
 
 def test_what_was_sampled_before_the_first_branch_point_belongs_to_the_root() -> None:
-    shape = SharedPrefixes.of(group_of([[1.0, 0.0]], tokens=2))
+    shape = SharedPrefixes.from_group(group_of([[1.0, 0.0]], tokens=2))
     assert shape.places[0].tolist() == [0, 0, 0, 0, 0, 1, 1]
     assert [segment.depth for segment in shape.segments] == [0, 1, 1]
 
 
 def test_one_trajectory_is_its_own_root() -> None:
-    shape = SharedPrefixes.of(group_of([[[1.0]]]))
+    shape = SharedPrefixes.from_group(group_of([[[1.0]]]))
     assert len(shape.segments) == 1
     assert shape.trees == (0,)
 
 
 def test_a_failed_branch_makes_no_branch_point() -> None:
-    whole = SharedPrefixes.of(group_of([[[1.0], None], 0.0], tokens=1))
+    whole = SharedPrefixes.from_group(group_of([[[1.0], None], 0.0], tokens=1))
     assert [(s.samples, s.depth) for s in whole.segments] == [((0, 1), 0), ((0,), 1), ((1,), 1)]
 
 
 def test_trees_share_more_than_the_prompt() -> None:
-    assert SharedPrefixes.of(group_of([[1.0, 0.0], 1.0, [[0.0, 1.0], 0.0]])).trees == (
+    assert SharedPrefixes.from_group(group_of([[1.0, 0.0], 1.0, [[0.0, 1.0], 0.0]])).trees == (
         0,
         0,
         1,
@@ -60,10 +60,14 @@ def test_trees_share_more_than_the_prompt() -> None:
         2,
         2,
     )
-    assert SharedPrefixes.of(group_of([[1.0, 0.0]])).trees == (0, 0)
+    assert SharedPrefixes.from_group(group_of([[1.0, 0.0]])).trees == (0, 0)
     group = group_of([1.0, 0.0, 0.0])
     silent = [replace(s, sampled=s.sampled & False, mask=s.mask & False) for s in group.samples[:2]]
-    assert SharedPrefixes.of(replace(group, samples=(*silent, group.samples[2]))).trees == (0, 1, 2)
+    assert SharedPrefixes.from_group(replace(group, samples=(*silent, group.samples[2]))).trees == (
+        0,
+        1,
+        2,
+    )
 
 
 def test_trees_of_one_root_are_one_tree_even_where_only_the_prompt_is_shared() -> None:
@@ -71,14 +75,14 @@ def test_trees_of_one_root_are_one_tree_even_where_only_the_prompt_is_shared() -
     roots = (0, 1, None, 0, 1)
     known = [replace(s, root=root) for s, root in zip(group.samples, roots, strict=True)]
     # Sample 2 says nothing, and shares what sample 1 sampled; sample 4 grew from the same root.
-    assert SharedPrefixes.of(replace(group, samples=tuple(known))).trees == (0, 1, 1, 0, 1)
+    assert SharedPrefixes.from_group(replace(group, samples=tuple(known))).trees == (0, 1, 1, 0, 1)
 
 
 def test_one_trajectory_may_end_where_another_goes_on() -> None:
     tree = tree_of([[1.0]])
     tree.end(Leaf(node=2, outcome=Truncated("tokens", 0.0), sample=1))
     (group,) = groups_of([tree])
-    shape = SharedPrefixes.of(group)
+    shape = SharedPrefixes.from_group(group)
     assert [(s.samples, s.parent) for s in shape.segments] == [((0, 1), None), ((0,), 0)]
     assert shape.means([1.0, 0.0]).tolist() == [0.5, 1.0]
     # What ends follows with a log-prob of 0: e^0 against e^-1, for the other's one token.
@@ -90,7 +94,7 @@ def test_prompts_of_their_own_meet_at_a_root_without_tokens() -> None:
     group = group_of([1.0, [1.0, 0.0]], tokens=1)
     apart = [replace(s, nodes=s.nodes + 100 * (i > 0)) for i, s in enumerate(group.samples)]
     group = replace(group, samples=tuple(apart))
-    shape = SharedPrefixes.of(group)
+    shape = SharedPrefixes.from_group(group)
     assert [(s.samples, s.parent, s.depth) for s in shape.segments] == [
         ((0, 1, 2), None, 0),
         ((1, 2), 0, 1),
@@ -105,7 +109,7 @@ def test_prompts_of_their_own_meet_at_a_root_without_tokens() -> None:
 @given(shapes)
 def test_segments_are_a_tree_over_the_samples(below: Shape) -> None:
     group = group_of(below)
-    shape = SharedPrefixes.of(group)
+    shape = SharedPrefixes.from_group(group)
     for index, segment in enumerate(shape.segments):
         if segment.parent is None:
             assert index == 0

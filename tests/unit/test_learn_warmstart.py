@@ -297,7 +297,7 @@ GOLD = GoldEpisode(
 
 
 def test_a_gold_episode_as_a_demonstration_golden() -> None:
-    (found,) = demonstrations([DemonstrationTurns.of_gold(GOLD)], LetterChat(), context_tokens=64)
+    (found,) = demonstrations([DemonstrationTurns.from_gold(GOLD)], LetterChat(), context_tokens=64)
     assert marked(found) == (
         '<mul<2*3?mul{"a": 2}><six|6>',
         '.........mul{"a": 2}>.....6>',
@@ -308,19 +308,21 @@ def test_a_gold_episode_may_have_no_last_answer() -> None:
     guess = GoldEpisode(
         task=GOLD.task, opening=GOLD.opening, actions=(say("5"),), replies=(), reward=0.0
     )
-    (found,) = demonstrations([DemonstrationTurns.of_gold(guess)], LetterChat(), context_tokens=64)
+    (found,) = demonstrations(
+        [DemonstrationTurns.from_gold(guess)], LetterChat(), context_tokens=64
+    )
     assert marked(found) == ("<mul<2*3?5>", ".........5>")
 
 
 def test_new_tools_are_read_where_they_are_announced() -> None:
     replies = (replace(GOLD.replies[0], tools=({"name": "add"},)), GOLD.replies[1])
-    changed = DemonstrationTurns.of_gold(replace(GOLD, replies=replies))
+    changed = DemonstrationTurns.from_gold(replace(GOLD, replies=replies))
     (found,) = demonstrations([changed], LetterChat(), context_tokens=64)
     assert marked(found)[0] == '<mul<2*3?mul{"a": 2}><six+add|6>'
 
 
 def test_the_learnt_tokens_are_what_the_engine_would_have_sampled(tmp_path: Path) -> None:
-    gold = DemonstrationTurns.of_gold(replace(GOLD, opening=replace(GOLD.opening, tools=(MUL,))))
+    gold = DemonstrationTurns.from_gold(replace(GOLD, opening=replace(GOLD.opening, tools=(MUL,))))
     messages = (*gold.opening, *(m for a, answers in gold.turns for m in (a.message, *answers)))
     text = conversation_text(messages, gold.tools, template="hermes")
     tokenizer = train_tokenizer([text], vocab_size=400, folder=tmp_path, template="hermes")
@@ -338,7 +340,7 @@ def test_the_learnt_tokens_are_what_the_engine_would_have_sampled(tmp_path: Path
 
 def test_a_conversation_longer_than_the_context_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"task 't' has 28 tokens.*context_tokens=27"):
-        demonstrations([DemonstrationTurns.of_gold(GOLD)], LetterChat(), context_tokens=27)
+        demonstrations([DemonstrationTurns.from_gold(GOLD)], LetterChat(), context_tokens=27)
 
 
 LINE: dict[str, Any] = {
@@ -358,12 +360,12 @@ LINE: dict[str, Any] = {
 
 
 def test_a_recording_is_the_same_demonstration_as_the_gold_episode() -> None:
-    recorded = DemonstrationTurns.of_recording(
+    recorded = DemonstrationTurns.from_recording(
         ConversationRecording.model_validate(LINE), "recording 1"
     )
     chat = LetterChat()
     assert demonstrations([recorded], chat, context_tokens=64) == demonstrations(
-        [DemonstrationTurns.of_gold(GOLD)], chat, context_tokens=64
+        [DemonstrationTurns.from_gold(GOLD)], chat, context_tokens=64
     )
 
 

@@ -22,7 +22,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Observation, Patch, Step, say
 from agentrl.errors import ConfigError
-from agentrl.learn.contexts import by_context, contexts, rows_of
+from agentrl.learn.contexts import contexts, rows_of, score_by_context
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_scorer import LogprobScorer
 from agentrl.learn.micro_batch import CreditedSample
@@ -238,7 +238,7 @@ def test_what_contexts_are_scored_with_comes_back_to_its_tokens(turns: Turns) ->
             for s in samples
         ]
 
-    (found,) = by_context([sample], score)
+    (found,) = score_by_context([sample], score)
     assert found.proximal is not None
     own = sample.mask
     assert (found.proximal[own] == sample.token_ids[own] * 10.0).all()
@@ -253,7 +253,7 @@ def test_log_probs_of_a_trajectory_are_those_of_its_contexts() -> None:
     sample = sample_of(tree.trajectories()[0])
     assert sample is not None
     evidence = LogprobScorer(model_of(), PaddedLayout(64), 1.0, head_at_positions=True)
-    whole = evidence.of([TrainingGroup("t", (sample,))])[0].samples[0].proximal
+    whole = evidence.score_groups([TrainingGroup("t", (sample,))])[0].samples[0].proximal
     assert whole is not None
     for tokens, place in (((2, 3, 6), 2), ((2, 3, 8, 9, 7), 5)):
         with torch.no_grad():

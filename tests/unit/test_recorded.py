@@ -298,7 +298,7 @@ async def test_recordings_come_back_as_they_were(file: Path, tmp_path: Path) -> 
     found = read_recordings(file)
     write_recordings(tmp_path / "again.jsonl", found)
     assert read_recordings(tmp_path / "again.jsonl") == found
-    assert DemonstrationTurns.of_recording(found[0], "it").turns[1][0].text == "now 1"
+    assert DemonstrationTurns.from_recording(found[0], "it").turns[1][0].text == "now 1"
     env = RecordedEnv(recordings=file)
     task = next(iter(env.tasks("train")))
     made = recording_of(await play_gold(env, task))

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentrl.engine.router import EngineRouter, RequestCost, freshest
+from agentrl.engine.router import EngineRouter, freshest
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
@@ -52,7 +52,7 @@ def fleet(rig: Rig, loads_s: tuple[float, ...] = LOADS_S) -> EngineRouter:
         )
         for load_s in loads_s
     ]
-    router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
+    router = EngineRouter(engines, base_tokens=1)
     rig.engine = router  # pyright: ignore[reportAttributeAccessIssue]
     return router
 
@@ -149,7 +149,7 @@ def asked(id: str, tokens: int = 4) -> GenerateRequest:
 def test_three_engines_take_weights_in_turn() -> None:
     async def main() -> None:
         engines = [Slow() for _ in range(3)]
-        router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
+        router = EngineRouter(engines, base_tokens=1)
         assert isinstance(router, RollingEngine)
         first: list[asyncio.Task[Completion]] = []
         for number in range(3):  # one trajectory at home on each
@@ -182,7 +182,7 @@ def test_three_engines_take_weights_in_turn() -> None:
 def test_a_trajectory_stays_at_home_until_its_engine_has_other_weights() -> None:
     async def main() -> None:
         engines = [ScriptedEngine(lambda request: (1,) * 9) for _ in range(2)]
-        router = EngineRouter(engines, weighing=RequestCost(base_tokens=1))
+        router = EngineRouter(engines, base_tokens=1)
         await router.generate(asked("a/0/0"))
         await engines[1].load(None, 1)  # the other one is fresher now, and it stays all the same
         await router.generate(asked("a/1/0"))

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from jaxtyping import Bool, Int
 from numpy import ndarray
 
-from agentrl.learn.layouts.packed import PackedLayout
+from agentrl.learn.layouts.packed import PackedLayout, PrefixTreeLayout
 from agentrl.learn.layouts.padded import PaddedLayout
-from agentrl.learn.layouts.tree import PrefixTreeLayout
 from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.learn.sharded.balance import rounds, split
 from agentrl.message import ImageSpan

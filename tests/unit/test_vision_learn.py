@@ -21,7 +21,7 @@ from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.run import WarmstartSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
-from agentrl.learn.checkpoint import load, save
+from agentrl.learn.checkpoint import CheckpointManager, load
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.sample import TrainingSample, groups_of
@@ -258,15 +258,10 @@ def test_checkpoints_go_on_where_they_were_and_are_model_folders(
 
     made = PolicyTrainer(tiny(family), section(), seed=0, images=processor(family))
     made.step(trees(0))
-    folder = save(
-        tmp_path,
-        step=1,
-        trainer=made,
-        samplers={},
-        tokenizer=_Tokenizer(),
-        images=processor(family),
-        keep=1,
+    manager = CheckpointManager(
+        folder=tmp_path, keep=1, tokenizer=_Tokenizer(), images=processor(family)
     )
+    folder = manager.save(made, samplers={}, files={})
     again = PolicyTrainer(tiny(family, seed=5), section(), seed=0, images=processor(family))
     load(folder, again)
     assert made.step(trees(1)) == again.step(trees(1))

@@ -13,21 +13,20 @@ from agentrl.errors import ConfigError
 from agentrl.runtime.imports import import_object
 
 DIALECTS: dict[str, ToolCallDialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
-"""Those of agentrl, by name."""
 ENTRY_POINTS = "agentrl.dialects"
 """Entry-point group in which a distribution names its own."""
 OWN_DIALECT = "write a dialect of your own and set policy.dialect: module:NAME (docs/chat.md)"
 
 
 @cache
-def installed_dialects() -> Mapping[str, ToolCallDialect]:
+def load_dialects() -> Mapping[str, ToolCallDialect]:
     """Return every dialect by name: agentrl's first, then those of installed distributions.
 
     Raises `ConfigError` for one that cannot be imported, is no dialect or takes another's name.
     """
     dialects = dict(DIALECTS)
     for point in entry_points(group=ENTRY_POINTS):
-        dialect = _loaded(point)
+        dialect = _load_entry_point(point)
         if dialect.name in dialects:
             raise ConfigError(
                 f"{point.value} is a dialect named {dialect.name!r}, but there is already one of "
@@ -45,8 +44,8 @@ def find_dialect(name: str, *, key: str = "policy.dialect") -> ToolCallDialect:
     if name in DIALECTS:
         return DIALECTS[name]
     if ":" in name:
-        return _checked(import_object(name), named=f"{key} is {name!r}, which")
-    dialects = installed_dialects()
+        return _check_dialect(import_object(name), named=f"{key} is {name!r}, which")
+    dialects = load_dialects()
     if name in dialects:
         return dialects[name]
     near = get_close_matches(name, dialects, n=1)
@@ -55,9 +54,9 @@ def find_dialect(name: str, *, key: str = "policy.dialect") -> ToolCallDialect:
     raise ConfigError(f"{key} is {name!r}, which is not a dialect; {meant}")
 
 
-def _loaded(point: EntryPoint) -> ToolCallDialect:
+def _load_entry_point(point: EntryPoint) -> ToolCallDialect:
     try:
-        return _checked(point.load(), named=f"the entry point {point.name!r} ({point.value})")
+        return _check_dialect(point.load(), named=f"the entry point {point.name!r} ({point.value})")
     except (ImportError, AttributeError) as error:
         owner = point.dist.name if point.dist else point.value
         raise ConfigError(
@@ -66,7 +65,7 @@ def _loaded(point: EntryPoint) -> ToolCallDialect:
         ) from error
 
 
-def _checked(found: Any, *, named: str) -> ToolCallDialect:
+def _check_dialect(found: Any, *, named: str) -> ToolCallDialect:
     if not isinstance(found, ToolCallDialect):
         raise ConfigError(
             f"{named} is a {type(found).__name__}; name an agentrl.chat.dialect.ToolCallDialect"

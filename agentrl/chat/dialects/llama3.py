@@ -30,7 +30,7 @@ _ARGUMENTS = {"parameters", "arguments"}
 
 def parse(text: str, start: int) -> Action:
     """Read a turn: text or calls or text, the tag and calls; `;` stands between calls."""
-    begin = _after_thinking(text, start)
+    begin = _skip_thinking(text, start)
     if _ATTEMPT.match(text, begin) and not _is_answer(text, begin):
         return _read(text, said=text[:begin].rstrip(), at=begin)
     if (tag := find_spoken(text, TAG, start)) >= 0:
@@ -78,7 +78,7 @@ def _is_answer(text: str, at: int) -> bool:
     return not value.keys() & _ARGUMENTS and not value.keys() <= {"type", "name"}
 
 
-def _after_thinking(text: str, at: int) -> int:
+def _skip_thinking(text: str, at: int) -> int:
     """Return the index of the first word after leading white space and thinking blocks."""
     while True:
         at = skip_space(text, at)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.cluster.env_worker import RemoteFailure
-from agentrl.engine.remote.listener_process import ListeningProcess
+from agentrl.engine.remote.process import ListeningProcess
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError
 
@@ -90,7 +90,7 @@ class EngineHost:
 
     def said(self) -> str:
         """Return the end of what the process has written."""
-        return "nothing" if self._process is None else self._process.said()
+        return "nothing" if self._process is None else self._process.read_output()
 
     async def close(self) -> None:
         """End the process. Idempotent."""

@@ -14,7 +14,7 @@ from agentrl.cluster.env_worker import RemoteFailure
 from agentrl.cluster.placement import PlacementRequest, there
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replicas import EngineReplica, EngineReplicas
-from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
+from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base
 from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
@@ -61,7 +61,7 @@ class RayEngineHost:
 
     async def _load(self, weights: Path | SharedWeights, version: int) -> None:
         node, freight = self.opened.node, self.freight
-        if (base := missing_base(weights, self.engine)) is not None:
+        if (base := find_missing_base(weights, self.engine)) is not None:
             # Once in its life, so that each engine is sent its own, over our socket to it.
             give = self.engine.lay if node == freight.home else self.engine.send_base
             await give(base.path, base.id)
@@ -77,7 +77,7 @@ class RayEngineHost:
             path = await freight.path(weights, node=node, actor=self.actor)
             await self.engine.load(path, version)
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return the end of what the engine's process has written."""
         try:
             async with asyncio.timeout(SAID_S):

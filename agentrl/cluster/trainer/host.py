@@ -14,7 +14,7 @@ from agentrl.cluster.env_worker import RemoteFailure
 from agentrl.cluster.interface import reached_at
 from agentrl.errors import ConfigError
 from agentrl.learn.sharded.rank_link import RankCommand
-from agentrl.learn.sharded.rank_spec import RankSpec, loaded
+from agentrl.learn.sharded.rank_spec import RankSpec, load_rank
 from agentrl.learn.trainer import PolicyTrainer
 
 SAID_CHARS = 4_000
@@ -52,7 +52,7 @@ class RankHost:
                 )
             )
         try:
-            self._joins = loaded(self._setup)
+            self._joins = load_rank(self._setup)
         except ConfigError as error:
             return RemoteFailure.of(error)
         return RankInfo(self._where(), os.getpid())

@@ -60,7 +60,7 @@ def followers(setup: RankSpec, *, gpus: int) -> list[RankSpec]:
     # Not `auto`, which another machine may understand differently.
     values = {**setup.config, "policy": {**setup.config["policy"], "device": kind}}
     spec = replace(setup, config=values)
-    return [spec.of(rank=rank, local_rank=0) for rank in range(1, setup.size)]
+    return [spec.for_rank(rank=rank, local_rank=0) for rank in range(1, setup.size)]
 
 
 class RayRanks:

@@ -1,7 +1,6 @@
 """A server that somebody else started, as a policy engine that trains: see `CompletionsEngine`."""
 
-from agentrl.engine.endpoint.engine import CompletionsEngine
-from agentrl.engine.endpoint.replicas import EndpointReplicas
+from agentrl.engine.endpoint.engine import CompletionsEngine, EndpointReplicas
 from agentrl.engine.endpoint.settings import ServerSettings
 
 __all__ = ["CompletionsEngine", "EndpointReplicas", "ServerSettings"]

@@ -11,11 +11,11 @@ from typing import Any, Literal, cast
 
 from agentrl.engine.endpoint.settings import is_greedy
 from agentrl.engine.noise import stream
+from agentrl.engine.stopping import TopLogprobs
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.runtime.http_endpoint import EndpointUnavailableError
 
-TopLogprobs = tuple[tuple[int, float], ...]
 MARK = "token_id:"
 """Prefix of a token that a server writes as its id, where it is asked for that."""
 LEAST = -9000.0
@@ -36,7 +36,7 @@ class CompletionDelta:
     """Cached tokens of the prompt; None where this part does not say."""
 
 
-def sampled_body(
+def build_sample_body(
     request: GenerateRequest, context: Sequence[int], *, model: str, max_tokens: int
 ) -> dict[str, Any]:
     """Return the request body to go on from a context, which begins with the request's prompt.
@@ -62,7 +62,7 @@ def sampled_body(
     }
 
 
-def scored_body(prompt: Sequence[int], *, model: str, top_logprobs: int) -> dict[str, Any]:
+def build_score_body(prompt: Sequence[int], *, model: str, top_logprobs: int) -> dict[str, Any]:
     """Return the request body to score all prompt tokens but the first, as logits have them."""
     return {
         "model": model,
@@ -97,7 +97,6 @@ class CompletionReader:
         sampling: Sampling | None = None,
         top_logprobs: int = 0,
     ) -> None:
-        """`server` is what it is called in errors."""
         self._server = server
         self._prompt = list(prompt)
         self._vocabulary = vocabulary

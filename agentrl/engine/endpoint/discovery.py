@@ -7,8 +7,8 @@ from typing import Any
 from agentrl.engine.endpoint.completion_reader import (
     CompletionDelta,
     CompletionReader,
-    sampled_body,
-    scored_body,
+    build_sample_body,
+    build_score_body,
 )
 from agentrl.engine.endpoint.settings import ServerSettings, is_greedy, is_neutral
 from agentrl.errors import ConfigError, EngineError, EngineLost
@@ -68,7 +68,7 @@ async def check_logprobs(client: HttpEndpointClient, settings: ServerSettings) -
 
     Raises `ConfigError` where they are not those of the logits either.
     """
-    drawn, scored = await _twice(client, settings)
+    drawn, scored = await _sample_and_score(client, settings)
     gap = max(abs(a - b) for a, b in zip(drawn, scored, strict=True))
     if not gap <= FAR:
         raise ConfigError(
@@ -76,8 +76,8 @@ async def check_logprobs(client: HttpEndpointClient, settings: ServerSettings) -
             "when it scores them; start it with --logprobs-mode processed_logprobs, or raw_logprobs"
         )
     two = Sampling(top_k=2)
-    plain = await _first(client, settings, two)
-    scaled = await _first(client, settings, Sampling(top_k=2, temperature=TEMPERATURE))
+    plain = await _sample_first(client, settings, two)
+    scaled = await _sample_first(client, settings, Sampling(top_k=2, temperature=TEMPERATURE))
     if any(len(one) < 2 for one in (plain, scaled)):
         # One of them, or both, was a point: it has the whole probability, or it is not of `two`.
         return all(abs(next(iter(one.values()), math.nan)) <= FAR for one in (plain, scaled))
@@ -108,29 +108,27 @@ def _prompt(settings: ServerSettings) -> tuple[int, ...]:
     return tuple(range(min(TOKENS, settings.vocabulary)))
 
 
-async def _twice(
+async def _sample_and_score(
     client: HttpEndpointClient, settings: ServerSettings
 ) -> tuple[list[float], list[float]]:
-    """Return the log-probs of tokens as they are sampled, and as they are scored."""
     prompt = _prompt(settings)
-    piece = await _sampled(client, settings, Sampling(), max_tokens=TOKENS)
+    piece = await _sample_probe(client, settings, Sampling(), max_tokens=TOKENS)
     whole = (*prompt, *piece.tokens)
     reading = CompletionReader(str(settings.endpoint), whole, vocabulary=settings.vocabulary)
-    body = scored_body(whole, model=settings.model, top_logprobs=0)
+    body = build_score_body(whole, model=settings.model, top_logprobs=0)
     scores = reading.scores(await client.ask("completions", body))
     logprobs = [row[token] for row, token in zip(scores, whole[1:], strict=True)]
     return list(piece.logprobs), logprobs[len(prompt) - 1 :]
 
 
-async def _first(
+async def _sample_first(
     client: HttpEndpointClient, settings: ServerSettings, sampling: Sampling
 ) -> dict[int, float]:
-    """Return the alternatives of the first token, at least two where they can be drawn."""
-    piece = await _sampled(client, settings, sampling, max_tokens=1)
+    piece = await _sample_probe(client, settings, sampling, max_tokens=1)
     return dict(piece.top_logprobs[0][:2])
 
 
-async def _sampled(
+async def _sample_probe(
     client: HttpEndpointClient, settings: ServerSettings, sampling: Sampling, *, max_tokens: int
 ) -> CompletionDelta:
     top = max(2, settings.top_logprobs)
@@ -138,7 +136,7 @@ async def _sampled(
     request = GenerateRequest(
         id="probe", prompt=prompt, max_new_tokens=max_tokens, sampling=sampling, top_logprobs=top
     )
-    body = sampled_body(request, prompt, model=settings.model, max_tokens=max_tokens)
+    body = build_sample_body(request, prompt, model=settings.model, max_tokens=max_tokens)
     body = {**body, "stream": False}
     del body["stream_options"]
     try:

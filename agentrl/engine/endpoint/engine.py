@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from agentrl.engine.endpoint.adapters import write_adapter
-from agentrl.engine.endpoint.completion_reader import CompletionReader, sampled_body, scored_body
+from agentrl.engine.endpoint.completion_reader import (
+    CompletionReader,
+    build_sample_body,
+    build_score_body,
+)
 from agentrl.engine.endpoint.discovery import (
     await_server,
     check_logprobs,
@@ -30,6 +34,7 @@ from agentrl.engine.endpoint.discovery import (
 )
 from agentrl.engine.endpoint.request import EndpointRequest, RetriedCall
 from agentrl.engine.endpoint.settings import ServerSettings, is_neutral
+from agentrl.engine.replicas import ReplicatedEngine
 from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
@@ -57,7 +62,6 @@ class ServedVersion:
     """A version of the weights at the server."""
 
     name: str
-    """Name of the version in requests."""
     version: int
     folder: Path | None = None
     """Folder of the adapter; None for the base alone."""
@@ -123,8 +127,8 @@ class CompletionsEngine(ClosingResource):
         check_sampling(request.sampling, settings, processed=self._processed)
         room = settings.context_tokens - len(request.prompt)
         flight = EndpointRequest(request, min(request.max_new_tokens, room))
-        await self._ran(request.id, RetriedCall(lambda: self._sampled(flight)))
-        return flight.completion()
+        await self._run_call(request.id, RetriedCall(lambda: self._sample_rest(flight)))
+        return flight.completion(flight.finish or "aborted")
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights, all under one version.
@@ -146,22 +150,21 @@ class CompletionsEngine(ClosingResource):
                 "distribution other than the softmax of the logits, but a server only scores "
                 "tokens; use engine.kind: local"
             )
-        scores = await self._ran(request.id, RetriedCall(lambda: self._scored(request)))
+        scores = await self._run_call(
+            request.id, RetriedCall(lambda: self._score_until_done(request))
+        )
         return scores or Scores(logprobs=(), version=self.version)
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         if (errand := self._errands.get(request_id)) is not None:
             errand.end()
 
     async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
         if self._resumed.is_set():
             self._resumed.clear()
             self._end_all()
 
     async def resume(self) -> None:
-        """Take requests again."""
         self._resumed.set()
 
     async def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -181,11 +184,11 @@ class CompletionsEngine(ClosingResource):
             )
         proof = weights.proof if isinstance(weights, CheckedWeights) else None
         async with self._loading:
-            new = await self._taken(adapted, version, proof)
+            new = await self._load_version(adapted, version, proof)
             old, self._held = self._held, new
             for errand in self._errands.values():
-                errand.again()
-            await self._let_go(old)
+                errand.restart()
+            await self._unload_adapter(old)
             before, self._before = self._before, old
             # The server may still be at a step of the last version: its folder stays until now.
             if before is not None and before.folder is not None:
@@ -198,12 +201,11 @@ class CompletionsEngine(ClosingResource):
         self._open = False
         self._resumed.set()
         self._end_all()
-        await self._let_go(self._held)
+        await self._unload_adapter(self._held)
         await self._client.close()
         await in_thread_to_the_end(self._clear)
 
     async def __aenter__(self) -> Self:
-        """Find out what the server is; raises `ConfigError` where it cannot be trained from."""
         settings = self._settings
         try:
             check_model(await await_server(self._client, settings), settings)
@@ -218,7 +220,7 @@ class CompletionsEngine(ClosingResource):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def _ran(self, id: str, errand: RetriedCall[Any]) -> Any:
+    async def _run_call(self, id: str, errand: RetriedCall[Any]) -> Any:
         if not self._open:
             raise EngineError("the engine is closed; create a new one")
         self._errands[id] = errand
@@ -231,29 +233,27 @@ class CompletionsEngine(ClosingResource):
         for errand in self._errands.values():
             errand.end()
 
-    async def _sampled(self, flight: EndpointRequest) -> bool:
-        """Sample what a flight lacks."""
+    async def _sample_rest(self, flight: EndpointRequest) -> bool:
         patience = self._client.patience()
         while flight.finish is None:
             await self._resumed.wait()
             served_version = self._held
             losses = served_version.losses
             try:
-                await self._streamed(flight, served_version, patience)
+                await self._read_stream(flight, served_version, patience)
             except EndpointUnavailableError as error:
                 if flight.finish is None:
                     await patience.wait(error, of=self._endpoint)
             except EndpointRefusedError as error:
-                await self._found_again(served_version, losses, error, patience)
+                await self._reload_adapter(served_version, losses, error, patience)
         return True
 
-    async def _streamed(
+    async def _read_stream(
         self, flight: EndpointRequest, held: ServedVersion, patience: RetryPolicy
     ) -> None:
-        """Take what one stream brings."""
         request, context = flight.request, flight.context
-        token_budget = flight.max_tokens - len(flight.tokens)
-        body = sampled_body(request, context, model=held.name, max_tokens=token_budget)
+        token_budget = flight.max_tokens - len(flight.logprobs)
+        body = build_sample_body(request, context, model=held.name, max_tokens=token_budget)
         reading = CompletionReader(
             str(self._endpoint),
             context,
@@ -273,10 +273,10 @@ class CompletionsEngine(ClosingResource):
                     return  # a stop string, which the server knows nothing of
         if flight.finish is None:
             raise EndpointUnavailableError(
-                f"the stream ended after {len(flight.tokens)} tokens without a finish reason"
+                f"the stream ended after {len(flight.logprobs)} tokens without a finish reason"
             )
 
-    async def _scored(self, request: ScoreRequest) -> Scores:
+    async def _score_until_done(self, request: ScoreRequest) -> Scores:
         patience = self._client.patience()
         while True:
             await self._resumed.wait()
@@ -285,13 +285,13 @@ class CompletionsEngine(ClosingResource):
             try:
                 return await self._scores(request, served_version)
             except EndpointRefusedError as error:
-                await self._found_again(served_version, losses, error, patience)
+                await self._reload_adapter(served_version, losses, error, patience)
 
     async def _scores(self, request: ScoreRequest, held: ServedVersion) -> Scores:
         """Return the scores of one version, whether or not it is the newest."""
         whole, at = request.prompt + request.token_ids, len(request.prompt)
         reading = CompletionReader(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
-        body = scored_body(whole, model=held.name, top_logprobs=request.top_logprobs)
+        body = build_score_body(whole, model=held.name, top_logprobs=request.top_logprobs)
         rows = reading.scores(await self._client.ask("completions", body))[at - 1 :]
         most = request.top_logprobs
         return Scores(
@@ -308,10 +308,9 @@ class CompletionsEngine(ClosingResource):
 
     # --- weights ----------------------------------------------------------------------------------
 
-    async def _taken(
+    async def _load_version(
         self, weights: AdapterWeights, version: int, proof: WeightCheck | None
     ) -> ServedVersion:
-        """Return a new version that the server has, and has proven."""
         why = ""
         for _ in range(TRIES):
             name = f"{self._name}-{next(self._numbers)}-version-{version}"
@@ -319,26 +318,26 @@ class CompletionsEngine(ClosingResource):
             new = ServedVersion(name, version, folder, proof)
             try:
                 await in_thread_to_the_end(write_adapter, weights, folder)
-                why = await self._given(new)
+                why = await self._load_adapter(new)
             except BaseException:
-                await self._undone(new)
+                await self._discard_version(new)
                 raise
             if not why:
                 return new
-            await self._undone(new)
+            await self._discard_version(new)
         raise WeightsUnproven(
             f"{self._endpoint} did not load version {version} of the weights after {TRIES} tries: "
             f"{why}"
         )
 
-    async def _given(self, new: ServedVersion) -> str:
+    async def _load_adapter(self, new: ServedVersion) -> str:
         """Have the server load an adapter and prove it; return what is wrong with it then."""
         proof = new.proof
         deadline_s = None if proof is None else proof.deadline_s
         doing = "loading"
         try:
             async with asyncio.timeout(deadline_s):
-                await self._told_to_load(new)
+                await self._post_adapter(new)
             if proof is None:
                 return ""
             doing = f"scoring {len(proof.logprobs)} tokens"
@@ -352,7 +351,7 @@ class CompletionsEngine(ClosingResource):
             ) from error
         return complaint(proof, scores, version=new.version) or ""
 
-    async def _told_to_load(self, new: ServedVersion) -> None:
+    async def _post_adapter(self, new: ServedVersion) -> None:
         payload = {"lora_name": new.name, "lora_path": str(new.folder)}
         try:
             await self._client.tell("load_lora_adapter", payload)
@@ -367,7 +366,7 @@ class CompletionsEngine(ClosingResource):
                 "learn.lora.rank, on a machine that can read engine.endpoint.adapters"
             ) from error
 
-    async def _found_again(
+    async def _reload_adapter(
         self, held: ServedVersion, losses: int, error: EndpointRefusedError, patience: RetryPolicy
     ) -> None:
         """Give a server that was started anew what it had; raises the error for any other, and
@@ -376,7 +375,7 @@ class CompletionsEngine(ClosingResource):
             raise error
         async with self._loading:
             if self._held is held and held.losses == losses:
-                if why := await self._given(held):
+                if why := await self._load_adapter(held):
                     raise WeightsUnproven(
                         f"{self._endpoint} lost version {held.version} of the weights, and loading "
                         f"it again failed: {why}"
@@ -385,12 +384,12 @@ class CompletionsEngine(ClosingResource):
         forgotten = f"it loads version {held.version} of the weights and loses it again: {error}"
         await patience.wait(EndpointUnavailableError(forgotten), of=self._endpoint)
 
-    async def _undone(self, new: ServedVersion) -> None:
-        await self._let_go(new)
+    async def _discard_version(self, new: ServedVersion) -> None:
+        await self._unload_adapter(new)
         if new.folder is not None:
             await in_thread_to_the_end(shutil.rmtree, new.folder, ignore_errors=True)
 
-    async def _let_go(self, held: ServedVersion) -> None:
+    async def _unload_adapter(self, held: ServedVersion) -> None:
         """Have the server forget an adapter; one that cannot be asked has forgotten it already."""
         if held.folder is None:
             return
@@ -404,3 +403,19 @@ class CompletionsEngine(ClosingResource):
         if self._made_parent:
             with contextlib.suppress(OSError):
                 self._settings.adapters.rmdir()
+
+
+class EndpointReplicas(ReplicatedEngine[CompletionsEngine]):
+    """An `EngineRouter` over servers: each is given every version, and proves it."""
+
+    async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the weights with a copy of their adapters: the trainer goes on with its own."""
+        adapted = adapted_in(weights)
+        if adapted is None:
+            return weights
+        copies = {
+            name: replace(adapter, a=adapter.a.clone(), b=adapter.b.clone())
+            for name, adapter in adapted.adapters.items()
+        }
+        copy = AdapterWeights(adapted.base, copies)
+        return CheckedWeights(copy, weights.proof) if isinstance(weights, CheckedWeights) else copy

@@ -2,36 +2,22 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from agentrl.engine.endpoint.completion_reader import CompletionDelta, TopLogprobs
-from agentrl.engine.stopping import Decode, ends_with_stop
+from agentrl.engine.endpoint.completion_reader import CompletionDelta
+from agentrl.engine.stopping import Decode, PartialTurn
 from agentrl.errors import ConfigError
-from agentrl.policy import Completion, FinishReason, GenerateRequest
+from agentrl.policy import FinishReason
 
 R = TypeVar("R")
 
 
 @dataclass(slots=True, eq=False)
-class EndpointRequest:
-    """Tokens sampled so far for one request."""
+class EndpointRequest(PartialTurn):
+    """A turn that is sampled by one stream after another."""
 
-    request: GenerateRequest
-    max_tokens: int
-    """Tokens that budget and context leave room for."""
-    tokens: list[int] = field(default_factory=list[int])
-    logprobs: list[float] = field(default_factory=list[float])
-    versions: list[int] = field(default_factory=list[int])
-    top_logprobs: list[TopLogprobs] = field(default_factory=list[TopLogprobs])
-    cached_tokens: int | None = None
-    """Cached tokens of the prompt at its first request; None where the server does not say."""
     finish: FinishReason | None = None
-
-    @property
-    def context(self) -> list[int]:
-        """Return the prompt and what has been sampled."""
-        return [*self.request.prompt, *self.tokens]
 
     def take(
         self, piece: CompletionDelta, *, version: int, decode: Decode | None, server: str
@@ -45,46 +31,26 @@ class EndpointRequest:
         for place, token in enumerate(piece.tokens):
             if self.finish is not None:
                 return
-            self.tokens.append(token)
+            self.context.append(token)
             self.logprobs.append(piece.logprobs[place])
             self.versions.append(version)
             if piece.top_logprobs:
                 self.top_logprobs.append(piece.top_logprobs[place])
-            self.finish = self._finish(decode)
+            self.finish = self.find_finish(decode)
         if piece.finish is not None and self.finish is None:
-            last = self.tokens[-1] if self.tokens else None
+            last = self.context[-1] if self.logprobs else None
             raise ConfigError(
-                f"{server} ended a completion with {piece.finish!r} after {len(self.tokens)} of "
+                f"{server} ended a completion with {piece.finish!r} after {len(self.logprobs)} of "
                 f"{self.max_tokens} tokens, but the last token, {last}, is none of the stop tokens "
                 f"{sorted(self.request.stop_token_ids)}; start it with --generation-config vllm "
                 "and without limits of its own"
             )
-
-    def _finish(self, decode: Decode | None) -> FinishReason | None:
-        if self.tokens[-1] in self.request.stop_token_ids:
-            return "stop"
-        stops = self.request.stop_strings
-        if stops and decode is not None and ends_with_stop(self.tokens, stops, decode):
-            return "stop"
-        return "length" if len(self.tokens) >= self.max_tokens else None
-
-    def completion(self) -> Completion:
-        """Return the completion so far, as the answer to the request."""
-        return Completion(
-            token_ids=tuple(self.tokens),
-            logprobs=tuple(self.logprobs),
-            versions=tuple(self.versions),
-            finish=self.finish or "aborted",
-            top_logprobs=tuple(self.top_logprobs),
-            prompt_cached_tokens=self.cached_tokens or 0,
-        )
 
 
 class RetriedCall(Generic[R]):
     """Something that is asked for, and asked for anew until it is done, or ended."""
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, R]]) -> None:
-        """`ask` takes up what there is each time."""
         self._ask = ask
         self._asking: asyncio.Task[R] | None = None
         self._ended = False
@@ -103,7 +69,7 @@ class RetriedCall(Generic[R]):
                 return asking.result()
         return None
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """Hang up and ask anew."""
         if self._asking is not None:
             self._asking.cancel()
@@ -111,4 +77,4 @@ class RetriedCall(Generic[R]):
     def end(self) -> None:
         """Hang up."""
         self._ended = True
-        self.again()
+        self.restart()

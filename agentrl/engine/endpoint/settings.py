@@ -21,7 +21,6 @@ class ServerSettings:
     """Vocabulary size of the model: no other token ids are believed."""
     context_tokens: int
     samplings: tuple[Sampling, ...] = (Sampling(),)
-    """Distributions that will be asked for."""
     top_logprobs: int = 1
     """Most alternatives that will be asked for."""
     key_variable: str = KEY

@@ -41,7 +41,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     descriptor, recipe, host = sys.argv[1:]
     try:
-        asyncio.run(serve(int(descriptor), EngineSpec.of_json(recipe), host))
+        asyncio.run(serve(int(descriptor), EngineSpec.from_json(recipe), host))
     except FrameStreamClosed:
         pass
     except ConfigError as error:

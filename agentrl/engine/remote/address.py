@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replicas import EngineReplica
-from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, shared
+from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base, share_weights
 from agentrl.engine.remote.weight_check import VersionedWeights
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, WeightsUnproven
@@ -27,24 +27,21 @@ class EngineConnection:
 
     @property
     def is_open(self) -> bool:
-        """Return whether it can be asked."""
         return self.engine.is_open
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
         """Have the engine take weights: a copy of ours is sent, a path is read over there."""
-        if (base := missing_base(weights, self.engine)) is not None:
+        if (base := find_missing_base(weights, self.engine)) is not None:
             await self.engine.send_base(base.path, base.id)
         if isinstance(weights, SharedWeights):
             await self.engine.send(weights.path, version)
         else:
             await self.engine.load(weights, version)
 
-    async def said(self) -> str:
-        """Return nothing: what it writes is where it runs."""
+    async def read_output(self) -> str:
         return "nothing that is visible from here"
 
     async def close(self) -> None:
-        """Let the connection go; the engine stays."""
         await self.engine.close()
 
 
@@ -115,7 +112,7 @@ class AddressEngine(EngineReplica):
         except EngineError:
             if not self._open or self._alive() is not None:
                 raise
-            self._held = VersionedWeights(await in_thread(shared, weights), version)
+            self._held = VersionedWeights(await in_thread(share_weights, weights), version)
 
 
 def read_key(file: Path | None) -> bytes:

@@ -32,6 +32,7 @@ from agentrl.engine.remote.wire import (
     request_frame,
     score_frame,
 )
+from agentrl.engine.request_checks import check_id
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
@@ -89,7 +90,6 @@ class RemoteEngine(ClosingResource):
         scores: bool,
         silence_s: float,
     ) -> None:
-        """Take a connection over which both sides have met; see `over`."""
         self._reader = reader
         self._writer = writer
         self._name = name
@@ -186,36 +186,23 @@ class RemoteEngine(ClosingResource):
         Raises `ValueError` for a request that cannot be served, `EngineError` when the engine is
         closed, broken or out of reach.
         """
-        number = self._number_of(request.id)
-        try:
-            answer = await self._ask(number, request_frame(request, {"call": "generate"}))
-        finally:
-            self._ids.pop(request.id, None)
-        return read_completion(answer)
+        return read_completion(await self._ask_named(request.id, request_frame(request)))
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights.
 
         Raises as `generate` does, and `ConfigError` for an engine that cannot score.
         """
-        number = self._number_of(request.id)
-        try:
-            answer = await self._ask(number, score_frame(request, {"call": "score"}))
-        finally:
-            self._ids.pop(request.id, None)
-        return read_scores(answer)
+        return read_scores(await self._ask_named(request.id, score_frame(request)))
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         if (number := self._ids.get(request_id)) is not None and self.is_open:
             await self._call("abort", of=number)
 
     async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
         await self._call("pause")
 
     async def resume(self) -> None:
-        """Take requests again."""
         await self._call("resume")
 
     async def load(self, weights: Weights, version: int) -> None:
@@ -296,11 +283,13 @@ class RemoteEngine(ClosingResource):
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _number_of(self, id: str) -> int:
-        if id in self._ids:
-            raise ValueError(f"request {id!r} is already in flight; give each request its own id")
+    async def _ask_named(self, id: str, frame: EngineFrame) -> EngineFrame:
+        check_id(id, self._ids)
         self._ids[id] = next(self._numbers)
-        return self._ids[id]
+        try:
+            return await self._ask(self._ids[id], frame)
+        finally:
+            self._ids.pop(id, None)
 
     async def _send_all(
         self,
@@ -343,7 +332,7 @@ class RemoteEngine(ClosingResource):
         try:
             write_frame(self._writer, EngineFrame({**frame.head, "n": number}, frame.body))
             await self._drain()
-            return _checked(await answer)
+            return _raise_error(await answer)
         except asyncio.CancelledError:
             if self.is_open:
                 write_frame(self._writer, EngineFrame({"call": "cancel", "n": number}))
@@ -359,7 +348,6 @@ class RemoteEngine(ClosingResource):
             self._break(f"{self._name} is gone ({error})")
 
     async def _listen(self) -> None:
-        """Hand answers to who waits for them, until there are no more."""
         try:
             while True:
                 frame = await read_frame(self._reader)
@@ -409,8 +397,7 @@ def _absolute(path: "str | os.PathLike[str]") -> str:
     return os.path.abspath(path)
 
 
-def _checked(answer: EngineFrame) -> EngineFrame:
-    """Return an answer, or raise what the other side raised."""
+def _raise_error(answer: EngineFrame) -> EngineFrame:
     text = answer.head.get("text", "")
     match answer.head.get("error"):
         case None:

@@ -7,18 +7,21 @@ soon as that is gone, however its owner ended.
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import sys
 import tempfile
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import IO
 
 import agentrl
 from agentrl.engine.placement import VARIABLE
 from agentrl.engine.remote.client import RemoteEngine
+from agentrl.engine.remote.frames import EngineFrame, FrameStreamClosed, read_greeting, write_frame
 from agentrl.engine.remote.replicas import EngineReplica
-from agentrl.engine.remote.shared_weights import SharedWeights, missing_base, path_of
+from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base, path_of
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
 
@@ -49,27 +52,14 @@ class EngineProcess:
         Raises `ConfigError` where the interpreter or the engine cannot be had, with what it said,
         and `EngineError` when it is not ready in time.
         """
-        ours, theirs = socket.socketpair()
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        with ours, theirs, contextlib.ExitStack() as failed:
-            failed.callback(log.close)
-            process = await spawn(python, recipe, theirs, log)
-            theirs.close()
-            try:
-                reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
-                engine = await RemoteEngine.over(
-                    reader,
-                    writer,
-                    name=f"the engine in process {process.pid}",
-                    start_s=start_s,
-                    silence_s=silence_s,
-                )
-            except EngineError as error:
-                raise await why_not(process, log, str(error)) from error
-            except BaseException:
-                await stop(process, within_s=0)
-                raise
-            failed.pop_all()
+        async with start_process(python, recipe) as (process, reader, writer, log):
+            engine = await RemoteEngine.over(
+                reader,
+                writer,
+                name=f"the engine in process {process.pid}",
+                start_s=start_s,
+                silence_s=silence_s,
+            )
         return cls(process, engine, log)
 
     @property
@@ -79,26 +69,21 @@ class EngineProcess:
 
     @property
     def name(self) -> str:
-        """Name of the process in errors."""
         return f"process {self.pid}"
 
     @property
     def is_open(self) -> bool:
-        """Return whether it can be asked."""
         return self.engine.is_open and self._process.returncode is None
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
-        """Have the engine take weights, which it reads where they are."""
-        if (base := missing_base(weights, self.engine)) is not None:
+        if (base := find_missing_base(weights, self.engine)) is not None:
             await self.engine.lay(base.path, base.id)
         await self.engine.load(path_of(weights), version)
 
-    async def said(self) -> str:
-        """Return the end of what it has written."""
+    async def read_output(self) -> str:
         return tail(self._log)
 
     async def close(self) -> None:
-        """End the engine's requests as aborted, then the process."""
         await self.engine.close()
         await stop(self._process, within_s=STOP_S)
         self._log.close()
@@ -128,10 +113,69 @@ class ProcessEngine(EngineReplica):
         return self.served.pid if isinstance(self.served, EngineProcess) else None
 
     async def start(self) -> EngineProcess:
-        """Start a process; see `EngineProcess.start`."""
         return await EngineProcess.start(
             self._recipe, python=self._python, start_s=self._start_s, silence_s=self._silence_s
         )
+
+
+class ListeningProcess:
+    """A process with an engine that serves whoever comes over the network and has its key.
+
+    It ends with its owner, who starts it.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        writer: asyncio.StreamWriter,
+        log: IO[bytes],
+        *,
+        address: str,
+        key: bytes,
+    ) -> None:
+        self._process = process
+        self._writer = writer
+        self._log = log
+        self.address = address
+        """Address at which it listens: host:port."""
+        self.key = key
+
+    @classmethod
+    async def start(
+        cls, recipe: EngineSpec, *, host: str, python: str, start_s: float
+    ) -> "ListeningProcess":
+        """Start a process and wait until its engine listens at a free port of `host`.
+
+        Raises `ConfigError` where the interpreter or the engine cannot be had, with what it said,
+        and `EngineError` when it is not ready in time.
+        """
+        key = secrets.token_bytes(32)
+        async with start_process(python, recipe, host=host) as (process, reader, writer, log):
+            write_frame(writer, EngineFrame({"key": key.hex()}))
+            subject = f"the engine in process {process.pid}"
+            try:
+                async with asyncio.timeout(start_s):
+                    port = (await read_greeting(reader)).head["port"]
+            except TimeoutError as error:
+                raise EngineError(f"{subject} was not ready within {start_s:g} s") from error
+            except FrameStreamClosed as error:
+                raise EngineError(f"{subject} is gone: {error}") from error
+        return cls(process, writer, log, address=f"{host}:{port}", key=key)
+
+    @property
+    def pid(self) -> int:
+        """Return the id of the process."""
+        return self._process.pid
+
+    def read_output(self) -> str:
+        """Return the end of what it has written."""
+        return tail(self._log)
+
+    async def close(self) -> None:
+        """Let the process end, which it does at once where nothing is asked of it."""
+        self._writer.close()
+        await stop(self._process, within_s=STOP_S)
+        self._log.close()
 
 
 CONFIG_ERROR = 78
@@ -140,7 +184,36 @@ CONFIG_MARK = "agentrl.ConfigError: "
 """Prefix of the reason in its output."""
 
 
-async def spawn(
+@contextlib.asynccontextmanager
+async def start_process(
+    python: str, recipe: EngineSpec, *, host: str = ""
+) -> AsyncGenerator[
+    tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.StreamWriter, IO[bytes]]
+]:
+    """Start the process of an engine, and end it where the block fails; see `_spawn`.
+
+    Yield it with a stream from and to it, and its log. An `EngineError` of the block is raised with
+    the reason that the process gave.
+    """
+    ours, theirs = socket.socketpair()
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    with ours, theirs, contextlib.ExitStack() as failed:
+        failed.callback(log.close)
+        process = await _spawn(python, recipe, theirs, log, host=host)
+        theirs.close()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=ours.dup())
+            failed.callback(writer.close)
+            yield process, reader, writer, log
+        except EngineError as error:
+            raise await _explain_failure(process, log, str(error)) from error
+        except BaseException:
+            await stop(process, within_s=0)
+            raise
+        failed.pop_all()
+
+
+async def _spawn(
     python: str, recipe: EngineSpec, end: socket.socket, log: IO[bytes], *, host: str = ""
 ) -> asyncio.subprocess.Process:
     """Start the process of an engine, which has `end` and writes into `log`.
@@ -188,7 +261,7 @@ async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> bool:
         return False
 
 
-async def why_not(
+async def _explain_failure(
     process: asyncio.subprocess.Process, log: IO[bytes], why: str
 ) -> ConfigError | EngineError:
     """Return the reason why a process has no engine, when it has ended: its own, if it gave one.

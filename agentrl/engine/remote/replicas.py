@@ -4,15 +4,16 @@ import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
 from agentrl.engine.remote.client import RemoteEngine
-from agentrl.engine.remote.shared_weights import SharedWeights, shared
-from agentrl.engine.remote.weight_broadcast import WeightBroadcast, WeightBroadcaster
-from agentrl.engine.remote.weight_check import VersionedWeights, WeightLoader, take
+from agentrl.engine.remote.shared_weights import SharedWeights, share_weights
+from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
+from agentrl.engine.remote.weight_check import VersionedWeights, load_checked
 from agentrl.engine.replicas import ReplicatedEngine
 from agentrl.engine.weights import Weights
 from agentrl.errors import EngineError, EngineLost
@@ -44,7 +45,7 @@ class EngineBackend(Protocol):
         """Have the engine take weights; raises as `RemoteEngine.load` does."""
         ...
 
-    async def said(self) -> str:
+    async def read_output(self) -> str:
         """Return the end of what it has written, also when it is dead."""
         ...
 
@@ -61,12 +62,10 @@ class EngineReplica(ClosingResource):
     """
 
     def __init__(self, *, max_restarts: int) -> None:
-        """Nothing is started before the first call, or `async with`."""
         self._restarts_left = max_restarts
         self._served: EngineBackend | None = None
         self._starting: asyncio.Task[EngineBackend] | None = None
         self._held: VersionedWeights | None = None
-        """Weights for a replacement."""
         self._condemned: EngineBackend | None = None
         """Server that lives and is not to be asked any more."""
         self._went_back = 0
@@ -108,18 +107,18 @@ class EngineReplica(ClosingResource):
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn; see `RemoteEngine.generate`. One that waits for a replacement when it
         is aborted, or the engine paused, ends then, with nothing."""
-        if (served := await self._awaited(request.id)) is None:
+        if (served := await self._await_server(request.id)) is None:
             return Completion(token_ids=(), logprobs=(), versions=(), finish="aborted")
         return await served.engine.generate(request)
 
     async def score(self, request: ScoreRequest) -> Scores:
         """Score tokens with the weights; see `RemoteEngine.score`. A request that waits for a
         replacement ends as in `generate`."""
-        if (served := await self._awaited(request.id)) is None:
+        if (served := await self._await_server(request.id)) is None:
             return Scores(logprobs=(), version=self.version)
         return await served.engine.score(request)
 
-    async def _awaited(self, request_id: str) -> EngineBackend | None:
+    async def _await_server(self, request_id: str) -> EngineBackend | None:
         """Wait for a server for a request; return None where it is ended before there is one."""
         if (served := self._alive()) is not None:
             return served
@@ -133,7 +132,6 @@ class EngineReplica(ClosingResource):
             ready.cancel()
 
     async def abort(self, request_id: str) -> None:
-        """End a request now: its `generate` returns what it has, `finish="aborted"`."""
         if (ended := self._waiting.get(request_id)) is not None and not ended.done():
             ended.set_result(None)
         if (served := self._alive()) is not None:
@@ -141,7 +139,6 @@ class EngineReplica(ClosingResource):
                 await served.engine.abort(request_id)
 
     async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
         self._paused = True
         for ended in self._waiting.values():
             if not ended.done():
@@ -151,7 +148,6 @@ class EngineReplica(ClosingResource):
                 await served.engine.pause()
 
     async def resume(self) -> None:
-        """Take requests again."""
         self._paused = False
         if (served := self._alive()) is not None:
             with contextlib.suppress(EngineError):
@@ -163,13 +159,13 @@ class EngineReplica(ClosingResource):
         them.
 
         Weights of another model raise `ValueError` and change nothing. Those that have a proof
-        (`CheckedWeights`) are proven, see `weight_check.take`. An engine that cannot take them, or
-        prove them, is replaced, and when the replacement cannot either, `EngineError`
+        (`CheckedWeights`) are proven, see `load_checked`. An engine that cannot take them, or prove
+        them, is replaced, and when the replacement cannot either, `EngineError`
         (`WeightsUnproven`) is raised, and the next one begins with the last good weights. Nothing
         is proven while paused: nothing would be scored.
         """
         served = await self._ready()
-        new = VersionedWeights(await in_thread(shared, weights), version)
+        new = VersionedWeights(await in_thread(share_weights, weights), version)
         # From here on a replacement begins with the new ones.
         good, self._held = self._held, new
         try:
@@ -202,13 +198,13 @@ class EngineReplica(ClosingResource):
         *,
         is_paused: bool,
     ) -> None:
-        taking: WeightLoader = (
-            served if self.spreader is None else WeightBroadcast(served, self.spreader)
-        )
+        engine, spreader = served.engine, self.spreader
+        load = served.load if spreader is None else partial(spreader.load, engine)
         if is_paused:
-            await taking.load(new.weights, new.version)
+            await load(new.weights, new.version)
         else:
-            await take(taking, new, good, went_back=self._count)
+            name, went_back = served.name, self._count
+            await load_checked(engine, load, new, good, name=name, went_back=went_back)
 
     def _count(self) -> None:
         self._went_back += 1
@@ -235,7 +231,6 @@ class EngineReplica(ClosingResource):
     # --- replacement ------------------------------------------------------------------------------
 
     def _alive(self) -> EngineBackend | None:
-        """Return the server of the engine if it can be asked, or None."""
         served = self._served
         return served if served is not None and served.is_open and not self._is_given_up() else None
 
@@ -243,7 +238,6 @@ class EngineReplica(ClosingResource):
         return self._served is not None and self._served is self._condemned
 
     async def _ready(self) -> EngineBackend:
-        """Return a live server of the engine, starting one where there is none."""
         if not self._open:
             raise EngineError("the engine is closed; create a new one")
         if (served := self._alive()) is not None:
@@ -260,14 +254,14 @@ class EngineReplica(ClosingResource):
                 raise EngineError(
                     f"the engine's {self._served.name} has {ended} and is not restarted any more "
                     "(engine.max_restarts); check why, for example a lack of memory. Its output: "
-                    f"{await self._served.said()}"
+                    f"{await self._served.read_output()}"
                 )
             self._restarts_left -= 1
             dead, self._served, self._condemned = self._served, None, None
             await dead.close()
         while True:
             try:
-                self._served = await self._started()
+                self._served = await self._start_served()
             except EngineLost:
                 # It died while it started, which is a death like any other.
                 if self._restarts_left == 0:
@@ -276,7 +270,7 @@ class EngineReplica(ClosingResource):
             else:
                 return self._served
 
-    async def _started(self) -> EngineBackend:
+    async def _start_served(self) -> EngineBackend:
         served = await self.start()
         weights, is_paused = None, False
         try:
@@ -295,33 +289,29 @@ class EngineReplica(ClosingResource):
 
 
 class EngineReplicas(ReplicatedEngine[EngineReplica]):
-    """Several engines that are replaced when they die, as one: a router that copies weights
-    once."""
+    """Several engines that are replaced when they die, as one; weights are copied once."""
 
     def __init__(
         self, engines: Sequence[EngineReplica], spreader: WeightBroadcaster | None = None
     ) -> None:
-        """Take at least one engine, which this owns, and what sends them weights by broadcast."""
         super().__init__(engines)
         self._spreader = spreader
         for engine in self._several:
             engine.spreader = spreader
 
     async def load(self, weights: Any, version: int) -> None:
-        """Load every engine; their caches are gone, and trajectories find new homes."""
         await super().load(await self.prepare(weights), version)
 
     async def prepare(self, weights: Any) -> Any:
         """Return a copy of the weights, which all engines are given, or have when it returns: by
         broadcast they come to all at once, and wait there to be loaded."""
         if self._spreader is None or not isinstance(weights, Mapping):
-            return await in_thread(shared, weights)
+            return await in_thread(share_weights, weights)
         reached = [engine.reached for engine in self._several]
         state_dict: Mapping[str, Tensor] = weights
         return await self._spreader.spread(state_dict, [engine for engine in reached if engine])
 
     async def close(self) -> None:
-        """Close every engine. Idempotent."""
         try:
             await super().close()
         finally:

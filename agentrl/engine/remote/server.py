@@ -12,11 +12,13 @@ Requests of a connection that ended are cancelled: nobody is left to read what t
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from agentrl.engine.remote.frames import (
@@ -36,6 +38,7 @@ from agentrl.engine.remote.wire import (
     read_score,
     scores_frame,
 )
+from agentrl.engine.spec import EngineSpec
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
@@ -62,20 +65,18 @@ class EngineServer(ClosingResource):
     def __init__(
         self, engine: PolicyEngine, *, key: bytes = b"", silence_s: float = SILENCE_S
     ) -> None:
-        """Take an engine; only who has `key` is served. Clients say something every few seconds."""
-        self._engine = engine
-        self._key = key
-        self._silence_s = silence_s
+        self.engine = engine
+        self.key = key
+        self.silence_s = silence_s
         self._numbers = count(1)
         self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         # Pauses, loads and resumes are done in the order in which they were asked for.
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
         self.base: BaseWeights | None = None
         """Base that adapters are added to, if any are sent; it stays when a client goes."""
         self.pausing: set[int] = set()
-        """The clients that hold the engine paused."""
-        self._receiver = WeightReceiver()
+        self.receiver = WeightReceiver()
 
     async def listen(self, host: str, port: int) -> int:
         """Take connections from now on, and return the port (which a `port` of 0 leaves open)."""
@@ -102,39 +103,12 @@ class EngineServer(ClosingResource):
             await asyncio.wait(self._serving)
         if self._server is not None:
             await self._server.wait_closed()
-        self._receiver.close()
+        self.receiver.close()
 
     def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self.serve(reader, writer), name="agentrl-engine-client")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
-
-    # --- what connections use ---------------------------------------------------------------------
-
-    @property
-    def engine(self) -> PolicyEngine:
-        """Engine that is served."""
-        return self._engine
-
-    @property
-    def key(self) -> bytes:
-        """Key that a client must have."""
-        return self._key
-
-    @property
-    def silence_s(self) -> float:
-        """Return after how long a client that says nothing is taken for dead."""
-        return self._silence_s
-
-    @property
-    def receiver(self) -> WeightReceiver:
-        """Receiver of weights that are broadcast."""
-        return self._receiver
-
-    @property
-    def turn(self) -> asyncio.Lock:
-        """Lock to hold while changing the engine."""
-        return self._turn
 
 
 class _Connection:
@@ -171,7 +145,6 @@ class _Connection:
         }
 
     async def run(self) -> None:
-        """Serve until the client is gone; raises `FrameStreamClosed` then."""
         await self._greet()
         while True:
             frame = await self._read(self._server.silence_s)
@@ -188,7 +161,6 @@ class _Connection:
                 raise FrameStreamClosed(f"there is no call {call!r}")
 
     async def close(self) -> None:
-        """End what the client asked for, and let it go."""
         calls = list(self._calls.values())
         for task in calls:
             task.cancel()
@@ -256,13 +228,13 @@ class _Connection:
 
     async def _generate(self, frame: EngineFrame) -> EngineFrame:
         request = read_request(frame, self._name(frame))
-        return completion_frame(await self._engine.generate(request), {})
+        return completion_frame(await self._engine.generate(request))
 
     async def _score(self, frame: EngineFrame) -> EngineFrame:
         engine = self._engine
         if not isinstance(engine, ScoringEngine):
             raise ConfigError(f"{type(engine).__name__} cannot score tokens")
-        return scores_frame(await engine.score(read_score(frame, self._name(frame))), {})
+        return scores_frame(await engine.score(read_score(frame, self._name(frame))))
 
     async def _abort(self, frame: EngineFrame) -> EngineFrame:
         if (name := self._names.get(frame.head["of"])) is not None:
@@ -270,14 +242,12 @@ class _Connection:
         return EngineFrame({})
 
     async def _pause(self, frame: EngineFrame) -> EngineFrame:
-        del frame
         async with self._server.turn:
             self._server.pausing.add(self._number)
             await self._engine.pause()
         return EngineFrame({})
 
     async def _resume(self, frame: EngineFrame) -> EngineFrame:
-        del frame
         async with self._server.turn:
             self._server.pausing.clear()
             await self._engine.resume()
@@ -306,7 +276,7 @@ class _Connection:
         return EngineFrame({})
 
     async def _lay(self, frame: EngineFrame) -> EngineFrame:
-        source = self._given(frame)
+        source = self._take_source(frame)
         place = source.path if isinstance(source, SharedMemoryFile) else source
         weights = await in_thread(_read, place)
         async with self._server.turn:
@@ -314,18 +284,17 @@ class _Connection:
         return EngineFrame({})
 
     async def _load(self, frame: EngineFrame) -> EngineFrame:
-        source = self._given(frame)
+        source = self._take_source(frame)
         async with self._server.turn:
             place = source.path if isinstance(source, SharedMemoryFile) else source
-            weights = await in_thread(_over, self._server.base, place)
+            weights = await in_thread(_unpack_weights, self._server.base, place)
             await self._engine.load(weights, frame.head["to"])
             if not isinstance(weights, AdapterWeights):
                 # Nobody sends adapters of it any more.
                 self._server.base = None
         return EngineFrame({})
 
-    def _given(self, frame: EngineFrame) -> Path | bytes | SharedMemoryFile:
-        """Return the path of weights, or those that have come."""
+    def _take_source(self, frame: EngineFrame) -> Path | bytes | SharedMemoryFile:
         if (name := frame.head.get("received")) is not None:
             received, self._received = self._received, None
             if received is None or received.name != name:
@@ -337,12 +306,10 @@ class _Connection:
         return sent
 
     def _state(self) -> dict[str, Any]:
-        """Return the state of the engine that is in every answer."""
         base = self._server.base
         return {"version": self._engine.version, "base": None if base is None else base.id}
 
     async def _ping(self, frame: EngineFrame) -> EngineFrame:
-        del frame
         return EngineFrame({})
 
 
@@ -354,7 +321,7 @@ def _read(given: Path | bytes) -> Mapping[str, Tensor]:
     return load(given)
 
 
-def _over(base: BaseWeights | None, given: Path | bytes) -> Weights:
+def _unpack_weights(base: BaseWeights | None, given: Path | bytes) -> Weights:
     """Return given weights in the form an engine takes; adapters with their base."""
     header = header_of(given)
     if MARK in header:
@@ -379,3 +346,39 @@ def _text(error: Exception) -> str:
     is_expected = isinstance(error, ConfigError | EngineError | ValueError)
     text = str(error) if is_expected else f"{type(error).__name__}: {error}"
     return text[:ERROR_CHARACTERS]
+
+
+def listening_place(text: str) -> tuple[str, int]:
+    """Return the host and port of `HOST:PORT`; `ConfigError` for anything else."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+        raise ConfigError(f"--listen is {text!r}, expected HOST:PORT such as 127.0.0.1:7440")
+    return host, int(port)
+
+
+async def serve_until_told(
+    recipe: EngineSpec,
+    host: str,
+    port: int,
+    *,
+    key: bytes,
+    ready: Callable[[str], None],
+) -> None:
+    """Make the engine, listen, say where to `ready`, and end at SIGINT or SIGTERM.
+
+    Raises `ConfigError` for an engine that cannot be had, or a place where nobody may listen.
+    """
+    stop_event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop_event.set)
+    torch.set_num_threads(recipe.threads)
+    async with recipe.open() as engine, EngineServer(engine, key=key) as server:
+        try:
+            bound = await server.listen(host, port)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error}; choose another --listen"
+            ) from error
+        ready(f"{host}:{bound}")
+        await stop_event.wait()

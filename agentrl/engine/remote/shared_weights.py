@@ -17,27 +17,10 @@ from agentrl.weight_sync.shared_memory import SharedMemoryFile
 class SharedWeightFile:
     """File in memory, which goes with this object and whoever else has it."""
 
-    def __init__(self, file: SharedMemoryFile) -> None:
+    def __init__(self, file: SharedMemoryFile, id: str = "") -> None:
         self._file = file
-
-    @property
-    def path(self) -> Path:
-        """Path of the file."""
-        return self._file.path
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file, in bytes."""
-        return self._file.size_bytes
-
-
-class SharedBaseWeights(SharedWeightFile):
-    """A base of adapters."""
-
-    def __init__(self, base: BaseWeights) -> None:
-        """Take the base as `SharedMemoryFile.of` does."""
-        super().__init__(SharedMemoryFile.of(base.weights))
-        self.id = base.id
+        self.path = file.path
+        self.id = id
 
 
 class SharedWeights(SharedWeightFile):
@@ -49,7 +32,7 @@ class SharedWeights(SharedWeightFile):
         that was shared over it."""
         adapted = adapted_in(weights)
         tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
-        self.base = None if adapted is None else _shared_base(adapted.base)
+        self.base = None if adapted is None else _share_base(adapted.base)
         super().__init__(SharedMemoryFile.of(tensors, metadata))
         self.proof: WeightCheck | None = (
             weights.proof if isinstance(weights, CheckedWeights) else None
@@ -57,18 +40,18 @@ class SharedWeights(SharedWeightFile):
         """Proof that engines with these weights are checked against."""
 
 
-_BASES: WeakKeyDictionary[BaseWeights, SharedBaseWeights] = WeakKeyDictionary()
+_BASES: WeakKeyDictionary[BaseWeights, SharedWeightFile] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def _shared_base(base: BaseWeights) -> SharedBaseWeights:
+def _share_base(base: BaseWeights) -> SharedWeightFile:
     with _LOCK:
         if base not in _BASES:
-            _BASES[base] = SharedBaseWeights(base)
+            _BASES[base] = SharedWeightFile(SharedMemoryFile.of(base.weights), base.id)
         return _BASES[base]
 
 
-def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
+def share_weights(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
     """Return weights as something that has a path, copying a state dict that has none."""
     if isinstance(weights, SharedWeights):
         return weights
@@ -77,7 +60,9 @@ def shared(weights: "Weights | SharedWeights") -> "Path | SharedWeights":
     return Path(weights)
 
 
-def missing_base(weights: Path | SharedWeights, engine: RemoteEngine) -> SharedBaseWeights | None:
+def find_missing_base(
+    weights: Path | SharedWeights, engine: RemoteEngine
+) -> SharedWeightFile | None:
     """Return the base to give an engine before it can take weights; None if it needs none."""
     base = weights.base if isinstance(weights, SharedWeights) else None
     return base if base is not None and base.id != engine.base else None

@@ -1,8 +1,5 @@
 """Weights from the trainer to engines by broadcast, and what to do when an engine is lost over it.
 
-    Spreader     the trainer's end: a group with all engines, kept from version to version
-    Spread       what serves one engine, which takes its weights by broadcast
-
 Whatever arrives is a whole file in the memory of the engine's process before the engine loads it,
 so that no request sees half of the weights.
 """
@@ -20,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from agentrl.engine.remote.client import LOOPBACK, RemoteEngine
-from agentrl.engine.remote.shared_weights import SharedWeights, missing_base
+from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base
 from agentrl.errors import EngineError, EngineLost
 from agentrl.runtime.threads import in_thread
 from agentrl.weight_sync.buckets import SafetensorsBytes
@@ -33,8 +30,6 @@ from agentrl.weight_sync.transfer_group import (
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
-
-    from agentrl.engine.remote.weight_check import WeightLoader
 
 TRIES = 2
 """Number of tries with the same engines: a connection may break and nobody have died."""
@@ -49,7 +44,6 @@ class WeightBroadcaster:
     """
 
     def __init__(self, *, backend: Backend, bucket_bytes: int, deadline_s: float) -> None:
-        """Groups are formed when there is something to send."""
         self._backend: Backend = backend
         self._bucket_bytes = bucket_bytes
         self._deadline_s = deadline_s
@@ -60,7 +54,6 @@ class WeightBroadcaster:
         self._arrived: dict[RemoteEngine, tuple[SharedWeights, str]] = {}
         self._turn = asyncio.Lock()
         self.groups = 0
-        """Number of groups that have been formed."""
 
     async def spread(
         self, weights: Mapping[str, Tensor], engines: Sequence[RemoteEngine]
@@ -75,7 +68,9 @@ class WeightBroadcaster:
             try:
                 self._arrived.clear()
                 row = await in_thread(SafetensorsBytes.of_weights, weights)
-                reached, name = await self._sent(row, tuple(engines), self._backend, keeps=True)
+                reached, name = await self._send_to_living(
+                    row, tuple(engines), self._backend, keeps=True
+                )
                 copy = await copying
             finally:
                 copying.cancel()
@@ -91,8 +86,8 @@ class WeightBroadcaster:
         arrived, name = self._arrived.pop(engine, (None, ""))
         if arrived is not weights:
             row = await in_thread(SafetensorsBytes.of_file, weights.path)
-            _, name = await self._sent(row, (engine,), "gloo", keeps=False)
-        if (base := missing_base(weights, engine)) is not None:
+            _, name = await self._send_to_living(row, (engine,), "gloo", keeps=False)
+        if (base := find_missing_base(weights, engine)) is not None:
             await engine.send_base(base.path, base.id)
         await engine.load_received(name, version)
 
@@ -102,7 +97,7 @@ class WeightBroadcaster:
         self._forget()
         self._stores.clear()
 
-    async def _sent(
+    async def _send_to_living(
         self,
         row: SafetensorsBytes,
         engines: tuple[RemoteEngine, ...],
@@ -114,7 +109,7 @@ class WeightBroadcaster:
         tries = 0
         while engines:
             try:
-                return engines, await self._once(row, engines, backend, keeps=keeps)
+                return engines, await self._send_once(row, engines, backend, keeps=keeps)
             except EngineError as error:
                 lives = await asyncio.gather(*(_lives(engine) for engine in engines))
                 survivors = tuple(e for e, is_alive in zip(engines, lives, strict=True) if is_alive)
@@ -126,7 +121,7 @@ class WeightBroadcaster:
                 engines = survivors
         return (), ""
 
-    async def _once(
+    async def _send_once(
         self,
         row: SafetensorsBytes,
         engines: tuple[RemoteEngine, ...],
@@ -137,7 +132,7 @@ class WeightBroadcaster:
         """Send to these engines, all or none, and return the name of the group."""
         group_entry = self._kept
         if keeps and group_entry is not None and group_entry[0] == engines:
-            group, meetings = group_entry[1], _asked(group_entry[1].meeting, engines)
+            group, meetings = group_entry[1], _list_meetings(group_entry[1].meeting, engines)
         else:
             if keeps:
                 self._forget()
@@ -171,7 +166,7 @@ class WeightBroadcaster:
             for task in everybody:
                 task.cancel()
             await asyncio.wait(everybody)
-            if not _ended_well(receiving) and _ended_well([sending]):
+            if not _have_succeeded(receiving) and _have_succeeded([sending]):
                 sending.result().close()
         group = sending.result()
         if keeps:
@@ -202,7 +197,6 @@ class WeightBroadcaster:
     async def _meetings(
         self, engines: tuple[RemoteEngine, ...], backend: Backend
     ) -> list[GroupRendezvous]:
-        """Return the settings of every rank of a new group, this one first."""
         host = next((h for h in (e.ends[0] for e in engines) if not _is_loopback(h)), LOOPBACK)
         if host not in self._stores:
             self._stores[host] = await in_thread(store_at, host, deadline_s=self._deadline_s)
@@ -216,7 +210,7 @@ class WeightBroadcaster:
             backend=backend,
             deadline_s=self._deadline_s,
         )
-        return _asked(first, engines)
+        return _list_meetings(first, engines)
 
     def _forget(self) -> None:
         group_entry, self._kept = self._kept, None
@@ -224,29 +218,9 @@ class WeightBroadcaster:
             group_entry[1].close()
 
 
-class WeightBroadcast:
-    """Server of one engine that takes weights from a spreader. For one load."""
-
-    def __init__(self, served: "WeightLoader", spreader: WeightBroadcaster) -> None:
-        self._served = served
-        self._spreader = spreader
-
-    @property
-    def name(self) -> str:
-        """Name of the server in errors."""
-        return self._served.name
-
-    @property
-    def engine(self) -> RemoteEngine:
-        """Return the engine, as it is seen from here."""
-        return self._served.engine
-
-    async def load(self, weights: Path | SharedWeights, version: int) -> None:
-        """Have the engine take weights; see `WeightBroadcaster.load`."""
-        await self._spreader.load(self.engine, weights, version)
-
-
-def _asked(first: GroupRendezvous, engines: Sequence[RemoteEngine]) -> list[GroupRendezvous]:
+def _list_meetings(
+    first: GroupRendezvous, engines: Sequence[RemoteEngine]
+) -> list[GroupRendezvous]:
     """Return the settings of every rank, given those of the first one."""
     there = (engine.ends[1] for engine in engines)
     # Who is reached over the loopback is on this machine.
@@ -257,7 +231,7 @@ def _asked(first: GroupRendezvous, engines: Sequence[RemoteEngine]) -> list[Grou
     return [first, *others]
 
 
-def _ended_well(tasks: Sequence[asyncio.Task[Any]]) -> bool:
+def _have_succeeded(tasks: Sequence[asyncio.Task[Any]]) -> bool:
     return all(not task.cancelled() and task.exception() is None for task in tasks)
 
 

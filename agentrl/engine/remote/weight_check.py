@@ -1,31 +1,19 @@
 """New weights for one engine: taken, proven, or taken back."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.errors import EngineError, EngineLost, WeightsUnproven
 from agentrl.weight_sync.check import Verdict, WeightCheck, complaint, next_move
 
+WeightLoad = Callable[[Path | SharedWeights, int], Awaitable[None]]
+"""Function that loads weights of a version into an engine."""
 _numbers = count(1)
-
-
-@runtime_checkable
-class WeightLoader(Protocol):
-    """The part of what serves an engine that takes weights; see `replicas.EngineBackend`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def engine(self) -> RemoteEngine: ...
-
-    async def load(self, weights: Path | SharedWeights, version: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,54 +29,63 @@ class VersionedWeights:
         return self.weights.proof if isinstance(self.weights, SharedWeights) else None
 
 
-async def take(
-    served: WeightLoader,
+async def load_checked(
+    engine: RemoteEngine,
+    load: WeightLoad,
     new: VersionedWeights,
     good: VersionedWeights | None,
     *,
-    went_back: Callable[[], None] = lambda: None,
+    name: str,
+    went_back: Callable[[], None],
 ) -> None:
-    """Have an engine take weights and prove that it has them; weights without a proof are taken.
+    """Load weights into an engine, and have it prove that it has them, if they have a proof.
 
-    One that computes something else is given the last good ones, which `went_back` hears of, and
-    the new ones are tried once more. Raises `WeightsUnproven` where that does not help either, and
-    at once for one that fails or is late: then it is to be replaced, whatever it has. Raises
-    `EngineLost` for one that is gone, and else as `load` and `score` do.
+    `name` is that of the server in errors. An engine that computes something else is given the last
+    good ones, which `went_back` hears of, and the new ones are tried once more. Raises
+    `WeightsUnproven` where that does not help either, and at once for one that fails or is late:
+    then it is to be replaced, whatever it has. Raises `EngineLost` for one that is gone, else as
+    `load` and `score` do.
     """
     proof = new.proof
     if proof is None:
-        await served.load(new.weights, new.version)
+        await load(new.weights, new.version)
         return
     for tries in count(1):
-        verdict, why = await _tried(served, new, proof, deadline_s=proof.deadline_s)
+        verdict, why = await _try_weights(engine, load, new, proof, deadline_s=proof.deadline_s)
         move = next_move(verdict, tries=tries)
         if move == "keep":
             return
-        unproven = f"the engine in {served.name} did not load version {new.version} of the weights"
+        unproven = f"the engine in {name} did not load version {new.version} of the weights"
         if move == "replace":
             raise WeightsUnproven(f"{unproven}, after {tries} tries: {why}")
         if good is not None:
             went_back()
-            verdict, again = await _tried(served, good, good.proof, deadline_s=proof.deadline_s)
+            verdict, again = await _try_weights(
+                engine, load, good, good.proof, deadline_s=proof.deadline_s
+            )
             if verdict != "proven":
                 raise WeightsUnproven(
                     f"{unproven}: {why}; it cannot return to version {good.version} either: {again}"
                 )
 
 
-async def _tried(
-    served: WeightLoader, given: VersionedWeights, proof: WeightCheck | None, *, deadline_s: float
+async def _try_weights(
+    engine: RemoteEngine,
+    load: WeightLoad,
+    given: VersionedWeights,
+    proof: WeightCheck | None,
+    *,
+    deadline_s: float,
 ) -> tuple[Verdict, str]:
-    """Load weights into an engine and score with them; return the verdict and the reason for it."""
     doing = "loading"
     try:
         async with asyncio.timeout(deadline_s):
-            await served.load(given.weights, given.version)
+            await load(given.weights, given.version)
         if proof is None:
             return "proven", ""
         doing = f"scoring {len(proof.logprobs)} tokens"
         async with asyncio.timeout(deadline_s):
-            scores = await served.engine.score(proof.request(f"proof/{next(_numbers)}"))
+            scores = await engine.score(proof.request(f"proof/{next(_numbers)}"))
     except TimeoutError:
         return "broken", f"{doing} took longer than {deadline_s:g} s (engine.probe.deadline_s)"
     except EngineLost:

@@ -49,7 +49,7 @@ class WeightReceiver:
             stop = threading.Event()
             try:
                 group, file = await in_thread(
-                    _received, meeting, group, size_bytes, bucket_bytes, stop
+                    _receive_file, meeting, group, size_bytes, bucket_bytes, stop
                 )
             finally:
                 stop.set()
@@ -66,7 +66,7 @@ class WeightReceiver:
             group.close()
 
 
-def _received(
+def _receive_file(
     meeting: GroupRendezvous,
     group: WeightTransferGroup | None,
     size_bytes: int,

@@ -71,14 +71,14 @@ class FrameReader:
         return tuple(tuple(next(pairs) for _ in range(count)) for count in self.get("top_counts"))
 
 
-def request_frame(request: GenerateRequest, head: dict[str, Any]) -> EngineFrame:
+def request_frame(request: GenerateRequest) -> EngineFrame:
     """Return the frame of a request for one turn."""
     packing = FrameWriter()
     packing.add("prompt", IDS, request.prompt)
     images = _add_images(packing, request.images)
     return packing.frame(
         {
-            **head,
+            "call": "generate",
             "id": request.id,
             "max_new_tokens": request.max_new_tokens,
             "sampling": _sampling(request.sampling),
@@ -123,7 +123,7 @@ def _images(arrays: FrameReader, told: Sequence[Any]) -> tuple[ImageSpan, ...]:
     )
 
 
-def completion_frame(completion: Completion, head: dict[str, Any]) -> EngineFrame:
+def completion_frame(completion: Completion) -> EngineFrame:
     """Return the frame that answers a request."""
     packing = FrameWriter()
     packing.add("token_ids", IDS, completion.token_ids)
@@ -132,7 +132,7 @@ def completion_frame(completion: Completion, head: dict[str, Any]) -> EngineFram
     packing.add("entropies", NUMBERS, completion.entropies)
     packing.add_top(completion.top_logprobs)
     cached = completion.prompt_cached_tokens
-    return packing.frame({**head, "finish": completion.finish, "prompt_cached_tokens": cached})
+    return packing.frame({"finish": completion.finish, "prompt_cached_tokens": cached})
 
 
 def read_completion(frame: EngineFrame) -> Completion:
@@ -149,7 +149,7 @@ def read_completion(frame: EngineFrame) -> Completion:
     )
 
 
-def score_frame(request: ScoreRequest, head: dict[str, Any]) -> EngineFrame:
+def score_frame(request: ScoreRequest) -> EngineFrame:
     """Return the frame of a request for scores."""
     packing = FrameWriter()
     packing.add("prompt", IDS, request.prompt)
@@ -157,7 +157,7 @@ def score_frame(request: ScoreRequest, head: dict[str, Any]) -> EngineFrame:
     images = _add_images(packing, request.images)
     return packing.frame(
         {
-            **head,
+            "call": "score",
             "id": request.id,
             "sampling": _sampling(request.sampling),
             "top_logprobs": request.top_logprobs,
@@ -183,14 +183,14 @@ def read_score(frame: EngineFrame, id: str) -> ScoreRequest:
     )
 
 
-def scores_frame(scores: Scores, head: dict[str, Any]) -> EngineFrame:
+def scores_frame(scores: Scores) -> EngineFrame:
     """Return the frame that answers a request for scores."""
     packing = FrameWriter()
     packing.add("logprobs", NUMBERS, scores.logprobs)
     packing.add("entropies", NUMBERS, scores.entropies)
     packing.add("distribution", NUMBERS, scores.distribution)
     packing.add_top(scores.top_logprobs)
-    return packing.frame({**head, "scored_by": scores.version})
+    return packing.frame({"scored_by": scores.version})
 
 
 def read_scores(frame: EngineFrame) -> Scores:

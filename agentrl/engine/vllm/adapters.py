@@ -57,7 +57,7 @@ def request() -> Any:
     return LoRARequest(lora_name=NAME, lora_int_id=NUMBER, lora_path=NAME)
 
 
-def put(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
+def install_adapters(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     """Let a worker compute with adapters, by the Hugging Face names of their weights, from its next
     step on, in place of those before. Raises `ConfigError` for one that vLLM has no place for."""
     from vllm.lora.lora_model import LoRAModel  # pyright: ignore[reportMissingImports]
@@ -68,7 +68,7 @@ def put(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     manager: Any = worker.model_runner.lora_manager._adapter_manager
     layers: dict[str, Any] = {}
     for weight, adapter in adapters.items():
-        name = _theirs(manager.model, weight)
+        name = _find_vllm_name(manager.model, weight)
         layers[name] = LoRALayerWeights(
             module_name=name,
             rank=adapter.a.shape[0],
@@ -94,8 +94,7 @@ def put(worker: Any, adapters: Mapping[str, LoraAdapter]) -> None:
     manager.activate_adapter(NUMBER)
 
 
-def _theirs(model: Any, weight: str) -> str:
-    """Return vLLM's name for the module of a weight."""
+def _find_vllm_name(model: Any, weight: str) -> str:
     from vllm.lora.utils import (  # pyright: ignore[reportMissingImports]
         parse_fine_tuned_lora_name,
     )

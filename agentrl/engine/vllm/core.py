@@ -166,7 +166,7 @@ class VllmCore:
         adapted = adapted_in(state) if self._adapter is not None else None
         if adapted is None or adapted.base.id != self._base:
             self._base = None
-            self._put(state if adapted is None else adapted.base.weights)
+            self._load_base(state if adapted is None else adapted.base.weights)
         self._put_adapters({} if adapted is None else adapted.adapters)
         self._base = None if adapted is None else adapted.base.id
         self._engine.reset_prefix_cache(reset_running_requests=True)
@@ -175,7 +175,7 @@ class VllmCore:
         for flight in self._flights.values():
             flight.begin_again()
 
-    def _put(self, state: Mapping[str, Tensor]) -> None:
+    def _load_base(self, state: Mapping[str, Tensor]) -> None:
         rpc = self._engine.collective_rpc
         # One after the other, since merging makes each anew.
         rpc("reload_weights", kwargs={"weights_iterator": iter(state.items())})
@@ -183,7 +183,7 @@ class VllmCore:
 
     def _put_adapters(self, found: Mapping[str, LoraAdapter]) -> None:
         if self._adapter is not None:
-            self._engine.collective_rpc(adapters.put, args=(found,))
+            self._engine.collective_rpc(adapters.install_adapters, args=(found,))
 
     def close(self) -> None:
         """Release the model."""
@@ -192,7 +192,6 @@ class VllmCore:
 
 
 def _sampler_of(settings: VllmSettings) -> "LogitsSampler | VllmSampler":
-    """Return the sampler that draws and scores tokens of the requests."""
     if settings.sampler == "vllm":
         return VllmSampler()
     from agentrl.engine.vllm.logits_sampler import LogitsSampler

@@ -21,7 +21,7 @@ from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import SampledToken, sample
 from agentrl.engine.vllm import scores
 from agentrl.engine.vllm.settings import VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest
+from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest, VllmSampler
 from agentrl.errors import ConfigError, EngineError
 from agentrl.policy import GenerateRequest, ScoreRequest
 
@@ -36,15 +36,12 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
     """Follows vLLM's batch, and draws for the flights in it."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        del vllm_config, device, is_pin_memory
         self._rows: dict[int, str] = {}
 
     def is_argmax_invariant(self) -> bool:
-        """Say that this decides which token is the most likely."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow who has which row."""
         if batch_update is None:
             return
         for row in batch_update.removed:
@@ -62,7 +59,7 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
 
     def apply(self, logits: Tensor) -> Tensor:
         """Draw one token per row, and make it the only one there is to choose."""
-        entries = [(row, name, FLIGHTS[name]) for row, name in self._known(logits.shape[0])]
+        entries = [(row, name, FLIGHTS[name]) for row, name in self._find_rows(logits.shape[0])]
         if not entries:
             return logits
         rows = [row for row, _, _ in entries]
@@ -80,26 +77,20 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
         logits[indices[0], indices[1]] = 0.0
         return logits
 
-    def _known(self, rows: int) -> list[tuple[int, str]]:
+    def _find_rows(self, rows: int) -> list[tuple[int, str]]:
         row_names: Mapping[int, str] = self._rows
         return sorted((r, n) for r, n in row_names.items() if r < rows and n in FLIGHTS)
 
 
-class LogitsSampler:
+class LogitsSampler(VllmSampler):
     """Draws and scores tokens here, from the logits that vLLM computes."""
 
     extra_tokens = 0
-
-    def __init__(self) -> None:
-        """`version` is that of the weights of the step under way."""
-        self.version = 0
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
         """Take any request: the whole distribution is known here."""
 
     def engine_arguments(self, settings: VllmSettings, *, cpu: bool) -> dict[str, Any]:
-        """Return the arguments of `EngineArgs`."""
-        del settings, cpu
         return {"logits_processors": [SeededLogitsProcessor]}
 
     def attach(self, engine: Any) -> None:
@@ -114,7 +105,6 @@ class LogitsSampler:
             )
 
     def prompt_of(self, flight: AnyFlight) -> list[int]:
-        """Return the token ids that vLLM is given."""
         return [*flight.context]
 
     def request_arguments(self, name: str, flight: AnyFlight) -> dict[str, Any]:
@@ -156,7 +146,6 @@ class LogitsSampler:
         yield SampledStep(name, pick, output.num_cached_tokens or 0)
 
     def drop(self, name: str) -> None:
-        """Forget a request."""
         scores.FLIGHTS.pop(name, None)
         FLIGHTS.pop(name, None)
         PICKS.pop(name, None)

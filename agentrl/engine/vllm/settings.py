@@ -19,7 +19,6 @@ class VllmSettings:
     model: Path | str
     """A Hugging Face folder with config and weights, or a name on the hub."""
     slots: int = 32
-    """Number of requests computed at once."""
     context_tokens: int = 2048
     dtype: str = "auto"
     """`auto` is the model's own; or `float32`, `bfloat16`, `float16`."""

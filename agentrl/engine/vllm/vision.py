@@ -47,7 +47,7 @@ def register(architecture: str, images: ImageProcessor) -> None:
 
     It holds for whatever is loaded next in this process.
     """
-    with _without_torchvision():
+    with _replace_torchvision():
         module = import_module(f"vllm.model_executor.models.{MODELS[architecture]}")
     # Values of patches are what the tower reads; vLLM would take them for bytes of colour.
     ready = {"supports_mm_device_do_normalize": False}
@@ -76,38 +76,30 @@ def prompt_of(
 
 
 class _Info(BaseProcessingInfo):  # pyright: ignore[reportUntypedBaseClass]
-    """Image sizes that vLLM plans its memory with."""
-
     def __init__(self, context: Any, images: ImageProcessor) -> None:
         super().__init__(context)
         self.images = images
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """Return that a prompt shows any number of images, and nothing else."""
         return {_IMAGE: None}
 
     def get_mm_max_tokens_per_item(
         self, seq_len: int, mm_counts: Mapping[str, int]
     ) -> Mapping[str, int]:
-        """Return the most tokens of an image, where a context has `seq_len`."""
-        del mm_counts
         return {_IMAGE: min(self.images.most_tokens, seq_len)}
 
 
 def _no_inputs(info: _Info) -> None:
     """Make what vLLM would make blank images with, if `_Processor` did not."""
-    del info
 
 
 class _Processor:
     """Stands where vLLM keeps what cuts up images; makes only what it measures its memory with."""
 
     def __init__(self, info: _Info, dummy_inputs: None) -> None:
-        del dummy_inputs
         self.info = info
 
     def get_dummy_mm_inputs(self, mm_counts: Mapping[str, int], **_: Any) -> Any:
-        """Return a prompt that shows so many blank images, each as large as one gets."""
         info = self.info
         most = info.get_mm_max_tokens_per_item(info.ctx.model_config.max_model_len, mm_counts)
         count, length = mm_counts.get(_IMAGE, 0), most[_IMAGE]
@@ -131,7 +123,7 @@ def _item(patches: ImagePatches) -> Any:
 
 
 @contextmanager
-def _without_torchvision() -> Generator[None]:
+def _replace_torchvision() -> Generator[None]:
     """Let vLLM's models be imported where there is no torchvision, as beside its CPU build.
 
     Of the image processor that needs it they take one function, which the one without has, too.

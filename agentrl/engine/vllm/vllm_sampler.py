@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from agentrl.engine.inflight import InflightRequest
+from agentrl.engine.in_process import AnyFlight
 from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.noise import stream
 from agentrl.engine.sampling import SampledToken, check_logprobs
@@ -13,7 +13,6 @@ from agentrl.engine.vllm_release import TEMPERATURES
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling, ScoreRequest
 
-AnyFlight = InflightRequest | InflightScoreRequest
 Alternatives = tuple[tuple[int, float], ...]
 
 
@@ -29,10 +28,8 @@ class SampledStep:
     """One token of one request."""
 
     request_id: str
-    """vLLM's name of the request."""
     pick: SampledToken
     cached_tokens: int
-    """Cached tokens of the request's prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +45,8 @@ class VllmSampler:
     extra_tokens = 1
     """vLLM samples so many tokens after a prompt that is scored, and has no way to sample none."""
 
-    def __init__(self) -> None:
-        """`version` is that of the weights of the step under way."""
-        self.version = 0
+    version = 0
+    """Version of the weights of the step under way."""
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
         """Raise `ValueError` for what vLLM's own sampler does not tell, or not as it is asked."""
@@ -114,7 +110,6 @@ class VllmSampler:
             RequestOutputKind,
         )
 
-        del name
         if isinstance(flight, InflightScoreRequest):
             most = flight.request.top_logprobs
             return {"temperature": 0.0, "max_tokens": 1, "prompt_logprobs": most}

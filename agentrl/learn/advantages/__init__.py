@@ -11,7 +11,6 @@ from agentrl.learn.advantages import (
     grpo,
     mc_grpo,
     reinforce_pp,
-    rloo,
     segment_reinforce,
     tree_grpo,
     tree_rl,
@@ -22,7 +21,7 @@ from agentrl.learn.method import LearnMethod
 
 METHODS: tuple[LearnMethod[AdvantageFunction], ...] = (
     grpo.METHOD,
-    rloo.METHOD,
+    grpo.RLOO,
     reinforce_pp.PLAIN,
     reinforce_pp.BASELINE,
     gae.METHOD,
@@ -38,4 +37,3 @@ METHODS: tuple[LearnMethod[AdvantageFunction], ...] = (
     tree_rl.METHOD,
     branch_grpo.METHOD,
 )
-"""Every method of the slot."""

@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-import numpy as np
-
 from agentrl.config.learning.advantage import ArpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, spread_over_tokens
 from agentrl.learn.advantages.grpo import grpo, score_of
 from agentrl.learn.method import LearnMethod
 from agentrl.learn.sample import TrainingGroup
@@ -36,9 +34,9 @@ def arpo(
 
 def _credit(group: TrainingGroup, credit: Sequence[float], *, is_hard: bool) -> TokenAdvantages:
     if is_hard:
-        shape = SharedPrefixes.of(group)
+        shape = SharedPrefixes.from_group(group)
         return shape.spread(shape.means(credit))
-    return [np.full(len(s.token_ids), a) for s, a in zip(group.samples, credit, strict=True)]
+    return spread_over_tokens(group, credit)
 
 
 def _bind(section: ArpoAdvantage) -> AdvantageFunction:

@@ -1,7 +1,6 @@
 """BranchGRPO: a segment is compared with those of its task that are as deep as it is."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -9,9 +8,9 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import BranchGrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.tree_rl import Weighting, share_weights
-from agentrl.learn.method import LearnMethod, Need
+from agentrl.learn.method import LearnMethod, Need, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.tree_shape import SharedPrefixes
 
@@ -80,7 +79,7 @@ def branch_grpo(
     """
     advantages: TokenAdvantages = []
     for group in groups:
-        shape = SharedPrefixes.of(group)
+        shape = SharedPrefixes.from_group(group)
         if value == "mean":
             values = shape.means(group.rewards)
         else:
@@ -106,19 +105,10 @@ def _logprobs(samples: Sequence[TrainingSample], shape: SharedPrefixes) -> list[
     return logprobs
 
 
-def _bind(section: BranchGrpoAdvantage) -> AdvantageFunction:
-    return partial(
-        branch_grpo,
-        value=section.value,
-        temperature=section.temperature,
-        epsilon=section.epsilon,
-        weighting=section.weighting,
-        clip=section.clip,
-    )
-
-
 def _needs(section: BranchGrpoAdvantage) -> frozenset[Need]:
     return frozenset({"behaviour logprobs"} if section.value == "probability" else ())
 
 
-METHOD = LearnMethod(BranchGrpoAdvantage, _bind, "Li et al. 2025, arXiv 2509.06040", _needs)
+METHOD = LearnMethod(
+    BranchGrpoAdvantage, bind_knobs(branch_grpo), "Li et al. 2025, arXiv 2509.06040", _needs
+)

@@ -11,11 +11,11 @@ from numpy import ndarray
 from agentrl.config.learning.advantage import GaeAdvantage
 from agentrl.config.section import ConfigSection
 from agentrl.errors import LearnError
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.advantage import TokenAdvantages
+from agentrl.learn.method import LearnMethod, always, bind_knobs, knobs_of
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
-from agentrl.learn.whitening import whitened
+from agentrl.learn.turns import Paid, discount, place_on_mask, token_rewards
+from agentrl.learn.whitening import whiten_credit
 
 Level = Literal["token", "turn"]
 
@@ -37,7 +37,7 @@ def gae(
     Source: Schulman et al. 2016 (arXiv 1506.02438), equations 11-16.
     """
     following = np.append(values, final_value)[1:]
-    return discounted(rewards + gamma * following - values, gamma * lam)
+    return discount(rewards + gamma * following - values, gamma * lam)
 
 
 def gae_advantages(
@@ -58,7 +58,7 @@ def gae_advantages(
     samples = [sample for group in groups for sample in group.samples]
     estimate = partial(gae, gamma=gamma, lam=lam)
     advantages = [_over_steps(sample, level, paid, estimate) for sample in samples]
-    return whitened(samples, advantages) if whiten else advantages
+    return whiten_credit(samples, advantages) if whiten else advantages
 
 
 def gae_returns(
@@ -84,19 +84,14 @@ def returns_of(section: ConfigSection) -> ReturnsFunction:
     """Return the target function of a critic: GAE's own returns, else undiscounted ones."""
     if not isinstance(section, GaeAdvantage):
         return gae_returns
-    return partial(
-        gae_returns,
-        level=section.level,
-        gamma=section.gamma,
-        lam=section.lam,
-        paid=section.paid,
-    )
+    knobs = knobs_of(section)
+    del knobs["whiten"]
+    return partial(gae_returns, **knobs)
 
 
 def _over_steps(
     sample: TrainingSample, level: Level, paid: Paid, estimate: Callable[..., ndarray]
 ) -> Float[ndarray, " tokens"]:
-    """Return `estimate` of the sample's steps at the tokens of each."""
     mask = sample.mask
     if not mask.any():
         return np.zeros(len(mask))
@@ -108,23 +103,15 @@ def _over_steps(
     rewards, values = token_rewards(sample, paid=paid)[mask], sample.values[mask]
     final_value = sample.final_value if sample.truncated else 0.0
     if level == "token":
-        return on_mask(sample, estimate(rewards, values, final_value=final_value))
+        return place_on_mask(sample, estimate(rewards, values, final_value=final_value))
     _, first, turn = np.unique(sample.turns[mask], return_index=True, return_inverse=True)
     per_turn = estimate(np.bincount(turn, weights=rewards), values[first], final_value=final_value)
-    return on_mask(sample, per_turn[turn])
-
-
-def _bind(section: GaeAdvantage) -> AdvantageFunction:
-    return partial(
-        gae_advantages,
-        level=section.level,
-        gamma=section.gamma,
-        lam=section.lam,
-        paid=section.paid,
-        whiten=section.whiten,
-    )
+    return place_on_mask(sample, per_turn[turn])
 
 
 METHOD = LearnMethod(
-    GaeAdvantage, _bind, "Schulman et al. 2016, arXiv 1506.02438", always("values")
+    GaeAdvantage,
+    bind_knobs(gae_advantages),
+    "Schulman et al. 2016, arXiv 1506.02438",
+    always("values"),
 )

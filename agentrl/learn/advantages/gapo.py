@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from agentrl.config.learning.advantage import GapoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, per_trajectory
+from agentrl.learn.advantage import bind_per_trajectory
 from agentrl.learn.method import LearnMethod
 
 
@@ -50,17 +49,4 @@ def densest(values: np.ndarray, *, share: float, centre: Literal["median", "mean
     return float(np.median(window) if centre == "median" else window.mean())
 
 
-def _bind(section: GapoAdvantage) -> AdvantageFunction:
-    return per_trajectory(
-        partial(
-            gapo,
-            share=section.share,
-            centre=section.centre,
-            normalise_std=section.normalise_std,
-            epsilon=section.epsilon,
-            singleton=section.singleton,
-        )
-    )
-
-
-METHOD = LearnMethod(GapoAdvantage, _bind, "arXiv 2510.21830")
+METHOD = LearnMethod(GapoAdvantage, bind_per_trajectory(gapo), "arXiv 2510.21830")

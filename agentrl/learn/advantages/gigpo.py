@@ -11,11 +11,11 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import GigpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.turns import discounted, on_turns, spoken_turns, turn_rewards
+from agentrl.learn.turns import discount, place_on_turns, spoken_turns, turn_rewards
 
 Anchor = tuple[int, ...]
 """Tokens that a turn answered."""
@@ -46,15 +46,17 @@ def gigpo(
     advantages: TokenAdvantages = []
     for group in groups:
         repeats = [len(spoken_turns(s)) if count == "turn" else 1 for s in group.samples]
-        episode = _repeated(group.rewards, repeats, centre=partial(centre, singleton=singleton))
-        returns = [discounted(turn_rewards(sample), gamma) for sample in group.samples]
+        episode = _score_repeats(
+            group.rewards, repeats, centre=partial(centre, singleton=singleton)
+        )
+        returns = [discount(turn_rewards(sample), gamma) for sample in group.samples]
         steps = [np.zeros(len(values)) for values in returns]
         for rows in clusters(group.samples, similarity=similarity):
             credit = centre([float(returns[i][k]) for i, k in rows], singleton="zero")
             for (i, k), value in zip(rows, credit, strict=True):
                 steps[i][k] = value
         advantages += [
-            on_turns(sample, whole + omega * step)
+            place_on_turns(sample, whole + omega * step)
             for sample, whole, step in zip(group.samples, episode, steps, strict=True)
         ]
     return advantages
@@ -95,7 +97,7 @@ def _alike(one: Hashable, other: Anchor) -> float:
     return match.ratio()
 
 
-def _repeated(
+def _score_repeats(
     rewards: Sequence[float], repeats: Sequence[int], *, centre: partial[tuple[float, ...]]
 ) -> Float[ndarray, " trajectories"]:
     """Return the credit of rewards of which each stands in the group so many times."""
@@ -104,17 +106,4 @@ def _repeated(
     return np.asarray([credit[end - 1] if n else 0.0 for end, n in zip(ends, repeats, strict=True)])
 
 
-def _bind(section: GigpoAdvantage) -> AdvantageFunction:
-    return partial(
-        gigpo,
-        gamma=section.gamma,
-        omega=section.omega,
-        normalise_std=section.normalise_std,
-        epsilon=section.epsilon,
-        similarity=section.similarity,
-        count=section.count,
-        singleton=section.singleton,
-    )
-
-
-METHOD = LearnMethod(GigpoAdvantage, _bind, "Feng et al. 2025, arXiv 2505.10978")
+METHOD = LearnMethod(GigpoAdvantage, bind_knobs(gigpo), "Feng et al. 2025, arXiv 2505.10978")

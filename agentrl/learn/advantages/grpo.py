@@ -1,4 +1,4 @@
-"""GRPO: reward minus the group's mean, over its standard deviation; Dr.GRPO without the latter."""
+"""GRPO: reward minus the group's mean, over its standard deviation. Dr.GRPO and RLOO: without."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from agentrl.config.learning.advantage import GroupScore, GrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, per_trajectory
+from agentrl.config.learning.advantage import GroupScore, GrpoAdvantage, RlooAdvantage
+from agentrl.learn.advantage import bind_per_trajectory
 from agentrl.learn.method import LearnMethod
 
 
@@ -37,18 +37,27 @@ def grpo(
 
 def score_of(section: GroupScore) -> Callable[[Sequence[float]], tuple[float, ...]]:
     """Return `grpo` with the knobs of a section."""
-    return partial(
-        grpo,
-        normalise_std=section.normalise_std,
-        epsilon=section.epsilon,
-        singleton=section.singleton,
-    )
+    return partial(grpo, **{key: getattr(section, key) for key in GroupScore.model_fields})
 
 
-def _bind(section: GrpoAdvantage) -> AdvantageFunction:
-    return per_trajectory(score_of(section))
+def rloo(
+    rewards: Sequence[float], *, singleton: Literal["zero", "raw"] = "zero"
+) -> tuple[float, ...]:
+    """Return R_i minus the mean of all R_j with j != i, which is n / (n - 1) (R_i - mean).
+
+    The baseline does not depend on what it is a baseline of, so the estimate is unbiased. Equal
+    rewards give exactly zero. Source: Ahmadian et al. 2024 (arXiv 2402.14740), section 3.
+    """
+    centred = grpo(rewards, normalise_std=False, singleton=singleton)
+    n = len(rewards)
+    return centred if n < 2 else tuple(n / (n - 1) * x for x in centred)
 
 
 METHOD = LearnMethod(
-    GrpoAdvantage, _bind, "Shao et al. 2024, arXiv 2402.03300; Liu et al. 2025, arXiv 2503.20783"
+    GrpoAdvantage,
+    bind_per_trajectory(grpo),
+    "Shao et al. 2024, arXiv 2402.03300; Liu et al. 2025, arXiv 2503.20783",
+)
+RLOO = LearnMethod(
+    RlooAdvantage, bind_per_trajectory(rloo), "Ahmadian et al. 2024, arXiv 2402.14740"
 )

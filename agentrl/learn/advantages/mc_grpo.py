@@ -1,12 +1,11 @@
 """MC-GRPO: the median for a baseline, which one outlier of a small group does not move."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
 from agentrl.config.learning.advantage import McGrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, per_trajectory
+from agentrl.learn.advantage import bind_per_trajectory
 from agentrl.learn.method import LearnMethod
 
 
@@ -37,12 +36,8 @@ def lower_median(values: Sequence[float] | np.ndarray) -> float:
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
-def _bind(section: McGrpoAdvantage) -> AdvantageFunction:
-    return per_trajectory(
-        partial(mc_grpo, epsilon=section.epsilon, floor=section.floor, limit=section.limit)
-    )
-
-
 METHOD = LearnMethod(
-    McGrpoAdvantage, _bind, "arXiv 2601.22582, with a floor and a limit of our own"
+    McGrpoAdvantage,
+    bind_per_trajectory(mc_grpo),
+    "arXiv 2601.22582, with a floor and a limit of our own",
 )

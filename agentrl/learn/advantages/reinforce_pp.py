@@ -5,12 +5,12 @@ from functools import partial
 from typing import Literal
 
 from agentrl.config.learning.advantage import ReinforcePpAdvantage, ReinforcePpBaselineAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, per_trajectory
+from agentrl.learn.advantage import TokenAdvantages, per_trajectory
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup
-from agentrl.learn.turns import Paid, discounted, on_mask, token_rewards
-from agentrl.learn.whitening import whitened
+from agentrl.learn.turns import Paid, discount, place_on_mask, token_rewards
+from agentrl.learn.whitening import whiten_credit
 
 
 def reinforce_pp(
@@ -22,8 +22,10 @@ def reinforce_pp(
     Source: Hu et al. 2025 (arXiv 2501.03262), without its KL in the reward.
     """
     samples = [sample for group in groups for sample in group.samples]
-    returns = [on_mask(s, discounted(token_rewards(s, paid=paid)[s.mask], gamma)) for s in samples]
-    return whitened(samples, returns)
+    returns = [
+        place_on_mask(s, discount(token_rewards(s, paid=paid)[s.mask], gamma)) for s in samples
+    ]
+    return whiten_credit(samples, returns)
 
 
 def reinforce_pp_baseline(
@@ -34,16 +36,14 @@ def reinforce_pp_baseline(
     Source: Hu et al. 2025 (arXiv 2501.03262), REINFORCE++-baseline.
     """
     centred = per_trajectory(partial(grpo, normalise_std=False, singleton=singleton))(groups)
-    return whitened([sample for group in groups for sample in group.samples], centred)
+    return whiten_credit([sample for group in groups for sample in group.samples], centred)
 
 
-def _plain(section: ReinforcePpAdvantage) -> AdvantageFunction:
-    return partial(reinforce_pp, gamma=section.gamma, paid=section.paid)
-
-
-def _baseline(section: ReinforcePpBaselineAdvantage) -> AdvantageFunction:
-    return partial(reinforce_pp_baseline, singleton=section.singleton)
-
-
-PLAIN = LearnMethod(ReinforcePpAdvantage, _plain, "Hu et al. 2025, arXiv 2501.03262")
-BASELINE = LearnMethod(ReinforcePpBaselineAdvantage, _baseline, "Hu et al. 2025, arXiv 2501.03262")
+PLAIN = LearnMethod(
+    ReinforcePpAdvantage, bind_knobs(reinforce_pp), "Hu et al. 2025, arXiv 2501.03262"
+)
+BASELINE = LearnMethod(
+    ReinforcePpBaselineAdvantage,
+    bind_knobs(reinforce_pp_baseline),
+    "Hu et al. 2025, arXiv 2501.03262",
+)

@@ -1,18 +1,17 @@
 """Segment REINFORCE: one return for each run of tokens sampled without interruption."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import SegmentReinforceAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.advantage import TokenAdvantages
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample
-from agentrl.learn.turns import discounted, token_rewards
-from agentrl.learn.whitening import whitened
+from agentrl.learn.turns import discount, token_rewards
+from agentrl.learn.whitening import whiten_credit
 
 
 def segment_reinforce(
@@ -24,7 +23,7 @@ def segment_reinforce(
     """
     samples = [sample for group in groups for sample in group.samples]
     returns = [_returns(sample, gamma) for sample in samples]
-    return whitened(samples, returns) if whiten else returns
+    return whiten_credit(samples, returns) if whiten else returns
 
 
 def _returns(sample: TrainingSample, gamma: float) -> Float[ndarray, " tokens"]:
@@ -33,14 +32,12 @@ def _returns(sample: TrainingSample, gamma: float) -> Float[ndarray, " tokens"]:
     rewards = token_rewards(sample, paid="turns")
     paid = np.zeros(int(begins.sum()))
     np.add.at(paid, segments[sample.mask], rewards[sample.mask])
-    returns = discounted(paid, gamma)
+    returns = discount(paid, gamma)
     placed = np.zeros(len(sample.token_ids))
     placed[sample.sampled] = returns[segments[sample.sampled]]
     return placed
 
 
-def _bind(section: SegmentReinforceAdvantage) -> AdvantageFunction:
-    return partial(segment_reinforce, gamma=section.gamma, whiten=section.whiten)
-
-
-METHOD = LearnMethod(SegmentReinforceAdvantage, _bind, "ROLL, alibaba/ROLL, agentic pipeline")
+METHOD = LearnMethod(
+    SegmentReinforceAdvantage, bind_knobs(segment_reinforce), "ROLL, alibaba/ROLL, agentic pipeline"
+)

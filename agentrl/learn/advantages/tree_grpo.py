@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
-import numpy as np
-
 from agentrl.config.learning.advantage import TreeGrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, spread_over_tokens
 from agentrl.learn.advantages.grpo import grpo, score_of
 from agentrl.learn.method import LearnMethod
 from agentrl.learn.sample import TrainingGroup
@@ -32,12 +30,12 @@ def tree_grpo(
     """
     inter = score(rewards)
     if variant == "tree":
-        intra = _within(rewards, trees, score)
+        intra = _score_within_trees(rewards, trees, score)
         return tuple(a + b for a, b in zip(inter, intra, strict=True))
-    return _within(inter if variant == "tree_2norm" else rewards, trees, score)
+    return _score_within_trees(inter if variant == "tree_2norm" else rewards, trees, score)
 
 
-def _within(
+def _score_within_trees(
     values: Sequence[float], trees: Sequence[Sequence[int]], score: Score
 ) -> tuple[float, ...]:
     scores = [0.0] * len(values)
@@ -51,15 +49,11 @@ def _bind(section: TreeGrpoAdvantage) -> AdvantageFunction:
     credit = partial(tree_grpo, score=score_of(section), variant=section.variant)
 
     def advantages(groups: Sequence[TrainingGroup]) -> TokenAdvantages:
-        return [
-            np.full(len(sample.token_ids), value)
-            for group in groups
-            for sample, value in zip(
-                group.samples,
-                credit(group.rewards, SharedPrefixes.of(group).members()),
-                strict=True,
-            )
-        ]
+        token_advantages: TokenAdvantages = []
+        for group in groups:
+            members = SharedPrefixes.from_group(group).members()
+            token_advantages += spread_over_tokens(group, credit(group.rewards, members))
+        return token_advantages
 
     return advantages
 

@@ -1,7 +1,6 @@
 """TreeRL: the value of each segment of a tree, and what it adds to that of the one before."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -9,8 +8,8 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import TreeRlAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.advantage import TokenAdvantages
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup
 from agentrl.learn.tree_shape import SharedPrefixes
 
@@ -58,7 +57,7 @@ def tree_rl(
             raw = group.rewards[0] if singleton == "raw" else 0.0
             advantages.append(np.full(len(group.samples[0].token_ids), float(raw)))
             continue
-        shape = SharedPrefixes.of(group)
+        shape = SharedPrefixes.from_group(group)
         credit = leave_one_out(group.rewards)
         if truncated is not None:
             credit[[sample.truncated for sample in group.samples]] = truncated
@@ -91,22 +90,9 @@ def _rewards(
 def _token_mean(
     values: Float[ndarray, " segments"], group: TrainingGroup, shape: SharedPrefixes
 ) -> float:
-    """Return the mean of the values over all tokens that train."""
     tokens = shape.spread(values)
     trained = np.concatenate([x[s.mask] for x, s in zip(tokens, group.samples, strict=True)])
     return float(trained.mean()) if len(trained) else 0.0
 
 
-def _bind(section: TreeRlAdvantage) -> AdvantageFunction:
-    return partial(
-        tree_rl,
-        global_term=section.global_term,
-        weighting=section.weighting,
-        weighted=section.weighted,
-        centre=section.centre,
-        truncated=section.truncated,
-        singleton=section.singleton,
-    )
-
-
-METHOD = LearnMethod(TreeRlAdvantage, _bind, "Hou et al. 2025, arXiv 2506.11902")
+METHOD = LearnMethod(TreeRlAdvantage, bind_knobs(tree_rl), "Hou et al. 2025, arXiv 2506.11902")

@@ -10,11 +10,11 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from agentrl.config.learning.advantage import UiS1Advantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import TokenAdvantages
 from agentrl.learn.advantages.grpo import grpo
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup
-from agentrl.learn.turns import on_turns, spoken_turns, turn_rewards
+from agentrl.learn.turns import place_on_turns, spoken_turns, turn_rewards
 
 Returns = Literal["code", "paper"]
 EpisodeTerm = Literal["trajectory_return", "first_return", "row_reward"]
@@ -68,9 +68,9 @@ def ui_s1(
         for future, paid, indices in zip(futures, rewards, turns, strict=True):
             matched = paid[indices] >= match_reward
             future[indices] = future_returns(paid[indices], matched, gamma=gamma, returns=returns)
-        total = [omega * step for step in _by_index(futures, turns, centre)]
+        total = [omega * step for step in _score_by_index(futures, turns, centre)]
         if episode_term == "row_reward":
-            parts = _by_row(rewards, turns, partial(centre, singleton=singleton))
+            parts = _score_by_row(rewards, turns, partial(centre, singleton=singleton))
         else:
             whole = [
                 float(future[indices[0]] if episode_term == "first_return" else paid[indices].sum())
@@ -80,16 +80,15 @@ def ui_s1(
             ]
             parts = list(centre(whole, singleton=singleton))
         advantages += [
-            on_turns(sample, step + episode_weight * part)
+            place_on_turns(sample, step + episode_weight * part)
             for sample, step, part in zip(group.samples, total, parts, strict=True)
         ]
     return advantages
 
 
-def _by_index(
+def _score_by_index(
     futures: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
-    """Return each return among those of its turn index."""
     scores = [np.zeros(len(future)) for future in futures]
     rows: defaultdict[int, list[int]] = defaultdict(list)
     for i, indices in enumerate(turns):
@@ -102,10 +101,9 @@ def _by_index(
     return scores
 
 
-def _by_row(
+def _score_by_row(
     rewards: Sequence[ndarray], turns: Sequence[ndarray], centre: partial[tuple[float, ...]]
 ) -> list[Float[ndarray, " turns"]]:
-    """Return each turn's reward among those of all turns."""
     scores = [np.zeros(len(paid)) for paid in rewards]
     credit = iter(
         centre(
@@ -117,19 +115,4 @@ def _by_row(
     return scores
 
 
-def _bind(section: UiS1Advantage) -> AdvantageFunction:
-    return partial(
-        ui_s1,
-        gamma=section.gamma,
-        omega=section.omega,
-        episode_weight=section.episode_weight,
-        returns=section.returns,
-        episode_term=section.episode_term,
-        match_reward=section.match_reward,
-        normalise_std=section.normalise_std,
-        epsilon=section.epsilon,
-        singleton=section.singleton,
-    )
-
-
-METHOD = LearnMethod(UiS1Advantage, _bind, "Lu et al. 2025, arXiv 2509.11543")
+METHOD = LearnMethod(UiS1Advantage, bind_knobs(ui_s1), "Lu et al. 2025, arXiv 2509.11543")

@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 
 from agentrl.config.learning.advantage import XrpoAdvantage
-from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages
+from agentrl.learn.advantage import AdvantageFunction, TokenAdvantages, spread_over_tokens
 from agentrl.learn.advantages.grpo import score_of
 from agentrl.learn.method import LearnMethod, Need
 from agentrl.learn.sample import TrainingGroup, TrainingSample
 
 
-def sharpened(
+def sharpen_credit(
     credit: Sequence[float],
     scores: Sequence[float | None],
     correct: Sequence[bool],
@@ -30,14 +30,14 @@ def sharpened(
     valid_scores = [score for score in scores if score is not None]
     mean = sum(valid_scores) / len(valid_scores) if valid_scores else 0.0
 
-    def one(advantage: float, score: float | None, is_correct: bool) -> float:
+    def sharpen_one(advantage: float, score: float | None, is_correct: bool) -> float:
         # A negative advantage would make cap x A the smaller, and punish what was right.
         if score is None or not is_correct or advantage <= 0:
             return advantage
         novelty = 1.0 - math.exp(min(score - mean, 0.0))
         return advantage + min(bonus * novelty, cap * advantage)
 
-    return tuple(one(*each) for each in zip(credit, scores, correct, strict=True))
+    return tuple(sharpen_one(*each) for each in zip(credit, scores, correct, strict=True))
 
 
 def score(sample: TrainingSample, *, logprobs: Literal["behaviour", "proximal"]) -> float | None:
@@ -51,7 +51,7 @@ def score(sample: TrainingSample, *, logprobs: Literal["behaviour", "proximal"])
 
 def _bind(section: XrpoAdvantage) -> AdvantageFunction:
     base = score_of(section)
-    sharpen = partial(sharpened, bonus=section.bonus, cap=section.cap)
+    sharpen = partial(sharpen_credit, bonus=section.bonus, cap=section.cap)
     likelihood = partial(score, logprobs=section.logprobs)
     correct_reward = section.correct_reward
 
@@ -61,8 +61,7 @@ def _bind(section: XrpoAdvantage) -> AdvantageFunction:
             scores = [likelihood(sample) for sample in group.samples]
             correct = [reward >= correct_reward for reward in group.rewards]
             credit = sharpen(base(group.rewards), scores, correct)
-            pairs = zip(group.samples, credit, strict=True)
-            token_advantages += [np.full(len(sample.token_ids), value) for sample, value in pairs]
+            token_advantages += spread_over_tokens(group, credit)
         return token_advantages
 
     return advantages

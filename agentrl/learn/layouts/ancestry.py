@@ -37,12 +37,11 @@ class AncestorMask:
     chains: tuple[tuple[int, int], ...]
     across: tuple[AttentionSpanPair, ...]
     longest: int
-    """Tokens of the longest sequence."""
     _masks: dict[int, Bool[Tensor, "places places"]] = field(default_factory=dict[int, Tensor])
     _blocks: list[BlockMask] = field(default_factory=list[BlockMask])
 
     @classmethod
-    def of(
+    def from_positions(
         cls, positions: Int[Tensor, "lines places"], ends: Int[Tensor, "lines places"]
     ) -> "AncestorMask":
         """Return the ancestry of a line; see `ModelInputs` for what describes it."""

@@ -29,6 +29,9 @@ CPU_KERNEL = "_scaled_dot_product_flash_attention_for_cpu"
 _forward: Any = getattr(torch.ops.aten, CPU_KERNEL, None)
 _backward: Any = getattr(torch.ops.aten, f"{CPU_KERNEL}_backward", None)
 
+_sdpa: Any = sdpa_attention_forward
+_flex: Any = flex_attention_forward
+
 Heads = Float[Tensor, "lines _heads _places _width"]
 
 
@@ -72,7 +75,7 @@ def attend(
             return _sdpa(module, query, key, value, mask, **options)
 
 
-def reading(
+def build_decoder_inputs(
     model: PreTrainedModel, ancestry: AncestorMask, kernel: Kernel | None = None
 ) -> dict[str, Any]:
     """Return the decoder's keyword arguments with which places see their ancestors only.
@@ -168,21 +171,11 @@ class _Split(torch.autograd.Function):
         return input_grads[0], input_grads[1], input_grads[2], None, None
 
 
+_split: Any = _Split.apply
+
+
 def _spans(part: AttentionSpanPair) -> tuple[slice, slice]:
     return slice(part.key_start, part.key_stop), slice(part.query_start, part.query_stop)
-
-
-def _split(query: Heads, key: Heads, value: Heads, ancestry: AncestorMask, scale: float) -> Heads:
-    apply: Any = _Split.apply
-    return apply(query, key, value, ancestry, scale)
-
-
-def _sdpa(*arguments: Any, **options: Any) -> tuple[Tensor, None]:
-    return sdpa_attention_forward(*arguments, **options)
-
-
-def _flex(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-    return flex_attention_forward(*arguments, **options)
 
 
 def _refuse_what_changes_scores(module: torch.nn.Module, options: dict[str, Any]) -> None:

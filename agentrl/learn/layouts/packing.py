@@ -54,6 +54,5 @@ def _units(
 
 
 def _overlap(one: PackingUnit, other: PackingUnit, shared: Sequence[int]) -> int:
-    """Return the number of tokens that two units begin with in common."""
     first, second = sorted((one, other), key=lambda unit: unit.start)
     return min(shared[first.stop : second.start + 1])

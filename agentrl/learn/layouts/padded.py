@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,24 +18,29 @@ PADDING_TOKENS = 256
 """About what the fixed cost of one more forward and backward pass is worth on a CPU."""
 
 
+LayoutT = TypeVar("LayoutT", bound="LimitedLayout")
+
+
 @dataclass(frozen=True, slots=True)
-class PaddedLayout:
-    """Lines of similar length together, at most `limit_tokens` with their padding."""
+class LimitedLayout:
+    """Base of the layouts: the most places of a block, and the image processor of the policy."""
 
     limit_tokens: int
     processor: ImageProcessor | None = None
-    """Image processor of the policy; None where it takes no images."""
+    """None where the policy takes no images."""
 
-    def limited(self, limit_tokens: int) -> "PaddedLayout":
-        """Return the same layout with another limit."""
+    def replace_limit(self: LayoutT, limit_tokens: int) -> LayoutT:
         return replace(self, limit_tokens=limit_tokens)
 
+
+@dataclass(frozen=True, slots=True)
+class PaddedLayout(LimitedLayout):
+    """Lines of similar length together, at most `limit_tokens` with their padding."""
+
     def places(self, sequences: Sequence[TokenSequence]) -> int:
-        """Return the number of places in the block, padding included."""
         return len(sequences) * max((forward_tokens(s.mask) for s in sequences), default=0)
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return the sequence indices of each micro-batch: see `plan`."""
         return plan([forward_tokens(s.mask) for s in sequences], limit_tokens=self.limit_tokens)
 
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
@@ -52,7 +58,7 @@ class PaddedLayout:
             targets=torch.from_numpy(targets.ravel()[predictions]).to(device),
             entries=torch.arange(len(predictions), device=device),
             mask=torch.from_numpy(mask).to(device),
-            shown=shown_by(
+            shown=collect_images(
                 sequences, [(i, np.arange(w)) for i, w in enumerate(widths)], self.processor
             ),
         )
@@ -92,7 +98,7 @@ def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
     return batches
 
 
-def shown_by(
+def collect_images(
     sequences: Sequence[TokenSequence],
     laid: Sequence[tuple[int, Int[ndarray, " _"]]],
     processor: ImageProcessor | None,

@@ -1,35 +1,23 @@
 """Check that a model computes the same in a layout as row by row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from numpy import ndarray
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
 from agentrl.learn.layouts.padded import PaddedLayout
-from agentrl.learn.sequence_layout import SequenceLayout
+from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import score
-from agentrl.message import ImageSpan
 
 SEQUENCES = ((1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 6), (2, 1))
 """Sequences to try: branches of three depths, and one that shares nothing."""
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-4}
 """Relative and absolute tolerances by type, in nats; `ROUGH` for all others."""
 ROUGH = 5e-2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LayoutProbe:
-    """A sequence that trains on everything but its first token."""
-
-    token_ids: Int[ndarray, " tokens"]
-    mask: Bool[ndarray, " tokens"]
-    images: tuple[ImageSpan, ...] = ()
 
 
 def check_layout(
@@ -44,7 +32,7 @@ def check_layout(
     if isinstance(layout, PaddedLayout):
         return
     size = min(8, model.config.get_text_config().vocab_size)
-    probes = [LayoutProbe(np.array(row) % size, np.arange(len(row)) > 0) for row in SEQUENCES]
+    probes = [MaskedTokens(np.array(row) % size, np.arange(len(row)) > 0) for row in SEQUENCES]
     alone = _logprobs(model, probes, PaddedLayout(limit_tokens=0))
     try:
         together = _logprobs(model, probes, layout)
@@ -62,7 +50,7 @@ def check_layout(
 
 
 def _logprobs(
-    model: PreTrainedModel, probes: Sequence[LayoutProbe], layout: SequenceLayout
+    model: PreTrainedModel, probes: Sequence[MaskedTokens], layout: SequenceLayout
 ) -> Float[Tensor, "rows width"]:
     tokens = layout.tokens(probes, device=model.device)
     with torch.no_grad():

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from numpy import ndarray
 
-from agentrl.learn.layouts.padded import forward_tokens, pad, shown_by
+from agentrl.learn.layouts.padded import collect_images, forward_tokens, pad
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
 from agentrl.models.vision.processor import ImageProcessor
@@ -38,10 +38,9 @@ class SortedSequences:
 
     order: tuple[int, ...]
     shared: tuple[int, ...]
-    """0 for the first."""
 
 
-def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
+def sort_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     """Return the sequences in the order of their bytes: whatever shares a prefix is neighbours."""
     order = sorted(range(len(rows)), key=lambda i: (rows[i].tobytes(), i))
     pairs = pairwise(order)
@@ -50,12 +49,12 @@ def sorted_by_prefix(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     )
 
 
-def as_they_come(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
+def keep_order(rows: Sequence[Int[ndarray, " _"]]) -> SortedSequences:
     """Return the sequences in their own order, sharing nothing."""
     return SortedSequences(tuple(range(len(rows))), (0,) * len(rows))
 
 
-def flattened(rows: Sequence[Int[ndarray, " _"]], ordered: SortedSequences) -> PrefixTrie:
+def flatten(rows: Sequence[Int[ndarray, " _"]], ordered: SortedSequences) -> PrefixTrie:
     """Return the sequences depth first in one line."""
     total = sum(len(rows[i]) - n for i, n in zip(ordered.order, ordered.shared, strict=True))
     token_ids, positions, ends = (np.zeros(total, dtype=np.int64) for _ in range(3))
@@ -79,7 +78,7 @@ def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
     """Return the tokens of each sequence that a forward pass has to read. Those of an image become
     a negative number of its own: equal ids that show something else are not the same."""
     numbers: dict[Image, int] = {}
-    return [_named(s, numbers) for s in sequences]
+    return [_number_images(s, numbers) for s in sequences]
 
 
 def tokens_of(
@@ -108,11 +107,11 @@ def tokens_of(
         mask=torch.from_numpy(pad(masks)).to(device),
         positions=line(trie.positions),
         ends=line(trie.ends),
-        shown=shown_by(sequences, [(0, path) for path in trie.paths], processor),
+        shown=collect_images(sequences, [(0, path) for path in trie.paths], processor),
     )
 
 
-def _named(sequence: TokenSequence, numbers: dict[Image, int]) -> Int[ndarray, " _"]:
+def _number_images(sequence: TokenSequence, numbers: dict[Image, int]) -> Int[ndarray, " _"]:
     tokens = sequence.token_ids[: forward_tokens(sequence.mask)]
     spans = [span for span in sequence.images if span.stop <= len(tokens)]
     if spans:

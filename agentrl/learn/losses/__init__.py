@@ -14,4 +14,3 @@ METHODS: tuple[LearnMethod[AnyLossFunction], ...] = (
     bapo.METHOD,
     cispo.REINFORCE,
 )
-"""Every method of the slot."""

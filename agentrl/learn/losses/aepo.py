@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.loss import AepoLoss
-from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
-from agentrl.learn.losses.clipping import pessimistic
+from agentrl.learn.loss import TokenLoss, bind_ratio_loss, ratio
+from agentrl.learn.losses.ppo_clip import pessimistic
 from agentrl.learn.method import LearnMethod
 
 
@@ -32,19 +32,4 @@ def aepo(
     return pessimistic(current, bounded, advantages, dual_clip=dual_clip)
 
 
-def _bind(section: AepoLoss) -> LossFunction:
-    clip_low, clip_high, dual_clip = section.clip_low, section.clip_high, section.dual_clip
-
-    def loss(tokens: PolicyTokens) -> TokenLoss:
-        return aepo(
-            tokens.log_ratio,
-            tokens.advantages,
-            clip_low=clip_low,
-            clip_high=clip_high,
-            dual_clip=dual_clip,
-        )
-
-    return loss
-
-
-METHOD = LearnMethod(AepoLoss, _bind, "Dong et al. 2025, arXiv 2510.14545")
+METHOD = LearnMethod(AepoLoss, bind_ratio_loss(aepo), "Dong et al. 2025, arXiv 2510.14545")

@@ -12,7 +12,7 @@ from torch import Tensor
 from agentrl.config.learning.loss import BapoLoss
 from agentrl.learn.loss import PlannedLoss, PolicyTokens, SettledLoss, TokenLoss, ratio
 from agentrl.learn.losses.ppo_clip import ppo_clip
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.method import LearnMethod, knobs_of
 
 GRID = 1e-6
 """Bounds stand wide of their grid by this much of themselves: round ratios lie on it, and rounding
@@ -75,15 +75,15 @@ class BapoObjective:
         bounds = self.bounds(ratios, credit)
         figures = {"bapo/low": bounds.low, "bapo/high": bounds.high}
         if bool((credit < 0).any()) and not bool((credit > 0).any()):
-            return SettledLoss(_nothing, figures)
+            return SettledLoss(_zero_loss, figures)
         return SettledLoss(partial(self.loss, bounds=bounds), figures)
 
     def bounds(
         self, ratios: Float[Tensor, " tokens"], credit: Float[Tensor, " tokens"]
     ) -> ClipBounds:
         """Return the bounds for tokens of these ratios and advantages x weights."""
-        lows = _raised(*self.low, step=self.step_low)
-        highs = _raised(*self.high, step=self.step_high)
+        lows = _list_bounds(*self.low, step=self.step_low)
+        highs = _list_bounds(*self.high, step=self.step_high)
         pairs = [(low, highs[0]) for low in lows] + [(lows[-1], high) for high in highs[1:]]
         tried = [ClipBounds(low * (1 - GRID), high * (1 + GRID)) for low, high in pairs]
         for bounds in tried:
@@ -92,7 +92,6 @@ class BapoObjective:
         return tried[-1]
 
     def loss(self, tokens: PolicyTokens, *, bounds: ClipBounds) -> TokenLoss:
-        """Return PPO's loss between the bounds."""
         return ppo_clip(
             tokens.log_ratio,
             tokens.advantages,
@@ -102,27 +101,17 @@ class BapoObjective:
         )
 
 
-def _raised(start: float, most: float, *, step: float) -> list[float]:
-    """Return the bounds to try, from `start` to `most`."""
+def _list_bounds(start: float, most: float, *, step: float) -> list[float]:
     count = max(math.ceil((most - start) / step - GRID), 0)
     return [min(start + index * step, most) for index in range(count + 1)]
 
 
-def _nothing(tokens: PolicyTokens) -> TokenLoss:
+def _zero_loss(tokens: PolicyTokens) -> TokenLoss:
     return TokenLoss(0.0 * tokens.logprobs, tokens.mask & (tokens.advantages != 0))
 
 
 def _bind(section: BapoLoss) -> PlannedLoss:
-    method = BapoObjective(
-        low=section.low,
-        high=section.high,
-        step_low=section.step_low,
-        step_high=section.step_high,
-        target=section.target,
-        counting=section.counting,
-        dual_clip=section.dual_clip,
-    )
-    return PlannedLoss(method.plan)
+    return PlannedLoss(BapoObjective(**knobs_of(section)).plan)
 
 
 METHOD = LearnMethod(BapoLoss, _bind, "Xi et al. 2025, arXiv 2510.18927")

@@ -5,8 +5,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.loss import CispoLoss, ReinforceLoss
-from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
-from agentrl.learn.method import LearnMethod
+from agentrl.learn.loss import LossFunction, TokenLoss, ratio
+from agentrl.learn.method import LearnMethod, bind_knobs
 
 
 def cispo(
@@ -34,26 +34,15 @@ def reinforce(logprobs: Float[Tensor, "*shape"], advantages: Float[Tensor, "*sha
 
 
 def _bind(section: CispoLoss) -> LossFunction:
-    clip_low, clip_high = section.clip_low, section.clip_high
-
-    def loss(tokens: PolicyTokens) -> TokenLoss:
-        return cispo(
-            tokens.logprobs,
-            tokens.log_ratio,
-            tokens.advantages,
-            clip_low=clip_low,
-            clip_high=clip_high,
-        )
-
-    return loss
+    loss = bind_knobs(cispo)(section)
+    return lambda tokens: loss(tokens.logprobs, tokens.log_ratio, tokens.advantages)
 
 
-def _reinforce(section: ReinforceLoss) -> LossFunction:
-    def loss(tokens: PolicyTokens) -> TokenLoss:
-        return reinforce(tokens.logprobs, tokens.advantages)
-
-    return loss
+def _bind_reinforce(section: ReinforceLoss) -> LossFunction:
+    return lambda tokens: reinforce(tokens.logprobs, tokens.advantages)
 
 
 CISPO = LearnMethod(CispoLoss, _bind, "MiniMax 2025, arXiv 2506.13585")
-REINFORCE = LearnMethod(ReinforceLoss, _reinforce, "Williams 1992, Machine Learning 8, 229-256")
+REINFORCE = LearnMethod(
+    ReinforceLoss, _bind_reinforce, "Williams 1992, Machine Learning 8, 229-256"
+)

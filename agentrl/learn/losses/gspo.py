@@ -6,7 +6,7 @@ from torch import Tensor
 
 from agentrl.config.learning.loss import GspoLoss
 from agentrl.learn.loss import LOG_RATIO_LIMIT, LossFunction, PolicyTokens, TokenLoss
-from agentrl.learn.losses.clipping import pessimistic
+from agentrl.learn.losses.ppo_clip import pessimistic
 from agentrl.learn.method import LearnMethod
 
 LOG_RATIO_CEILING = 10.0
@@ -54,17 +54,11 @@ def gspo(
 
 def _bind(section: GspoLoss) -> LossFunction:
     per_turn = section.level == "turn"
-    clip_low, clip_high = section.clip_low, section.clip_high
+    clips = {"clip_low": section.clip_low, "clip_high": section.clip_high}
 
     def loss(tokens: PolicyTokens) -> TokenLoss:
-        return gspo(
-            tokens.log_ratio,
-            tokens.advantages,
-            tokens.mask,
-            tokens.turns if per_turn else torch.zeros_like(tokens.turns),
-            clip_low=clip_low,
-            clip_high=clip_high,
-        )
+        segments = tokens.turns if per_turn else torch.zeros_like(tokens.turns)
+        return gspo(tokens.log_ratio, tokens.advantages, tokens.mask, segments, **clips)
 
     return loss
 

@@ -17,8 +17,8 @@ from agentrl.learn.loss import (
     TokenLoss,
     ratio,
 )
-from agentrl.learn.losses.clipping import pessimistic
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.losses.ppo_clip import pessimistic
+from agentrl.learn.method import LearnMethod, always, knobs_of
 
 ROUNDING = 1e-5
 """Log-ratios closer than this are not told apart: a micro-batch rounds in its own way."""
@@ -26,7 +26,7 @@ ROUNDING = 1e-5
 
 def exact_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
     """Return T with mean(min(squares, T^2)) = `budget`; infinite where the mean is not above it."""
-    rising, spent, counts = _ranked(squares)
+    rising, spent, counts = _rank_squares(squares)
     over = spent + counts * rising > budget * len(rising)
     if not over.any():
         return math.inf
@@ -50,7 +50,7 @@ def mask_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
     It lies halfway to the next larger square, so that rounding moves no token across; equal squares
     go together, and the smallest are always kept. Infinite where the mean of all is below `budget`.
     """
-    rising, spent, _ = _ranked(squares)
+    rising, spent, _ = _rank_squares(squares)
     over = spent + rising >= budget * torch.arange(1, len(rising) + 1, device=rising.device)
     if not over.any():
         return math.inf
@@ -60,7 +60,7 @@ def mask_cut(squares: Float[Tensor, " tokens"], *, budget: float) -> float:
     return math.sqrt(float(largest + beyond[0]) / 2) if len(beyond) else math.inf
 
 
-def _ranked(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Tensor]:
+def _rank_squares(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the squares in rising order, the sum of those before each, and how many are left."""
     rising = squares.sort().values
     counts = torch.arange(len(rising), 0, -1, device=rising.device)
@@ -70,8 +70,7 @@ def _ranked(squares: Float[Tensor, " tokens"]) -> tuple[Tensor, Tensor, Tensor]:
 def harmful(
     log_ratio: Float[Tensor, "*shape"], advantages: Float[Tensor, "*shape"]
 ) -> Bool[Tensor, "*shape"]:
-    """Return a mask of the tokens that push their ratio further from 1. The log-ratio is signed by
-    each token's own advantage."""
+    """Return a mask of the tokens whose own advantage pushes their ratio further from 1."""
     return advantages.sign() * log_ratio > ROUNDING
 
 
@@ -119,7 +118,6 @@ class M2poObjective:
         return token_cut(squares, budget=self.budget) + ROUNDING
 
     def loss(self, tokens: PolicyTokens, cut: float) -> TokenLoss:
-        """Return the loss per token at a threshold."""
         gaps = tokens.logprobs - tokens.behaviour
         current = ratio(gaps)
         if self.form == "mask":
@@ -133,14 +131,7 @@ class M2poObjective:
 
 
 def _bind(section: M2poLoss) -> PlannedLoss:
-    method = M2poObjective(
-        form=section.form,
-        budget=section.budget,
-        cut=section.cut,
-        least_low=section.least_low,
-        least_high=section.least_high,
-    )
-    return PlannedLoss(method.plan)
+    return PlannedLoss(M2poObjective(**knobs_of(section)).plan)
 
 
 METHOD = LearnMethod(

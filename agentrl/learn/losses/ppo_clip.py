@@ -1,14 +1,31 @@
 """PPO's clipped loss, with clip-higher and dual clip."""
 
-from functools import partial
-
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.loss import PpoClipLoss
-from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
-from agentrl.learn.losses.clipping import pessimistic
+from agentrl.learn.loss import TokenLoss, bind_ratio_loss, ratio
 from agentrl.learn.method import LearnMethod
+
+
+def pessimistic(
+    current: Float[Tensor, "*shape"],
+    bounded: Float[Tensor, "*shape"],
+    advantages: Float[Tensor, "*shape"],
+    *,
+    dual_clip: float | None = None,
+) -> TokenLoss:
+    """Return max(-A ratio, -A bounded), for negative advantages at most -A x `dual_clip`."""
+    plain, other = -advantages * current, -advantages * bounded
+    losses = torch.maximum(plain, other)
+    clipped = other > plain
+    if dual_clip is not None:
+        ceiling = -advantages * dual_clip
+        over = (advantages < 0) & (ceiling < losses)
+        losses = torch.where(over, ceiling, losses)
+        clipped = clipped | over
+    return TokenLoss(losses, clipped)
 
 
 def ppo_clip(
@@ -31,23 +48,9 @@ def ppo_clip(
     return pessimistic(current, bounded, advantages, dual_clip=dual_clip)
 
 
-def _bind(section: PpoClipLoss) -> LossFunction:
-    clip = partial(
-        ppo_clip,
-        clip_low=section.clip_low,
-        clip_high=section.clip_high,
-        dual_clip=section.dual_clip,
-    )
-
-    def loss(tokens: PolicyTokens) -> TokenLoss:
-        return clip(tokens.log_ratio, tokens.advantages)
-
-    return loss
-
-
 METHOD = LearnMethod(
     PpoClipLoss,
-    _bind,
+    bind_ratio_loss(ppo_clip),
     "Schulman et al. 2017, arXiv 1707.06347; Ye et al. 2020, arXiv 1912.09729; Yu et al. 2025, "
     "arXiv 2503.14476",
 )

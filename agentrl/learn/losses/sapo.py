@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentrl.config.learning.loss import SapoLoss
-from agentrl.learn.loss import LossFunction, PolicyTokens, TokenLoss, ratio
+from agentrl.learn.loss import TokenLoss, bind_ratio_loss, ratio
 from agentrl.learn.method import LearnMethod
 
 
@@ -28,18 +28,4 @@ def sapo(
     return TokenLoss(losses, torch.zeros_like(advantages, dtype=torch.bool))
 
 
-def _bind(section: SapoLoss) -> LossFunction:
-    positive, negative = section.temperature_positive, section.temperature_negative
-
-    def loss(tokens: PolicyTokens) -> TokenLoss:
-        return sapo(
-            tokens.log_ratio,
-            tokens.advantages,
-            temperature_positive=positive,
-            temperature_negative=negative,
-        )
-
-    return loss
-
-
-METHOD = LearnMethod(SapoLoss, _bind, "Gao et al. 2025, arXiv 2511.20347")
+METHOD = LearnMethod(SapoLoss, bind_ratio_loss(sapo), "Gao et al. 2025, arXiv 2511.20347")

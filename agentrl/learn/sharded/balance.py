@@ -58,7 +58,7 @@ def split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: 
         if low >= high:
             break
         middle = (low + high) // 2
-        tried = _split(layout.limited(middle), sequences, ranks=ranks)
+        tried = _split(layout.replace_limit(middle), sequences, ranks=ranks)
         if len(tried.passes[0]) <= fewest and tried.tokens < best.tokens:
             best = tried
         if len(tried.passes[0]) <= fewest:

@@ -20,7 +20,7 @@ BUCKET_BYTES = 16 * 2**20
 """Bytes of all ranks together that are under way at once."""
 
 
-def gathered(
+def gather_weights(
     weights: Mapping[str, Tensor],
     types: Mapping[str, torch.dtype],
     *,
@@ -39,7 +39,11 @@ def gathered(
         file.put(torch.frombuffer(bytearray(layout.header), dtype=torch.uint8), start=0)
     for name in layout.tensors:
         value, dtype = weights[name].detach(), shaped[name].dtype
-        pieces = _of_shards(value, dtype, group) if isinstance(value, DTensor) else _whole(value)
+        pieces = (
+            _gather_shards(value, dtype, group)
+            if isinstance(value, DTensor)
+            else _yield_whole(value)
+        )
         for start, piece in pieces:
             if file is not None:
                 data = bytes_of(piece.to(dtype).cpu())
@@ -47,11 +51,11 @@ def gathered(
     return {} if file is None else SharedMemoryWeights(file, layout, tied=tied)
 
 
-def _whole(value: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _yield_whole(value: Tensor) -> Iterator[tuple[int, Tensor]]:
     yield 0, value
 
 
-def _of_shards(
+def _gather_shards(
     value: DTensor, dtype: torch.dtype, group: dist.ProcessGroup
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield on the first rank parts of a tensor in one dimension, and where they begin in it.

@@ -15,7 +15,7 @@ from agentrl.errors import LearnError
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
 from agentrl.learn.sharded.balance import split
-from agentrl.learn.sharded.gather import gathered
+from agentrl.learn.sharded.gather import gather_weights
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.sharded.shards import read_shards, write_shards
 from agentrl.metrics.accumulator import MetricAccumulator
@@ -36,62 +36,52 @@ class MeshRanks(TrainerRanks):
         self.size = mesh.size()
 
     def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        """Return this rank's passes; see `split`."""
         passes = split(layout, sequences, ranks=self.size).passes[self.rank]
         return [list(indices) for indices in passes]
 
     def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
-        """Keep a part of every weight only; see `shard`."""
         shard(cast(PreTrainedModel, model), self._mesh, precision=precision)
 
     def together(self, found: Mapping[K, V]) -> dict[K, V]:
-        """Return the results of all ranks, in the order of ranks."""
         every: dict[K, V] = {}
-        for part in self._gathered(_on_cpu(dict(found))):
+        for part in self._gather_objects(_move_to_cpu(dict(found))):
             every |= part
         return every
 
     def total(self, value: Tensor) -> Tensor:
-        """Return the sum over ranks of a tensor."""
         summed = value.clone()
         dist.all_reduce(summed, group=self._mesh.get_group())
         return summed
 
-    def tallied(self, tally: MetricAccumulator) -> MetricAccumulator:
-        """Return the merged tally of all ranks."""
-        return MetricAccumulator.of(self._gathered(tally.numbers()))
+    def merge_tally(self, tally: MetricAccumulator) -> MetricAccumulator:
+        return MetricAccumulator.of(self._gather_objects(tally.numbers()))
 
     def add_gradients(self, module: nn.Module) -> None:
-        """Let every rank have the sum of the gradients of a module that is whole on each."""
         for parameter in module.parameters():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = self.total(gradient)
 
-    def gathered(
+    def gather_weights(
         self,
         weights: Mapping[str, Tensor],
         types: Mapping[str, torch.dtype] | None = None,
         *,
         tied: Mapping[str, str] | None = None,
     ) -> Mapping[str, Tensor]:
-        """Return weights by name, whole, in memory of the first rank's machine that engines can
-        read; see `gathered`."""
-        return gathered(weights, types or {}, tied=tied or {}, group=self._mesh.get_group())
+        """Return weights in memory of the first rank's machine; see `gather.gather_weights`."""
+        return gather_weights(weights, types or {}, tied=tied or {}, group=self._mesh.get_group())
 
     def write(self, folder: Path, name: str, state: Mapping[str, Tensor]) -> None:
-        """Write this rank's part of a state into a folder that all ranks see."""
         write_shards(folder / f"{name}.shards", state, self._control)
 
     def read(self, folder: Path, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return this rank's part of what any number of ranks wrote."""
         shards = folder / f"{name}.shards"
         if shards.is_dir():
             return read_shards(shards, like, self._control)
         return super().read(folder, name, like)
 
     def check_same(self, digest: Callable[[], str], what: str) -> None:
-        """Raise `LearnError` if ranks have different digests of what has to be the same."""
-        digests = self._gathered(digest())
+        digests = self._gather_objects(digest())
         if len(set(digests)) > 1:
             raise LearnError(
                 f"{what} is not the same on all {self.size} ranks: one of your methods draws "
@@ -105,20 +95,20 @@ class MeshRanks(TrainerRanks):
         dist.broadcast_object_list(shared, group=self._control, group_src=0)
         return shared[0]
 
-    def _gathered(self, value: T) -> list[T]:
+    def _gather_objects(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._control)
         return values
 
 
-def _on_cpu(value: Any) -> Any:
+def _move_to_cpu(value: Any) -> Any:
     """Return dicts and tuples with their tensors on the CPU: what is pickled keeps its device."""
     match value:
         case Tensor():
             return value.detach().cpu()
         case dict():
-            return {k: _on_cpu(v) for k, v in cast("dict[Any, Any]", value).items()}
+            return {k: _move_to_cpu(v) for k, v in cast("dict[Any, Any]", value).items()}
         case tuple():
-            return tuple(_on_cpu(v) for v in cast("tuple[Any, ...]", value))
+            return tuple(_move_to_cpu(v) for v in cast("tuple[Any, ...]", value))
         case _:
             return value

@@ -58,13 +58,11 @@ class LocalRankLink:
         return [member.process.pid for member in self._members]
 
     def tell(self, command: RankCommand) -> None:
-        """Let every process do this next."""
         data = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
         for member in self._members:
             member.connection.send_bytes(data)
 
     def blame(self) -> str | None:
-        """Return a message that names an ended process and its output; None if all of them live."""
         deadline = time.monotonic() + BLAME_S
         while True:
             for member in self._members:
@@ -78,7 +76,6 @@ class LocalRankLink:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """End the processes. Idempotent."""
         for member in self._members:
             member.connection.close()
         deadline = time.monotonic() + END_S

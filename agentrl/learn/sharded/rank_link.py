@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "learn": _learn,
     "forget": _forget,
     "weights": PolicyTrainer.weights,
-    "judged_weights": PolicyTrainer.judged_weights,
+    "evaluation_weights": PolicyTrainer.evaluation_weights,
     "logprobs": PolicyTrainer.logprobs,
     "write_state": PolicyTrainer.write_state,
     "read_state": PolicyTrainer.read_state,
@@ -76,7 +76,7 @@ class RankLauncher(Protocol):
 
 
 @contextmanager
-def blaming(link: RankLink) -> Generator[None]:
+def blame_ended_rank(link: RankLink) -> Generator[None]:
     """Say which rank has ended where that is why a collective failed."""
     try:
         yield

@@ -39,7 +39,7 @@ class RankSpec:
     port: int = 0
     """Port of the store at which they meet; the leading rank keeps it, if nobody else does."""
 
-    def of(self, *, rank: int, local_rank: int) -> "RankSpec":
+    def for_rank(self, *, rank: int, local_rank: int) -> "RankSpec":
         """Return the same for another rank."""
         return replace(self, rank=rank, local_rank=local_rank)
 
@@ -108,7 +108,7 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def loaded(setup: RankSpec) -> Callable[[Store | None], PolicyTrainer]:
+def load_rank(setup: RankSpec) -> Callable[[Store | None], PolicyTrainer]:
     """Load the model of a rank that follows; return what joins the others, by their store or that
     of `setup`, and returns its trainer."""
     config = setup.run
@@ -129,6 +129,6 @@ def follower(
     setup: RankSpec, ready: Callable[[], None], store: Store | None = None
 ) -> PolicyTrainer:
     """Return the trainer of a rank that follows; `ready` is called when it can join."""
-    joins = loaded(setup)
+    joins = load_rank(setup)
     ready()
     return joins(store)

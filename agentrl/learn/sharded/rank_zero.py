@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from agentrl.learn.batch import TrainingBatch
-from agentrl.learn.sharded.rank_link import RankCommand, RankLink, blaming
+from agentrl.learn.sharded.rank_link import RankCommand, RankLink, blame_ended_rank
 from agentrl.learn.trainer import PolicyTrainer
 
 
@@ -16,49 +16,40 @@ class RankZeroTrainer(PolicyTrainer):
     """The trainer of rank 0. Each of its collectives is announced to the others first."""
 
     def __init__(self, *args: Any, link: RankLink, **kwargs: Any) -> None:
-        """Take the arguments of a `PolicyTrainer`, and the link to ranks that make the same one."""
         self._link = link
         self._announced = False
-        with blaming(self._link):
+        with blame_ended_rank(self._link):
             super().__init__(*args, **kwargs)
 
     def learn(self, batch: TrainingBatch) -> dict[str, float]:
-        """Train on a batch, with all ranks."""
         with self._together("learn", batch, self.keeps_credit):
             return super().learn(batch)
 
     def forget(self, *, before: int) -> None:
-        """Drop what is kept for older tokens, on all ranks."""
         with self._together("forget", before):
             super().forget(before=before)
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the weights, whole and copied, in memory that engines can read."""
         with self._together("weights"):
             return super().weights()
 
-    def judged_weights(self) -> Mapping[str, Tensor]:
-        """Return the weights that are evaluated, whole and copied."""
-        with self._together("judged_weights"):
-            return super().judged_weights()
+    def evaluation_weights(self) -> Mapping[str, Tensor]:
+        with self._together("evaluation_weights"):
+            return super().evaluation_weights()
 
     def logprobs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Return the log-probs of tokens, computed with all ranks."""
         with self._together("logprobs", tuple(token_ids)):
             return super().logprobs(token_ids)
 
     def write_state(self, folder: Path) -> None:
-        """Write the state of all ranks."""
         with self._together("write_state", folder):
             super().write_state(folder)
 
     def read_state(self, checkpoint: Path) -> None:
-        """Let all ranks take over a checkpoint."""
         with self._together("read_state", checkpoint):
             super().read_state(checkpoint)
 
     def close(self) -> None:
-        """End the other ranks. Idempotent."""
         self._link.close()
 
     @contextmanager
@@ -69,7 +60,7 @@ class RankZeroTrainer(PolicyTrainer):
             return
         self._announced = True
         try:
-            with blaming(self._link):
+            with blame_ended_rank(self._link):
                 self._link.tell(RankCommand(name, arguments))
                 yield
         finally:

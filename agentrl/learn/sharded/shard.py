@@ -52,7 +52,7 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> 
             module.set_force_sum_reduction_for_comms(True)
     # Some ranks are shown images in a pass and others are not.
     _root(model).set_reduce_scatter_unused_params(True)
-    setattr(model, WITHIN, types.MethodType(_within, model))
+    setattr(model, WITHIN, types.MethodType(_run_within, model))
     register_fsdp_forward_method(model, WITHIN)
 
 
@@ -60,8 +60,7 @@ def _root(model: Any) -> FSDPModule:
     return model
 
 
-def _within(model: nn.Module, compute: Callable[[], Parts]) -> Parts:
-    del model
+def _run_within(model: nn.Module, compute: Callable[[], Parts]) -> Parts:
     parts: Any = compute()
     # The backward pass of the model begins at these; at a view's base it would not be noticed.
     return tuple(each.clone() if each._is_view() else each for each in parts)  # pyright: ignore[reportReturnType]

@@ -48,7 +48,6 @@ class TorchrunRankLink:
         self._open = True
 
     def tell(self, command: RankCommand) -> None:
-        """Let every process do this next."""
         self._store.set(_key(self._told), "go")
         self._told += 1
         self._ranks.broadcast(command)
@@ -58,7 +57,6 @@ class TorchrunRankLink:
         return "another torchrun process has ended; see the output of torchrun"
 
     def close(self) -> None:
-        """End the other processes. Idempotent."""
         if self._open:
             self._open = False
             with contextlib.suppress(RuntimeError):  # they are gone, and so is the store
@@ -77,33 +75,33 @@ def follow(launch: TorchrunLaunch) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     store = meeting_point()
-    trainer = follower(awaited_setup(store, launch), lambda: None, store)
+    trainer = follower(await_setup(store, launch), lambda: None, store)
     ranks = trainer.ranks
     assert isinstance(ranks, MeshRanks)
     step = 0
-    while _awaited(store, _key(step)) == b"go":
+    while _await_key(store, _key(step)) == b"go":
         step += 1
         command: RankCommand = ranks.broadcast(None)
         command.run(trainer)
     leave()
 
 
-def awaited_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
+def await_setup(store: Store, launch: TorchrunLaunch) -> RankSpec:
     """Wait for the setup of this process, and return it.
 
     Raises `LearnError` where the store says something else.
     """
     try:
-        setup = RankSpec(**read_json(_awaited(store, SETUP)))
+        setup = RankSpec(**read_json(_await_key(store, SETUP)))
     except (JsonLimitError, TypeError) as error:
         raise LearnError(
             f"the store of the torchrun processes has no setup under {SETUP!r} ({error}), because "
             "another program writes to it: give torchrun a --rdzv-endpoint of its own"
         ) from error
-    return setup.of(rank=launch.rank, local_rank=launch.local_rank)
+    return setup.for_rank(rank=launch.rank, local_rank=launch.local_rank)
 
 
-def _awaited(store: Store, key: str) -> bytes:
+def _await_key(store: Store, key: str) -> bytes:
     while True:
         with contextlib.suppress(DistStoreError):
             store.wait([key], datetime.timedelta(seconds=ASK_S))

@@ -30,7 +30,7 @@ def read_size(image: Image) -> tuple[int, int]:
 
     Raises `EnvError` for what is no picture, and for one over a limit.
     """
-    return _opened(image).size
+    return _open_picture(image).size
 
 
 def decode_image(image: Image) -> "PIL.Image.Image":
@@ -39,31 +39,33 @@ def decode_image(image: Image) -> "PIL.Image.Image":
     Raises as `read_size` does. It takes up to half a second: where a loop runs, call it in a
     thread.
     """
-    picture = _opened(image)
-    with blame(EnvError, _said(image)):
+    picture = _open_picture(image)
+    with blame(EnvError, _describe(image)):
         return picture.convert("RGB")
 
 
-def _opened(image: Image) -> "PIL.Image.Image":
+def _open_picture(image: Image) -> "PIL.Image.Image":
     import PIL.Image
 
     data = image.data
     if len(data) > MAX_BYTES:
-        raise EnvError(f"{_said(image)} exceed the limit of {MAX_BYTES}; return a smaller image")
+        raise EnvError(
+            f"{_describe(image)} exceed the limit of {MAX_BYTES}; return a smaller image"
+        )
     if data.startswith(b"\xff\xd8") and (scans := data.count(_SCAN)) > MAX_SCANS:
         raise EnvError(
-            f"{_said(image)} have {scans} scans, but the limit is {MAX_SCANS}; return an image "
+            f"{_describe(image)} have {scans} scans, but the limit is {MAX_SCANS}; return an image "
             "with fewer"
         )
     if (size := _canvas(data)) is not None:
         _check_size(image, size)
-    with blame(EnvError, _said(image)):
+    with blame(EnvError, _describe(image)):
         try:
             picture = PIL.Image.open(io.BytesIO(data), formats=FORMATS)
         except PIL.UnidentifiedImageError as error:
             formats = ", ".join(FORMATS)
             raise EnvError(
-                f"{_said(image)} are not an image in a supported format ({formats})"
+                f"{_describe(image)} are not an image in a supported format ({formats})"
             ) from error
     _check_size(image, picture.size)
     return picture
@@ -80,10 +82,10 @@ def _check_size(image: Image, size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MAX_PIXELS:
         raise EnvError(
-            f"{_said(image)} have {width} x {height} pixels, but the limit is {MAX_PIXELS}; return "
-            "a smaller image"
+            f"{_describe(image)} have {width} x {height} pixels, but the limit is {MAX_PIXELS}; "
+            "return a smaller image"
         )
 
 
-def _said(image: Image) -> str:
+def _describe(image: Image) -> str:
     return f"{len(image.data)} bytes declared as {image.media_type[:40]}"

@@ -45,7 +45,6 @@ class SequenceImages:
     places: Tensor
     """Places of its tokens on its line; it may share them with other sequences."""
     spans: tuple[ImageSpan, ...]
-    """Its images among its own tokens."""
     processor: ImageProcessor | None
 
     def patches(self, span: ImageSpan) -> ImagePatches:
@@ -65,8 +64,7 @@ def sees(model: PreTrainedModel) -> bool:
 
 
 def features_of(eye: Any, images: Sequence[ImagePatches]) -> list[ImageFeatures]:
-    """Return the features that the vision tower makes of images. `eye` is the model below the
-    head."""
+    """Return the features that a vision tower makes of images; `eye` is a model without head."""
     device = next(eye.visual.parameters()).device
     values = torch.from_numpy(np.concatenate([image.values for image in images])).to(device)
     grids = torch.tensor([image.grid for image in images], device=device)
@@ -96,7 +94,7 @@ def rope_positions(
     return positions[:, 0]
 
 
-def reading(
+def build_text_inputs(
     model: Any, inputs: Tensor, shown: Sequence[SequenceImages], positions: Tensor | None = None
 ) -> dict[str, Any]:
     """Return the text half's keyword arguments to read `inputs` (lines, length) with images.

@@ -48,7 +48,7 @@ class ImageCache(Generic[T]):
         self._bytes = 0
         self._lock = Lock()
 
-    def of(self, image: Image) -> T:
+    def get(self, image: Image) -> T:
         """Return the value made of an image; the one just made stays, however large."""
         with self._lock:
             if image in self._held:
@@ -98,18 +98,18 @@ class ImageProcessor:
         self.token_id = token_id
         self._processor = processor
         self._patches = ImageCache(self._cut, lambda patches: patches.values.nbytes, kept_bytes)
-        self._counts = ImageCache(self._counted)
+        self._counts = ImageCache(self._count_tokens)
 
     def tokens(self, image: Image) -> int:
         """Return the number of tokens of an image; only the head of the file is read.
 
         Raises `EnvError` for bytes that are no image.
         """
-        return self._counts.of(image)
+        return self._counts.get(image)
 
     def patches(self, image: Image) -> ImagePatches:
         """Return the patches of an image. Raises `EnvError` for bytes that are no image."""
-        return self._patches.of(image)
+        return self._patches.get(image)
 
     async def prepare(self, spans: Sequence[ImageSpan]) -> None:
         """Cut up images in a thread, so that `patches` has them at hand. Raises as it does."""
@@ -154,7 +154,7 @@ class ImageProcessor:
                 )
             end = span.stop
 
-    def _counted(self, image: Image) -> int:
+    def _count_tokens(self, image: Image) -> int:
         width, height = read_size(image)
         try:
             patches = self._processor.get_number_of_image_patches(height, width)

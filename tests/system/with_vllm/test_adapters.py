@@ -108,13 +108,13 @@ async def test_adapters_are_its_own_and_change_alone(
 
         puts: list[str] = []
         core = engine._core  # pyright: ignore[reportPrivateUsage]
-        put = core._put  # pyright: ignore[reportPrivateUsage]
+        put = core._load_base  # pyright: ignore[reportPrivateUsage]
 
         def noted(state: Mapping[str, Tensor]) -> None:
             puts.append("whole")
             put(state)
 
-        monkeypatch.setattr(core, "_put", noted)
+        monkeypatch.setattr(core, "_load_base", noted)
         # Fewer targets: what had an adapter and has none any more is as it was.
         fewer = adapted(base, 2, targets=("k_proj", "down_proj"))
         await engine.load(fewer, 2)

@@ -1,17 +1,23 @@
-"""Masked importance sampling: what is kept lies within bounds of a divergence estimate."""
+"""Rejections: what a correction drops. `learn/correction.py` is their contract."""
 
 import math
 from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from agentrl.config.learning.rejection import DivergenceRejection, Statistic
+from agentrl.config.learning.rejection import (
+    DivergenceRejection,
+    OpsmRejection,
+    Statistic,
+    VetoRejection,
+)
 from agentrl.errors import ConfigError
 from agentrl.learn.correction import PolicyMismatch, RejectionFunction
 from agentrl.learn.loss import LOG_RATIO_LIMIT
-from agentrl.learn.method import LearnMethod, always
+from agentrl.learn.method import LearnMethod, Need, always, bind_knobs
 
 USUAL: dict[Statistic, tuple[float | None, float]] = {
     "token_k1": (0.5, 2.0),
@@ -56,7 +62,7 @@ def statistic(tokens: PolicyMismatch, name: Statistic) -> Float[Tensor, "rows wi
     return row.expand_as(each)
 
 
-def within(
+def keep_within(
     tokens: PolicyMismatch, *, name: Statistic, lower: float, upper: float
 ) -> Bool[Tensor, "rows width"]:
     """Return the mask of the tokens that are kept. For k1 they are those with `lower` <= ratio <=
@@ -72,7 +78,7 @@ def within(
     return values <= upper
 
 
-def _bind(section: DivergenceRejection) -> RejectionFunction:
+def _bind_divergence(section: DivergenceRejection) -> RejectionFunction:
     name, lower, upper = section.statistic, section.lower, section.upper
     if upper is None:
         if name not in USUAL:
@@ -85,19 +91,58 @@ def _bind(section: DivergenceRejection) -> RejectionFunction:
                 f"learn.rejection lower is {lower}, but {name} is bounded only from above, because "
                 "it is 0 for equal policies; remove lower"
             )
-        return partial(within, name=name, lower=0.0, upper=upper)
+        return partial(keep_within, name=name, lower=0.0, upper=upper)
     lower = 1 / upper if lower is None else lower
     if lower > upper:
         raise ConfigError(
             f"learn.rejection lower is {lower} and upper is {upper}, so no ratio of {name} lies "
             "between them and everything would be dropped; a single bound must be at least 1"
         )
-    return partial(within, name=name, lower=lower, upper=upper)
+    return partial(keep_within, name=name, lower=lower, upper=upper)
 
 
-METHOD = LearnMethod(
-    DivergenceRejection,
-    _bind,
-    "verl, rollout rejection sampling; estimators: Schulman 2020",
-    always("behaviour logprobs"),
+def veto(tokens: PolicyMismatch, *, floor: float = 1e-4) -> Bool[Tensor, "rows width"]:
+    """Return rows in which no sampled token has proximal / behaviour below `floor`.
+
+    Source: slime's mismatch helper.
+    """
+    below = tokens.mask & (tokens.gaps < math.log(floor))
+    return (~below.any(dim=-1, keepdim=True)).expand_as(tokens.mask)
+
+
+def opsm(
+    tokens: PolicyMismatch,
+    *,
+    delta: float = 1e-4,
+    anchor: Literal["proximal", "behaviour"] = "proximal",
+) -> Bool[Tensor, "rows width"]:
+    """Return all but the tokens of negative advantage in rows with mean log(anchor / current)
+    above `delta`.
+
+    Source: slime (OPSM), from DeepSeek-V3.2's sequence masking, which compares with the policy
+    that sampled: `anchor` behaviour.
+    """
+    moved = -tokens.drift if anchor == "proximal" else -(tokens.drift + tokens.gaps)
+    total = torch.where(tokens.mask, moved, 0.0).sum(dim=-1, keepdim=True)
+    mean = total / tokens.mask.sum(dim=-1, keepdim=True).clamp(min=1)
+    return ~((tokens.advantages < 0) & (mean > delta))
+
+
+def _find_opsm_needs(section: OpsmRejection) -> frozenset[Need]:
+    return frozenset({"behaviour logprobs"} if section.anchor == "behaviour" else ())
+
+
+METHODS: tuple[LearnMethod[RejectionFunction], ...] = (
+    LearnMethod(
+        DivergenceRejection,
+        _bind_divergence,
+        "verl, rollout rejection sampling; estimators: Schulman 2020",
+        always("behaviour logprobs"),
+    ),
+    LearnMethod(
+        VetoRejection, bind_knobs(veto), "slime, mismatch helper", always("behaviour logprobs")
+    ),
+    LearnMethod(
+        OpsmRejection, bind_knobs(opsm), "slime; DeepSeek-AI 2025 (DeepSeek-V3.2)", _find_opsm_needs
+    ),
 )
