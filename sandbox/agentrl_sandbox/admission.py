@@ -57,7 +57,7 @@ class CellLimit:
         self._admission = admission
 
     async def __aenter__(self) -> None:
-        if not self._admission.slots.passes():
+        if not self._admission.slots.try_pass():
             await self._admission.wait(self._admission.slots)
 
     async def __aexit__(self, *_: object) -> None:
@@ -82,10 +82,12 @@ class PoolAdmission:
         self._live = self._running = self._waits = 0
         self._waited_s = self._longest_s = 0.0
         self._closed = ""
-        self._places = AdmissionQueue(self._take_place, self._leave_place, self._why_no_place)
-        self._starts = AdmissionQueue(self._take_start, self._bucket.give_back, self._why_no_start)
-        self._copies = AdmissionQueue(self._take_memory, lambda: None, self._why_no_start)
-        self.slots = AdmissionQueue(self._take_slot, self.end_cell, self._why_no_slot)
+        self._places = AdmissionQueue(self._take_place, self._leave_place, self._explain_no_place)
+        self._starts = AdmissionQueue(
+            self._take_start, self._bucket.give_back, self._explain_no_start
+        )
+        self._copies = AdmissionQueue(self._take_memory, lambda: None, self._explain_no_start)
+        self.slots = AdmissionQueue(self._take_slot, self.end_cell, self._explain_no_slot)
         self._cells = CellLimit(self)
 
     def cell(self) -> CellLimit:
@@ -141,10 +143,10 @@ class PoolAdmission:
 
     async def _enter(self, stage: AdmissionQueue) -> SessionPermit:
         since_s = self._clock()
-        if not self._places.passes():
+        if not self._places.try_pass():
             await self.wait(self._places, since_s)
         try:
-            if not stage.passes():
+            if not stage.try_pass():
                 await self.wait(stage, since_s)
         except BaseException:
             self._leave_place()
@@ -186,36 +188,36 @@ class PoolAdmission:
 
     # -- why somebody waited in vain --------------------------------------------------------------
 
-    def _why_no_place(self) -> str:
+    def _explain_no_place(self) -> str:
         limit = self._pressure.sessions
         return (
-            f"{self._no('place for another sandbox session')}: {self._live} of {limit} sessions "
+            f"{self._describe_lack('place for another sandbox session')}: {self._live} of {limit} sessions "
             f"are live and {self._places.waiting} more are waiting; close sessions and forks that "
             "are no longer needed, run fewer at once, or raise sandbox.pressure.sessions"
         )
 
-    def _why_no_start(self) -> str:
+    def _explain_no_start(self) -> str:
         if self._valve.shut:
             free_bytes = self._pressure.free_memory_bytes
             now_bytes = self._memory.available_bytes(self._clock())
             return (
-                f"{self._no('memory for another sandbox session')}: {now_bytes // _MEBIBYTE} MiB "
+                f"{self._describe_lack('memory for another sandbox session')}: {now_bytes // _MEBIBYTE} MiB "
                 f"are available, but {free_bytes // _MEBIBYTE} MiB must stay free; run fewer "
                 f"sessions at once, or lower sandbox.pressure.free_memory_bytes={free_bytes}"
             )
         return (
-            f"{self._no('permission to start a sandbox session')}: {self._starts.waiting} more are "
+            f"{self._describe_lack('permission to start a sandbox session')}: {self._starts.waiting} more are "
             f"waiting; raise sandbox.pressure.starts_per_s={self._pressure.starts_per_s:g}"
         )
 
-    def _why_no_slot(self) -> str:
+    def _explain_no_slot(self) -> str:
         return (
-            f"{self._no('slot for another cell')}: {self._running} cells are running and "
+            f"{self._describe_lack('slot for another cell')}: {self._running} cells are running and "
             f"{self.slots.waiting} more are waiting; raise "
             f"sandbox.pressure.cells={self._pressure.cells}, or run fewer at once"
         )
 
-    def _no(self, what: str) -> str:
+    def _describe_lack(self, what: str) -> str:
         return f"no {what} within sandbox.pressure.wait_s={self._pressure.wait_s:g}"
 
 

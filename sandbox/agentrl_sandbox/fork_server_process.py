@@ -48,7 +48,7 @@ class ForkServerProcess:
             except BaseException:
                 ours.close()
                 raise
-        control = ControlChannel(ours, partial(_why_dead, started))
+        control = ControlChannel(ours, partial(_explain_end, started))
         supervisor = cls(started, control)
         place = {"root": started.root, "isolated": how.isolated, "packages": started.packages}
         try:
@@ -98,6 +98,6 @@ class ForkServerProcess:
                 await asyncio.shield(self._fence.close())
 
 
-def _why_dead(started: StartedForkServer) -> str:
+def _explain_end(started: StartedForkServer) -> str:
     log = started.log.tail()
     return "the sandbox fork server ended" + (f": {log}" if log else "")

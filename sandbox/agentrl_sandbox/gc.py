@@ -46,7 +46,7 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
 
     `ConfigError` when the directory of leases is not ours alone.
     """
-    here = PidNamespace.here()
+    here = PidNamespace.current()
     survey = _survey()
     states = survey.states(here)
     targets = removable(survey.held, states, here=here, unknown_too=unknown_too)
@@ -114,7 +114,7 @@ def _survey() -> _Survey:
     survey = _Survey()
     directory = record.state_directory()
     try:
-        there = record.checked(directory, make=False)
+        there = record.check_directory(directory, make=False)
     except record.StateError as error:
         raise ConfigError(str(error)) from error
     if there:

@@ -149,10 +149,10 @@ def _output(command: list[str]) -> Iterator[str]:
 def pack(root: str, archive: Path) -> None:
     """Write a root file system into an archive, without what sandboxes have no use for."""
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:
-        packed.add(root, arcname=".", filter=_kept)
+        packed.add(root, arcname=".", filter=_filter_member)
 
 
-def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _filter_member(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     if member.name.removeprefix("./").startswith(_LEFT_OUT):
         return None
     member.mode &= ~_SET_ID_BITS  # no program in there shall make anybody more than he is

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agentrl.errors import AgentrlError, ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.cgroup.cgroups import why_not
-from agentrl_sandbox.cgroup.place import own_place
+from agentrl_sandbox.cgroup.cgroups import explain_no_cgroups
+from agentrl_sandbox.cgroup.place import find_own_cgroup
 from agentrl_sandbox.inside import landlock, seccomp, syscall_listener
 from agentrl_sandbox.launch import INSTALL, NamespaceLauncher
 from agentrl_sandbox.launch.engine import (
@@ -21,7 +21,7 @@ from agentrl_sandbox.launch.engine import (
 )
 from agentrl_sandbox.launch.forbidden import ways_out
 from agentrl_sandbox.launch.users import LEND_IDS
-from agentrl_sandbox.needs import why_refused
+from agentrl_sandbox.needs import explain_trial_error
 
 _PROBE_S = 5.0
 _NAMESPACES, _USERS = "user namespaces", "user id per session"
@@ -66,7 +66,7 @@ def _namespaces() -> tuple[IsolationLayer, IsolationLayer]:
     try:
         ids = NamespaceLauncher().user_ids(_PROBE_S)
     except (AgentrlError, OSError, subprocess.SubprocessError) as error:
-        why = str(error) if isinstance(error, AgentrlError) else why_refused(error)
+        why = str(error) if isinstance(error, AgentrlError) else explain_trial_error(error)
         users = IsolationLayer(_USERS, False, "nothing can be isolated", more)
         return IsolationLayer(_NAMESPACES, False, why, get_it), users
     detail = "user, mount, process, network, IPC and host name namespaces"
@@ -110,7 +110,7 @@ def _landlock() -> IsolationLayer:
 
 def _cgroups() -> tuple[IsolationLayer, IsolationLayer]:
     """Return a row for each version; at most one of them is used: that with the memory."""
-    place, why = own_place(), why_not()
+    place, why = find_own_cgroup(), explain_no_cgroups()
     rows: list[IsolationLayer] = []
     for version in (1, 2):
         if place is None or place.version != version:

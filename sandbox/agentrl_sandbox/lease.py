@@ -47,12 +47,12 @@ def new_mark() -> str:
 
     By it, `agentrl gc` knows whose a thing is when no lease tells.
     """
-    return f"{LeaseOwner.me().text}-{os.urandom(4).hex()}"
+    return f"{LeaseOwner.current().text}-{os.urandom(4).hex()}"
 
 
 def labels(pool: str) -> dict[str, str]:
     """Return the labels of a container of a pool; `agentrl.pool=POOL` is what a lease names."""
-    return {LABEL_RUN: run_id(), LABEL_POOL: pool, LABEL_OWNER: LeaseOwner.me().text}
+    return {LABEL_RUN: run_id(), LABEL_POOL: pool, LABEL_OWNER: LeaseOwner.current().text}
 
 
 class ResourceLease:
@@ -120,7 +120,7 @@ class _Holder:
         self._folder_fd = -1
         self._leases = 0
         self._directory = record.state_directory()
-        self._folder = self._directory / LeaseOwner.me().text
+        self._folder = self._directory / LeaseOwner.current().text
 
     def add(self, resource: LeasedResource) -> Path:
         with self._lock:
@@ -148,7 +148,7 @@ class _Holder:
             if self._leases == 0:
                 self._unlock()
 
-    def forked(self) -> None:
+    def close_lock(self) -> None:
         """Let go of the lock, in a child: it is our parent's."""
         if self._folder_fd >= 0:
             os.close(self._folder_fd)
@@ -157,7 +157,7 @@ class _Holder:
         """Have the folder, and its lock: the kernel drops it when this process ends."""
         deadline_s = time.monotonic() + _LOCK_S
         while self._folder_fd < 0 or not _is(self._folder_fd, self._folder):
-            record.checked(self._directory, make=True)
+            record.check_directory(self._directory, make=True)
             self._unlock()
             with suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
@@ -230,10 +230,10 @@ def _holder() -> _Holder:
     return _holders.setdefault(os.getpid(), _Holder())
 
 
-def _after_fork() -> None:
+def _forget_holders() -> None:
     for holder in _holders.values():
-        holder.forked()
+        holder.close_lock()
     _holders.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_forget_holders)

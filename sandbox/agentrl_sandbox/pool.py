@@ -96,35 +96,37 @@ class ForkServerPool:
         self, place: SessionPermit, on_close: Callable[[], Awaitable[None]] | None
     ) -> SandboxSession:
         slot = min(self._slots, key=_Slot.load)
-        opened = await self._opened(slot)
+        opened = await self._open_session(slot)
         family = SessionForks(self._settings, self._admission, opened.fence)
         family.channel = ControlChannel(
-            opened.socket, lambda: KEEPER_GONE, on_event=family.heard, on_end=family.ended
+            opened.socket, lambda: KEEPER_GONE, on_event=family.on_event, on_end=family.on_end
         )
         slot.families.add(family)
         try:
             greeting = await family.channel.greeting(START_S + GRACE_S)
             if "refused" in greeting.frame.body:
-                raise self._refusal(self._launcher.explain(greeting.frame.body["refused"]))
+                raise self._build_refusal(self._launcher.explain(greeting.frame.body["refused"]))
             number, line = greeting.frame.body["session"], family.line(greeting)
             session = SandboxSession(family, number, line, place, on_close=on_close)
-            await session.greeted()
+            await session.wait_greeting()
         except BaseException:
             family.channel.close()
             raise
         self._has_worked = True
         return session
 
-    async def _opened(self, slot: _Slot) -> OpenedSession:
-        supervisor = await self._running(slot)
+    async def _open_session(self, slot: _Slot) -> OpenedSession:
+        supervisor = await self._get_supervisor(slot)
         try:
             return await supervisor.open()
         except SandboxError:
             if supervisor.alive:
                 raise
-        return await (await self._running(slot)).open()  # it was dead, and nobody had noticed
+        return await (
+            await self._get_supervisor(slot)
+        ).open()  # it was dead, and nobody had noticed
 
-    async def _running(self, slot: _Slot) -> ForkServerProcess:
+    async def _get_supervisor(self, slot: _Slot) -> ForkServerProcess:
         async with slot.starting:
             if self._closed:
                 raise SandboxError(_CLOSED)
@@ -137,10 +139,10 @@ class ForkServerPool:
                         self._launcher, self._settings, warm=self._warm
                     )
                 except ConfigError as error:
-                    raise self._refusal(str(error)) from error
+                    raise self._build_refusal(str(error)) from error
             return slot.supervisor
 
-    def _refusal(self, why: str) -> ConfigError | SandboxError:
+    def _build_refusal(self, why: str) -> ConfigError | SandboxError:
         """Return the error for what could not start: nobody's configuration if others did."""
         if not self._has_worked:
             return ConfigError(why)

@@ -44,7 +44,7 @@ def bubblewrap_options(
     return [*options, *more, "--remount-ro", "/", "--chdir", home]
 
 
-def bounded(name: str, memory_bytes: int, processes: int | None = None) -> ProcessCgroup | None:
+def make_cgroup(name: str, memory_bytes: int, processes: int | None = None) -> ProcessCgroup | None:
     """Return a cgroup for one program and all it starts; None where none can be made."""
     cgroups = CgroupRoot.find()
     if cgroups is None:
@@ -58,7 +58,7 @@ def bounded(name: str, memory_bytes: int, processes: int | None = None) -> Proce
         return None  # as where there are none: `agentrl doctor` says so
 
 
-def doors(group: ProcessCgroup | None) -> list[str]:
+def list_join_files(group: ProcessCgroup | None) -> list[str]:
     """Return the files by which a process joins a cgroup."""
     directories = {} if group is None else dict.fromkeys(group.directories.values())
     return [str(Path(directory, "cgroup.procs")) for directory in directories]

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from agentrl_sandbox.inside.container import DEVICES, LINKS
 from agentrl_sandbox.inside.root import RootStep
-from agentrl_sandbox.visible_files import covered_paths, usr_directories
+from agentrl_sandbox.visible_files import find_covered_paths, usr_directories
 
 ARCHIVE = "/run/agentrl.zip"
 """Archive that a supervisor runs."""
@@ -32,7 +32,7 @@ def system_steps(
     """Return the steps that show the system's programs, some of its files, and more; read-only.
 
     `files` may be missing; `shown` are paths outside and where they are inside. For
-    `system_packages` see `covered_paths`: what it names is there, and empty.
+    `system_packages` see `find_covered_paths`: what it names is there, and empty.
     """
     steps = [RootStep("directory", path) for path in _ABOVE]
     for path in (*map(str, usr_directories()), *_SYSTEM):
@@ -43,7 +43,7 @@ def system_steps(
     steps += [RootStep("bind-if-there", path, path) for path in files]
     steps += [RootStep("bind", target, source) for source, target in shown]
     bound = [target for _, target in shown]
-    for path in covered_paths(bound, system_packages=system_packages):
+    for path in find_covered_paths(bound, system_packages=system_packages):
         steps.append(RootStep("empty" if os.path.isdir(path) else "blank", path))
     return steps
 

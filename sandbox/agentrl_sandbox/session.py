@@ -207,13 +207,13 @@ class SandboxSession:
         copy = type(self)(self._family, number, line, place, on_close=self._on_close)
         if line is not None:
             try:
-                await copy.greeted()
+                await copy.wait_greeting()
             except SandboxError as error:
                 # Its original decides what a copy does first, as where the keeper waits for it.
                 raise ForkUnsupported(f"this session cannot be forked now: {error}") from error
         return copy
 
-    async def greeted(self) -> None:
+    async def wait_greeting(self) -> None:
         """Wait until the interpreter at the other end is ready."""
         assert self._line is not None
         try:
@@ -303,17 +303,17 @@ class SandboxSession:
             self.hang_up()
             raise SandboxError("this session was closed in the meantime; open a new one")
         if (line := self._line) is None or self._last_words is not None:
-            return await self._told(0.0)  # lost while this waited for its turn
+            return await self._take_last_words(0.0)  # lost while this waited for its turn
         start_s = time.monotonic()
         try:
             outcome = await line.ask(code, timeout_s=timeout_s)
         except CellDeadlineError:
             what = f"stopped after {timeout_s:g} s"
-            return await self._stopped(line, "timeout", what, time.monotonic() - start_s)
+            return await self._stop_cell(line, "timeout", what, time.monotonic() - start_s)
         except ProtocolViolation as error:
-            return await self._stopped(line, "violation", str(error), time.monotonic() - start_s)
+            return await self._stop_cell(line, "violation", str(error), time.monotonic() - start_s)
         except LineBroken:
-            return await self._why_broken(line, time.monotonic() - start_s)
+            return await self._explain_break(line, time.monotonic() - start_s)
         except BaseException:
             self._line = None
             if self._family.settings.after_timeout == "end":
@@ -322,7 +322,7 @@ class SandboxSession:
             raise
         seconds = time.monotonic() - start_s
         if outcome.status == "oom":
-            return await self._stopped(line, "oom", outcome.error or "", seconds, outcome)
+            return await self._stop_cell(line, "oom", outcome.error or "", seconds, outcome)
         if self._family.settings.backend == "process":
             usage = await self._family.ask({"op": "usage", "session": self._number})
             if (over := usage.frame.body["over"]) is not None:
@@ -365,7 +365,7 @@ class SandboxSession:
         except SandboxError:
             return  # whoever comes next is told
 
-    async def _stopped(
+    async def _stop_cell(
         self,
         line: InterpreterChannel,
         status: ExecStatus,
@@ -379,9 +379,9 @@ class SandboxSession:
             report, self._last_words = self._death, None
         if outcome is not None:
             report = {**report, "stdout": outcome.stdout, "stderr": outcome.stderr}
-        return self._lost(report, status, error, seconds)
+        return self._report_loss(report, status, error, seconds)
 
-    async def _why_broken(self, line: InterpreterChannel, seconds: float) -> ExecResult:
+    async def _explain_break(self, line: InterpreterChannel, seconds: float) -> ExecResult:
         """Return the result of a cell whose interpreter hung up."""
         if self._closed:
             raise SandboxError("this session was closed in the meantime; open a new one")
@@ -391,28 +391,28 @@ class SandboxSession:
                 # Without a status it was alive, and is not any more.
                 status = report.get("status", "violation")
                 error = report.get("error", "the interpreter closed its channel")
-                return self._lost(report, status, error, seconds)
-        return await self._told(seconds)
+                return self._report_loss(report, status, error, seconds)
+        return await self._take_last_words(seconds)
 
-    async def _told(self, seconds: float) -> ExecResult:
+    async def _take_last_words(self, seconds: float) -> ExecResult:
         await self._ready()
         result, self._last_words = self._last_words, None
         if result is None:
             raise SandboxError("the interpreter ended for an unknown reason")
         return replace(result, seconds=seconds)
 
-    def died(self, event: ControlReply) -> None:
+    def on_death(self, event: ControlReply) -> None:
         """Hear from the keeper that the interpreter died."""
         body = self._death = event.frame.body
         self.hang_up()
         status, error = body["status"], body["error"]
         if body.get("signal") == signal.SIGKILL and self._family.was_short_of_memory():
             status, error = "oom", "the session and its files exceeded their memory limit"
-        self._last_words = self._lost(body, status, error, 0.0)
+        self._last_words = self._report_loss(body, status, error, 0.0)
         if event.fds:
             self._stopping = asyncio.create_task(self._take_over(event))
 
-    def _lost(
+    def _report_loss(
         self, said: dict[str, Any], status: ExecStatus, error: str, seconds: float
     ) -> ExecResult:
         ends = self._family.settings.after_timeout == "end"

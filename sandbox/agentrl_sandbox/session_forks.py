@@ -12,7 +12,7 @@ from agentrl_sandbox.control_channel import ControlChannel, ControlReply
 from agentrl_sandbox.interpreter_channel import InterpreterChannel
 
 KEEPER_GONE = (
-    "the init process of the sandbox session ended, and the session is lost; open a new one"
+    "the init process of the sandbox session on_end, and the session is lost; open a new one"
 )
 GRACE_S = 20.0
 """Deadline of a keeper for what takes no time, before it counts as gone."""
@@ -21,7 +21,7 @@ GRACE_S = 20.0
 class ForkedSession(Protocol):
     """A session, as its family sees it."""
 
-    def died(self, event: ControlReply) -> None:
+    def on_death(self, event: ControlReply) -> None:
         """Hear from the keeper that the interpreter died."""
         ...
 
@@ -59,15 +59,15 @@ class SessionForks:
         if self._fence is not None:
             self._fence.resize(len(self._members))
 
-    def heard(self, event: ControlReply) -> None:
+    def on_event(self, event: ControlReply) -> None:
         """Tell the session whose interpreter has died."""
         member = self._members.get(event.frame.body["of"])
         if member is None:
             event.drop()
         else:
-            member.died(event)
+            member.on_death(event)
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         """Hear that the keeper is gone, and everything behind it with it."""
         for member in self._members.values():
             member.hang_up()

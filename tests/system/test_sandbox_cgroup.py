@@ -36,7 +36,7 @@ from agentrl_sandbox.cgroup import (
     total_bytes,
 )
 from agentrl_sandbox.cgroup.group import field
-from agentrl_sandbox.cgroup.place import CgroupPath, locate, refusal
+from agentrl_sandbox.cgroup.place import CgroupPath, explain_refusal, locate
 from agentrl_sandbox.cgroup.room import NO_LIMIT_BYTES, limit_bytes_of, room_bytes
 from agentrl_sandbox.cgroup.sandbox_cgroups import PoolCgroup
 from agentrl_sandbox.cgroup.values import values
@@ -44,7 +44,7 @@ from agentrl_sandbox.reaping import record
 from agentrl_sandbox.reaping.owner import LeaseOwner
 
 MIB = 2**20
-MINE = f"agentrl-{LeaseOwner.me().text}-"
+MINE = f"agentrl-{LeaseOwner.current().text}-"
 HYBRID = """\
 23 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
 32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
@@ -109,15 +109,18 @@ def test_what_is_outside_of_the_mount_is_no_place(path: str) -> None:
 
 
 def test_what_is_left_behind_elsewhere_would_never_be_found() -> None:
-    assert "not below /sys/fs/cgroup" in refusal(CgroupPath(1, {"memory": "/tmp"}))
-    assert "not writable" in refusal(CgroupPath(1, {"memory": "/sys/fs/cgroup/none"}))
+    assert "not below /sys/fs/cgroup" in explain_refusal(CgroupPath(1, {"memory": "/tmp"}))
+    assert "not writable" in explain_refusal(CgroupPath(1, {"memory": "/sys/fs/cgroup/none"}))
 
 
 @pytest.mark.cgroup
 def test_processes_have_to_be_bounded_too(cgroups: CgroupRoot) -> None:
     directories = dict(cgroups.place.directories)
     del directories["pids"]
-    assert refusal(CgroupPath(cgroups.place.version, directories)) == "there is no pids controller"
+    assert (
+        explain_refusal(CgroupPath(cgroups.place.version, directories))
+        == "there is no pids controller"
+    )
 
 
 def test_a_mount_point_may_have_a_space() -> None:
@@ -273,7 +276,7 @@ def cgroups() -> Iterator[CgroupRoot]:
 
 def leases() -> list[str]:
     """Return what this process has written down to be removed."""
-    folder = record.state_directory() / LeaseOwner.me().text
+    folder = record.state_directory() / LeaseOwner.current().text
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     return [path.read_text(errors="replace") for path in files]
 

@@ -142,8 +142,8 @@ def test_the_user_is_nobodys_and_the_engine_can_have_it() -> None:
 
 def test_the_machine_is_read_from_the_engines_answer() -> None:
     info = {"MemTotal": 5, "NCPU": 2, "SecurityOptions": None, "MemoryLimit": True}
-    assert EngineMachine.of(info) == EngineMachine(memory_bytes=5, cores=2)
-    found = EngineMachine.of({**info, "MemoryLimit": False, "PidsLimit": False})
+    assert EngineMachine.from_info(info) == EngineMachine(memory_bytes=5, cores=2)
+    found = EngineMachine.from_info({**info, "MemoryLimit": False, "PidsLimit": False})
     with pytest.raises(ConfigError, match="cannot limit memory and pids"):
         container.check_machine(found)
     with pytest.raises(ConfigError, match="no seccomp"):

@@ -227,7 +227,7 @@ class Bait:
             "abstract": self.unix.getsockname().decode(),
             "segment": self.key,
             "words": ["secret-0451", str(Path(__file__).parents[1])],
-            "is_other_user": VisiblePaths.for_supervisor("").as_root,
+            "is_other_user": VisiblePaths.collect("").as_root,
         }
 
     def close(self) -> None:
@@ -292,7 +292,7 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
     descriptors = [os.open(path, os.O_RDONLY) for path in ("/", str(bait.canary))]
     numbers = {"x86_64": ("250", "248"), "aarch64": ("219", "217")}[platform.machine()]
     before = [sys.executable, "-c", HOLDER, *numbers, "0"] if attack == "keyring" else []
-    shown = VisiblePaths.for_supervisor("")
+    shown = VisiblePaths.collect("")
     if attack == "propagation":
         # A machine whose mounts are shared, and no stage, which is private by itself.
         before = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "shared"]
@@ -310,7 +310,7 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
 def test_a_program_that_finds_something_says_so(bait: Bait) -> None:
     """Else the tests above could not fail."""
     code = "through.append(canary_at('')); attempt('x', os.stat, '/')"
-    assert play(code, bait, VisiblePaths.for_supervisor("")) == [[], "x"]
+    assert play(code, bait, VisiblePaths.collect("")) == [[], "x"]
 
 
 # -- a supervisor that runs, seen from the machine ------------------------------------------------

@@ -312,7 +312,7 @@ def in_session(pid: int) -> bool:
     """Return whether the memory of a process counts for a session of ours."""
     with contextlib.suppress(OSError):
         text = Path(f"/proc/{pid}/cgroup").read_text()
-        place = rf"^(\d+:memory:|0::).*/agentrl-{LeaseOwner.me().text}-.*/session-"
+        place = rf"^(\d+:memory:|0::).*/agentrl-{LeaseOwner.current().text}-.*/session-"
         return re.search(place, text, re.MULTILINE) is not None
     return False
 

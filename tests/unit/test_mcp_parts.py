@@ -14,7 +14,7 @@ from agentrl.message import Image
 from agentrl.testing.tool import check_tool
 from agentrl.tool import given_tool
 from agentrl_tools.mcp.result import content_of
-from agentrl_tools.mcp.source import called_by, legal, mcp_tools
+from agentrl_tools.mcp.source import legal, mcp_tools, name_tools
 
 
 def listed(*names: str) -> list[Tool]:
@@ -23,7 +23,7 @@ def listed(*names: str) -> list[Tool]:
 
 @given(st.lists(st.text(max_size=80), max_size=8, unique=True), st.sets(st.text(max_size=70)))
 def test_names_are_legal_unique_and_nobody_elses(names: list[str], reserved: set[str]) -> None:
-    called = called_by(listed(*names), "server", reserved)
+    called = name_tools(listed(*names), "server", reserved)
     assert [tool.name for tool in called.values()] == names
     assert not called.keys() & reserved
     for name in called:
@@ -33,9 +33,9 @@ def test_names_are_legal_unique_and_nobody_elses(names: list[str], reserved: set
 
 def test_names_change_only_where_they_must() -> None:
     tools = listed("read", "write", "a.b", "a/b", "9lives")
-    called = called_by(tools, "files", {"write"})
+    called = name_tools(tools, "files", {"write"})
     assert [*called] == ["read", "files_write", "a_b", "files_a_b", "_9lives"]
-    assert [*called_by(listed("x"), "s", {"x", "s_x"})] == ["s_x_2"]
+    assert [*name_tools(listed("x"), "s", {"x", "s_x"})] == ["s_x_2"]
 
 
 def shown(*blocks: dict[str, Any], chars: int = 1000, image_bytes: int = 1000, **more: Any) -> Any:

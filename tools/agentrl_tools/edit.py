@@ -15,7 +15,7 @@ _HINT_CHARACTERS_MAX = 2**20
 _BLOCK_CHARACTERS = 2**12
 
 
-def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
+def replace_once(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
     """Return the text with `old` replaced by `new`, and the line where it was.
 
     Raises `ToolError` unless `old` is in the text exactly once, overlaps counted, and differs from
@@ -75,8 +75,8 @@ def _lines(text: str, places: Sequence[int]) -> list[int]:
 def _hint(text: str, old: str) -> str:
     if "\r\n" in text and "\r\n" not in old and old in text.replace("\r\n", "\n"):
         return "The lines of the file end in \\r\\n, but those of old_text end in \\n."
-    piece = _without_spaces(old) if len(text) <= _HINT_CHARACTERS_MAX else ""
-    if piece and (line := _line_without_spaces(text, piece)):
+    piece = _strip_spaces(old) if len(text) <= _HINT_CHARACTERS_MAX else ""
+    if piece and (line := _find_stripped(text, piece)):
         return f"It occurs with different white space, starting on line {line}; copy it exactly."
     first = next((line for line in old.split("\n") if line.strip()), "")
     if first and (at := text.find(first)) >= 0:
@@ -84,17 +84,17 @@ def _hint(text: str, old: str) -> str:
     return "Read the file again and copy the text exactly, without line numbers."
 
 
-def _without_spaces(text: str) -> str:
+def _strip_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def _line_without_spaces(text: str, piece: str) -> int | None:
+def _find_stripped(text: str, piece: str) -> int | None:
     """Return the line where `piece` begins when no white space of the text is counted."""
-    offset = _without_spaces(text).find(piece)
+    offset = _strip_spaces(text).find(piece)
     if offset < 0:
         return None
     start = 0
-    while offset >= (count := len(_without_spaces(text[start : start + _BLOCK_CHARACTERS]))):
+    while offset >= (count := len(_strip_spaces(text[start : start + _BLOCK_CHARACTERS]))):
         offset -= count
         start += _BLOCK_CHARACTERS
     visible = (at for at in range(start, len(text)) if not text[at].isspace())

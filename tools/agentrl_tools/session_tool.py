@@ -18,7 +18,7 @@ class SessionTool:
     at a fork.
     """
 
-    needs = ("agentrl_sandbox.needs:missing_sandbox",)
+    needs = ("agentrl_sandbox.needs:find_missing_sandbox",)
 
     _is_open = False
     _session: Sandbox | None = None
@@ -63,7 +63,7 @@ class SessionTool:
         return self._session
 
 
-def checked_text(what: str, text: str) -> str:
+def check_text(what: str, text: str) -> str:
     """Return text that files and programs can take; `ToolError` for NUL and lone surrogates."""
     if "\0" in text:
         raise ToolError(f"the {what} contains a NUL character; remove it")

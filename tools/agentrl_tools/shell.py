@@ -5,7 +5,7 @@ from agentrl.sandbox import RunResult, Sandbox
 from agentrl.tool import tool
 from agentrl_tools import shell_state
 from agentrl_tools.python import NO_OUTPUT, TRUNCATED
-from agentrl_tools.session_tool import SessionTool, checked_text
+from agentrl_tools.session_tool import SessionTool, check_text
 
 UNCHANGED = "(the shell's state is unchanged by this command)"
 TOO_LARGE = (
@@ -34,7 +34,7 @@ class Shell(SessionTool):
         Args:
             command: The command, of one line or many.
         """
-        checked_text("command", command)
+        check_text("command", command)
         session = await self.session()
         self._commands += 1
         stdin = shell_state.script(command, state=self._state, number=self._commands)

@@ -35,8 +35,8 @@ def script(command: str, *, state: bytes, number: int) -> bytes:
     lines = (
         _machinery(),
         f"__agentrl_mark={_mark(number)} __agentrl_kib={STATE_KIB_MAX}".encode(),
-        b"builtin eval " + _quoted(state) + b" >/dev/null 2>&1",
-        b"__agentrl_command=" + _quoted(command.encode()),
+        b"builtin eval " + _quote(state) + b" >/dev/null 2>&1",
+        b"__agentrl_command=" + _quote(command.encode()),
         b"__agentrl_begin",
     )
     return b"\n".join(lines)
@@ -61,5 +61,5 @@ def _machinery() -> bytes:
     return files("agentrl_tools").joinpath("shell_state.sh").read_bytes()
 
 
-def _quoted(text: bytes) -> bytes:
+def _quote(text: bytes) -> bytes:
     return b"'" + text.replace(b"'", b"'\\''") + b"'"

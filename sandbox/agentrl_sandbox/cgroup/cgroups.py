@@ -3,7 +3,7 @@
 from typing import Self
 
 from agentrl_sandbox.cgroup.group import ProcessCgroup, divide
-from agentrl_sandbox.cgroup.place import HOST_LEAF, CgroupPath, own_place, refusal
+from agentrl_sandbox.cgroup.place import HOST_LEAF, CgroupPath, explain_refusal, find_own_cgroup
 from agentrl_sandbox.cgroup.values import CgroupLimits
 from agentrl_sandbox.lease import new_mark
 
@@ -17,8 +17,8 @@ class CgroupRoot:
     @classmethod
     def find(cls) -> Self | None:
         """Return it where cgroups with a memory controller may be made, and None elsewhere."""
-        place = own_place()
-        return None if place is None or refusal(place) else cls(place)
+        place = find_own_cgroup()
+        return None if place is None or explain_refusal(place) else cls(place)
 
     @property
     def place(self) -> CgroupPath:
@@ -34,8 +34,8 @@ class CgroupRoot:
         return ProcessCgroup.create(version, parents, full_name, bounds, leased=True)
 
 
-def why_not() -> str:
+def explain_no_cgroups() -> str:
     """Return why `CgroupRoot.find` gives None, or an empty string where it does not."""
-    if (place := own_place()) is None:
+    if (place := find_own_cgroup()) is None:
         return "no hierarchy with a memory controller is mounted"
-    return refusal(place)
+    return explain_refusal(place)

@@ -111,7 +111,7 @@ class ProcessCgroup:
         """Move a process and everything below it; whatever ends meanwhile is skipped."""
         self.add(pid)
         moved = {pid}
-        while fresh := _below(moved) - moved:
+        while fresh := _list_children(moved) - moved:
             for child in fresh:
                 with contextlib.suppress(ProcessLookupError):
                     self.add(child)
@@ -133,7 +133,7 @@ class ProcessCgroup:
         found: set[int] = set()
         for top in self._unique():
             for directory, _, _ in os.walk(top):
-                found.update(_members(directory))
+                found.update(_read_pids(directory))
         return sorted(found)
 
     def memory_bytes(self) -> int:
@@ -200,7 +200,7 @@ def divide(directory: str, leaf: str, controllers: Collection[str]) -> None:
             if error.errno != errno.EBUSY or last == _ROUNDS - 1:
                 raise
         os.makedirs(f"{directory}/{leaf}", exist_ok=True)
-        for pid in _members(directory):
+        for pid in _read_pids(directory):
             with contextlib.suppress(ProcessLookupError):
                 _write(f"{directory}/{leaf}/cgroup.procs", f"{pid}")
 
@@ -238,14 +238,14 @@ def host_pid(pidfd: int) -> int:
     return pid
 
 
-def _members(directory: str) -> list[int]:
+def _read_pids(directory: str) -> list[int]:
     try:
         return [int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()]
     except OSError:
         return []  # the group is being removed
 
 
-def _below(pids: Collection[int]) -> set[int]:
+def _list_children(pids: Collection[int]) -> set[int]:
     children: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended while we looked

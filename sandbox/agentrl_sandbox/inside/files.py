@@ -19,7 +19,7 @@ _FICLONE = 0x40049409
 _PIECE_BYTES = 2**30
 
 
-def _parts(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or "\0" in path or not parts:
         raise PermissionError(
@@ -32,7 +32,7 @@ def _parts(path: str) -> list[str]:
 
 def _open_parent(root: str, path: str, *, make: bool) -> tuple[int, str]:
     """Return a descriptor of the directory that holds `path`, and the last component."""
-    *above, name = _parts(path)
+    *above, name = _split_path(path)
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in above:
@@ -67,7 +67,7 @@ def _is_link(name: str, directory: int) -> bool:
         return False
 
 
-def _regular(fd: int, path: str) -> int:
+def _check_regular(fd: int, path: str) -> int:
     """Return the size of an open file; `OSError` unless it is a regular one."""
     state = os.fstat(fd)
     if not stat.S_ISREG(state.st_mode):
@@ -87,7 +87,7 @@ def write(root: str, path: str, data: bytes, *, limit_bytes: int) -> None:
     finally:
         os.close(directory)
     with open(fd, "wb") as file:
-        _regular(fd, path)
+        _check_regular(fd, path)
         os.ftruncate(fd, 0)
         file.write(data)
 
@@ -100,7 +100,7 @@ def read(root: str, path: str, *, limit_bytes: int) -> bytes:
     finally:
         os.close(directory)
     with open(fd, "rb") as file:
-        size_bytes = _regular(fd, path)
+        size_bytes = _check_regular(fd, path)
         data = file.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise OSError(
@@ -210,16 +210,16 @@ def _copy_state(source: int, target: int) -> None:
     os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def used_bytes(root: str) -> int:
+def count_bytes(root: str) -> int:
     """Return the bytes of the regular files below `root`; `OSError` as for `copy_tree`."""
     here = os.open(root, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
-        return _used(here, DEPTH_MAX)
+        return _sum_bytes(here, DEPTH_MAX)
     finally:
         os.close(here)
 
 
-def _used(directory: int, depth: int) -> int:
+def _sum_bytes(directory: int, depth: int) -> int:
     if depth < 0:
         raise OSError(f"directories are nested deeper than {DEPTH_MAX}")
     total = 0
@@ -229,7 +229,7 @@ def _used(directory: int, depth: int) -> int:
                 if entry.is_dir(follow_symlinks=False):
                     below = os.open(entry.name, _DIRECTORY, dir_fd=directory)
                     try:
-                        total += _used(below, depth - 1)
+                        total += _sum_bytes(below, depth - 1)
                     finally:
                         os.close(below)
                 else:

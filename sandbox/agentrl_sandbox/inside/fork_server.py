@@ -45,7 +45,7 @@ class ForkServer:
         self._wanted = 0
         """How many to keep ready: as many as were opened, up to the setting."""
         self._opened = 0
-        self._users = SessionUsers.found() if settings.isolated else SessionUsers(range(0))
+        self._users = SessionUsers.from_maps() if settings.isolated else SessionUsers(range(0))
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self, reader: ChannelFrameReader) -> NoReturn:
@@ -150,7 +150,7 @@ class ForkServer:
                 link.close()
             for pid, pidfd in self._keepers.items():
                 # Each sees that the host is gone, and cleans up after itself.
-                processes.ended(pidfd, within_s=processes.KILL_S)
+                processes.poll_end(pidfd, within_s=processes.KILL_S)
                 processes.kill(pid)
             processes.end_strays(())
             files.remove_tree(self._settings.root)

@@ -56,7 +56,7 @@ def become(
         channel = _install(ends)
         os.closerange(_PLACES, os.sysconf("SC_OPEN_MAX"))
         random.seed()
-        _know_thyself()
+        _set_thread_id()
         listener = _enter(directory, confinement)
         interpreter = CellInterpreter(channel, confinement, directory)
         interpreter.greet(nonce, listener)
@@ -94,13 +94,13 @@ def _enter(directory: str, confinement: ProcessLimits) -> int | None:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
     confine.go_first()
-    _live_in(directory)
+    _move_in(directory)
     if confinement.packages:
         sys.path.append(confinement.packages)
     return confine.forbid(listen=True) if confinement.isolated else None
 
 
-def _live_in(directory: str) -> None:
+def _move_in(directory: str) -> None:
     os.chdir(directory)
     os.environ["HOME"] = os.environ["TMPDIR"] = directory
     figures.prepare(os.environ, directory)
@@ -115,7 +115,7 @@ def prepare() -> None:
     kernel.tid_address()  # found here, where nothing forbids to ask
 
 
-def _know_thyself() -> None:
+def _set_thread_id() -> None:
     """Tell the main thread its number, which the threading module takes down at a fork."""
     vars(threading.main_thread())["_native_id"] = threading.get_native_id()
 
@@ -218,24 +218,24 @@ class CellInterpreter:
             self._channel = _install(ends)
             self._reader = ChannelFrameReader()
             self._capture()
-            self._be_the_copy(request["nonce"], state, apart=apart)
+            self._start_copy(request["nonce"], state, apart=apart)
             return
         for fd in (ends.channel, ends.out, ends.err):
             os.close(fd)
         if apart and not _has_children():  # whom we could not signal any more
             landlock.separate()
 
-    def _be_the_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
-        directory = os.getcwd() if _is_there() else self._directory
+    def _start_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
+        directory = os.getcwd() if _has_directory() else self._directory
         self._send({"nonce": nonce, "hello": True})
         if apart:
-            self._leave_the_original(nonce)
+            self._unshare_copy(nonce)
         self._settle(directory)
         if apart:
             landlock.separate()
-        _other_numbers(rng_state)
+        _reseed(rng_state)
 
-    def _leave_the_original(self, nonce: str) -> None:
+    def _unshare_copy(self, nonce: str) -> None:
         """Enter namespaces of our own. The filter lets us, because the keeper waits for it."""
         try:
             kernel.enter_user_namespace(others=session_directory.OWN)
@@ -257,7 +257,7 @@ class CellInterpreter:
         else:
             kernel.drop_capabilities()  # a user namespace of our own gave us all of it
             below = os.path.relpath(directory, self._directory)
-            _live_in(home)
+            _move_in(home)
             if not below.startswith(".."):
                 os.chdir(below)
         self._directory = home
@@ -295,7 +295,7 @@ def _has_children() -> bool:
     return True
 
 
-def _is_there() -> bool:
+def _has_directory() -> bool:
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -303,7 +303,7 @@ def _is_there() -> bool:
     return True
 
 
-def _other_numbers(rng_state: tuple[Any, ...] | None) -> None:
+def _reseed(rng_state: tuple[Any, ...] | None) -> None:
     """Move away from the sibling's random numbers, unless its state is to be kept."""
     if rng_state is not None:
         random.setstate(rng_state)

@@ -105,7 +105,7 @@ class InterpreterStart:
             return frozenset()
         return self.origin.ancestors | {self.origin.number}
 
-    def heard(self) -> str:
+    def read_greeting(self) -> str:
         """Read `hello`, `unshared`, or nothing yet. May raise `InterpreterStartError`."""
         try:
             data, ancillary, _, _ = self.wires.ours.recvmsg(
@@ -164,7 +164,7 @@ class InterpreterStart:
             if self.origin is not None and view(self.process.pid) in (0, self.origin.view):
                 raise InterpreterStartError("the copy has no namespaces of its own")
             try:
-                session_directory.appear(home, self.process.pid, own_namespaces)
+                session_directory.attach_directory(home, self.process.pid, own_namespaces)
             except OSError as error:
                 raise InterpreterStartError(f"its files cannot be mounted: {error}") from error
         greeting = nonce()
@@ -207,7 +207,7 @@ class SyscallListeners:
     def _decide(self, listener: SyscallListener, _: int) -> None:
         syscall = listener.next()
         if syscall is None:  # who asked was killed, or everybody is gone
-            if listener.abandoned():
+            if listener.is_abandoned():
                 self._selector.unregister(listener)
                 listener.close()
             return

@@ -26,7 +26,7 @@ def _call(what: str, number: int, *arguments: object) -> int:
     return result
 
 
-def detached(kind: str, options: Mapping[str, str], attributes: int = NOSUID | NODEV) -> int:
+def make_detached(kind: str, options: Mapping[str, str], attributes: int = NOSUID | NODEV) -> int:
     """Return the descriptor of a new file system that is mounted nowhere."""
     context = _call(f"fsopen {kind}", _FSOPEN, kind.encode(), _CLOEXEC)
     try:
@@ -55,7 +55,7 @@ def clone(path: str, attributes: int) -> int:
 
 
 def attach(fd: int, target: str) -> None:
-    """Mount what `detached` or `clone` made, once."""
+    """Mount what `make_detached` or `clone` made, once."""
     _call(f"mount {target}", _MOVE_MOUNT, fd, b"", _HERE, target.encode(), _FROM_EMPTY_PATH)
 
 
@@ -70,7 +70,7 @@ def _set_attributes(what: str, at: int, path: bytes, flags: int, attributes: int
 
 
 def make_root(fd: int, at: str) -> None:
-    """Make what `detached` made the root, by way of a directory, and let go of the old one."""
+    """Make what `make_detached` made the root, by way of a directory, and let go of the old one."""
     attach(fd, at)
     os.fchdir(fd)
     # The old root comes to lie on top of the new one, and so has its name until it is gone.

@@ -41,10 +41,10 @@ def _parent(pid: str) -> int:
 
 def descendants(root: int) -> set[int]:
     """Return the processes below `root`, without it."""
-    return below(root, parents())
+    return find_below(root, parents())
 
 
-def below(root: int, table: Mapping[int, int]) -> set[int]:
+def find_below(root: int, table: Mapping[int, int]) -> set[int]:
     """Return the processes below `root`, without it, given the parent of each."""
     pids: set[int] = set()
     frontier = {root}
@@ -87,7 +87,7 @@ def kill(pid: int) -> None:
         return
 
 
-def ended(pidfd: int, *, within_s: float) -> bool:
+def poll_end(pidfd: int, *, within_s: float) -> bool:
     """Return whether a process ends within some time."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
@@ -96,7 +96,7 @@ def ended(pidfd: int, *, within_s: float) -> bool:
 
 def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
     """Wait for the end of a process; its wait status and usage, None when it is not our child."""
-    if not ended(pidfd, within_s=KILL_S):
+    if not poll_end(pidfd, within_s=KILL_S):
         raise TimeoutError(f"process {pid} survived SIGKILL for {KILL_S} s")
     try:
         # It is dead. Who would still have to be waited for is another one with its number.

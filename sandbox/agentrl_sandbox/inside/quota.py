@@ -41,7 +41,7 @@ class SessionQuota:
             user_id=limits.user_id,
         )
 
-    def used_up(self, used_cpu_s: float) -> bool:
+    def is_used_up(self, used_cpu_s: float) -> bool:
         """Say whether the CPU time is used up.
 
         What the kernel limits and what it reports are counted apart, and differ a little.

@@ -53,20 +53,20 @@ def options(disk_bytes: int, entries: int) -> dict[str, str]:
     return {"size": str(disk_bytes), "mode": "700", "nr_inodes": str(entries + 1)}
 
 
-def mounted(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
+def mount_directory(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
     """Mount a file system in memory over `path`."""
     text = ",".join(f"{key}={value}" for key, value in options(disk_bytes, entries).items())
     kernel.mount("session", path, "tmpfs", MS_NOSUID | MS_NODEV, text)
     return SessionDirectory(path, path)
 
 
-def detached(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
+def make_detached(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
     """Make a file system in memory that is mounted nowhere yet, and is to be mounted at `path`."""
-    fd = mounts.detached("tmpfs", options(disk_bytes, entries))
+    fd = mounts.make_detached("tmpfs", options(disk_bytes, entries))
     return SessionDirectory(path, f"/proc/self/fd/{fd}/.", fd=fd, is_detached=True)
 
 
-def bare(root: str, number: int) -> SessionDirectory:
+def make_bare(root: str, number: int) -> SessionDirectory:
     """Make a directory below `root`. The code may put anything in its place: we hold on to it."""
     path = os.path.join(root, str(number))
     os.mkdir(path, 0o700)
@@ -74,7 +74,7 @@ def bare(root: str, number: int) -> SessionDirectory:
     return SessionDirectory(path, f"/proc/self/fd/{fd}/.", fd=fd)
 
 
-def own_namespaces() -> dict[int, int]:
+def open_own_namespaces() -> dict[int, int]:
     """Return descriptors of this process's own namespaces, by kind."""
     return _namespaces("self")
 
@@ -84,7 +84,7 @@ def _namespaces(pid: int | str) -> dict[int, int]:
     return {kind: os.open(f"/proc/{pid}/ns/{name}", flags) for name, kind in _KINDS.items()}
 
 
-def appear(place: SessionDirectory, pid: int, own: Mapping[int, int]) -> None:
+def attach_directory(place: SessionDirectory, pid: int, own: Mapping[int, int]) -> None:
     """Mount a detached place at its path in the namespaces of another process.
 
     The calling process is in its `own` ones before and afterwards.
@@ -102,7 +102,7 @@ def appear(place: SessionDirectory, pid: int, own: Mapping[int, int]) -> None:
         os.chdir("/")
 
 
-def appear_alone(place: SessionDirectory) -> None:
+def attach_in_new_namespaces(place: SessionDirectory) -> None:
     """Make namespaces for a detached place in which nothing runs yet."""
     ready, hold = os.pipe(), os.pipe()
     pid = kernel.fork()
@@ -115,13 +115,13 @@ def appear_alone(place: SessionDirectory) -> None:
             os.read(hold[0], 1)
         finally:
             os._exit(0)
-    namespaces = own_namespaces()
+    namespaces = open_own_namespaces()
     try:
         os.close(ready[1])
         os.close(hold[0])
         if os.read(ready[0], 1) != b"y":
             raise OSError("no namespaces for the copy")
-        appear(place, pid, namespaces)
+        attach_directory(place, pid, namespaces)
     finally:
         for fd in (ready[0], hold[1], *namespaces.values()):
             os.close(fd)

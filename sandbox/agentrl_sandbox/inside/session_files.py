@@ -42,7 +42,7 @@ class SessionFiles:
         """Say whether a bare directory holds too much, where no file system keeps the limit."""
         limit_bytes, over = self._settings.disk_bytes, None
         try:
-            if (used_bytes := files.used_bytes(session.place.handle)) > limit_bytes:
+            if (used_bytes := files.count_bytes(session.place.handle)) > limit_bytes:
                 over = (
                     f"the directory holds {used_bytes} bytes, which exceeds the limit of "
                     f"{limit_bytes}"

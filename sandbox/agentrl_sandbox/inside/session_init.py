@@ -78,7 +78,7 @@ class SessionInit:
         self._births: dict[int, InterpreterStart] = {}
         """By the descriptor of their channel."""
         self._listeners = SyscallListeners(self._selector, lambda: list(self._births.values()))
-        self._namespaces = session_directory.own_namespaces() if settings.isolated else {}
+        self._namespaces = session_directory.open_own_namespaces() if settings.isolated else {}
         self._opened = 0
         self._lives = 0
         self._looked_s = time.monotonic()
@@ -89,7 +89,7 @@ class SessionInit:
             self._selector, host, on_frame=self._request, on_end=lambda _: self._leave()
         )
         self._commands = CommandRunner(
-            settings, self._quota, self._selector, reply=self._reply, known=self._known
+            settings, self._quota, self._selector, reply=self._reply, known=self._list_known
         )
         shelf = SessionFiles(settings, reply=self._reply)
         self._handlers: dict[str, Callable[[int, SessionState, Body, bytes], None]] = {
@@ -124,12 +124,12 @@ class SessionInit:
 
     # -- time ---------------------------------------------------------------------------------
 
-    def _running(self) -> list[tuple[SessionState, RunningCommand]]:
+    def _list_commands(self) -> list[tuple[SessionState, RunningCommand]]:
         return [(s, c) for s in self._sessions.values() for c in s.commands.values()]
 
     def _wait_s(self) -> float | None:
         deadlines = [b.deadline_s for b in self._births.values() if b.deadline_s]
-        deadlines += [c.deadline_s for _, c in self._running()]
+        deadlines += [c.deadline_s for _, c in self._list_commands()]
         if self._lives:
             deadlines.append(self._looked_s + (LOOK_S if self._may_compute else REST_S))
         wait_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
@@ -141,17 +141,17 @@ class SessionInit:
         now_s = time.monotonic()
         for birth in list(self._births.values()):
             if birth.deadline_s and birth.deadline_s <= now_s:
-                self._stillborn(birth, f"it did not start within {START_S:g} s")
-        for session, command in self._running():
+                self._abort_birth(birth, f"it did not start within {START_S:g} s")
+        for session, command in self._list_commands():
             if command.deadline_s <= now_s:
                 self._commands.over(session, command, "timeout")
         if now_s >= self._looked_s + (LOOK_S if self._may_compute else REST_S):
-            self._look(now_s)
+            self._measure_cpu(now_s)
         if not self._settings.isolated:
             for session in self._sessions.values():
-                self._watch(session)
+                self._check_processes(session)
 
-    def _look(self, now_s: float) -> None:
+    def _measure_cpu(self, now_s: float) -> None:
         """Add up the CPU time of each session's processes; end a session that has used its up."""
         elapsed_s, self._looked_s = now_s - self._looked_s, now_s
         self._commands.drain()
@@ -159,18 +159,20 @@ class SessionInit:
         if before == self._newest_pid and not self._may_compute:
             return  # nothing has started since
         samples = sample_processes()
-        child_pids = self._known()
+        child_pids = self._list_known()
         self._may_compute = any(sample.key[0] not in child_pids for sample in samples)
         meter_keys = {key for session in self._sessions.values() for key in session.meter.seen}
         new = sum(sample.key not in meter_keys for sample in samples)
         others_passed = count_started(before, self._newest_pid) > new
         for session in [*self._sessions.values()]:
-            session_samples = self._own(session, samples)
+            session_samples = self._select_samples(session, samples)
             session.meter.add(session_samples, elapsed_s=elapsed_s, others_passed=others_passed)
             if session.meter.used_s > self._settings.cpu_s:
                 self._end_computing(session)
 
-    def _own(self, session: SessionState, samples: list[ProcessSample]) -> list[ProcessSample]:
+    def _select_samples(
+        self, session: SessionState, samples: list[ProcessSample]
+    ) -> list[ProcessSample]:
         """Return those of a session's processes; a dead one is where its parent is."""
         if self._settings.isolated:
             worlds = session.worlds
@@ -182,7 +184,7 @@ class SessionInit:
         tops = {session.life.pid} if session.life else set[int]()
         tops |= {command.process.pid for command in session.commands.values()}
         table = {sample.key[0]: sample.parent for sample in samples}
-        pids = tops.union(*(processes.below(top, table) for top in tops))
+        pids = tops.union(*(processes.find_below(top, table) for top in tops))
         return [sample for sample in samples if sample.key[0] in pids]
 
     def _end_computing(self, session: SessionState) -> None:
@@ -192,14 +194,14 @@ class SessionInit:
         for command in [*session.commands.values()]:
             self._commands.over(session, command, "limit")
         if session.life is not None:
-            self._lost(session, session.life, "limit", self._quota.cpu_text)
+            self._end_over_limit(session, session.life, "limit", self._quota.cpu_text)
         self._end_strays(session)
 
-    def _watch(self, session: SessionState) -> None:
+    def _check_processes(self, session: SessionState) -> None:
         """Hold the limit on processes where the kernel would count the whole user."""
         limit = self._settings.processes
         if session.life and len(processes.descendants(session.life.pid)) >= limit:
-            self._lost(session, session.life, "limit", f"more than {limit} processes")
+            self._end_over_limit(session, session.life, "limit", f"more than {limit} processes")
 
     # -- the host -----------------------------------------------------------------------------
 
@@ -219,7 +221,7 @@ class SessionInit:
     def _spawn(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
         """Start a fresh interpreter: a fork of this process, which never ran the code."""
         if session.used_cpu_s >= self._settings.cpu_s:
-            self._unborn(request, session, "limit", self._quota.cpu_text)
+            self._report_no_interpreter(request, session, "limit", self._quota.cpu_text)
             return
         self._drop_births(session, "another interpreter was requested")
         if session.life is not None:  # whoever had asked for it was cancelled and never took it
@@ -231,7 +233,7 @@ class SessionInit:
             pid = kernel.fork()
         except OSError as error:
             wires.close()
-            self._unborn(
+            self._report_no_interpreter(
                 request,
                 session,
                 "refused",
@@ -245,33 +247,33 @@ class SessionInit:
             become(wires.theirs, confinement, directory=home.path, nonce=birth.nonce)
         birth.process = HeldProcess(pid)
         wires.close_theirs()
-        self._expect(birth)
+        self._register_birth(birth)
 
     def _drop_births(self, session: SessionState, why: str) -> None:
         for birth in [b for b in self._births.values() if b.session is session]:
-            self._stillborn(birth, why)
+            self._abort_birth(birth, why)
 
     def _copy(self, birth: InterpreterStart, *, keep_rng: bool) -> None:
         """Have the live interpreter of a session copied."""
         assert birth.origin is not None
         self._allow(birth.origin, self._quota.processes_max)
-        self._expect(birth)
+        self._register_birth(birth)
         try:
             ask_copy(birth, keep_rng=keep_rng)
         except InterpreterStartError as error:
-            self._stillborn(birth, str(error))
+            self._abort_birth(birth, str(error))
 
-    def _expect(self, birth: InterpreterStart) -> None:
+    def _register_birth(self, birth: InterpreterStart) -> None:
         channel = birth.wires.ours
         self._births[channel.fileno()] = birth
-        self._selector.register(channel, selectors.EVENT_READ, partial(self._heard, birth))
+        self._selector.register(channel, selectors.EVENT_READ, partial(self._on_greeting, birth))
 
-    def _heard(self, birth: InterpreterStart, _: int) -> None:
+    def _on_greeting(self, birth: InterpreterStart, _: int) -> None:
         if self._births.get(birth.wires.ours.fileno()) is not birth:
             return  # over, by what came before in the same round
         try:
-            message = birth.heard()
-            if message == "hello" and birth.origin and birth.process.pid in self._known(birth):
+            message = birth.read_greeting()
+            if message == "hello" and birth.origin and birth.process.pid in self._list_known(birth):
                 raise InterpreterStartError("the copy is not a process of its own")
             if birth.kind == "spare" and message:
                 birth.deadline_s = 0.0
@@ -281,7 +283,7 @@ class SessionInit:
             elif message == "unshared" or (message == "hello" and not birth.apart):
                 self._settle(birth)
         except InterpreterStartError as error:
-            self._stillborn(birth, str(error))
+            self._abort_birth(birth, str(error))
 
     def _settle(self, birth: InterpreterStart) -> None:
         """Bring a newborn to its session, and tell the host how to speak to it."""
@@ -306,7 +308,7 @@ class SessionInit:
         session.worlds.add(life.world)
         self._sessions[session.id] = session
         self._selector.register(
-            life.process.pidfd, selectors.EVENT_READ, partial(self._died, session, life)
+            life.process.pidfd, selectors.EVENT_READ, partial(self._on_death, session, life)
         )
         self._share_processes()
         return {"session": session.id, "life": life.number, "nonce": greeting}
@@ -315,7 +317,7 @@ class SessionInit:
         self._selector.unregister(birth.wires.ours)
         del self._births[birth.wires.ours.fileno()]
 
-    def _stillborn(self, birth: InterpreterStart, why: str) -> None:
+    def _abort_birth(self, birth: InterpreterStart, why: str) -> None:
         self._forget(birth)
         death = birth.process.end()
         if birth.kind == "fresh":
@@ -328,10 +330,12 @@ class SessionInit:
         if birth.session.spare is birth:
             birth.session.spare = None
         else:
-            self._unborn(birth.request, birth.session, kind, why)
+            self._report_no_interpreter(birth.request, birth.session, kind, why)
         self._share_processes()
 
-    def _unborn(self, request: int, session: SessionState, kind: str, why: str) -> None:
+    def _report_no_interpreter(
+        self, request: int, session: SessionState, kind: str, why: str
+    ) -> None:
         """Tell the host that there is no interpreter; without one there is no copy either."""
         if session.id in self._sessions:
             self._reply(request, {kind: why})
@@ -339,11 +343,11 @@ class SessionInit:
         self._remove(session)
         self._reply(request, {"unsupported": why})
 
-    def _known(self, newborn: InterpreterStart | None = None) -> set[int]:
+    def _list_known(self, newborn: InterpreterStart | None = None) -> set[int]:
         """Return the processes that may be below this one."""
         pids = {s.life.pid for s in self._sessions.values() if s.life}
         pids |= {b.process.pid for b in self._births.values() if b is not newborn}
-        return pids | {c.process.pid for _, c in self._running()}
+        return pids | {c.process.pid for _, c in self._list_commands()}
 
     def _share_processes(self) -> None:
         """Leave each interpreter its share of processes, whatever its copies hold."""
@@ -365,7 +369,7 @@ class SessionInit:
         """Copy the interpreter as it is before a cell."""
         self._drop_spare(session)
         self._drop_births(session, "another copy was requested")
-        if refusal := self._why_not_copy(session):
+        if refusal := self._explain_no_copy(session):
             self._reply(request, {"unsupported": refusal})
             return
         self._copy(
@@ -381,7 +385,7 @@ class SessionInit:
             spare.wires.close()
 
     def _fork(self, request: int, session: SessionState, body: Body, _: bytes) -> None:
-        if refusal := self._why_not_copy(session):
+        if refusal := self._explain_no_copy(session):
             self._reply(request, {"unsupported": refusal})
             return
         try:
@@ -394,7 +398,7 @@ class SessionInit:
         try:
             session_directory.copy(session.place, copy.place)
             if session.life is None and self._settings.isolated:
-                session_directory.appear_alone(copy.place)
+                session_directory.attach_in_new_namespaces(copy.place)
         except OSError as error:
             self._remove(copy)
             self._reply(request, {"unsupported": f"the directory cannot be copied: {error}"})
@@ -406,7 +410,7 @@ class SessionInit:
         birth = InterpreterStart("copy", request, copy, InterpreterPipes(), origin=session.life)
         self._copy(birth, keep_rng=bool(body.get("keep_rng")))
 
-    def _why_not_copy(self, session: SessionState) -> str | None:
+    def _explain_no_copy(self, session: SessionState) -> str | None:
         if len(self._sessions) >= FORKS_MAX:
             return (
                 f"this session has {len(self._sessions)} live copies, and the maximum is "
@@ -427,29 +431,29 @@ class SessionInit:
         if life is None or life.number != body["life"]:
             self._reply(request, {"late": True})
             return
-        if body.get("hung_up") and processes.ended(life.process.pidfd, within_s=_LAST_BREATH_S):
-            output = self._obituary(session)
+        if body.get("hung_up") and processes.poll_end(life.process.pidfd, within_s=_LAST_BREATH_S):
+            output = self._bury_dead(session)
         else:
             _, output = self._bury(session)
         self._answer_end(request, session, output)
 
-    def _died(self, session: SessionState, life: InterpreterProcess, _: int) -> None:
+    def _on_death(self, session: SessionState, life: InterpreterProcess, _: int) -> None:
         """Tell the host of an end that nobody asked for."""
         if session.life is life:
             about = {"died": life.number, "of": session.id}
-            self._answer_end(_EVENT, session, {**self._obituary(session), **about})
+            self._answer_end(_EVENT, session, {**self._bury_dead(session), **about})
 
-    def _obituary(self, session: SessionState) -> Body:
+    def _bury_dead(self, session: SessionState) -> Body:
         """Bury an interpreter that died by itself, and say why it did."""
         death, output = self._bury(session)
         status, error = "crash", f"the interpreter {death.text}"
-        killed = death.signal == signal.SIGKILL and self._quota.used_up(session.cpu_s)
+        killed = death.signal == signal.SIGKILL and self._quota.is_used_up(session.cpu_s)
         if death.signal == signal.SIGXCPU or killed:
             session.cpu_s = max(session.cpu_s, self._settings.cpu_s)
             status, error = "limit", self._quota.cpu_text
         return {**output, "status": status, "error": error, "signal": death.signal}
 
-    def _lost(
+    def _end_over_limit(
         self, session: SessionState, life: InterpreterProcess, status: str, error: str
     ) -> None:
         """End an interpreter that broke a limit, and tell the host."""
@@ -466,7 +470,7 @@ class SessionInit:
             moved = self._move_in(spare)
         except InterpreterStartError:
             session.spare = spare
-            self._stillborn(spare, "")
+            self._abort_birth(spare, "")
             self._reply(request, body)
             return
         self._reply(request, {**body, **moved}, fd=spare.wires.ours.fileno())
@@ -478,7 +482,7 @@ class SessionInit:
         self._selector.unregister(life.process.pidfd)
         death = life.end()
         for birth in [b for b in self._births.values() if b.origin is life and b.kind == "copy"]:
-            self._stillborn(birth, f"the original {death.text}")
+            self._abort_birth(birth, f"the original {death.text}")
         session.cpu_s += death.cpu_s
         self._end_strays(session, keep=session.world)
         out, err, truncated = life.output()
@@ -490,7 +494,7 @@ class SessionInit:
     def _end_strays(self, session: SessionState, keep: CommandNamespace | None = None) -> None:
         """End what the session's processes left behind, except what lives in `keep`."""
         worlds = session.worlds - {keep.id if keep else 0}
-        processes.end_strays(self._known(), worlds if self._settings.isolated else None)
+        processes.end_strays(self._list_known(), worlds if self._settings.isolated else None)
 
     def _close(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
         self._drop_spare(session)
@@ -499,7 +503,7 @@ class SessionInit:
         for command in list(session.commands.values()):
             self._reply(command.request, {"gone": "the session was closed in the meantime"})
         if self._settings.isolated and not self._sessions and not self._births:
-            self._go_with(request)
+            self._end_with_last(request)
         for command in list(session.commands.values()):
             command.end()
             command.abandon()
@@ -516,7 +520,7 @@ class SessionInit:
         if not self._settings.isolated and os.path.lexists(session.place.path):
             files.remove_tree(session.place.path)
 
-    def _go_with(self, request: int) -> NoReturn:
+    def _end_with_last(self, request: int) -> NoReturn:
         """End with the last session: our namespaces, its directory in them, end with us."""
         processes.kill(processes.EVERYBODY)
         self._reply(request, {})
@@ -537,6 +541,6 @@ class SessionInit:
         self._opened += 1
         limits = self._settings
         if not limits.isolated:
-            return SessionState(number, session_directory.bare(limits.root, number))
-        make = session_directory.mounted if number == 0 else session_directory.detached
+            return SessionState(number, session_directory.make_bare(limits.root, number))
+        make = session_directory.mount_directory if number == 0 else session_directory.make_detached
         return SessionState(number, make(limits.root, limits.disk_bytes, limits.files))

@@ -86,7 +86,7 @@ class SyscallListener:
             )
         return None
 
-    def abandoned(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Say whether nobody is left who could ask."""
         return any(events & select.POLLHUP for _, events in self._poll.poll(0))
 

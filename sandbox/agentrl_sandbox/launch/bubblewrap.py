@@ -37,7 +37,7 @@ class BubblewrapLauncher:
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        visible_paths = VisiblePaths.for_supervisor(self.packages)
+        visible_paths = VisiblePaths.collect(self.packages)
         data = {**FILES, ARCHIVE: bundle()}
         fds = {path: memory_file("file", text) for path, text in data.items()}
         options = bubblewrap_options(bubblewrap_words(visible_paths.steps(), fds))
@@ -62,7 +62,7 @@ class BubblewrapLauncher:
         `OSError` or `subprocess.SubprocessError` when nothing can be isolated.
         """
         look = ["--ro-bind", "/", "/", "--proc", "/proc", "/bin/cat", "/proc/self/uid_map"]
-        visible_paths = replace(VisiblePaths.for_supervisor(""), stage={})
+        visible_paths = replace(VisiblePaths.collect(""), stage={})
         command, plan_fd = _entering([self.path, *look], visible_paths)
         try:
             result = subprocess.run(

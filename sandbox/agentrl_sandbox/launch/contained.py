@@ -55,9 +55,9 @@ class SandboxContainer:
                 fds = (control.fileno(), self.log.fd)
                 self.home.hand_over(self.process, self.pidfd, fds, stop, users=users)
             except SandboxError as error:
-                raise SandboxError(self._said(errors) or str(error)) from error
+                raise SandboxError(self._read_errors(errors) or str(error)) from error
 
-    def _said(self, errors: Iterator[bytes]) -> str:
+    def _read_errors(self, errors: Iterator[bytes]) -> str:
         """Return the output of its first process before it had a log; it is ended for that."""
         with suppress(AgentrlError):
             self._engine.remove(self._name)
@@ -96,7 +96,7 @@ class DiscardableContainer(Protocol):
 D = TypeVar("D", bound=DiscardableContainer)
 
 
-async def started_in_thread(
+async def start_in_thread(
     make: Callable[[], D], start: Callable[[D, threading.Event], object]
 ) -> D:
     """Make something and start it, in a thread; nothing is left of it on an error or a cancel."""

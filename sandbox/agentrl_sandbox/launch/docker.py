@@ -20,12 +20,12 @@ from typing import Any
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.threads import in_thread_to_the_end
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.launch.contained import SandboxContainer, started_in_thread
+from agentrl_sandbox.launch.contained import SandboxContainer, start_in_thread
 from agentrl_sandbox.launch.container import PACKAGES, ROOT, EngineMachine, container, user_id
 from agentrl_sandbox.launch.engine import ContainerImage, check_sdk
 from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import readable
-from agentrl_sandbox.launch.users import NamespaceUsers, block, own_block
+from agentrl_sandbox.launch.users import NamespaceUsers, draw_block, map_block
 from agentrl_sandbox.lease import labels, new_mark
 
 
@@ -53,8 +53,8 @@ class StartedContainer:
     def _body(self, machine: EngineMachine) -> Mapping[str, Any]:
         user = user_id(machine, secrets.randbits(32))
         if os.geteuid() == 0 and not machine.maps_users:
-            ids = own_block()
-            user, self._users = ids.start, block(ids)
+            ids = draw_block()
+            user, self._users = ids.start, map_block(ids)
         return container(
             self._settings,
             machine,
@@ -114,7 +114,7 @@ class DockerLauncher:
             except SandboxError as error:
                 raise ConfigError(self.explain(str(error))) from error
 
-        return await started_in_thread(make, start)
+        return await start_in_thread(make, start)
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""

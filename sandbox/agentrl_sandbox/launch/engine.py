@@ -81,7 +81,7 @@ class DockerEngine:
     def machine(self) -> EngineMachine:
         """Return the engine's description of its machine."""
         with _words("describe its machine"):
-            return EngineMachine.of(self._api.info())
+            return EngineMachine.from_info(self._api.info())
 
     def check_image(self, image: ContainerImage) -> None:
         """Raise `ConfigError` for an image that is missing or cannot be used."""

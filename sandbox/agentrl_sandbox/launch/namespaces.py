@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from socket import socket
 
-from agentrl_sandbox.bundle import bundle, isolation
+from agentrl_sandbox.bundle import bundle, bundle_isolation
 from agentrl_sandbox.launch.container import PACKAGES, ROOT
 from agentrl_sandbox.launch.forbidden import ways_out
 from agentrl_sandbox.launch.launcher import LauncherLog
@@ -31,7 +31,7 @@ class NamespaceLauncher:
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        command, fds = isolating(VisiblePaths.for_supervisor(self.packages), supervisor_command())
+        command, fds = isolating(VisiblePaths.collect(self.packages), supervisor_command())
         log = LauncherLog()
         try:
             process = start_process(command, control, log, fds)
@@ -49,7 +49,7 @@ class NamespaceLauncher:
         Everything is made as for a supervisor, and nothing is started. `OSError` or
         `subprocess.SubprocessError` when nothing can be isolated.
         """
-        command, fds = isolating(VisiblePaths.for_supervisor(self.packages), ())
+        command, fds = isolating(VisiblePaths.collect(self.packages), ())
         try:
             result = subprocess.run(
                 command,
@@ -87,6 +87,6 @@ def isolating(shown: VisiblePaths, program: Sequence[str]) -> tuple[list[str], l
         "parent": os.getpid(),
     }
     plan_fd = memory_file("plan", json.dumps(plan).encode())
-    code_fd = memory_file("isolation", isolation())
+    code_fd = memory_file("isolation", bundle_isolation())
     command = [sys.executable, "-I", "-S", "-c", _START, f"/proc/self/fd/{code_fd}", str(plan_fd)]
     return command, [*data_fds.values(), plan_fd, code_fd]

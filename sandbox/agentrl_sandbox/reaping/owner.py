@@ -22,7 +22,7 @@ class PidNamespace:
     """The inode of the process namespace, in hexadecimal."""
 
     @classmethod
-    def here(cls) -> Self:
+    def current(cls) -> Self:
         """Return the world this process lives in."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
         return cls(boot, f"{os.stat('/proc/self/ns/pid').st_ino:x}")
@@ -38,7 +38,7 @@ class LeaseOwner:
     world: PidNamespace
 
     @classmethod
-    def me(cls) -> Self:
+    def current(cls) -> Self:
         """Return this process."""
         return cls(*_me(os.getpid()))
 
@@ -58,14 +58,14 @@ class LeaseOwner:
     @property
     def runs(self) -> bool:
         """Whether it is a process of our world that has not ended."""
-        return self.world == PidNamespace.here() and start_ticks(self.pid) == self.start_ticks
+        return self.world == PidNamespace.current() and start_ticks(self.pid) == self.start_ticks
 
 
 @cache
 def _me(pid: int) -> tuple[int, int, PidNamespace]:
     started = start_ticks(pid)
     assert started is not None, "a process that asks for itself is alive"
-    return pid, started, PidNamespace.here()
+    return pid, started, PidNamespace.current()
 
 
 def start_ticks(pid: int) -> int | None:

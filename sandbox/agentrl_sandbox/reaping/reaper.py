@@ -36,7 +36,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 
 def clear_owner(folder: Path, owner: LeaseOwner, *, patience_s: float) -> None:
     """Remove what the leases of a dead owner name, and the leases; give up after some time."""
-    here = PidNamespace.here()
+    here = PidNamespace.current()
     deadline_s = time.monotonic() + patience_s
     absent_since_s: dict[LeasedResource, float] = {}
     pause_s = _FIRST_PAUSE_S
@@ -70,7 +70,7 @@ def look_at(owner: LeaseOwner, folder: Path, *, here: PidNamespace) -> State:
 
 def clear_the_dead(directory: Path, but: LeaseOwner) -> None:
     """Remove what earlier owners left whose reapers died as well, with little patience."""
-    here = PidNamespace.here()
+    here = PidNamespace.current()
     for owner, folder in record.folders(directory):
         if owner == but or look_at(owner, folder, here=here) != "dead":
             continue

@@ -45,7 +45,7 @@ def state_directory() -> Path:
     return Path(os.environ.get(VARIABLE) or f"/tmp/agentrl-{os.geteuid()}")
 
 
-def checked(directory: Path, *, make: bool) -> bool:
+def check_directory(directory: Path, *, make: bool) -> bool:
     """Return whether the directory of leases is there; `StateError` if others could write to it."""
     try:
         if make:

@@ -65,7 +65,7 @@ def _container(resource: LeasedResource) -> bool:
 
 
 def _directory(resource: LeasedResource) -> bool:
-    path = _ours(resource.name)
+    path = _check_name(resource.name)
     archive = f"{path}/inside.zip"
 
     def lives_there(process: "_Process") -> bool:
@@ -79,7 +79,7 @@ def _directory(resource: LeasedResource) -> bool:
 
 
 def _cgroup(resource: LeasedResource) -> bool:
-    path = _ours(resource.name)
+    path = _check_name(resource.name)
     if not path.startswith(f"{CGROUPS}/"):
         raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease manually")
     if not os.path.isdir(path):
@@ -111,7 +111,7 @@ def _kill_group(group: str) -> None:
         _signal(int(pid), None, signal.SIGKILL)
 
 
-def _ours(name: str) -> str:
+def _check_name(name: str) -> str:
     path = os.path.normpath(name)
     if not os.path.isabs(name) or path != name or not os.path.basename(path).startswith(PREFIX):
         raise RemovalError(
@@ -161,7 +161,7 @@ def _pids() -> list[int]:
 def _end(wanted: Callable[[_Process], bool]) -> bool:
     """Kill the processes that are wanted, with all below them, until there is none."""
     any_found = False
-    while tree := _frozen(wanted):
+    while tree := _freeze(wanted):
         any_found, deadline_s = True, time.monotonic() + _END_S
         for pid, start in tree.items():
             _signal(pid, start, signal.SIGKILL)
@@ -172,7 +172,7 @@ def _end(wanted: Callable[[_Process], bool]) -> bool:
     return any_found
 
 
-def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
+def _freeze(wanted: Callable[[_Process], bool]) -> dict[int, int]:
     """Stop the processes that are wanted and all below them; return when each began.
 
     Stopped, none can start another, or lose the mark or the parent that we know it by, while we
@@ -183,7 +183,7 @@ def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
         # Asked before looking: a process id that is used again meanwhile has another start.
         starts = {pid: start for pid in _pids() if (start := start_ticks(pid)) is not None}
         matches = {pid for pid in starts if pid not in tree and wanted(_Process(pid))}
-        fresh = _with_descendants(matches | tree.keys()) & starts.keys() - tree.keys()
+        fresh = _add_descendants(matches | tree.keys()) & starts.keys() - tree.keys()
         if not fresh:
             return tree
         for pid in fresh:
@@ -191,7 +191,7 @@ def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
             _signal(pid, starts[pid], signal.SIGSTOP)
 
 
-def _with_descendants(found: set[int]) -> set[int]:
+def _add_descendants(found: set[int]) -> set[int]:
     parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
     everybody, frontier = set(found), set(found)
     while frontier:
@@ -256,12 +256,12 @@ def _remove_tree(path: str) -> bool:
 
 
 def _take_apart(name: str, top: int) -> None:
-    if _unlinked(name, top):
+    if _unlink(name, top):
         return
     here = _open(name, top)
     try:
         for below in os.listdir(here):
-            if not _unlinked(below, here):
+            if not _unlink(below, here):
                 os.close(_open(below, here))  # a directory that may not be written cannot be moved
                 os.rename(below, os.urandom(16).hex(), src_dir_fd=here, dst_dir_fd=top)
     finally:
@@ -269,7 +269,7 @@ def _take_apart(name: str, top: int) -> None:
     os.rmdir(name, dir_fd=top)
 
 
-def _unlinked(name: str, directory: int) -> bool:
+def _unlink(name: str, directory: int) -> bool:
     """Delete anything but a directory."""
     try:
         os.unlink(name, dir_fd=directory)

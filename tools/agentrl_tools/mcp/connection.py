@@ -72,7 +72,7 @@ class McpConnection:
         found: list[Tool] = []
         cursor: str | None = None
         for _ in range(PAGES):
-            client = self._connected()
+            client = self._get_client()
             page = await self._answer(client.list_tools(cursor=cursor), "listing its tools")
             found += page.tools
             cursor = page.next_cursor
@@ -86,7 +86,7 @@ class McpConnection:
         A deadline missed, or a caller cancelled, is told to the server. Raises `MCPError` where the
         server refuses the arguments, and `ToolFailure` for anything else that goes wrong.
         """
-        called = self._connected().call_tool(name, dict(arguments))
+        called = self._get_client().call_tool(name, dict(arguments))
         return await self._answer(called, f"calling {name!r}")
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class McpConnection:
             self._life.cancel()
             await asyncio.wait([self._life])
 
-    def _connected(self) -> "Client":
+    def _get_client(self) -> "Client":
         if not self.is_open:
             raise self._failure("it is gone")
         return self._client.result()
@@ -131,7 +131,7 @@ class McpConnection:
     async def _see_it_end(self) -> None:
         """Give a process that broke off a moment, for its code says more than its silence."""
         if self._process is not None and self._broken:
-            await self._process.ended(_EXIT_S)
+            await self._process.wait_end(_EXIT_S)
 
     def _failure(self, what: str) -> ToolFailure:
         parts = [what, "" if self._broken in what else self._broken]
@@ -161,7 +161,7 @@ class McpConnection:
             from mcp.client.streamable_http import streamable_http_client
             from mcp.shared._httpx_utils import create_mcp_http_client
 
-            async with create_mcp_http_client(headers=source.all_headers()) as http:
+            async with create_mcp_http_client(headers=source.build_headers()) as http:
                 yield streamable_http_client(
                     source.url, http_client=http, max_sse_event_size=source.message_bytes
                 )
@@ -169,7 +169,7 @@ class McpConnection:
         from agentrl_tools.mcp.stdio import transport_of
 
         self._process = await HostProcess.start(
-            source.command, env=source.all_env(), line_bytes=source.message_bytes
+            source.command, env=source.build_env(), line_bytes=source.message_bytes
         )
         try:
             yield transport_of(self._process, self._break)

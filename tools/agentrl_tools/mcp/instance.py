@@ -75,7 +75,7 @@ class McpInstance:
         if connection is not None:
             await connection.close()
 
-    async def _called(self, tool: str, arguments: Mapping[str, Any]) -> _Call:
+    async def _call(self, tool: str, arguments: Mapping[str, Any]) -> _Call:
         from mcp.shared.exceptions import MCPError
 
         connection = self._own if self._shared is None else await self._shared.connection()
@@ -98,7 +98,7 @@ class McpInstance:
 
     async def _replay(self, calls: list[_Call]) -> None:
         for call in calls:
-            again = await self._called(call.tool, call.arguments)
+            again = await self._call(call.tool, call.arguments)
             if again != call:
                 raise ForkUnsupported(
                     f"MCP server {self.source.label}: a new server answered call "
@@ -107,8 +107,8 @@ class McpInstance:
                 )
             self._calls.append(again)
 
-    async def _answered(self, tool: str, arguments: Mapping[str, Any]) -> Content:
-        call = await self._called(tool, arguments)
+    async def _answer(self, tool: str, arguments: Mapping[str, Any]) -> Content:
+        call = await self._call(tool, arguments)
         if self.source.fork == "replay":
             self._calls.append(call)
         if call.is_error:
@@ -151,6 +151,6 @@ def method(tool: str, schema: Mapping[str, Any]) -> Callable[..., Awaitable[Cont
     """Return a method that calls `tool`, marked as a tool with this schema."""
 
     async def call(self: McpInstance, /, **arguments: Any) -> Content:
-        return await self._answered(tool, arguments)  # pyright: ignore[reportPrivateUsage]
+        return await self._answer(tool, arguments)  # pyright: ignore[reportPrivateUsage]
 
     return given_tool(call, schema)

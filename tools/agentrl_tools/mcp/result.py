@@ -22,7 +22,7 @@ def content_of(result: "CallToolResult", *, text_chars: int, image_bytes: int) -
     cannot be shown is replaced by a note that says so. Raises `JsonLimitError` for structured
     content that is no JSON within the limits and would be shown.
     """
-    blocks = [_shown(block) for block in result.content]
+    blocks = [_render_block(block) for block in result.content]
     if not blocks and result.structured_content is not None:
         check_json(result.structured_content)
         blocks = [json.dumps(result.structured_content, ensure_ascii=False)]
@@ -42,7 +42,7 @@ def content_of(result: "CallToolResult", *, text_chars: int, image_bytes: int) -
     return "\n".join(cast("list[str]", parts)) or NO_OUTPUT
 
 
-def _shown(block: "ContentBlock") -> str | Image:
+def _render_block(block: "ContentBlock") -> str | Image:
     match block.type:
         case "text":
             return block.text

@@ -39,11 +39,11 @@ class McpServer:
         """Return the server in a word, for errors and before names that clash."""
         return self.name
 
-    def all_env(self) -> dict[str, str]:
+    def build_env(self) -> dict[str, str]:
         """Return the variables of a server's process."""
         return {name: variable(name) for name in self.pass_env} | dict(self.env)
 
-    def all_headers(self) -> dict[str, str]:
+    def build_headers(self) -> dict[str, str]:
         """Return the headers of every request."""
         return {name: variable(of) for name, of in self.headers_from.items()} | dict(self.headers)
 

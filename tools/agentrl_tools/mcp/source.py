@@ -40,7 +40,7 @@ class McpTools(McpServer, LateTools):
     async def _ask(self) -> "_Asked":
         connection = await McpConnection.open(self)
         try:
-            return _Asked(self, chosen(await connection.tools(), self))
+            return _Asked(self, select_allowed(await connection.tools(), self))
         finally:
             await connection.close()
 
@@ -55,7 +55,7 @@ class _Asked:
 
     def kind(self, reserved: frozenset[str]) -> type:
         """Return a class with the tools as methods, none of them called as in `reserved`."""
-        tools = called_by(self._tools, self._source.label, reserved)
+        tools = name_tools(self._tools, self._source.label, reserved)
         if (names := tuple(tools)) not in self._kinds:
             methods = {
                 called: method(tool.name, schema_of(called, tool, self._source))
@@ -140,7 +140,7 @@ def mcp_tools(
     )
 
 
-def chosen(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
+def select_allowed(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
     """Return the tools that are allowed, in the server's order.
 
     Raises `ConfigError` when a named tool is not there, or none is.
@@ -156,7 +156,7 @@ def chosen(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
     return selection
 
 
-def called_by(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) -> "dict[str, Tool]":
+def name_tools(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) -> "dict[str, Tool]":
     """Return the tools by the name the model calls them by.
 
     That is the server's own name in letters a model may write. One that is in `reserved`, or that

@@ -85,10 +85,10 @@ def read_corpus(path: str | Path) -> SearchCorpus:
     """
     path = Path(path)
     if path.is_dir():
-        return SearchCorpus(list(_of_folder(path)), source=f"the folder {path}")
+        return SearchCorpus(list(_read_folder(path)), source=f"the folder {path}")
     if not path.is_file():
         raise ConfigError(f"there is no corpus {path}; name a JSONL file or a folder of texts")
-    return SearchCorpus(list(_of_jsonl(path)), source=f"the file {path}")
+    return SearchCorpus(list(_read_documents(path)), source=f"the file {path}")
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -106,7 +106,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield where, cast("dict[str, Any]", record)
 
 
-def _of_jsonl(path: Path) -> Iterator[CorpusDocument]:
+def _read_documents(path: Path) -> Iterator[CorpusDocument]:
     for where, record in read_jsonl(path):
         fields = {name: record.get(name, "") for name in ("id", "text", "title")}
         fields["id"] = str(fields["id"])
@@ -116,7 +116,7 @@ def _of_jsonl(path: Path) -> Iterator[CorpusDocument]:
         yield CorpusDocument(**fields)
 
 
-def _of_folder(folder: Path) -> Iterator[CorpusDocument]:
+def _read_folder(folder: Path) -> Iterator[CorpusDocument]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix in TEXT_SUFFIXES:
             text = _text(path)

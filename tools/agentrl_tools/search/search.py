@@ -55,7 +55,7 @@ class Search:
         Args:
             query: Words to look for.
         """
-        query = _checked("query", query)
+        query = _check_query("query", query)
         documents = index_of(self._corpus).best(query, self._results)
         if not documents:
             return f"No document contains a word of {query!r}."
@@ -85,7 +85,7 @@ class Search:
             text: What to find.
         """
         entry = self._document(document)
-        sentences = places(entry.text, _checked("text", text))
+        sentences = places(entry.text, _check_query("text", text))
         if not sentences:
             return f"[{entry.id}] does not contain {text!r}."
         excerpts = [cut(sentence, words_max=self._page_words) for sentence in sentences[:FOUND_MAX]]
@@ -111,7 +111,7 @@ def _label(document: CorpusDocument) -> str:
     return f"[{document.id}]{title}"
 
 
-def _checked(name: str, text: str) -> str:
+def _check_query(name: str, text: str) -> str:
     if not text.strip():
         raise ToolError(f"the {name} is empty; give a few words")
     if len(text) > QUERY_CHARS_MAX:
