@@ -62,8 +62,6 @@ class ControlChannel:
         }
         self._numbers = itertools.count(GREETING + 1)
         self.ended = False
-        self.late_replies = 0
-        """Replies to requests that nobody waits for any more, discarded."""
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
 
@@ -184,7 +182,6 @@ class ControlChannel:
         if number == EVENT:
             self._on_event(reply)
         elif future is None or future.done():
-            self.late_replies += 1
             reply.drop()
         else:
             future.set_result(reply)

@@ -48,8 +48,10 @@ def build(
     tag = tag or recipe.tag
     engine = DockerEngine()
     try:
-        if base == "bootstrap" and not (recipe.packages and engine.has_image(BASE)):
-            _build_debian(engine, mirror=mirror, say=say)
+        if base == "bootstrap" and not (recipe.packages and engine.find_image(BASE)):
+            with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
+                bootstrap(root, mirror=mirror, say=say)
+                _build(engine, "bootstrap", BASE, root=root, say=say)
         if recipe.packages:
             on = BASE if base == "bootstrap" else recipe.slim
             arguments = {"BASE": on, "PACKAGES": " ".join(recipe.packages), **_proxies()}
@@ -87,12 +89,6 @@ def _build(
             pack(root, Path(context, "root.tar"))
         for line in engine.build(context, tag, arguments=arguments, network=network):
             say(line)
-
-
-def _build_debian(engine: DockerEngine, *, mirror: str, say: Callable[[str], None]) -> None:
-    with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
-        bootstrap(root, mirror=mirror, say=say)
-        _build(engine, "bootstrap", BASE, root=root, say=say)
 
 
 def _proxies() -> dict[str, str]:

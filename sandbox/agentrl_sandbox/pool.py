@@ -19,7 +19,7 @@ from agentrl.runtime.threads import to_the_end
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.admission import PoolAdmission, SessionPermit
 from agentrl_sandbox.control_channel import ControlChannel
-from agentrl_sandbox.fork_server_process import ForkServerProcess, OpenedSession
+from agentrl_sandbox.fork_server_process import ForkServerProcess
 from agentrl_sandbox.inside.frames import START_S
 from agentrl_sandbox.launch import ForkServerLauncher, launcher
 from agentrl_sandbox.session import SandboxSession
@@ -82,10 +82,6 @@ class ForkServerPool:
         """Return the load of the pool and its waiting times, for metrics."""
         return self._admission.figures()
 
-    def loads(self) -> list[int]:
-        """Return the number of opened sessions of each supervisor."""
-        return [slot.load() for slot in self._slots]
-
     async def close(self) -> None:
         """Close every session and stop the supervisors. Idempotent."""
         self._closed = True
@@ -96,17 +92,24 @@ class ForkServerPool:
         self, place: SessionPermit, on_close: Callable[[], Awaitable[None]] | None
     ) -> SandboxSession:
         slot = min(self._slots, key=_Slot.load)
-        opened = await self._open_session(slot)
-        family = SessionForks(self._settings, self._admission, opened.fence)
+        supervisor = await self._get_supervisor(slot)
+        try:
+            keeper, fence = await supervisor.open()
+        except SandboxError:
+            if supervisor.alive:
+                raise
+            # It was dead, and nobody had noticed.
+            keeper, fence = await (await self._get_supervisor(slot)).open()
+        family = SessionForks(self._settings, self._admission, fence)
         family.channel = ControlChannel(
-            opened.socket, lambda: KEEPER_GONE, on_event=family.on_event, on_end=family.on_end
+            keeper, lambda: KEEPER_GONE, on_event=family.on_event, on_end=family.on_end
         )
         slot.families.add(family)
         try:
             greeting = await family.channel.greeting(START_S + GRACE_S)
             if "refused" in greeting.frame.body:
                 raise self._build_refusal(self._launcher.explain(greeting.frame.body["refused"]))
-            number, line = greeting.frame.body["session"], family.line(greeting)
+            number, line = greeting.frame.body["session"], family.open_line(greeting)
             session = SandboxSession(family, number, line, place, on_close=on_close)
             await session.wait_greeting()
         except BaseException:
@@ -114,17 +117,6 @@ class ForkServerPool:
             raise
         self._has_worked = True
         return session
-
-    async def _open_session(self, slot: _Slot) -> OpenedSession:
-        supervisor = await self._get_supervisor(slot)
-        try:
-            return await supervisor.open()
-        except SandboxError:
-            if supervisor.alive:
-                raise
-        return await (
-            await self._get_supervisor(slot)
-        ).open()  # it was dead, and nobody had noticed
 
     async def _get_supervisor(self, slot: _Slot) -> ForkServerProcess:
         async with slot.starting:

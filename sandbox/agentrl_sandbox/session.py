@@ -8,11 +8,11 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import fields, replace
 from typing import Any, Literal, Self
 
 from agentrl.errors import ForkUnsupported, SandboxError
-from agentrl.message import Image
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
 from agentrl_sandbox.admission import SessionPermit
 from agentrl_sandbox.control_channel import ControlReply
@@ -20,7 +20,6 @@ from agentrl_sandbox.inside.files import ENTRIES_PAGE
 from agentrl_sandbox.inside.frames import START_S, ChannelFrame
 from agentrl_sandbox.interpreter_channel import (
     CellDeadlineError,
-    CellReply,
     InterpreterChannel,
     LineBroken,
     ProtocolViolation,
@@ -112,15 +111,7 @@ class SandboxSession:
                 return RunResult(status=self._over.status, error=self._over.error)
             async with self._family.admission.cell():
                 reply = await self._command(body, stdin, timeout_s)
-        return RunResult(
-            status=reply["status"],
-            exit_code=reply["exit_code"],
-            stdout=reply["stdout"],
-            stderr=reply["stderr"],
-            error=reply["error"],
-            truncated=reply["truncated"],
-            seconds=reply["seconds"],
-        )
+        return RunResult(**{field.name: reply[field.name] for field in fields(RunResult)})
 
     async def _command(self, body: dict[str, Any], stdin: bytes, timeout_s: float) -> Any:
         number, future = self._family.channel.post(body, stdin)
@@ -203,7 +194,7 @@ class SandboxSession:
         if "unsupported" in reply.frame.body:
             why = reply.frame.body["unsupported"]
             raise ForkUnsupported(f"this session cannot be forked now: {why}")
-        number, line = reply.frame.body["session"], self._family.line(reply)
+        number, line = reply.frame.body["session"], self._family.open_line(reply)
         copy = type(self)(self._family, number, line, place, on_close=self._on_close)
         if line is not None:
             try:
@@ -217,12 +208,11 @@ class SandboxSession:
         """Wait until the interpreter at the other end is ready."""
         assert self._line is not None
         try:
-            await self._line.greeting(timeout_s=START_S)
-        except (CellDeadlineError, LineBroken, ProtocolViolation) as error:
+            await self._line.wait_greeting()
+        except BaseException as error:
             await self.close()
-            raise SandboxError(f"the interpreter did not start: {error!r}") from error
-        except BaseException:
-            await self.close()
+            if isinstance(error, SandboxError):
+                raise SandboxError(f"the interpreter did not start: {error}") from error
             raise
 
     async def close(self) -> None:
@@ -285,16 +275,12 @@ class SandboxSession:
             return ExecResult(status="limit", error=body["limit"])
         if "refused" in body:
             raise SandboxError(f"no interpreter for the session: {body['refused']}")
-        line = self._family.line(reply)
+        line = self._family.open_line(reply)
         assert line is not None
         try:
-            await line.greeting(timeout_s=START_S)
-        except (CellDeadlineError, LineBroken, ProtocolViolation) as error:
-            line.close()
-            raise SandboxError(f"no interpreter for the session: {error!r}") from error
-        except BaseException:
-            line.close()
-            raise
+            await line.wait_greeting()
+        except SandboxError as error:
+            raise SandboxError(f"no interpreter for the session: {error}") from error
         self._line = line
         return None
 
@@ -326,17 +312,8 @@ class SandboxSession:
         if self._family.settings.backend == "process":
             usage = await self._family.ask({"op": "usage", "session": self._number})
             if (over := usage.frame.body["over"]) is not None:
-                outcome = outcome._replace(status="limit", error=over)
-        return ExecResult(
-            status=outcome.status,
-            stdout=outcome.stdout,
-            stderr=outcome.stderr,
-            value=outcome.value,
-            error=outcome.error,
-            images=tuple(Image(data) for data in outcome.images),
-            truncated=outcome.truncated,
-            seconds=seconds,
-        )
+                outcome = replace(outcome, status="limit", error=over)
+        return replace(outcome, seconds=seconds)
 
     async def _stop(self, line: InterpreterChannel, *, hung_up: bool = False) -> ControlReply:
         """Have the keeper end the interpreter; a spare, if there is one, takes its place."""
@@ -348,22 +325,15 @@ class SandboxSession:
         return reply
 
     async def _take_over(self, reply: ControlReply) -> None:
-        line = self._family.line(reply)
-        if line is None:
-            return
-        try:
-            await line.greeting(timeout_s=START_S)
-        except (CellDeadlineError, LineBroken, ProtocolViolation):
-            line.close()
-            return
-        self._line = line
+        if (line := self._family.open_line(reply)) is not None:
+            with suppress(SandboxError):
+                await line.wait_greeting()
+                self._line = line
 
     async def _stop_quietly(self, line: InterpreterChannel) -> None:
-        try:
+        with suppress(SandboxError):  # whoever comes next is told
             if "late" in (await self._stop(line)).frame.body:
                 self._last_words = None  # of the cell that was cancelled
-        except SandboxError:
-            return  # whoever comes next is told
 
     async def _stop_cell(
         self,
@@ -371,7 +341,7 @@ class SandboxSession:
         status: ExecStatus,
         error: str,
         seconds: float,
-        outcome: CellReply | None = None,
+        outcome: ExecResult | None = None,
     ) -> ExecResult:
         report = (await self._stop(line)).frame.body
         if "late" in report:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
@@ -11,23 +11,14 @@ from agentrl_sandbox.cgroup.sandbox_cgroups import SessionCgroup
 from agentrl_sandbox.control_channel import ControlChannel, ControlReply
 from agentrl_sandbox.interpreter_channel import InterpreterChannel
 
+if TYPE_CHECKING:
+    from agentrl_sandbox.session import SandboxSession
+
 KEEPER_GONE = (
     "the init process of the sandbox session on_end, and the session is lost; open a new one"
 )
 GRACE_S = 20.0
 """Deadline of a keeper for what takes no time, before it counts as gone."""
-
-
-class ForkedSession(Protocol):
-    """A session, as its family sees it."""
-
-    def on_death(self, event: ControlReply) -> None:
-        """Hear from the keeper that the interpreter died."""
-        ...
-
-    def hang_up(self) -> None:
-        """Close the line to the interpreter."""
-        ...
 
 
 class SessionForks:
@@ -40,14 +31,14 @@ class SessionForks:
         self.admission = admission
         self._fence = fence
         self.channel: ControlChannel
-        self._members: dict[int, ForkedSession] = {}
+        self._members: dict[int, SandboxSession] = {}
 
     @property
     def members(self) -> int:
         """Number of sessions."""
         return len(self._members)
 
-    def join(self, number: int, member: "ForkedSession") -> None:
+    def join(self, number: int, member: "SandboxSession") -> None:
         """Let a session hear of the death of its interpreter."""
         self._members[number] = member
         if self._fence is not None and len(self._members) > 1:
@@ -74,7 +65,7 @@ class SessionForks:
         if self._fence is not None:
             self._fence.close()
 
-    def line(self, reply: ControlReply) -> InterpreterChannel | None:
+    def open_line(self, reply: ControlReply) -> InterpreterChannel | None:
         """Return the line that a reply brought, if it brought one."""
         if not reply.fds:
             return None

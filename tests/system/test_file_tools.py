@@ -13,7 +13,7 @@ from agentrl.message import ToolCall
 from agentrl.sandbox import Limits, SandboxSettings, using_sandbox
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext
-from agentrl_tools.edit import places, replace_once
+from agentrl_tools.edit import find_places, replace_once
 from agentrl_tools.files import DEPTH_MAX, ENTRIES_MAX, TEXT_BYTES_MAX, Files, ReadFile
 from agentrl_tools.line_numbers import LINE_CHARACTERS_MAX, count_lines, number_lines
 from tests.support.watchdog import watched
@@ -148,9 +148,9 @@ def test_pathological_texts_take_no_time() -> None:
 
     Kills: a search of all of a long piece for each of a thousand places.
     """
-    assert len(places("a" * 2**20, "a" * 2**13)) == 1000
-    assert len(places("a" * 2**23, "a" * 2**22)) == 4
-    assert len(places("a" * 2**23, "a" * (2**23 - 1))) == 2
+    assert len(find_places("a" * 2**20, "a" * 2**13)) == 1000
+    assert len(find_places("a" * 2**23, "a" * 2**22)) == 4
+    assert len(find_places("a" * 2**23, "a" * (2**23 - 1))) == 2
     with pytest.raises(ToolError, match="starting on line 262145; copy"):
         replace_once("a\n" * 2**18 + "b c", "b  c", "d", path="f")
     with pytest.raises(ToolError, match="very often"):

@@ -38,8 +38,8 @@ class Notes:
         self.built: list[tuple[str, Mapping[str, str], str]] = []
         self.files: list[set[str]] = []
 
-    def has_image(self, name: str) -> bool:
-        return name in self.images
+    def find_image(self, name: str) -> str | None:
+        return name if name in self.images else None
 
     def tag(self, name: str, other: str) -> None:
         assert name in self.images

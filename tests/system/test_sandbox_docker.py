@@ -371,7 +371,7 @@ def home() -> Iterator[HandoverFolder]:
 def test_only_the_process_that_is_meant_gets_the_descriptors(home: HandoverFolder) -> None:
     with connect(home) as client:
         me = os.pidfd_open(os.getpid())
-        home.hand_over(os.getpid(), me, (0, 2))
+        home.hand_over(os.getpid(), me, (0, 2), threading.Event())
         os.close(me)
         _, fds, _, _ = socket.recv_fds(client, 1, 9)
         assert len(fds) == 2
@@ -387,7 +387,7 @@ def test_another_process_gets_nothing(
     other = os.pidfd_open(1)
     with connect(home) as client:
         with pytest.raises(SandboxError, match="did not connect within"):
-            home.hand_over(1, other, (0, 2))
+            home.hand_over(1, other, (0, 2), threading.Event())
         assert client.recv(1) == b""
     os.close(other)
 
@@ -396,7 +396,7 @@ def test_a_process_that_ends_is_not_waited_for(home: HandoverFolder) -> None:
     with subprocess.Popen(["true"]) as ended:
         pidfd = os.pidfd_open(ended.pid)
         with pytest.raises(SandboxError, match="ended before it connected"):
-            home.hand_over(ended.pid, pidfd, (0, 2))
+            home.hand_over(ended.pid, pidfd, (0, 2), threading.Event())
         os.close(pidfd)
 
 

@@ -583,7 +583,7 @@ async def test_a_lease_is_on_disk_before_and_until(place: Path) -> None:
         (found,) = [
             r for r in record.read(folder, LeaseOwner.current()) if r.held.resource.name == path
         ]
-        assert found.run == "night-1"
+        assert json.loads(found.path.read_text())["run"] == "night-1"
         assert not before.gained(ProcessHoldings.now())[1:], "only the lock of the folder is held"
     assert not found.path.exists()
     assert not before.gained(ProcessHoldings.now())

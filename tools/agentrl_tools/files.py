@@ -1,16 +1,18 @@
 """Files of the session as tools: read, write, edit and list. Offer all of them, or only some."""
 
 from agentrl.errors import ToolError
-from agentrl.sandbox import FileEntry, Sandbox, sandbox_settings
+from agentrl.sandbox import Sandbox, sandbox_settings
 from agentrl.tool import tool
 from agentrl_tools.edit import replace_once
 from agentrl_tools.line_numbers import count_lines, number_lines
 from agentrl_tools.session_tool import SessionTool, check_text
-from agentrl_tools.shell_state import STATE_FILE
+from agentrl_tools.shell import STATE_FILE
 
 ENTRIES_MAX = 500
 DEPTH_MAX = 10
 TEXT_BYTES_MAX = 8 * 2**20
+_ENDINGS = {"directory": "/", "link": " (link)", "other": " (not a regular file)"}
+"""Behind the names of entries; a file has its size there."""
 
 
 class ReadFile(SessionTool):
@@ -101,7 +103,7 @@ async def _read(session: Sandbox, path: str) -> str:
     try:
         data = await session.read(_check_path(path))
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _explain_error(path, error) from error
     if len(data) > TEXT_BYTES_MAX:
         raise ToolError(
             f"{path!r} has {len(data)} bytes, but this tool accepts at most {TEXT_BYTES_MAX}; "
@@ -120,7 +122,7 @@ async def _write(session: Sandbox, path: str, text: str) -> None:
     try:
         await session.write(_check_path(path), text.encode())
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _explain_error(path, error) from error
 
 
 async def _list(session: Sandbox, path: str, depth: int, above: str, found: list[str]) -> None:
@@ -129,7 +131,7 @@ async def _list(session: Sandbox, path: str, depth: int, above: str, found: list
         entries = await session.entries(path)
     except OSError as error:
         if not above:
-            raise _refusal(path, error) from error
+            raise _explain_error(path, error) from error
         found.append(f"{above}(cannot be listed)")
         return
     for entry in entries:
@@ -137,29 +139,10 @@ async def _list(session: Sandbox, path: str, depth: int, above: str, found: list
             return
         if entry.name == STATE_FILE and not above:
             continue
-        name = above + _shown(entry.name)
-        found.append(name + _kind(entry))
+        name = above + (entry.name if entry.name.isprintable() else ascii(entry.name))
+        found.append(name + _ENDINGS.get(entry.kind, f" ({entry.size_bytes} bytes)"))
         if entry.kind == "directory" and depth > 1:
             await _list(session, f"{path}/{entry.name}", depth - 1, f"{name}/", found)
-
-
-def _kind(entry: FileEntry) -> str:
-    match entry.kind:
-        case "file":
-            return f" ({entry.size_bytes} bytes)"
-        case "directory":
-            return "/"
-        case "link":
-            return " (link)"
-        case "other":
-            return " (not a regular file)"
-
-
-def _shown(name: str) -> str:
-    """Return a name on one line, whatever bytes it has."""
-    if name.isprintable():
-        return name
-    return ascii(name)
 
 
 def _check_path(path: str) -> str:
@@ -170,7 +153,7 @@ def _check_path(path: str) -> str:
     return check_text("path", path)
 
 
-def _refusal(path: str, error: OSError) -> ToolError:
+def _explain_error(path: str, error: OSError) -> ToolError:
     match error:
         case FileNotFoundError():
             return ToolError(f"there is no {path!r}; paths start in the top directory")

@@ -10,8 +10,7 @@
 `place` finds where, `values` derives what is written, `group` does it, `room` reads what is left.
 """
 
-from agentrl_sandbox.cgroup.cgroups import CgroupRoot, explain_no_cgroups
-from agentrl_sandbox.cgroup.group import ProcessCgroup, host_pid
+from agentrl_sandbox.cgroup.group import CgroupRoot, ProcessCgroup, explain_no_cgroups, host_pid
 from agentrl_sandbox.cgroup.place import memory_directory
 from agentrl_sandbox.cgroup.room import available_bytes, processes_max, total_bytes
 from agentrl_sandbox.cgroup.values import CgroupLimits, pool_bounds, session_bounds

@@ -9,9 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from agentrl_sandbox.cgroup.place import Version
+from agentrl_sandbox.cgroup.place import (
+    HOST_LEAF,
+    CgroupPath,
+    Version,
+    explain_refusal,
+    find_own_cgroup,
+)
 from agentrl_sandbox.cgroup.values import CgroupLimits, values
-from agentrl_sandbox.lease import ResourceLease
+from agentrl_sandbox.lease import ResourceLease, new_mark
 
 REMOVE_S = 5.0
 """Deadline for the kernel to let go of a cgroup whose processes were killed."""
@@ -28,10 +34,11 @@ class ProcessCgroup:
     """
 
     def __init__(
-        self, version: Version, directories: Mapping[str, str], leases: Sequence[ResourceLease] = ()
+        self, version: Version, directories: Mapping[str, str], leases: Sequence[ResourceLease]
     ) -> None:
         self._version: Version = version
-        self._directories = dict(directories)
+        self.directories = directories
+        """By controller."""
         self._leases = leases
         self._divided = False
 
@@ -70,32 +77,29 @@ class ProcessCgroup:
             raise
         return group
 
-    @property
-    def directories(self) -> Mapping[str, str]:
-        """Directories of the cgroup, by controller."""
-        return self._directories
-
     def make(self, name: str, bounds: CgroupLimits) -> "ProcessCgroup":
         """Make a cgroup inside this one: bounded by both.
 
         OSError when the kernel refuses; in v1 also for a bound of a kind that this one lacks.
         """
         if self._version == 2 and not self._divided:
-            divide(self._directories["memory"], _LEAF, self._directories)
-            os.makedirs(f"{self._directories['memory']}/{_LEAF}", exist_ok=True)
+            divide(self.directories["memory"], _LEAF, self.directories)
+            os.makedirs(f"{self.directories['memory']}/{_LEAF}", exist_ok=True)
             self._divided = True
-        return ProcessCgroup.create(self._version, self._directories, name, bounds)
+        return ProcessCgroup.create(self._version, self.directories, name, bounds)
 
     def limit(self, bounds: CgroupLimits) -> None:
         """Set limits. OSError for less memory than is in use, which v2 would kill for."""
         order = list(values(self._version, bounds))
         if (wanted_bytes := bounds.memory_bytes) is not None:
-            if self._version == 1 and wanted_bytes > self._memory_limit_bytes():
-                order.reverse()  # with swap counted, the sum may never be the lower of the two
-            if self._version == 2 and wanted_bytes < (used_bytes := self.memory_bytes()):
+            if self._version == 1:
+                file = Path(self.directories["memory"], "memory.limit_in_bytes")
+                if wanted_bytes > int(file.read_text()):
+                    order.reverse()  # with swap counted, the sum may never be the lower of the two
+            elif wanted_bytes < (used_bytes := self.memory_bytes()):
                 raise OSError(f"{used_bytes} bytes are in use, more than {wanted_bytes}")
         for value in order:
-            path = f"{self._directories[value.controller]}/{value.file}"
+            path = f"{self.directories[value.controller]}/{value.file}"
             if not value.optional or os.path.exists(path):
                 _write(path, value.text)
 
@@ -104,7 +108,7 @@ class ProcessCgroup:
 
         ProcessLookupError when it has ended. What it started before is not moved: `add_tree`.
         """
-        for path in self._doors():
+        for path in self.join_files():
             _write(path, f"{pid}")
 
     def add_tree(self, pid: int) -> None:
@@ -117,17 +121,6 @@ class ProcessCgroup:
                     self.add(child)
             moved |= fresh
 
-    def doors(self) -> list[int]:
-        """Open descriptors: whoever writes `0` into each of them moves itself here.
-
-        The kernel asks for the rights of who opened them, so that a process without any can be
-        given a place to go to. The caller closes them.
-        """
-        with contextlib.ExitStack() as undo:
-            fds = [self._open(path, undo) for path in self._doors()]
-            undo.pop_all()
-        return fds
-
     def pids(self) -> list[int]:
         """Return the processes in it and in what is inside it."""
         found: set[int] = set()
@@ -139,12 +132,12 @@ class ProcessCgroup:
     def memory_bytes(self) -> int:
         """Return the memory in use."""
         file = "memory.usage_in_bytes" if self._version == 1 else "memory.current"
-        return int(Path(self._directories["memory"], file).read_text())
+        return int(Path(self.directories["memory"], file).read_text())
 
     def private_bytes(self) -> int:
         """Return the memory in use without files that could be read again."""
         prefix = "total_" if self._version == 1 else ""
-        stat = Path(self._directories["memory"], "memory.stat").read_text()
+        stat = Path(self.directories["memory"], "memory.stat").read_text()
         files = sum(field(stat, f"{prefix}{kind}_file") for kind in ("inactive", "active"))
         return max(0, self.memory_bytes() - files)
 
@@ -154,7 +147,7 @@ class ProcessCgroup:
         In v1 those of cgroups inside this one are not counted; in v2 they are.
         """
         file = "memory.oom_control" if self._version == 1 else "memory.events"
-        return field(Path(self._directories["memory"], file).read_text(), "oom_kill")
+        return field(Path(self.directories["memory"], file).read_text(), "oom_kill")
 
     def remove(self, within_s: float = REMOVE_S) -> bool:
         """Kill what is left inside, and remove it. Idempotent; whether it is gone by then."""
@@ -170,20 +163,42 @@ class ProcessCgroup:
             lease.release()
         return True
 
-    def _memory_limit_bytes(self) -> int:
-        return int(Path(self._directories["memory"], "memory.limit_in_bytes").read_text())
-
-    def _open(self, path: str, undo: contextlib.ExitStack) -> int:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        undo.callback(os.close, fd)
-        return fd
-
     def _unique(self) -> list[str]:
-        return list(dict.fromkeys(self._directories.values()))
+        return list(dict.fromkeys(self.directories.values()))
 
-    def _doors(self) -> list[str]:
+    def join_files(self) -> list[str]:
+        """Return the files by which a process joins: it writes its pid, or 0, into each."""
         leaf = f"/{_LEAF}" if self._divided else ""
         return [f"{directory}{leaf}/cgroup.procs" for directory in self._unique()]
+
+
+class CgroupRoot:
+    """Makes cgroups below the one this process runs in. Each is leased until it is removed."""
+
+    def __init__(self, place: CgroupPath) -> None:
+        self.place = place
+        """Directories in which cgroups are made."""
+
+    @classmethod
+    def find(cls) -> Self | None:
+        """Return it where cgroups with a memory controller may be made, and None elsewhere."""
+        place = find_own_cgroup()
+        return None if place is None or explain_refusal(place) else cls(place)
+
+    def make(self, name: str, bounds: CgroupLimits) -> ProcessCgroup:
+        """Make `agentrl-<this process>-<name>`; OSError when the kernel refuses."""
+        version, parents = self.place.version, self.place.directories
+        if version == 2:
+            divide(parents["memory"], HOST_LEAF, parents)
+        full_name = f"agentrl-{new_mark()}-{name}"
+        return ProcessCgroup.create(version, parents, full_name, bounds, leased=True)
+
+
+def explain_no_cgroups() -> str:
+    """Return why `CgroupRoot.find` gives None, or an empty string where it does not."""
+    if (place := find_own_cgroup()) is None:
+        return "no hierarchy with a memory controller is mounted"
+    return explain_refusal(place)
 
 
 def divide(directory: str, leaf: str, controllers: Collection[str]) -> None:

@@ -37,36 +37,18 @@ class CommandNamespace:
     """The user namespace that all commands of one session share, so that they can be told apart."""
 
     def __init__(self, confinement: ProcessLimits) -> None:
-        ready, hold = os.pipe(), os.pipe()
-        pid = kernel.fork()
-        if pid == 0:
-            _be_a_namespace(ready[1], hold, confinement)
-        os.close(ready[1])
-        os.close(hold[0])
-        try:
-            if os.read(ready[0], 1) != b"y":
-                raise OSError("no user namespace is available for the session's commands")
+        def enter() -> None:
+            confine.become_the_user(confinement)
+            kernel.enter_user_namespace()
+
+        why_not = "no user namespace is available for the session's commands"
+        with kernel.hold_namespaces(enter, why_not) as pid:
             self.fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            os.close(ready[0])
-            os.close(hold[1])
-            os.waitpid(pid, 0)
         self.id = os.fstat(self.fd).st_ino
 
     def close(self) -> None:
         """Let go of it."""
         os.close(self.fd)
-
-
-def _be_a_namespace(ready: int, hold: tuple[int, int], confinement: ProcessLimits) -> NoReturn:
-    try:
-        os.close(hold[1])
-        confine.become_the_user(confinement)
-        kernel.enter_user_namespace()
-        os.write(ready, b"y")
-        os.read(hold[0], 1)
-    finally:
-        os._exit(0)
 
 
 @dataclass

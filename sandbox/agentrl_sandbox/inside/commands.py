@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from agentrl_sandbox.inside import kernel, processes
 from agentrl_sandbox.inside.command import CommandNamespace, CommandRequest, RunningCommand
 from agentrl_sandbox.inside.interpreter_start import SessionState
-from agentrl_sandbox.inside.quota import SessionQuota
-from agentrl_sandbox.inside.session_limits import SessionLimits
+from agentrl_sandbox.inside.quota import SessionLimits, SessionQuota
 
 Body = dict[str, Any]
 
@@ -19,9 +18,7 @@ Body = dict[str, Any]
 class CommandReply(Protocol):
     """Answers a request of the host."""
 
-    def __call__(self, request: int, body: Body, blob: bytes = b"") -> None:
-        """Send the answer."""
-        ...
+    def __call__(self, request: int, body: Body, blob: bytes = b"") -> None: ...
 
 
 class CommandRunner:

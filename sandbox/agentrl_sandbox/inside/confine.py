@@ -110,7 +110,7 @@ def forbid(*, listen: bool = False) -> int | None:
     program = seccomp.build(notify_unshare=listen)
     if program is None:
         return None
-    if listen and syscall_listener.available():
+    if listen and syscall_listener.is_available():
         return kernel.install_filter_with_listener(program)
     kernel.install_filter(program)
     return None

@@ -8,6 +8,7 @@ import fcntl
 import heapq
 import os
 import stat
+from contextlib import suppress
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -30,28 +31,21 @@ def _split_path(path: str) -> list[str]:
     return parts
 
 
-def _open_parent(root: str, path: str, *, make: bool) -> tuple[int, str]:
-    """Return a descriptor of the directory that holds `path`, and the last component."""
+def _open_below(root: str, path: str, flags: int, *, make: bool = False) -> int:
+    """Open `path` below `root`; with `make` the directories above it are made."""
     *above, name = _split_path(path)
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in above:
             if make:
-                _make(part, here)
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=here)
             below = _open(part, _DIRECTORY, here, path)
             os.close(here)
             here = below
-    except BaseException:
+        return _open(name, flags, here, path)
+    finally:
         os.close(here)
-        raise
-    return here, name
-
-
-def _make(name: str, directory: int) -> None:
-    try:
-        os.mkdir(name, 0o755, dir_fd=directory)
-    except FileExistsError:
-        return
 
 
 def _open(name: str, flags: int, directory: int, path: str) -> int:
@@ -81,11 +75,7 @@ def write(root: str, path: str, data: bytes, *, limit_bytes: int) -> None:
         raise OSError(
             f"{path!r} has {len(data)} bytes, which exceeds sandbox.limits.file_bytes={limit_bytes}"
         )
-    directory, name = _open_parent(root, path, make=True)
-    try:
-        fd = _open(name, os.O_WRONLY | os.O_CREAT | _FILE, directory, path)
-    finally:
-        os.close(directory)
+    fd = _open_below(root, path, os.O_WRONLY | os.O_CREAT | _FILE, make=True)
     with open(fd, "wb") as file:
         _check_regular(fd, path)
         os.ftruncate(fd, 0)
@@ -94,13 +84,8 @@ def write(root: str, path: str, data: bytes, *, limit_bytes: int) -> None:
 
 def read(root: str, path: str, *, limit_bytes: int) -> bytes:
     """Return a regular file below `root`."""
-    directory, name = _open_parent(root, path, make=False)
-    try:
-        fd = _open(name, os.O_RDONLY | _FILE, directory, path)
-    finally:
-        os.close(directory)
-    with open(fd, "rb") as file:
-        size_bytes = _check_regular(fd, path)
+    with open(_open_below(root, path, os.O_RDONLY | _FILE), "rb") as file:
+        size_bytes = _check_regular(file.fileno(), path)
         data = file.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise OSError(
@@ -110,7 +95,7 @@ def read(root: str, path: str, *, limit_bytes: int) -> bytes:
         return data
 
 
-def entries(root: str, path: str, *, after: str = "") -> list[tuple[str, str, int]]:
+def list_entries(root: str, path: str, *, after: str = "") -> list[tuple[str, str, int]]:
     """Return name, kind and size of what a directory below `root` holds, by name.
 
     One page of it: the first `ENTRIES_PAGE` names after `after`. A shorter page is the last.
@@ -118,19 +103,15 @@ def entries(root: str, path: str, *, after: str = "") -> list[tuple[str, str, in
     if path in ("", "."):
         directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
-        parent, name = _open_parent(root, path, make=False)
-        try:
-            directory = _open(name, _DIRECTORY, parent, path)
-        finally:
-            os.close(parent)
+        directory = _open_below(root, path, _DIRECTORY)
     try:
         names = (name for name in os.listdir(directory) if name > after)
-        return [_entry(name, directory) for name in heapq.nsmallest(ENTRIES_PAGE, names)]
+        return [_describe_entry(name, directory) for name in heapq.nsmallest(ENTRIES_PAGE, names)]
     finally:
         os.close(directory)
 
 
-def _entry(name: str, directory: int) -> tuple[str, str, int]:
+def _describe_entry(name: str, directory: int) -> tuple[str, str, int]:
     try:
         state = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:  # gone since; it counts, so that a page that is short is the last
@@ -195,11 +176,9 @@ def _copy_file(name: str, source: int, target: int) -> None:
 
 def _copy_data(source: int, target: int) -> None:
     """Share the blocks where the file system can, and copy them in the kernel where it cannot."""
-    try:
+    with suppress(OSError):
         fcntl.ioctl(target, _FICLONE, source)
         return
-    except OSError:
-        pass
     while os.sendfile(target, source, None, _PIECE_BYTES):
         continue
 
@@ -272,7 +251,6 @@ def _enter(name: str, parent: int) -> int | None:
 
 
 def _empty(root: int) -> None:
-    moved = 0
     while names := os.listdir(root):
         for name in names:
             if (directory := _enter(name, root)) is None:
@@ -284,15 +262,7 @@ def _empty(root: int) -> None:
                         os.unlink(below, dir_fd=directory)
                         continue
                     os.close(deeper)
-                    moved += 1
-                    os.rename(below, _free_name(root, moved), src_dir_fd=directory, dst_dir_fd=root)
+                    os.rename(below, os.urandom(16).hex(), src_dir_fd=directory, dst_dir_fd=root)
             finally:
                 os.close(directory)
             os.rmdir(name, dir_fd=root)
-
-
-def _free_name(root: int, number: int) -> str:
-    name = f".removed-{number}"
-    while os.path.lexists(f"/proc/self/fd/{root}/{name}"):
-        name += "-"
-    return name

@@ -29,7 +29,7 @@ from agentrl_sandbox.inside import (
 )
 from agentrl_sandbox.inside.confine import ProcessLimits
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, ChannelFrameReader, encode
-from agentrl_sandbox.inside.output import OutputCapture, appending
+from agentrl_sandbox.inside.output import OutputCapture, open_for_append
 
 CHANNEL_FD = 3
 _PLACES = 6
@@ -74,7 +74,7 @@ def _install(ends: InterpreterDescriptors) -> socket.socket:
     What is written to 1 and 2 is appended to files in memory, which 4 and 5 read back and crop.
     """
     null = os.open("/dev/null", os.O_RDONLY)
-    out, err = appending(ends.out), appending(ends.err)
+    out, err = open_for_append(ends.out), open_for_append(ends.err)
     fds = (null, out, err, ends.channel, ends.out, ends.err)
     # First out of the way: a cell may have closed one of the places.
     safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PLACES) for fd in fds]
@@ -172,7 +172,7 @@ class CellInterpreter:
             OutputCapture(4, output_bytes, file_bytes=file_bytes),
             OutputCapture(5, output_bytes, file_bytes=file_bytes),
         )
-        streams.bound(self._output)
+        streams.bind_captures(self._output)
 
     def _exec(self, request: dict[str, Any]) -> None:
         self._cells += 1

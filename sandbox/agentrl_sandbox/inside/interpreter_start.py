@@ -7,14 +7,11 @@
 Until it is settled the newborn speaks to the keeper, and from then on only to the host.
 """
 
-import errno
 import os
-import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 from agentrl_sandbox.inside import kernel, session_directory
@@ -29,7 +26,7 @@ from agentrl_sandbox.inside.interpreter_process import (
     InterpreterProcess,
     nonce,
 )
-from agentrl_sandbox.inside.processes import view
+from agentrl_sandbox.inside.processes import read_mntns
 from agentrl_sandbox.inside.session_directory import SessionDirectory
 from agentrl_sandbox.inside.syscall_listener import PendingSyscall, SyscallListener
 
@@ -127,16 +124,13 @@ class InterpreterStart:
         if "error" in body:
             raise InterpreterStartError(str(body["error"])[:1000])
         if not self.process.pid:
-            self._take_hold(pid)
+            try:
+                self.process = HeldProcess(pid)
+            except OSError as error:  # whoever greeted is gone, and perhaps no child of ours
+                raise InterpreterStartError(f"it ended after its greeting: {error}") from error
         elif pid != self.process.pid:
             raise InterpreterStartError("another process greeted in its place")
         return "hello" if "hello" in body else "unshared"
-
-    def _take_hold(self, pid: int) -> None:
-        try:
-            self.process = HeldProcess(pid)
-        except OSError as error:  # whoever greeted is gone, and perhaps no child of ours
-            raise InterpreterStartError(f"it ended after its greeting: {error}") from error
 
     def _unpack(self, ancillary: list[tuple[int, int, bytes]]) -> int:
         """Return the sender, for whom the kernel vouches, and keep a listener that came along."""
@@ -161,7 +155,10 @@ class InterpreterStart:
         home = self.session.place
         if home.is_detached:
             # What it runs came from the original, which may have planted other things in it.
-            if self.origin is not None and view(self.process.pid) in (0, self.origin.view):
+            if self.origin is not None and read_mntns(self.process.pid) in (
+                0,
+                self.origin.view,
+            ):
                 raise InterpreterStartError("the copy has no namespaces of its own")
             try:
                 session_directory.attach_directory(home, self.process.pid, own_namespaces)
@@ -189,29 +186,3 @@ def ask_copy(birth: InterpreterStart, *, keep_rng: bool) -> None:
         raise InterpreterStartError(f"the interpreter does not listen: {error}") from error
     finally:
         birth.wires.close_theirs()
-
-
-class SyscallListeners:
-    """Decides on the system calls that interpreters may make only while they are being copied."""
-
-    def __init__(
-        self, selector: selectors.BaseSelector, births: Callable[[], list[InterpreterStart]]
-    ) -> None:
-        self._selector = selector
-        self._births = births
-
-    def add(self, listener: SyscallListener) -> None:
-        """Answer from here on, until nobody is left to ask."""
-        self._selector.register(listener, selectors.EVENT_READ, partial(self._decide, listener))
-
-    def _decide(self, listener: SyscallListener, _: int) -> None:
-        syscall = listener.next()
-        if syscall is None:  # who asked was killed, or everybody is gone
-            if listener.is_abandoned():
-                self._selector.unregister(listener)
-                listener.close()
-            return
-        if any(birth.may_unshare(syscall) for birth in self._births()):
-            listener.allow(syscall)
-        else:
-            listener.refuse(syscall, errno.EPERM)

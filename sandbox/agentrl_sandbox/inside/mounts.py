@@ -19,11 +19,7 @@ _HERE = -100
 
 
 def _call(what: str, number: int, *arguments: object) -> int:
-    result = _libc.syscall(number, *arguments)
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"{what}: {os.strerror(error)}")
-    return result
+    return kernel.check(_libc.syscall(number, *arguments), what)
 
 
 def make_detached(kind: str, options: Mapping[str, str], attributes: int = NOSUID | NODEV) -> int:
@@ -74,8 +70,6 @@ def make_root(fd: int, at: str) -> None:
     attach(fd, at)
     os.fchdir(fd)
     # The old root comes to lie on top of the new one, and so has its name until it is gone.
-    if _libc.pivot_root(b".", b".") < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"pivot_root: {os.strerror(error)}")
+    kernel.check(_libc.pivot_root(b".", b"."), "pivot_root")
     kernel.detach(".")
     os.chdir("/")

@@ -6,12 +6,7 @@ _CROP_BYTES = 2**20
 """Output is held in full up to here."""
 
 
-def capture_file(name: str) -> int:
-    """Return an empty file in memory, to be read and cropped; `appending` is for the writers."""
-    return os.memfd_create(name)
-
-
-def appending(fd: int) -> int:
+def open_for_append(fd: int) -> int:
     """Open the file behind `fd` once more: what is written there is appended, whoever writes."""
     return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 

@@ -4,11 +4,14 @@ Every session finds its files at the same path. The keeper reaches them through 
 copy's files need no path at all in the namespace of those it was copied from.
 """
 
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agentrl_sandbox.inside import files, kernel, mounts, network
+from agentrl_sandbox.inside import kernel, mounts
 from agentrl_sandbox.inside.kernel import MS_NODEV, MS_NOSUID
 
 _KINDS = {
@@ -18,6 +21,7 @@ _KINDS = {
 }
 OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
 """Namespaces that a copy does not share with its original."""
+_SET_FLAGS, _FLAGS, _UP = 0x8914, struct.Struct("16sh22x"), 1
 
 
 @dataclass
@@ -44,7 +48,7 @@ class SessionDirectory:
         self.namespaces.clear()
 
 
-def options(disk_bytes: int, entries: int) -> dict[str, str]:
+def _build_options(disk_bytes: int, entries: int) -> dict[str, str]:
     """Return the options of a file system in memory with these limits.
 
     It belongs to the user as whom this process uses files.
@@ -55,14 +59,14 @@ def options(disk_bytes: int, entries: int) -> dict[str, str]:
 
 def mount_directory(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
     """Mount a file system in memory over `path`."""
-    text = ",".join(f"{key}={value}" for key, value in options(disk_bytes, entries).items())
+    text = ",".join(f"{key}={value}" for key, value in _build_options(disk_bytes, entries).items())
     kernel.mount("session", path, "tmpfs", MS_NOSUID | MS_NODEV, text)
     return SessionDirectory(path, path)
 
 
 def make_detached(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
     """Make a file system in memory that is mounted nowhere yet, and is to be mounted at `path`."""
-    fd = mounts.make_detached("tmpfs", options(disk_bytes, entries))
+    fd = mounts.make_detached("tmpfs", _build_options(disk_bytes, entries))
     return SessionDirectory(path, f"/proc/self/fd/{fd}/.", fd=fd, is_detached=True)
 
 
@@ -95,7 +99,7 @@ def attach_directory(place: SessionDirectory, pid: int, own: Mapping[int, int]) 
             kernel.join(fd, kind)
         mounts.attach(place.fd, place.path)
         place.is_detached = False
-        network.raise_loopback()
+        raise_loopback()
     finally:
         for kind, fd in own.items():
             kernel.join(fd, kind)
@@ -104,30 +108,21 @@ def attach_directory(place: SessionDirectory, pid: int, own: Mapping[int, int]) 
 
 def attach_in_new_namespaces(place: SessionDirectory) -> None:
     """Make namespaces for a detached place in which nothing runs yet."""
-    ready, hold = os.pipe(), os.pipe()
-    pid = kernel.fork()
-    if pid == 0:
-        try:
-            os.close(hold[1])
-            kernel.set_dumpable(True)  # else, in a container, the keeper may not open what is ours
-            kernel.unshare(OWN)
-            os.write(ready[1], b"y")
-            os.read(hold[0], 1)
-        finally:
-            os._exit(0)
-    namespaces = open_own_namespaces()
+
+    def enter() -> None:
+        kernel.set_dumpable(True)  # else, in a container, the keeper may not open what is ours
+        kernel.unshare(OWN)
+
+    own = open_own_namespaces()
     try:
-        os.close(ready[1])
-        os.close(hold[0])
-        if os.read(ready[0], 1) != b"y":
-            raise OSError("no namespaces for the copy")
-        attach_directory(place, pid, namespaces)
+        with kernel.hold_namespaces(enter, "no namespaces for the copy") as pid:
+            attach_directory(place, pid, own)
     finally:
-        for fd in (ready[0], hold[1], *namespaces.values()):
+        for fd in own.values():
             os.close(fd)
-        os.waitpid(pid, 0)
 
 
-def copy(source: SessionDirectory, target: SessionDirectory) -> None:
-    """Copy what one place holds into another, empty one."""
-    files.copy_tree(source.handle, target.handle)
+def raise_loopback() -> None:
+    """Switch on the loopback device of this process's network namespace, which we must own."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, _FLAGS.pack(b"lo", _UP))

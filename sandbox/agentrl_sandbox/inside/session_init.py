@@ -46,13 +46,11 @@ from agentrl_sandbox.inside.interpreter_start import (
     InterpreterStart,
     InterpreterStartError,
     SessionState,
-    SyscallListeners,
     ask_copy,
 )
 from agentrl_sandbox.inside.output import OutputCapture
-from agentrl_sandbox.inside.quota import SessionQuota
-from agentrl_sandbox.inside.session_files import SessionFiles
-from agentrl_sandbox.inside.session_limits import SessionLimits
+from agentrl_sandbox.inside.quota import SessionLimits, SessionQuota
+from agentrl_sandbox.inside.session_files import check_usage, serve_file
 from agentrl_sandbox.inside.syscall_listener import SyscallListener
 
 FORKS_MAX = 256
@@ -77,7 +75,6 @@ class SessionInit:
         self._sessions: dict[int, SessionState] = {}
         self._births: dict[int, InterpreterStart] = {}
         """By the descriptor of their channel."""
-        self._listeners = SyscallListeners(self._selector, lambda: list(self._births.values()))
         self._namespaces = session_directory.open_own_namespaces() if settings.isolated else {}
         self._opened = 0
         self._lives = 0
@@ -91,7 +88,6 @@ class SessionInit:
         self._commands = CommandRunner(
             settings, self._quota, self._selector, reply=self._reply, known=self._list_known
         )
-        shelf = SessionFiles(settings, reply=self._reply)
         self._handlers: dict[str, Callable[[int, SessionState, Body, bytes], None]] = {
             "spawn": self._spawn,
             "stop": self._stop,
@@ -99,10 +95,10 @@ class SessionInit:
             "fork": self._fork,
             "run": self._commands.run,
             "cancel": self._commands.cancel,
-            "write": shelf.write,
-            "read": shelf.read,
-            "entries": shelf.entries,
-            "usage": shelf.usage,
+            "write": self._serve_file,
+            "read": self._serve_file,
+            "entries": self._serve_file,
+            "usage": self._check_usage,
             "close": self._close,
         }
 
@@ -179,7 +175,8 @@ class SessionInit:
             return [
                 sample
                 for sample in samples
-                if (processes.world(sample.key[0]) or processes.world(sample.parent)) in worlds
+                if (processes.read_userns(sample.key[0]) or processes.read_userns(sample.parent))
+                in worlds
             ]
         tops = {session.life.pid} if session.life else set[int]()
         tops |= {command.process.pid for command in session.commands.values()}
@@ -211,7 +208,16 @@ class SessionInit:
         if session is None:
             self._reply(body["id"], {"gone": "the session is closed"})
             return
-        self._handlers[body["op"]](body["id"], session, body, frame.blob)
+        try:
+            self._handlers[body["op"]](body["id"], session, body, frame.blob)
+        except InterpreterStartError as error:
+            self._reply(body["id"], {"unsupported": str(error)})
+
+    def _serve_file(self, request: int, session: SessionState, body: Body, blob: bytes) -> None:
+        self._reply(request, *serve_file(self._settings, session.place.handle, body, blob))
+
+    def _check_usage(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
+        self._reply(request, {"over": check_usage(self._settings, session.place.handle)})
 
     def _reply(self, request: int, body: Body, blob: bytes = b"", fd: int | None = None) -> None:
         self._host.send(encode({"id": request, "fds": int(fd is not None), **body}, blob), fd)
@@ -254,7 +260,6 @@ class SessionInit:
             self._abort_birth(birth, why)
 
     def _copy(self, birth: InterpreterStart, *, keep_rng: bool) -> None:
-        """Have the live interpreter of a session copied."""
         assert birth.origin is not None
         self._allow(birth.origin, self._quota.processes_max)
         self._register_birth(birth)
@@ -281,15 +286,14 @@ class SessionInit:
                 self._share_processes()
                 self._reply(birth.request, {})
             elif message == "unshared" or (message == "hello" and not birth.apart):
-                self._settle(birth)
+                # Now the host learns how to speak to it.
+                moved = self._move_in(birth)
+                self._reply(birth.request, moved, fd=birth.wires.ours.fileno())
         except InterpreterStartError as error:
             self._abort_birth(birth, str(error))
 
-    def _settle(self, birth: InterpreterStart) -> None:
-        """Bring a newborn to its session, and tell the host how to speak to it."""
-        self._reply(birth.request, self._move_in(birth), fd=birth.wires.ours.fileno())
-
     def _move_in(self, birth: InterpreterStart) -> Body:
+        """Bring a newborn to its session; return what the host is told of it."""
         session = birth.session
         self._lives += 1
         count = self._quota.processes(0)
@@ -303,7 +307,8 @@ class SessionInit:
         )
         self._forget(birth)
         if birth.listener is not None:
-            self._listeners.add(birth.listener)
+            decide = partial(self._decide, birth.listener)
+            self._selector.register(birth.listener, selectors.EVENT_READ, decide)
         session.life = life
         session.worlds.add(life.world)
         self._sessions[session.id] = session
@@ -312,6 +317,18 @@ class SessionInit:
         )
         self._share_processes()
         return {"session": session.id, "life": life.number, "nonce": greeting}
+
+    def _decide(self, listener: SyscallListener, _: int) -> None:
+        """Answer a system call that interpreters may make only while they are being copied."""
+        syscall = listener.next()
+        if syscall is None:  # who asked was killed, or everybody is gone
+            if listener.is_abandoned():
+                self._selector.unregister(listener)
+                listener.close()
+        elif any(birth.may_unshare(syscall) for birth in self._births.values()):
+            listener.allow(syscall)
+        else:
+            listener.refuse(syscall)
 
     def _forget(self, birth: InterpreterStart) -> None:
         self._selector.unregister(birth.wires.ours)
@@ -366,16 +383,12 @@ class SessionInit:
     # -- copies -------------------------------------------------------------------------------
 
     def _spare(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
-        """Copy the interpreter as it is before a cell."""
         self._drop_spare(session)
         self._drop_births(session, "another copy was requested")
-        if refusal := self._explain_no_copy(session):
-            self._reply(request, {"unsupported": refusal})
-            return
-        self._copy(
-            InterpreterStart("spare", request, session, InterpreterPipes(), origin=session.life),
-            keep_rng=True,
-        )
+        self._check_copy(session)
+        pipes = InterpreterPipes()
+        birth = InterpreterStart("spare", request, session, pipes, origin=session.life)
+        self._copy(birth, keep_rng=True)
 
     def _drop_spare(self, session: SessionState) -> None:
         spare, session.spare = session.spare, None
@@ -385,24 +398,19 @@ class SessionInit:
             spare.wires.close()
 
     def _fork(self, request: int, session: SessionState, body: Body, _: bytes) -> None:
-        if refusal := self._explain_no_copy(session):
-            self._reply(request, {"unsupported": refusal})
-            return
+        self._check_copy(session)
         try:
             copy = self._new_session()
         except OSError as error:
-            self._reply(
-                request, {"unsupported": f"no directory could be created for the copy: {error}"}
-            )
-            return
+            why = f"no directory could be created for the copy: {error}"
+            raise InterpreterStartError(why) from error
         try:
-            session_directory.copy(session.place, copy.place)
+            files.copy_tree(session.place.handle, copy.place.handle)
             if session.life is None and self._settings.isolated:
                 session_directory.attach_in_new_namespaces(copy.place)
         except OSError as error:
             self._remove(copy)
-            self._reply(request, {"unsupported": f"the directory cannot be copied: {error}"})
-            return
+            raise InterpreterStartError(f"the directory cannot be copied: {error}") from error
         copy.cpu_s = session.used_cpu_s
         if session.life is None:
             self._spawn(request, copy, {}, b"")  # what runs there needs namespaces to run in
@@ -410,18 +418,17 @@ class SessionInit:
         birth = InterpreterStart("copy", request, copy, InterpreterPipes(), origin=session.life)
         self._copy(birth, keep_rng=bool(body.get("keep_rng")))
 
-    def _explain_no_copy(self, session: SessionState) -> str | None:
-        if len(self._sessions) >= FORKS_MAX:
-            return (
-                f"this session has {len(self._sessions)} live copies, and the maximum is "
-                f"{FORKS_MAX}"
+    def _check_copy(self, session: SessionState) -> None:
+        """Raise `InterpreterStartError` where the session cannot be copied now."""
+        if (count := len(self._sessions)) >= FORKS_MAX:
+            raise InterpreterStartError(
+                f"this session has {count} live copies, and the maximum is {FORKS_MAX}"
             )
-        if session.life is not None and (count := processes.threads(session.life.pid)) > 1:
-            return (
+        if session.life is not None and (count := processes.count_threads(session.life.pid)) > 1:
+            raise InterpreterStartError(
                 f"the interpreter has {count} threads, but a copy would have only one of them; let "
                 "the others end first"
             )
-        return None
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -456,7 +463,6 @@ class SessionInit:
     def _end_over_limit(
         self, session: SessionState, life: InterpreterProcess, status: str, error: str
     ) -> None:
-        """End an interpreter that broke a limit, and tell the host."""
         _, output = self._bury(session)
         about = {"died": life.number, "of": session.id, "status": status, "error": error}
         self._answer_end(_EVENT, session, {**output, **about})
@@ -480,13 +486,13 @@ class SessionInit:
         life, session.life = session.life, None
         assert life is not None
         self._selector.unregister(life.process.pidfd)
-        death = life.end()
+        death = life.process.end()
         for birth in [b for b in self._births.values() if b.origin is life and b.kind == "copy"]:
             self._abort_birth(birth, f"the original {death.text}")
         session.cpu_s += death.cpu_s
         self._end_strays(session, keep=session.world)
         out, err, truncated = life.output()
-        life.close()
+        life.wires.close()
         session.worlds.discard(life.world)
         self._share_processes()
         return death, {"stdout": out, "stderr": err, "truncated": truncated}
@@ -529,7 +535,7 @@ class SessionInit:
     def _leave(self) -> NoReturn:
         for session in self._sessions.values():
             if session.life is not None:
-                session.life.end()
+                session.life.process.end()
         processes.end_strays(())
         if not self._settings.isolated:
             files.remove_tree(self._settings.root)

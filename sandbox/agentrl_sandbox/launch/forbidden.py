@@ -37,7 +37,7 @@ def forbidding_settings(read: Read | None = None, user_id: int | None = None) ->
 
     `read` and `user_id` default to this machine's files and this process's user.
     """
-    read = read or _read
+    read = read or read_if_there
     is_root = (os.geteuid() if user_id is None else user_id) == 0
     for kind in _KINDS:
         name = f"user.max_{kind}_namespaces"
@@ -83,7 +83,8 @@ def _is_filtered(status: str) -> bool:
     return "\nSeccomp:\t2" in status
 
 
-def _read(path: str) -> str:
+def read_if_there(path: str) -> str:
+    """Return the text of a file, empty where it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:

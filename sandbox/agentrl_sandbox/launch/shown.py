@@ -68,11 +68,6 @@ def memory_file(name: str, data: bytes) -> int:
     return fd
 
 
-def count_ids(uid_map: bytes) -> int:
-    """Return the number of ids that a uid_map maps: 1 where all sessions of a pool share one."""
-    return sum(int(line.split()[2]) for line in uid_map.splitlines())
-
-
 def base_python() -> str:
     """Return the interpreter behind a virtual environment, links resolved."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)

@@ -11,11 +11,11 @@ import secrets
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from agentrl.errors import ConfigError
 from agentrl_sandbox.cgroup import CgroupRoot
 from agentrl_sandbox.inside.kernel import INSIDE_ID
+from agentrl_sandbox.launch.forbidden import read_if_there
 
 BLOCK = 2**16
 """Ids of one supervisor: its own, and those of its sessions."""
@@ -95,7 +95,7 @@ def gives_ids(uid_map: str, user_id: int) -> bool:
 
 def draw_block() -> range:
     """Return a block for root. Two supervisors draw the same one as good as never."""
-    ranges = [ids for path, _ in _LENT.values() for _, ids in _entries(_read(path))]
+    ranges = [ids for path, _ in _LENT.values() for _, ids in _entries(read_if_there(path))]
     return free_block(ranges, secrets.randbits(32))
 
 
@@ -119,7 +119,8 @@ def find_own_users(shown: Sequence[str]) -> NamespaceUsers | None:
     programs: dict[str, str] = {}
     for kind, host_id in (("uid", uid), ("gid", gid)):
         path, program = _LENT[kind]
-        ids, program_path = find_lent(_read(path), names)[: BLOCK - 1], shutil.which(program)
+        ids = find_lent(read_if_there(path), names)[: BLOCK - 1]
+        program_path = shutil.which(program)
         if not ids or program_path is None:
             return None
         maps[kind], programs[kind] = ((INSIDE_ID, host_id, 1), *rotate(ids, by)), program_path
@@ -134,13 +135,6 @@ def _entries(text: str) -> list[tuple[str, range]]:
         if start.isdecimal() and count.isdecimal():
             entries.append((name, range(int(start), int(start) + int(count))))
     return entries
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def _open_to_others(path: str) -> bool:

@@ -7,13 +7,13 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from agentrl_sandbox.reaping import engine
 from agentrl_sandbox.reaping.owner import start_ticks
-from agentrl_sandbox.reaping.plan import Kind, LeasedResource
+from agentrl_sandbox.reaping.plan import LeasedResource
 
 MARK = "AGENTRL_LEASE"
 """Variable of the environment by which a leased process and all it starts are found."""
@@ -34,14 +34,22 @@ class RemovalError(OSError):
 
 def remove(resource: LeasedResource) -> bool:
     """Remove a resource; whether anything was there. `OSError` when something is left."""
-    return _REMOVERS[resource.kind](resource)
+    match resource.kind:
+        case "process":
+            return _end(lambda process: process.variable(MARK) == resource.name)
+        case "container":
+            return _remove_containers(resource)
+        case "cgroup":
+            return _remove_cgroup(_check_name(resource.name))
+        case "directory":
+            return _remove_directory(_check_name(resource.name))
 
 
 def exists(resource: LeasedResource) -> bool:
     """Return whether a resource is there. `OSError` when that cannot be known."""
     match resource.kind:
         case "process":
-            return any(mark == resource.name for _, mark in marked())
+            return resource.name in find_marks()
         case "container":
             return "=" not in resource.name or bool(
                 engine.containers(resource.engine, resource.name)
@@ -50,11 +58,7 @@ def exists(resource: LeasedResource) -> bool:
             return os.path.lexists(resource.name)
 
 
-def _process(resource: LeasedResource) -> bool:
-    return _end(lambda process: process.variable(MARK) == resource.name)
-
-
-def _container(resource: LeasedResource) -> bool:
+def _remove_containers(resource: LeasedResource) -> bool:
     name = resource.name
     if "=" not in name:
         return engine.remove(resource.engine, name)
@@ -64,8 +68,7 @@ def _container(resource: LeasedResource) -> bool:
     return bool(containers)
 
 
-def _directory(resource: LeasedResource) -> bool:
-    path = _check_name(resource.name)
+def _remove_directory(path: str) -> bool:
     archive = f"{path}/inside.zip"
 
     def lives_there(process: "_Process") -> bool:
@@ -78,8 +81,7 @@ def _directory(resource: LeasedResource) -> bool:
     return _remove_tree(path) or ended
 
 
-def _cgroup(resource: LeasedResource) -> bool:
-    path = _check_name(resource.name)
+def _remove_cgroup(path: str) -> bool:
     if not path.startswith(f"{CGROUPS}/"):
         raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease manually")
     if not os.path.isdir(path):
@@ -146,11 +148,9 @@ class _Process:
         return next((v[len(start) :] for v in self._variables if v.startswith(start)), None)
 
 
-def marked() -> Iterator[tuple[int, str]]:
-    """Yield the processes that carry the mark of a lease, and the mark."""
-    for pid in _pids():
-        if mark := _Process(pid).variable(MARK):
-            yield pid, mark
+def find_marks() -> set[str]:
+    """Return the marks of leases that processes carry."""
+    return {mark for pid in _pids() if (mark := _Process(pid).variable(MARK))}
 
 
 def _pids() -> list[int]:
@@ -276,7 +276,7 @@ def _unlink(name: str, directory: int) -> bool:
     except IsADirectoryError:
         return False
     except FileNotFoundError:
-        return True
+        pass
     return True
 
 
@@ -288,11 +288,3 @@ def _open(name: str, directory: int | None) -> int:
         return os.open(".", _LIST, dir_fd=looked)
     finally:
         os.close(looked)
-
-
-_REMOVERS: Mapping[Kind, Callable[[LeasedResource], bool]] = {
-    "process": _process,
-    "container": _container,
-    "cgroup": _cgroup,
-    "directory": _directory,
-}

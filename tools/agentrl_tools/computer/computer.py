@@ -46,35 +46,27 @@ class ComputerMachine(Protocol):
 
     async def place(self, element: int) -> tuple[int, int]:
         """Return the point to click on an element."""
-        ...
 
     async def pointer(self) -> tuple[int, int]:
         """Return the position of the mouse."""
-        ...
 
     async def move(self, x: int, y: int) -> None:
         """Move the mouse."""
-        ...
 
     async def click(self, x: int, y: int, button: Button, times: int, keys: list[str]) -> None:
         """Click, with keys held down."""
-        ...
 
     async def drag(self, x1: int, y1: int, x2: int, y2: int) -> None:
         """Move the mouse with the left button pressed."""
-        ...
 
     async def scroll(self, x: int, y: int, direction: Direction, amount: int) -> None:
         """Turn the wheel by so many notches."""
-        ...
 
     async def type(self, text: str) -> None:
         """Type a text."""
-        ...
 
     async def press(self, keys: list[str]) -> None:
         """Press keys together."""
-        ...
 
 
 class Computer:
@@ -121,28 +113,28 @@ class Computer:
                 raise ToolError(f"seconds must be from 0 to {WAIT_MAX_S:g}, got {seconds:g}")
             await asyncio.sleep(seconds)
         elif action == "type":
-            await machine.type(_text(text))
+            await machine.type(_check_typed(text))
         elif action == "key":
-            await machine.press(_keys(keys, action))
+            await machine.press(_parse_keys(keys, action))
         elif action in _CLICKS:
-            at = await self._point(action, coordinate, element)
+            at = await self._find_point(action, coordinate, element)
             button, times = _CLICKS[action]
-            await machine.click(*at, button, times, _keys(keys, action) if keys else [])
+            await machine.click(*at, button, times, _parse_keys(keys, action) if keys else [])
         elif action == "move":
-            await machine.move(*await self._point(action, coordinate, element))
+            await machine.move(*await self._find_point(action, coordinate, element))
         elif action == "drag":
-            start = await self._point(action, coordinate, element)
-            end = await self._point("the end of a drag", to_coordinate, to_element, "to_")
+            start = await self._find_point(action, coordinate, element)
+            end = await self._find_point("the end of a drag", to_coordinate, to_element, "to_")
             await machine.drag(*start, *end)
         else:
             if not 1 <= amount <= SCROLL_MAX:
                 raise ToolError(f"amount must be from 1 to {SCROLL_MAX}, got {amount}")
             at = await machine.pointer()
             if coordinate is not None or element is not None:
-                at = await self._point(action, coordinate, element)
+                at = await self._find_point(action, coordinate, element)
             await machine.scroll(*at, direction, amount)
 
-    async def _point(
+    async def _find_point(
         self, what: str, coordinate: list[float] | None, element: int | None, of: str = ""
     ) -> tuple[int, int]:
         if (coordinate is None) == (element is None):
@@ -153,7 +145,7 @@ class Computer:
         return await self._machine.place(element)
 
 
-def _text(text: str | None) -> str:
+def _check_typed(text: str | None) -> str:
     if not text:
         raise ToolError("type needs text, the characters to type")
     if len(text) > TYPED_MAX:
@@ -163,7 +155,7 @@ def _text(text: str | None) -> str:
     return text
 
 
-def _keys(keys: str | None, what: str) -> list[str]:
+def _parse_keys(keys: str | None, what: str) -> list[str]:
     if not keys:
         raise ToolError(f"{what} needs keys, such as Return or ctrl+s")
     if keys == "+":

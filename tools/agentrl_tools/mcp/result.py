@@ -15,7 +15,7 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 NO_OUTPUT = "(no output)"
 
 
-def content_of(result: "CallToolResult", *, text_chars: int, image_bytes: int) -> Content:
+def render_content(result: "CallToolResult", *, text_chars: int, image_bytes: int) -> Content:
     """Return a result's blocks in order; structured content only where there are no blocks.
 
     `text_chars` and `image_bytes` bound the texts together and the images together. What is cut or
@@ -47,7 +47,7 @@ def _render_block(block: "ContentBlock") -> str | Image:
         case "text":
             return block.text
         case "image":
-            return _image(block.data, block.mime_type)
+            return _decode_image(block.data, block.mime_type)
         case "audio":
             return f"(audio left out: {block.mime_type})"
         case "resource_link":
@@ -57,11 +57,11 @@ def _render_block(block: "ContentBlock") -> str | Image:
             if isinstance(text := getattr(resource, "text", None), str):
                 return text
             kind = resource.mime_type or "unknown type"
-            image = _image(getattr(resource, "blob", ""), kind)
+            image = _decode_image(getattr(resource, "blob", ""), kind)
             return image if isinstance(image, Image) else f"(resource {resource.uri}: {kind})"
 
 
-def _image(data: str, media_type: str) -> str | Image:
+def _decode_image(data: str, media_type: str) -> str | Image:
     if media_type not in IMAGE_TYPES:
         return f"(image left out: {media_type})"
     try:

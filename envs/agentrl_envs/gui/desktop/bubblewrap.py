@@ -30,7 +30,7 @@ from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import start_process
 from agentrl_sandbox.launch.users import draw_block
 from agentrl_sandbox.lease import ResourceLease, new_mark
-from agentrl_sandbox.program import bubblewrap_options, list_join_files, make_cgroup
+from agentrl_sandbox.program import bubblewrap_options, make_cgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,7 @@ def prepare(settings: DesktopSettings) -> PreparedDesktop:
         "program": bubblewrap,
         "options": [*options, PYTHON, "-I", "-B", path, *arguments(settings)],
     }
-    plan = {"cgroups": list_join_files(group), "enter": enter.__file__, "bubblewrap": inside}
+    cgroups = [] if group is None else group.join_files()
+    plan = {"cgroups": cgroups, "enter": enter.__file__, "bubblewrap": inside}
     command = [sys.executable, "-I", "-S", confine.__file__, json.dumps(plan)]
     return PreparedDesktop(command, code, lease, group)

@@ -22,7 +22,7 @@ from agentrl_sandbox import confine, enter
 from agentrl_sandbox.cgroup import ProcessCgroup
 from agentrl_sandbox.launch.users import draw_block
 from agentrl_sandbox.lease import ResourceLease, new_mark
-from agentrl_sandbox.program import bubblewrap_options, list_join_files, make_cgroup
+from agentrl_sandbox.program import bubblewrap_options, make_cgroup
 from agentrl_sandbox.visible_files import is_visible
 
 PROFILE = "/tmp/profile"
@@ -65,7 +65,7 @@ def prepare(settings: BrowserSettings) -> BrowserCommand:
     leases = [ResourceLease.take("process", f"browser-{new_mark()}")]
     environ = leases[0].environ
     group = make_cgroup("browser", settings.memory_bytes)
-    plan: dict[str, object] = {"cgroups": list_join_files(group), "enter": ""}
+    plan: dict[str, object] = {"cgroups": [] if group is None else group.join_files(), "enter": ""}
     if settings.isolation == "bubblewrap":
         plan |= {"enter": enter.__file__, "bubblewrap": _inside(settings, program, environ)}
     else:
