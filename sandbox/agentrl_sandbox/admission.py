@@ -19,7 +19,7 @@ that names the setting. Whoever gets it closes what it holds, and the others go 
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import fields
 
 from agentrl.errors import ConfigError, SandboxError
@@ -34,21 +34,6 @@ MACHINE = MemoryReading(available_bytes)
 _MEBIBYTE = 2**20
 
 
-class SessionPermit:
-    """The right to one live session."""
-
-    __slots__ = ("_leave",)
-
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._leave: Callable[[], None] | None = leave
-
-    def release(self) -> None:
-        """Let somebody else have it. Idempotent."""
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
-
-
 class PoolAdmission:
     """Admission to one pool, within its `Pressure`. For one event loop.
 
@@ -58,7 +43,7 @@ class PoolAdmission:
     def __init__(
         self, pressure: Pressure, *, memory: MemoryReading = MACHINE, clock: Clock = time.monotonic
     ) -> None:
-        check(pressure)
+        check_pressure(pressure)
         self._pressure = pressure
         self._memory = memory
         self._clock = clock
@@ -85,12 +70,12 @@ class PoolAdmission:
         finally:
             self._end_cell()
 
-    async def session(self) -> SessionPermit:
-        """Return the right to open a session now; `SandboxError` when it waits too long."""
+    async def session(self) -> ExitStack:
+        """Return the right to open a session now, to be closed; `SandboxError` after `wait_s`."""
         return await self._enter(self._starts)
 
-    async def fork(self) -> SessionPermit:
-        """Return the right to copy a session now; `SandboxError` when it waits too long."""
+    async def fork(self) -> ExitStack:
+        """Return the right to copy a session now, to be closed; `SandboxError` after `wait_s`."""
         return await self._enter(self._copies)
 
     def close(self, why: str) -> None:
@@ -131,7 +116,7 @@ class PoolAdmission:
         if self._slots.waiting:
             self._slots.pump()
 
-    async def _enter(self, stage: AdmissionQueue) -> SessionPermit:
+    async def _enter(self, stage: AdmissionQueue) -> ExitStack:
         since_s = self._clock()
         if not self._places.try_pass():
             await self._wait(self._places, since_s)
@@ -141,7 +126,9 @@ class PoolAdmission:
         except BaseException:
             self._leave_place()
             raise
-        return SessionPermit(self._leave_place)
+        permit = ExitStack()
+        permit.callback(self._leave_place)
+        return permit
 
     # -- rules: 0 and taken, or the seconds after which to ask again -------------------------------
 
@@ -210,7 +197,7 @@ class PoolAdmission:
         )
 
 
-def check(pressure: Pressure) -> None:
+def check_pressure(pressure: Pressure) -> None:
     """Raise `ConfigError` for settings under which nothing could ever start."""
     for field in fields(pressure):
         number = getattr(pressure, field.name)

@@ -52,7 +52,7 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
     `ConfigError` when the directory of leases is not ours alone.
     """
     here = PidNamespace.current()
-    survey = _look_around()
+    survey = _take_survey()
     states = survey.states(here)
     targets = removable(survey.held, states, here=here, unknown_too=unknown_too)
     failed: set[LeasedResource] = set()
@@ -108,7 +108,7 @@ def _report(held: FoundResource, outcome: Outcome, detail: str = "") -> Leftover
 # -- looking around -------------------------------------------------------------------------------
 
 
-def _look_around() -> _Survey:
+def _take_survey() -> _Survey:
     survey = _Survey()
     directory = record.state_directory()
     try:
@@ -120,19 +120,17 @@ def _look_around() -> _Survey:
         for owner, folder in survey.folders.items():
             survey.records += record.read(folder, owner)
     survey.held = [lease.held for lease in survey.records]
-    survey.held += _processes()
-    survey.held += _containers(survey)
-    survey.held += _cgroups()
-    survey.held += _directories()
+    survey.held += [
+        FoundResource(LeasedResource("process", mark), LeaseOwner.find(mark), running=True)
+        for mark in sorted(remove.find_marks())
+    ]
+    survey.held += _find_containers(survey)
+    survey.held += _find_cgroups()
+    survey.held += _find_directories()
     return survey
 
 
-def _processes() -> Iterator[FoundResource]:
-    for mark in sorted(remove.find_marks()):
-        yield FoundResource(LeasedResource("process", mark), LeaseOwner.find(mark), running=True)
-
-
-def _containers(survey: _Survey) -> Iterator[FoundResource]:
+def _find_containers(survey: _Survey) -> Iterator[FoundResource]:
     leased = {h.resource.engine for h in survey.held if h.resource.kind == "container"}
     usual = engine.default_engine()
     for socket in sorted(leased | ({usual} if os.path.exists(usual) else set())):
@@ -148,7 +146,7 @@ def _containers(survey: _Survey) -> Iterator[FoundResource]:
             yield FoundResource(resource, owner, running=container.running)
 
 
-def _cgroups() -> Iterator[FoundResource]:
+def _find_cgroups() -> Iterator[FoundResource]:
     """Yield the cgroups that name an owner, not those within them.
 
     Others of our name may hold processes of the user, trainers among them.
@@ -163,7 +161,7 @@ def _cgroups() -> Iterator[FoundResource]:
                 yield FoundResource(LeasedResource("cgroup", f"{path}/{name}"), owner)
 
 
-def _directories() -> Iterator[FoundResource]:
+def _find_directories() -> Iterator[FoundResource]:
     """Yield the directories of our name that belong to this user: of sandboxes, and of owners."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:

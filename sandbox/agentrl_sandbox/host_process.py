@@ -20,7 +20,6 @@ from agentrl.runtime.threads import in_thread
 from agentrl_sandbox.lease import ResourceLease, new_mark
 
 STDERR_BYTES = 2**16
-"""Bytes at the end of its stderr that are kept."""
 _CHUNK_BYTES = 2**16
 _POLL_S = 0.01
 _END_S = 5.0

@@ -14,6 +14,7 @@ from agentrl.errors import SandboxError
 from agentrl.message import Image
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.sandbox import ExecResult, ExecStatus
+from agentrl_sandbox.control_channel import SocketWriter
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, HEADER, START_S, encode
 
 _CHUNK_BYTES = 2**18
@@ -53,10 +54,9 @@ class InterpreterChannel:
         self._json_limits = JsonLimits(text_bytes=text_bytes, depth=_DEPTH, values=_VALUES)
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
-        self._out = b""
+        self._writer = SocketWriter(end, lambda error: self._break(LineBroken(str(error))))
         self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
         self._broken: Exception | None = None
-        end.setblocking(False)
         self._loop.add_reader(self._fd, self._readable)
 
     async def wait_greeting(self) -> None:
@@ -78,7 +78,7 @@ class InterpreterChannel:
         nonce = secrets.token_hex(8)
         answer = self._expect()
         if self._broken is None:
-            self._send(encode({"op": "exec", "code": code, "nonce": nonce}))
+            self._writer.send(encode({"op": "exec", "code": code, "nonce": nonce}))
         body, blob = await self._wait_answer(answer, timeout_s)
         if body.get("nonce") != nonce:
             raise ProtocolViolation("a message without a matching request")
@@ -109,28 +109,6 @@ class InterpreterChannel:
         elif self._buffer:
             self._parse()  # the greeting may have been there before we waited for it
         return self._answer
-
-    def _send(self, data: bytes) -> None:
-        try:
-            sent = self._end.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._break(LineBroken(str(error)))
-            return
-        if sent < len(data):
-            self._out = data[sent:]
-            self._loop.add_writer(self._fd, self._writable)
-
-    def _writable(self) -> None:
-        try:
-            self._out = self._out[self._end.send(self._out) :]
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._break(LineBroken(str(error)))
-        if not self._out or self._broken is not None:
-            self._loop.remove_writer(self._fd)
 
     def _readable(self) -> None:
         try:

@@ -13,11 +13,12 @@ When it has nothing else to do a supervisor prepares sessions ahead, as many as 
 import asyncio
 import resource
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.threads import to_the_end
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.admission import PoolAdmission, SessionPermit
+from agentrl_sandbox.admission import PoolAdmission
 from agentrl_sandbox.control_channel import ControlChannel
 from agentrl_sandbox.fork_server_process import ForkServerProcess
 from agentrl_sandbox.inside.frames import START_S
@@ -75,7 +76,7 @@ class ForkServerPool:
         try:
             return await self._open(place, self.close if owns_pool else None)
         except BaseException:
-            place.release()
+            place.close()
             raise
 
     def figures(self) -> Mapping[str, float]:
@@ -89,7 +90,7 @@ class ForkServerPool:
         await asyncio.gather(*(self._close(slot) for slot in self._slots))
 
     async def _open(
-        self, place: SessionPermit, on_close: Callable[[], Awaitable[None]] | None
+        self, place: ExitStack, on_close: Callable[[], Awaitable[None]] | None
     ) -> SandboxSession:
         slot = min(self._slots, key=_Slot.load)
         supervisor = await self._get_supervisor(slot)

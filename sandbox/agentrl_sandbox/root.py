@@ -12,7 +12,6 @@ from agentrl_sandbox.inside.root import Kind, RootStep
 from agentrl_sandbox.visible_files import find_covered_paths, usr_directories
 
 ARCHIVE = "/run/agentrl.zip"
-"""Archive that a supervisor runs."""
 FILES: Mapping[str, bytes] = {
     "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
     "/etc/passwd": b"agent:x:1000:1000::/home/agent:/bin/bash\n",
@@ -36,7 +35,6 @@ _BUBBLEWRAP: Mapping[Kind, str] = {
     "data": "--perms 0444 --ro-bind-data {fd} {path}",
     "seal": "--remount-ro {path}",
 }
-"""Options of bubblewrap for a step."""
 
 
 def system_steps(

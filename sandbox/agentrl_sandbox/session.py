@@ -8,13 +8,12 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from typing import Any, Literal, Self
 
 from agentrl.errors import ForkUnsupported, SandboxError
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
-from agentrl_sandbox.admission import SessionPermit
 from agentrl_sandbox.control_channel import ControlReply
 from agentrl_sandbox.inside.files import ENTRIES_PAGE
 from agentrl_sandbox.inside.frames import START_S, ChannelFrame
@@ -48,7 +47,7 @@ class SandboxSession:
         family: SessionForks,
         number: int,
         line: InterpreterChannel | None,
-        place: SessionPermit,
+        place: ExitStack,
         *,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -180,10 +179,10 @@ class SandboxSession:
             try:
                 return await self._copy(place, keep_rng=keep_rng)
             except BaseException:
-                place.release()
+                place.close()
                 raise
 
-    async def _copy(self, place: SessionPermit, *, keep_rng: bool) -> Self:
+    async def _copy(self, place: ExitStack, *, keep_rng: bool) -> Self:
         body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
         request_task = asyncio.ensure_future(self._family.ask(body, extra_s=START_S))
         try:
@@ -230,7 +229,7 @@ class SandboxSession:
             channel.close()  # gone already, or stuck: without its channel a keeper ends
         finally:
             self.hang_up()
-            self._place.release()
+            self._place.close()
             if family.members == 0:
                 channel.close()
                 if self._on_close is not None:

@@ -33,7 +33,7 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.run_id import using_run_id
 from agentrl.sandbox import Backend, Limits, Pressure, SandboxSettings
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
-from agentrl_sandbox import ForkServerPool, SandboxSession, open_pool
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.image import bootstrap, pack
 from agentrl_sandbox.inside.container import LINKS
@@ -195,7 +195,7 @@ def test_the_filter_of_a_container_lets_the_supervisor_mount_and_nobody_load_a_m
 def test_a_missing_sdk_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker.api", None)
     with pytest.raises(ConfigError, match=r"pip install 'agentrl-gym\[docker\]'"):
-        open_pool(DOCKER)
+        ForkServerPool(DOCKER)
 
 
 async def test_an_engine_that_does_not_answer_is_refused_with_the_commands(
@@ -215,7 +215,7 @@ def test_packages_that_are_no_directory_are_refused(backend: Backend, tmp_path: 
         backend=backend, allow_unisolated=True, packages=str(tmp_path / "nothing")
     )
     with pytest.raises(ConfigError, match="not a directory; create it with `pip install --target"):
-        open_pool(wrong)
+        ForkServerPool(wrong)
 
 
 @pytest.mark.docker
@@ -519,7 +519,7 @@ def packages() -> Iterator[str]:
 async def test_packages_can_be_read_and_not_changed(
     backend: Backend, run: str, packages: str
 ) -> None:
-    pool = open_pool(SandboxSettings(backend=backend, packages=packages))
+    pool = ForkServerPool(SandboxSettings(backend=backend, packages=packages))
     try:
         session = await pool.open()
         assert await value(session, "open('/packages/agentrl_probe.py').read()") == "'x = 1\\n'"
@@ -533,7 +533,7 @@ async def test_packages_can_be_read_and_not_changed(
 async def test_everything_in_a_container_stays_within_its_memory(run: str) -> None:
     """Three processes take what one session may have in one: they lose, and the pool goes on."""
     limits = Limits(memory_bytes=256 * 2**20, disk_bytes=2**20, wall_s=30)
-    pool = open_pool(replace(DOCKER, limits=limits, pressure=Pressure(sessions=1)))
+    pool = ForkServerPool(replace(DOCKER, limits=limits, pressure=Pressure(sessions=1)))
     try:
         session = await pool.open()
         code = """
@@ -602,10 +602,10 @@ OWNER = """
 import asyncio
 from agentrl.runtime.run_id import using_run_id
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 
 async def main():
-    session = await open_pool(SandboxSettings(backend="docker")).open()
+    session = await ForkServerPool(SandboxSettings(backend="docker")).open()
     print((await session.exec("1 + 1")).value, flush=True)
     await asyncio.sleep(100)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import SandboxSession, open_pool
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.interpreter_channel import (
     CellDeadlineError,
     CellReply,
@@ -23,7 +23,7 @@ DIES = "import os; print('said', flush=True); os._exit(3)"
 
 @pytest.fixture
 async def session() -> AsyncIterator[SandboxSession]:
-    pool = open_pool(SandboxSettings(backend="process", allow_unisolated=True))
+    pool = ForkServerPool(SandboxSettings(backend="process", allow_unisolated=True))
     try:
         opened = await pool.open()
         assert isinstance(opened, SandboxSession)

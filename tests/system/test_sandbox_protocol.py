@@ -325,11 +325,11 @@ HOST = """
 import asyncio, sys
 from agentrl.sandbox import SandboxSettings
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 from tests.support.processes import parent_of, runs
 
 async def main():
-    pool = open_pool(SandboxSettings(backend=sys.argv[1], allow_unisolated=True))
+    pool = ForkServerPool(SandboxSettings(backend=sys.argv[1], allow_unisolated=True))
     sessions = [await pool.open() for _ in range(3)]
     sessions.append(await sessions[0].fork())
     daemon = "import os, time\\nif os.fork() == 0:\\n os.setsid()\\n while True: time.sleep(1)"

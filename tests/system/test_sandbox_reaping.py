@@ -672,11 +672,11 @@ def test_gc_removes_the_folder_of_an_agent_program(place: Path, has_lease: bool)
 POOLS = """
 import asyncio, os, sys
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 BACKGROUND = "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True).pid"
 async def main():
     settings = SandboxSettings(backend=sys.argv[2], allow_unisolated=sys.argv[2] == "process")
-    pool = open_pool(settings)
+    pool = ForkServerPool(settings)
     sessions = [await pool.open() for _ in range(2)]
     for session in sessions:
         assert (await session.exec(BACKGROUND)).ok
@@ -717,10 +717,10 @@ async def _until_it_raises(session: Sandbox) -> None:
 
 @pytest.mark.parametrize("backend", LOCAL)
 async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
-    from agentrl_sandbox import open_pool
+    from agentrl_sandbox import ForkServerPool
 
     before = children(os.getpid())
-    pool = open_pool(SandboxSettings(backend=backend, allow_unisolated=backend == "process"))
+    pool = ForkServerPool(SandboxSettings(backend=backend, allow_unisolated=backend == "process"))
     try:
         session = await pool.open()
         assert (await session.exec(SLEEP)).ok

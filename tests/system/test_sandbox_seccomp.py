@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 from agentrl_sandbox.inside import seccomp, syscall_listener, syscalls
 
 ALLOW, KILL, NOTIFY, PRETEND = 0x7FFF0000, 0x80000000, 0x7FC00000, 0x50000
@@ -594,7 +594,7 @@ def test_other_programs_live_under_the_filter(tmp_path: Path, name: str) -> None
 async def test_programs_live_in_a_session() -> None:
     """With the namespaces and limits of a session around them as well."""
     missing = {"numpy", "torch", "multiprocessing"}  # packages of the host; /dev/shm
-    pool = open_pool(SandboxSettings())
+    pool = ForkServerPool(SandboxSettings())
     try:
         for name in PYTHON.keys() - missing:
             session = await pool.open()
@@ -631,7 +631,7 @@ def attempt(action, *arguments):
 @pytest.mark.namespaces
 async def test_what_would_reach_around_the_limits_or_the_keeper_is_refused() -> None:
     """Memory nobody counts, and limits and priorities of processes of the same user."""
-    pool = open_pool(SandboxSettings())
+    pool = ForkServerPool(SandboxSettings())
     try:
         result = await (await pool.open()).exec(REFUSED_IN_A_SESSION)
         assert result.value == str(["ENOSYS"] * 2 + ["EPERM"] * 6 + ["done"] * 2), result
@@ -670,7 +670,7 @@ seen
 @pytest.mark.namespaces
 async def test_what_an_interpreter_that_is_not_dumpable_loses() -> None:
     """Its memory is out of reach of others of its user; its own view of itself stays, nearly."""
-    pool = open_pool(SandboxSettings())
+    pool = ForkServerPool(SandboxSettings())
     try:
         result = await (await pool.open()).exec(NOT_DUMPABLE)
         own, others = [["done"] * 6, ["done"] * 3, ["EACCES"] * 2], [["EACCES"] * 4, "EACCES"]

@@ -98,7 +98,7 @@ def build_script(command: str, *, state: bytes, number: int) -> bytes:
     """
     lines = (
         _load_machinery(),
-        f"__agentrl_mark={_format_mark(number)} __agentrl_kib={STATE_KIB_MAX}".encode(),
+        f"__agentrl_mark=agentrl-{number} __agentrl_kib={STATE_KIB_MAX}".encode(),
         b"builtin eval " + _quote(state) + b" >/dev/null 2>&1",
         b"__agentrl_command=" + _quote(command.encode()),
         b"__agentrl_begin",
@@ -108,16 +108,12 @@ def build_script(command: str, *, state: bytes, number: int) -> bytes:
 
 def is_whole(state: bytes, number: int) -> bool:
     """Return whether `state` is what command `number` left, to its end."""
-    return state.endswith(f"\n# {_format_mark(number)}\n".encode())
+    return state.endswith(f"\n# agentrl-{number}\n".encode())
 
 
 def is_cut(state: bytes) -> bool:
     """Return whether a state that is not whole was too large to be one."""
     return len(state) >= STATE_KIB_MAX * 2**10
-
-
-def _format_mark(number: int) -> str:
-    return f"agentrl-{number}"
 
 
 @cache

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from agentrl_sandbox.inside import confine, kernel
-from agentrl_sandbox.inside.confine import ProcessLimits
+from agentrl_sandbox.inside.confine import SessionLimits
 from agentrl_sandbox.inside.interpreter_process import ExitStatus, HeldProcess
 from agentrl_sandbox.inside.output import ClippedOutput
 
@@ -30,13 +30,13 @@ class CommandRequest:
     cwd: str
     stdin: bytes
     home: str
-    confinement: ProcessLimits
+    confinement: SessionLimits
 
 
 class CommandNamespace:
     """The user namespace that all commands of one session share, so that they can be told apart."""
 
-    def __init__(self, confinement: ProcessLimits) -> None:
+    def __init__(self, confinement: SessionLimits) -> None:
         def enter() -> None:
             confine.become_the_user(confinement)
             kernel.enter_user_namespace()

@@ -1,9 +1,7 @@
 """Privileges that a process gives up before it runs other people's code."""
 
 import contextlib
-import os
 import resource
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,25 +30,32 @@ What a session starts can bring itself down to what keepers have."""
 
 
 @dataclass(frozen=True)
-class ProcessLimits:
-    """Limits of a process. Plain numbers, from `agentrl.sandbox.Limits`."""
+class SessionLimits:
+    """Settings of a keeper and of its processes: `agentrl.sandbox.Limits`, and where they are."""
 
+    root: str
+    isolated: bool
+    wall_s: float
+    cpu_s: float
     memory_bytes: int
     processes: int
-    """-1 leaves it to the keeper, where the kernel would count the whole user."""
-    processes_max: int
-    """The hard limit: what all copies of a session may hold together."""
+    """Of a process: -1 leaves it to the keeper, where the kernel would count the whole user."""
     open_files: int
     file_bytes: int
-    cpu_s: int
+    disk_bytes: int
+    files: int
     output_bytes: int
-    isolated: bool
-    packages: str
+    warm: int
+    """Sessions to keep ready."""
+    packages: str = ""
+    """A directory of packages to import from, or nothing."""
     user_id: int = -1
-    """User that runs it, in the user namespace of the keeper; -1: the keeper's user."""
+    """User of a session and its forks, in the user namespace of the keeper; -1: the keeper's."""
+    processes_max: int = 0
+    """Of a process, the hard limit: what all copies of a session may hold together."""
 
 
-def become_the_user(confinement: ProcessLimits) -> None:
+def become_the_user(confinement: SessionLimits) -> None:
     """Stop being the keeper's user, where there is another one."""
     if confinement.user_id >= 0:
         kernel.become(confinement.user_id)
@@ -63,16 +68,9 @@ def go_first() -> None:
         kernel.write_self("oom_score_adj", _OOM_SCORE)
 
 
-def detach() -> None:
-    """Leave the keeper's session of processes, end with it, and adopt our own orphans."""
-    os.setsid()
-    kernel.die_with_parent(signal.SIGKILL)
-    kernel.adopt_orphans(True)
-
-
-def limit(confinement: ProcessLimits, *, cpu_s: int | None = None) -> None:
+def limit(confinement: SessionLimits) -> None:
     """Set the resource limits, none above what is set already."""
-    cpu_s = confinement.cpu_s if cpu_s is None else cpu_s
+    cpu_s = round(confinement.cpu_s)
     pairs = {
         resource.RLIMIT_AS: (confinement.memory_bytes, confinement.memory_bytes),
         resource.RLIMIT_NOFILE: (confinement.open_files, confinement.open_files),

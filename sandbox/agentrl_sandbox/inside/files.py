@@ -226,11 +226,13 @@ def remove_tree(root: str) -> None:
     above, name = os.path.split(os.path.abspath(root))
     parent = os.open(above, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
-        if (here := _enter(name, parent)) is None:
+        if (here := enter_directory(name, parent)) is None:
             os.unlink(name, dir_fd=parent)
             return
         try:
-            _empty(here)
+            while names := os.listdir(here):
+                for below in names:
+                    take_apart(below, here)
         finally:
             os.close(here)
         os.rmdir(name, dir_fd=parent)
@@ -238,7 +240,7 @@ def remove_tree(root: str) -> None:
         os.close(parent)
 
 
-def _enter(name: str, parent: int) -> int | None:
+def enter_directory(name: str, parent: int | None = None) -> int | None:
     """Open a directory for good, also one whose permissions say no; None for anything else."""
     handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
@@ -250,19 +252,18 @@ def _enter(name: str, parent: int) -> int | None:
         os.close(handle)
 
 
-def _empty(root: int) -> None:
-    while names := os.listdir(root):
-        for name in names:
-            if (directory := _enter(name, root)) is None:
-                os.unlink(name, dir_fd=root)
+def take_apart(name: str, root: int) -> None:
+    """Delete an entry of a directory, after the directories in it are moved up to the root."""
+    if (directory := enter_directory(name, root)) is None:
+        os.unlink(name, dir_fd=root)
+        return
+    try:
+        for below in os.listdir(directory):
+            if (deeper := enter_directory(below, directory)) is None:
+                os.unlink(below, dir_fd=directory)
                 continue
-            try:
-                for below in os.listdir(directory):
-                    if (deeper := _enter(below, directory)) is None:
-                        os.unlink(below, dir_fd=directory)
-                        continue
-                    os.close(deeper)
-                    os.rename(below, os.urandom(16).hex(), src_dir_fd=directory, dst_dir_fd=root)
-            finally:
-                os.close(directory)
-            os.rmdir(name, dir_fd=root)
+            os.close(deeper)
+            os.rename(below, os.urandom(16).hex(), src_dir_fd=directory, dst_dir_fd=root)
+    finally:
+        os.close(directory)
+    os.rmdir(name, dir_fd=root)

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -27,7 +28,7 @@ from agentrl_sandbox.inside import (
     session_directory,
     streams,
 )
-from agentrl_sandbox.inside.confine import ProcessLimits
+from agentrl_sandbox.inside.confine import SessionLimits
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, ChannelFrameReader, encode
 from agentrl_sandbox.inside.output import OutputCapture, open_for_append
 
@@ -48,7 +49,7 @@ class InterpreterDescriptors:
 
 
 def become(
-    ends: InterpreterDescriptors, confinement: ProcessLimits, *, directory: str, nonce: str
+    ends: InterpreterDescriptors, confinement: SessionLimits, *, directory: str, nonce: str
 ) -> None:
     """Turn this freshly forked process into an interpreter; never returns."""
     status = 1
@@ -87,9 +88,11 @@ def _install(ends: InterpreterDescriptors) -> socket.socket:
     return socket.socket(fileno=CHANNEL_FD)
 
 
-def _enter(directory: str, confinement: ProcessLimits) -> int | None:
+def _enter(directory: str, confinement: SessionLimits) -> int | None:
     confine.become_the_user(confinement)
-    confine.detach()
+    os.setsid()
+    kernel.die_with_parent(signal.SIGKILL)
+    kernel.adopt_orphans(True)
     if confinement.isolated:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
@@ -123,7 +126,7 @@ def _set_thread_id() -> None:
 class CellInterpreter:
     """Names, and the loop that runs cells over them."""
 
-    def __init__(self, channel: socket.socket, confinement: ProcessLimits, directory: str) -> None:
+    def __init__(self, channel: socket.socket, confinement: SessionLimits, directory: str) -> None:
         self._channel = channel
         self._confinement = confinement
         self._directory = directory
@@ -168,10 +171,7 @@ class CellInterpreter:
 
     def _capture(self) -> None:
         output_bytes, file_bytes = self._confinement.output_bytes, self._confinement.file_bytes
-        self._output = (
-            OutputCapture(4, output_bytes, file_bytes=file_bytes),
-            OutputCapture(5, output_bytes, file_bytes=file_bytes),
-        )
+        self._output = [OutputCapture(fd, output_bytes, file_bytes=file_bytes) for fd in (4, 5)]
         streams.bind_captures(self._output)
 
     def _exec(self, request: dict[str, Any]) -> None:

@@ -80,7 +80,6 @@ class InterpreterStart:
     origin: InterpreterProcess | None = None
     """The interpreter that is being copied."""
     process: HeldProcess = field(default_factory=HeldProcess)
-    """None until it has greeted, when it is a copy."""
     nonce: str = field(default_factory=nonce)
     listener: SyscallListener | None = None
     deadline_s: float = field(default_factory=lambda: time.monotonic() + START_S)
@@ -155,10 +154,8 @@ class InterpreterStart:
         home = self.session.place
         if home.is_detached:
             # What it runs came from the original, which may have planted other things in it.
-            if self.origin is not None and read_mntns(self.process.pid) in (
-                0,
-                self.origin.view,
-            ):
+            view = read_mntns(self.process.pid)
+            if self.origin is not None and view in (0, self.origin.view):
                 raise InterpreterStartError("the copy has no namespaces of its own")
             try:
                 session_directory.attach_directory(home, self.process.pid, own_namespaces)

@@ -62,9 +62,9 @@ class OutputCapture:
             output.add(os.pread(self._fd, size_bytes, 0))
         else:
             output.add(os.pread(self._fd, self._half, 0))
-            output.omit(size_bytes - 2 * self._half)
+            output.omitted += size_bytes - 2 * self._half
             output.add(os.pread(self._fd, self._half, size_bytes - self._half))
-        output.omit(self._omitted)
+        output.omitted += self._omitted
         return output
 
 
@@ -76,15 +76,12 @@ class ClippedOutput:
         self.head = bytearray()
         self.tail = bytearray()
         self.omitted = 0
+        """Bytes that were left out, also before they came here."""
 
     @property
     def truncated(self) -> bool:
         """Whether something was left out."""
         return self.omitted > 0
-
-    def omit(self, count: int) -> None:
-        """Count bytes that were left out before they came here."""
-        self.omitted += count
 
     def add(self, data: bytes) -> None:
         """Take in more output."""

@@ -33,7 +33,6 @@ class SessionDirectory:
     handle: str
     """Path as the keeper reaches it."""
     fd: int = -1
-    """Descriptor that the handle stands for."""
     is_detached: bool = False
     """It is mounted nowhere yet."""
     namespaces: dict[int, int] = field(default_factory=dict[int, int])

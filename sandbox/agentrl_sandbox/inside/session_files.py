@@ -2,7 +2,7 @@
 
 from agentrl_sandbox.inside import files
 from agentrl_sandbox.inside.commands import Body
-from agentrl_sandbox.inside.quota import SessionLimits
+from agentrl_sandbox.inside.confine import SessionLimits
 
 
 def serve_file(limits: SessionLimits, root: str, body: Body, blob: bytes) -> tuple[Body, bytes]:

@@ -26,6 +26,7 @@ from agentrl_sandbox.inside import files, kernel, processes, session_directory
 from agentrl_sandbox.inside.channel_link import ChannelLink
 from agentrl_sandbox.inside.command import CommandNamespace, RunningCommand
 from agentrl_sandbox.inside.commands import CommandRunner
+from agentrl_sandbox.inside.confine import SessionLimits
 from agentrl_sandbox.inside.cpu_time import (
     LOOK_S,
     REST_S,
@@ -49,7 +50,7 @@ from agentrl_sandbox.inside.interpreter_start import (
     ask_copy,
 )
 from agentrl_sandbox.inside.output import OutputCapture
-from agentrl_sandbox.inside.quota import SessionLimits, SessionQuota
+from agentrl_sandbox.inside.quota import SessionQuota
 from agentrl_sandbox.inside.session_files import check_usage, serve_file
 from agentrl_sandbox.inside.syscall_listener import SyscallListener
 
@@ -86,7 +87,7 @@ class SessionInit:
             self._selector, host, on_frame=self._request, on_end=lambda _: self._leave()
         )
         self._commands = CommandRunner(
-            settings, self._quota, self._selector, reply=self._reply, known=self._list_known
+            settings, self._quota, self._selector, reply=self._reply, list_known=self._list_known
         )
         self._handlers: dict[str, Callable[[int, SessionState, Body, bytes], None]] = {
             "spawn": self._spawn,
@@ -140,7 +141,7 @@ class SessionInit:
                 self._abort_birth(birth, f"it did not start within {START_S:g} s")
         for session, command in self._list_commands():
             if command.deadline_s <= now_s:
-                self._commands.over(session, command, "timeout")
+                self._commands.finish(session, command, "timeout")
         if now_s >= self._looked_s + (LOOK_S if self._may_compute else REST_S):
             self._measure_cpu(now_s)
         if not self._settings.isolated:
@@ -171,13 +172,8 @@ class SessionInit:
     ) -> list[ProcessSample]:
         """Return those of a session's processes; a dead one is where its parent is."""
         if self._settings.isolated:
-            worlds = session.worlds
-            return [
-                sample
-                for sample in samples
-                if (processes.read_userns(sample.key[0]) or processes.read_userns(sample.parent))
-                in worlds
-            ]
+            read = processes.read_userns
+            return [s for s in samples if (read(s.key[0]) or read(s.parent)) in session.worlds]
         tops = {session.life.pid} if session.life else set[int]()
         tops |= {command.process.pid for command in session.commands.values()}
         table = {sample.key[0]: sample.parent for sample in samples}
@@ -189,7 +185,7 @@ class SessionInit:
         self._drop_spare(session)
         self._drop_births(session, self._quota.cpu_text)
         for command in [*session.commands.values()]:
-            self._commands.over(session, command, "limit")
+            self._commands.finish(session, command, "limit")
         if session.life is not None:
             self._end_over_limit(session, session.life, "limit", self._quota.cpu_text)
         self._end_strays(session)

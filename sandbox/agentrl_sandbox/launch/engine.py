@@ -18,7 +18,6 @@ from agentrl_sandbox.launch.container import EngineMachine
 
 _SOCKET = "/var/run/docker.sock"
 CALL_S = 60.0
-"""Deadline of the engine for one request."""
 REMOVE_S = 20.0
 """Time for which it may go on failing to remove a container."""
 _PAUSE_S = 0.1

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-_STAT_STATE, _STAT_START = 0, 19
+_STAT_STATE, STAT_PARENT, _STAT_START = 0, 1, 19
 """Places in /proc/PID/stat, counted after the command's closing parenthesis."""
 _TEXT = re.compile(r"(?<![0-9])([0-9]{1,20})-([0-9]{1,20})-([0-9a-f]{8})-([0-9a-f]+)")
 
@@ -70,9 +70,14 @@ def _me(pid: int) -> tuple[int, int, PidNamespace]:
 
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, None when there is none or it has ended."""
+    fields = read_stat(pid)
+    return None if not fields or fields[_STAT_STATE] in "ZX" else int(fields[_STAT_START])
+
+
+def read_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the command; none when there is no process."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(") ")[2].split()
-    return None if fields[_STAT_STATE] in "ZX" else int(fields[_STAT_START])
+        return []
+    return stat.rpartition(") ")[2].split()

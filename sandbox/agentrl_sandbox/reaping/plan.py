@@ -43,7 +43,6 @@ class FoundResource:
     owner: LeaseOwner | None
     """Process that made it, if that is written anywhere."""
     running: bool = False
-    """Whether something runs in it now."""
 
 
 def derive_state(owner: LeaseOwner, *, here: PidNamespace, locked: bool, running: bool) -> State:

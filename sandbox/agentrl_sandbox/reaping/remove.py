@@ -5,14 +5,14 @@ A lease is a file, and a file may be wrong: only what carries our name is touche
 
 import os
 import signal
-import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from agentrl_sandbox.inside.files import enter_directory, take_apart
 from agentrl_sandbox.reaping import engine
-from agentrl_sandbox.reaping.owner import start_ticks
+from agentrl_sandbox.reaping.owner import STAT_PARENT, read_stat, start_ticks
 from agentrl_sandbox.reaping.plan import LeasedResource
 
 MARK = "AGENTRL_LEASE"
@@ -150,10 +150,10 @@ class _Process:
 
 def find_marks() -> set[str]:
     """Return the marks of leases that processes carry."""
-    return {mark for pid in _pids() if (mark := _Process(pid).variable(MARK))}
+    return {mark for pid in _list_pids() if (mark := _Process(pid).variable(MARK))}
 
 
-def _pids() -> list[int]:
+def _list_pids() -> list[int]:
     ours = {os.getpid(), 1}
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) not in ours]
 
@@ -181,7 +181,7 @@ def _freeze(wanted: Callable[[_Process], bool]) -> dict[int, int]:
     tree: dict[int, int] = {}
     while True:
         # Asked before looking: a process id that is used again meanwhile has another start.
-        starts = {pid: start for pid in _pids() if (start := start_ticks(pid)) is not None}
+        starts = {pid: start for pid in _list_pids() if (start := start_ticks(pid)) is not None}
         matches = {pid for pid in starts if pid not in tree and wanted(_Process(pid))}
         fresh = _add_descendants(matches | tree.keys()) & starts.keys() - tree.keys()
         if not fresh:
@@ -192,20 +192,13 @@ def _freeze(wanted: Callable[[_Process], bool]) -> dict[int, int]:
 
 
 def _add_descendants(found: set[int]) -> set[int]:
-    parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
+    stats = {pid: stat for pid in _list_pids() if (stat := read_stat(pid))}
+    parents = {pid: int(stat[STAT_PARENT]) for pid, stat in stats.items()}
     everybody, frontier = set(found), set(found)
     while frontier:
         frontier = {pid for pid, parent in parents.items() if parent in frontier} - everybody
         everybody |= frontier
     return everybody
-
-
-def _parent(pid: int) -> int | None:
-    try:
-        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    except OSError:
-        return None
-    return int(text.rpartition(") ")[2].split()[1])
 
 
 def _signal(pid: int, start: int | None, number: int) -> None:
@@ -225,9 +218,6 @@ def _signal(pid: int, start: int | None, number: int) -> None:
 
 # -- directories ----------------------------------------------------------------------------------
 
-_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
 
 def _remove_tree(path: str) -> bool:
     """Delete a directory, as deep and as closed as it may be; no link is ever followed.
@@ -235,9 +225,8 @@ def _remove_tree(path: str) -> bool:
     What lies deeper is moved up to the top before it is taken apart, so depth costs nothing.
     """
     try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
+        if (top := enter_directory(path)) is None:
             raise RemovalError(f"{path} is not a directory; delete it manually")
-        top = _open(path, None)
     except FileNotFoundError:
         return False
     deadline_s = time.monotonic() + _EMPTY_S
@@ -247,44 +236,9 @@ def _remove_tree(path: str) -> bool:
                 raise RemovalError(f"{path} was not empty after {_EMPTY_S:g} s")
             for name in names:
                 with suppress(FileNotFoundError):  # a reaper and gc may be at it at once
-                    _take_apart(name, top)
+                    take_apart(name, top)
     finally:
         os.close(top)
     with suppress(FileNotFoundError):
         os.rmdir(path)
     return True
-
-
-def _take_apart(name: str, top: int) -> None:
-    if _unlink(name, top):
-        return
-    here = _open(name, top)
-    try:
-        for below in os.listdir(here):
-            if not _unlink(below, here):
-                os.close(_open(below, here))  # a directory that may not be written cannot be moved
-                os.rename(below, os.urandom(16).hex(), src_dir_fd=here, dst_dir_fd=top)
-    finally:
-        os.close(here)
-    os.rmdir(name, dir_fd=top)
-
-
-def _unlink(name: str, directory: int) -> bool:
-    """Delete anything but a directory."""
-    try:
-        os.unlink(name, dir_fd=directory)
-    except IsADirectoryError:
-        return False
-    except FileNotFoundError:
-        pass
-    return True
-
-
-def _open(name: str, directory: int | None) -> int:
-    """Open a directory, having allowed it to ourselves."""
-    looked = os.open(name, _LOOK, dir_fd=directory)
-    try:
-        os.chmod(f"/proc/self/fd/{looked}", 0o700)
-        return os.open(".", _LIST, dir_fd=looked)
-    finally:
-        os.close(looked)

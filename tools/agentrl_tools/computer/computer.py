@@ -27,7 +27,6 @@ Verb = Literal[
 ]
 
 TYPED_MAX = 2000
-"""Characters of one text."""
 WAIT_MAX_S = 10.0
 SCROLL_MAX = 50
 _CLICKS: dict[str, tuple[Button, int]] = {

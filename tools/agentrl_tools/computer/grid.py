@@ -22,7 +22,6 @@ class PointGrid:
     coordinates: Coordinates = "pixels"
 
     def __post_init__(self) -> None:
-        """Refuse a manner of speaking that there is not."""
         if self.coordinates not in get_args(Coordinates):
             raise ConfigError(
                 f"coordinates must be one of {', '.join(get_args(Coordinates))}, got "

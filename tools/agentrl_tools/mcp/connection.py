@@ -163,18 +163,14 @@ class McpConnection:
             if error.code in (CONNECTION_CLOSED, INVALID_REQUEST):
                 # The second is how a server over HTTP says that it does not know us any more.
                 self._break(str(error))
-            await self._wait_exit()
+            if self._process is not None and self._broken:
+                await self._process.wait_end(_EXIT_S)  # its code says more than its silence
             raise self._failure(f"{what}: error {error.code}: {error}") from error
         except Exception as error:
             raise self._failure(f"{what}: {_describe(error)}") from error
 
     def _break(self, why: str) -> None:
         self._broken = self._broken or why
-
-    async def _wait_exit(self) -> None:
-        """Give a process that broke off a moment, for its code says more than its silence."""
-        if self._process is not None and self._broken:
-            await self._process.wait_end(_EXIT_S)
 
     def _failure(self, what: str) -> ToolFailure:
         parts = [what, "" if self._broken in what else self._broken]

@@ -17,8 +17,6 @@ from agentrl_tools.mcp.result import render_content
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that was answered."""
-
     tool: str
     arguments: Mapping[str, Any]
     answer: Content

@@ -11,7 +11,6 @@ from typing import Any, cast
 from agentrl.errors import ConfigError
 
 TEXT_SUFFIXES = (".md", ".rst", ".txt")
-"""Files of a folder that are documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +65,6 @@ class SearchCorpus:
     def get(self, name: str) -> CorpusDocument | None:
         """Return the document of an id, or else of an id or title but for its case."""
         return self._by_id.get(name) or self._by_name.get(name.strip().casefold())
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all documents in order."""
-        return tuple(document.name for document in self.documents)
 
 
 def read_corpus(path: str | Path) -> SearchCorpus:

@@ -101,7 +101,8 @@ class Search:
         name = name.strip().removeprefix("[").removesuffix("]")
         document = self._corpus.get(name)
         if document is None:
-            near = get_close_matches(name, self._corpus.names, n=1) if len(name) < 200 else []
+            names = [document.name for document in self._corpus.documents]
+            near = get_close_matches(name, names, n=1) if len(name) < 200 else []
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ToolError(f"there is no document {cut_words(name, words_max=20)!r}.{hint}")
         return document
