@@ -22,7 +22,7 @@ Base = Literal["bootstrap", "slim"]
 PACKAGES = ("python3",)
 """Beside bash, coreutils and the other essential ones."""
 _BOOTSTRAP_S = 900.0
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")  # arguments that the engine knows by itself
 _LEFT_OUT = (
     *("dev/", "proc/", "sys/", "tmp/", "var/cache/apt/", "var/lib/apt/lists/", "var/log/"),
     *("usr/share/doc/", "usr/share/info/", "usr/share/locale/", "usr/share/man/"),
@@ -54,7 +54,8 @@ def build(
                 _build(engine, "bootstrap", BASE, root=root, say=say)
         if recipe.packages:
             on = BASE if base == "bootstrap" else recipe.slim
-            arguments = {"BASE": on, "PACKAGES": " ".join(recipe.packages), **_proxies()}
+            proxies = {name: value for name in _PROXIES if (value := os.environ.get(name))}
+            arguments = {"BASE": on, "PACKAGES": " ".join(recipe.packages), **proxies}
             # The host's network: an engine may have no other, and packages are loaded.
             _build(engine, kind, tag, arguments=arguments, network="host", say=say)
         elif base == "slim":
@@ -89,11 +90,6 @@ def _build(
             pack(root, Path(context, "root.tar"))
         for line in engine.build(context, tag, arguments=arguments, network=network):
             say(line)
-
-
-def _proxies() -> dict[str, str]:
-    """Return the proxies that are set here: the engine knows these arguments by itself."""
-    return {name: value for name in _PROXIES if (value := os.environ.get(name))}
 
 
 def bootstrap(root: str, *, mirror: str = "", say: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ from agentrl_sandbox.launch.engine import (
     ContainerImage,
     DockerEngine,
 )
-from agentrl_sandbox.launch.forbidden import ways_out
+from agentrl_sandbox.launch.forbidden import explain_ways_out
 from agentrl_sandbox.launch.users import LEND_IDS
 from agentrl_sandbox.needs import explain_trial_error
 
@@ -52,7 +52,7 @@ def layers() -> tuple[IsolationLayer, ...]:
 
 def _namespaces() -> tuple[IsolationLayer, IsolationLayer]:
     """Return whether a sandbox can be made, and with how many users."""
-    get_it, more = ways_out(), f"run as root, or {LEND_IDS}"
+    get_it, more = explain_ways_out(), f"run as root, or {LEND_IDS}"
     try:
         ids = NamespaceLauncher().user_ids(_PROBE_S)
     except (AgentrlError, OSError, subprocess.SubprocessError) as error:

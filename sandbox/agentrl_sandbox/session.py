@@ -65,7 +65,7 @@ class SandboxSession:
         self._death: dict[str, Any] = {}
         """What was said of the interpreter that died last."""
         self._stopping: asyncio.Task[None] | None = None
-        family.join(number, self)
+        family.join(number, self.on_death, self.hang_up)
 
     async def exec(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run a cell; `SandboxError` when the sandbox is gone or does not answer."""

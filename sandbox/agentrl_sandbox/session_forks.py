@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
@@ -11,11 +12,8 @@ from agentrl_sandbox.cgroup.sandbox_cgroups import SessionCgroup
 from agentrl_sandbox.control_channel import ControlChannel, ControlReply
 from agentrl_sandbox.interpreter_channel import InterpreterChannel
 
-if TYPE_CHECKING:
-    from agentrl_sandbox.session import SandboxSession
-
 KEEPER_GONE = (
-    "the init process of the sandbox session on_end, and the session is lost; open a new one"
+    "the init process of the sandbox session ended, and the session is lost; open a new one"
 )
 GRACE_S = 20.0
 """Deadline of a keeper for what takes no time, before it counts as gone."""
@@ -31,16 +29,18 @@ class SessionForks:
         self.admission = admission
         self._fence = fence
         self.channel: ControlChannel
-        self._members: dict[int, SandboxSession] = {}
+        self._members: dict[int, tuple[Callable[[ControlReply], None], Callable[[], None]]] = {}
 
     @property
     def members(self) -> int:
         """Number of sessions."""
         return len(self._members)
 
-    def join(self, number: int, member: "SandboxSession") -> None:
-        """Let a session hear of the death of its interpreter."""
-        self._members[number] = member
+    def join(
+        self, number: int, on_death: Callable[[ControlReply], None], hang_up: Callable[[], None]
+    ) -> None:
+        """Call a session when its interpreter dies, and when the keeper is gone."""
+        self._members[number] = on_death, hang_up
         if self._fence is not None and len(self._members) > 1:
             self._fence.resize(len(self._members))
 
@@ -56,12 +56,12 @@ class SessionForks:
         if member is None:
             event.drop()
         else:
-            member.on_death(event)
+            member[0](event)
 
     def on_end(self) -> None:
         """Hear that the keeper is gone, and everything behind it with it."""
-        for member in self._members.values():
-            member.hang_up()
+        for _, hang_up in self._members.values():
+            hang_up()
         if self._fence is not None:
             self._fence.close()
 

@@ -40,8 +40,8 @@ from agentrl_sandbox.reaping.plan import (
     FoundResource,
     LeasedResource,
     State,
+    derive_state,
     removable,
-    state_of,
 )
 from tests.support.processes import children, family
 
@@ -89,13 +89,12 @@ def test_an_owner_is_dead_when_neither_lock_nor_process_shows_it(
     world: PidNamespace, locked: bool, runs: bool, state: State
 ) -> None:
     owner = LeaseOwner(7, 100, world)
-    assert state_of(owner, here=HERE, locked=locked, running={owner} if runs else ()) == state
-    assert state_of(None, here=HERE, locked=locked, running=()) == "unknown"
+    assert derive_state(owner, here=HERE, locked=locked, running=runs) == state
 
 
 def test_a_reused_process_id_is_another_owner() -> None:
     before, now = LeaseOwner(7, 100, HERE), LeaseOwner(7, 101, HERE)
-    assert state_of(before, here=HERE, locked=False, running={now}) == "dead"
+    assert before != now
 
 
 def test_what_is_removed_by_hand() -> None:
@@ -139,7 +138,7 @@ def test_never_anything_of_a_live_owner_and_everything_of_dead_ones(
     held: list[FoundResource], running: set[LeaseOwner], locked: set[LeaseOwner], unknown_too: bool
 ) -> None:
     states: dict[LeaseOwner, State] = {
-        o: state_of(o, here=HERE, locked=o in locked, running=running) for o in OWNERS
+        o: derive_state(o, here=HERE, locked=o in locked, running=o in running) for o in OWNERS
     }
     assert all(states[owner] == "alive" for owner in running | locked)
     chosen = removable(held, states, here=HERE, unknown_too=unknown_too)

@@ -466,7 +466,7 @@ def test_the_deadline_is_one_for_the_whole_way() -> None:
     async def work() -> None:
         gate = admission(sessions=1, starts_per_s=0.1, start_burst=1, wait_s=5.0)
         first = await gate.session()
-        asyncio.get_running_loop().call_later(4.0, first.release)
+        asyncio.get_running_loop().call_later(4.0, first.close)
         with pytest.raises(
             SandboxError, match=r"no permission .* sandbox\.pressure\.starts_per_s=0\.1"
         ):

@@ -75,8 +75,8 @@ class Shell(SessionTool):
             state = await session.read(STATE_FILE)
         except OSError:
             return UNCHANGED
-        if not is_whole(state, self._commands):
-            return TOO_LARGE if is_cut(state) else UNCHANGED
+        if not state.endswith(f"\n# agentrl-{self._commands}\n".encode()):
+            return TOO_LARGE if len(state) >= STATE_KIB_MAX * 2**10 else UNCHANGED
         self._state = state
         return None
 
@@ -104,16 +104,6 @@ def build_script(command: str, *, state: bytes, number: int) -> bytes:
         b"__agentrl_begin",
     )
     return b"\n".join(lines)
-
-
-def is_whole(state: bytes, number: int) -> bool:
-    """Return whether `state` is what command `number` left, to its end."""
-    return state.endswith(f"\n# agentrl-{number}\n".encode())
-
-
-def is_cut(state: bytes) -> bool:
-    """Return whether a state that is not whole was too large to be one."""
-    return len(state) >= STATE_KIB_MAX * 2**10
 
 
 @cache

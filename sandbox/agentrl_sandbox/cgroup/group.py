@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import signal
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +17,10 @@ from agentrl_sandbox.cgroup.place import (
 )
 from agentrl_sandbox.cgroup.values import CgroupLimits, values
 from agentrl_sandbox.lease import ResourceLease, new_mark
+from agentrl_sandbox.reaping.remove import remove_cgroup
 
 REMOVE_S = 5.0
 """Deadline for the kernel to let go of a cgroup whose processes were killed."""
-_RETRY_S = 0.002
 _LEAF = "self"
 _ROUNDS = 100
 
@@ -152,13 +151,11 @@ class ProcessCgroup:
     def remove(self, within_s: float = REMOVE_S) -> bool:
         """Kill what is left inside, and remove it. Idempotent; whether it is gone by then."""
         deadline_s = time.monotonic() + within_s
-        while not all(remove_directory(directory) for directory in self._unique()):
-            if time.monotonic() >= deadline_s:
-                return False
-            for pid in self.pids():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(_RETRY_S)
+        try:
+            for directory in self._unique():
+                remove_cgroup(directory, deadline_s - time.monotonic())
+        except OSError:
+            return False
         for lease in self._leases:
             lease.release()
         return True
@@ -218,19 +215,6 @@ def divide(directory: str, leaf: str, controllers: Collection[str]) -> None:
         for pid in _read_pids(directory):
             with contextlib.suppress(ProcessLookupError):
                 _write(f"{directory}/{leaf}/cgroup.procs", f"{pid}")
-
-
-def remove_directory(directory: str) -> bool:
-    """Remove a cgroup and all inside it; whether they are gone. Processes in them keep them."""
-    try:
-        os.rmdir(directory)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        for path, _, _ in os.walk(directory, topdown=False):
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
-    return not os.path.exists(directory)
 
 
 def field(text: str, name: str) -> int:

@@ -154,11 +154,9 @@ def explain_refusal(place: CgroupPath) -> str:
     if place.version == 1 or os.geteuid() != 0 or not os.path.isdir(_SYSTEMD):
         return ""
     directory = place.directories["memory"]
-    return (
-        ""
-        if _is_delegated(directory)
-        else f"{directory} belongs to systemd and is not delegated to you"
-    )
+    if _is_delegated(directory):
+        return ""
+    return f"{directory} belongs to systemd and is not delegated to you"
 
 
 def _is_delegated(directory: str) -> bool:

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 from agentrl_sandbox.inside import kernel, processes
 from agentrl_sandbox.inside.command import CommandNamespace, CommandRequest, RunningCommand
-from agentrl_sandbox.inside.confine import SessionLimits
 from agentrl_sandbox.inside.interpreter_start import SessionState
-from agentrl_sandbox.inside.quota import SessionQuota
+from agentrl_sandbox.inside.quota import SessionLimits, SessionQuota
 
 Body = dict[str, Any]
 

@@ -3,9 +3,9 @@
 import contextlib
 import resource
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from agentrl_sandbox.inside import kernel, landlock, seccomp, syscall_listener
+from agentrl_sandbox.inside.quota import SessionLimits
 
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -27,32 +27,6 @@ as many as this machine gives a user: tens of thousands."""
 _OOM_SCORE = "900"
 """When memory runs out, sessions go before keepers and supervisors, and those before the trainer.
 What a session starts can bring itself down to what keepers have."""
-
-
-@dataclass(frozen=True)
-class SessionLimits:
-    """Settings of a keeper and of its processes: `agentrl.sandbox.Limits`, and where they are."""
-
-    root: str
-    isolated: bool
-    wall_s: float
-    cpu_s: float
-    memory_bytes: int
-    processes: int
-    """Of a process: -1 leaves it to the keeper, where the kernel would count the whole user."""
-    open_files: int
-    file_bytes: int
-    disk_bytes: int
-    files: int
-    output_bytes: int
-    warm: int
-    """Sessions to keep ready."""
-    packages: str = ""
-    """A directory of packages to import from, or nothing."""
-    user_id: int = -1
-    """User of a session and its forks, in the user namespace of the keeper; -1: the keeper's."""
-    processes_max: int = 0
-    """Of a process, the hard limit: what all copies of a session may hold together."""
 
 
 def become_the_user(confinement: SessionLimits) -> None:

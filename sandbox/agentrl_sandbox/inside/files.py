@@ -8,7 +8,9 @@ import fcntl
 import heapq
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -18,6 +20,39 @@ ENTRIES_PAGE = 4096
 """Of a directory at once: with names that JSON escapes byte for byte they fit into one frame."""
 _FICLONE = 0x40049409
 _PIECE_BYTES = 2**30
+
+
+def serve(
+    root: str, body: Mapping[str, Any], blob: bytes, *, limit_bytes: int
+) -> tuple[dict[str, Any], bytes]:
+    """Do what the host asks: write or read a file, list a page of a directory. Return the answer.
+
+    `limit_bytes` bounds a file. An `OSError` is an answer, too.
+    """
+    path, answer, data = body["path"], dict[str, Any](), b""
+    try:
+        if body["op"] == "write":
+            write(root, path, blob, limit_bytes=limit_bytes)
+        elif body["op"] == "read":
+            data = read(root, path, limit_bytes=limit_bytes)
+        else:
+            answer["entries"] = list_entries(root, path, after=body["after"])
+    except OSError as error:
+        kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+        kind = next((k.__name__ for k in kinds if isinstance(error, k)), "OSError")
+        answer = {"os_error": kind, "text": str(error)}
+    return answer, data
+
+
+def explain_excess(root: str, limit_bytes: int) -> str | None:
+    """Return why a bare directory holds too much, where no file system keeps the limit."""
+    try:
+        used_bytes = count_bytes(root)
+    except OSError as error:
+        return f"the size of the directory cannot be determined: {error}"
+    if used_bytes <= limit_bytes:
+        return None
+    return f"the directory holds {used_bytes} bytes, which exceeds the limit of {limit_bytes}"
 
 
 def _split_path(path: str) -> list[str]:

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from agentrl_sandbox.inside import files, interpreter, kernel, processes, session_directory
-from agentrl_sandbox.inside.confine import SessionLimits
 from agentrl_sandbox.inside.frames import ChannelFrameReader, encode
+from agentrl_sandbox.inside.quota import SessionLimits
 from agentrl_sandbox.inside.session_init import SessionInit
 from agentrl_sandbox.inside.users import SessionUsers
 

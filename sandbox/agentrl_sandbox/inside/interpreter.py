@@ -28,9 +28,9 @@ from agentrl_sandbox.inside import (
     session_directory,
     streams,
 )
-from agentrl_sandbox.inside.confine import SessionLimits
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, ChannelFrameReader, encode
 from agentrl_sandbox.inside.output import OutputCapture, open_for_append
+from agentrl_sandbox.inside.quota import SessionLimits
 
 CHANNEL_FD = 3
 _PLACES = 6

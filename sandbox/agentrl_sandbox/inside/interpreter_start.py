@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from agentrl_sandbox.inside import kernel, session_directory
@@ -33,6 +34,7 @@ from agentrl_sandbox.inside.syscall_listener import PendingSyscall, SyscallListe
 Kind = Literal["fresh", "copy", "spare"]
 
 _GREETING_BYTES_MAX = 2**12
+_make_reader = partial(ChannelFrameReader, json_bytes_max=_GREETING_BYTES_MAX, blob_bytes_max=0)
 _SPACE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4)
 APART = kernel.CLONE_NEWUSER | session_directory.OWN
 """Namespaces that a copy unshares."""
@@ -83,11 +85,7 @@ class InterpreterStart:
     nonce: str = field(default_factory=nonce)
     listener: SyscallListener | None = None
     deadline_s: float = field(default_factory=lambda: time.monotonic() + START_S)
-    _reader: ChannelFrameReader = field(
-        default_factory=lambda: ChannelFrameReader(
-            json_bytes_max=_GREETING_BYTES_MAX, blob_bytes_max=0
-        )
-    )
+    _reader: ChannelFrameReader = field(default_factory=_make_reader)
 
     @property
     def apart(self) -> bool:

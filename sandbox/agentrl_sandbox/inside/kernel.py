@@ -69,7 +69,7 @@ _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 
 
 def check(result: int, what: str) -> int:
-    """Return what a call returned; `OSError` of ctypes' errno when that is negative."""
+    """Raise `OSError` of ctypes' errno for a negative result of a call; return any other."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -1,8 +1,32 @@
-"""Shares of the processes of a session in its limits. Pure."""
+"""Limits of sessions, and the shares of their processes in them. Pure."""
 
 from dataclasses import dataclass, replace
 
-from agentrl_sandbox.inside.confine import SessionLimits
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """Settings of a keeper and of its processes: `agentrl.sandbox.Limits`, and where they are."""
+
+    root: str
+    isolated: bool
+    wall_s: float
+    cpu_s: float
+    memory_bytes: int
+    processes: int
+    """Of a process: -1 leaves it to the keeper, where the kernel would count the whole user."""
+    open_files: int
+    file_bytes: int
+    disk_bytes: int
+    files: int
+    output_bytes: int
+    warm: int
+    """Sessions to keep ready."""
+    packages: str = ""
+    """A directory of packages to import from, or nothing."""
+    user_id: int = -1
+    """User of a session and its forks, in the user namespace of the keeper; -1: the keeper's."""
+    processes_max: int = 0
+    """Of a process, the hard limit: what all copies of a session may hold together."""
 
 
 @dataclass(frozen=True)

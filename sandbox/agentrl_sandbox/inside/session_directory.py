@@ -77,12 +77,8 @@ def make_bare(root: str, number: int) -> SessionDirectory:
     return SessionDirectory(path, f"/proc/self/fd/{fd}/.", fd=fd)
 
 
-def open_own_namespaces() -> dict[int, int]:
-    """Return descriptors of this process's own namespaces, by kind."""
-    return _namespaces("self")
-
-
-def _namespaces(pid: int | str) -> dict[int, int]:
+def open_namespaces(pid: int | str = "self") -> dict[int, int]:
+    """Return descriptors of a process's namespaces, by kind."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     return {kind: os.open(f"/proc/{pid}/ns/{name}", flags) for name, kind in _KINDS.items()}
 
@@ -92,7 +88,7 @@ def attach_directory(place: SessionDirectory, pid: int, own: Mapping[int, int]) 
 
     The calling process is in its `own` ones before and afterwards.
     """
-    place.namespaces = _namespaces(pid)
+    place.namespaces = open_namespaces(pid)
     try:
         for kind, fd in place.namespaces.items():
             kernel.join(fd, kind)
@@ -112,7 +108,7 @@ def attach_in_new_namespaces(place: SessionDirectory) -> None:
         kernel.set_dumpable(True)  # else, in a container, the keeper may not open what is ours
         kernel.unshare(OWN)
 
-    own = open_own_namespaces()
+    own = open_namespaces()
     try:
         with kernel.hold_namespaces(enter, "no namespaces for the copy") as pid:
             attach_directory(place, pid, own)

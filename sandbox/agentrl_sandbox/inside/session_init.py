@@ -26,7 +26,6 @@ from agentrl_sandbox.inside import files, kernel, processes, session_directory
 from agentrl_sandbox.inside.channel_link import ChannelLink
 from agentrl_sandbox.inside.command import CommandNamespace, RunningCommand
 from agentrl_sandbox.inside.commands import CommandRunner
-from agentrl_sandbox.inside.confine import SessionLimits
 from agentrl_sandbox.inside.cpu_time import (
     LOOK_S,
     REST_S,
@@ -50,8 +49,7 @@ from agentrl_sandbox.inside.interpreter_start import (
     ask_copy,
 )
 from agentrl_sandbox.inside.output import OutputCapture
-from agentrl_sandbox.inside.quota import SessionQuota
-from agentrl_sandbox.inside.session_files import check_usage, serve_file
+from agentrl_sandbox.inside.quota import SessionLimits, SessionQuota
 from agentrl_sandbox.inside.syscall_listener import SyscallListener
 
 FORKS_MAX = 256
@@ -76,7 +74,7 @@ class SessionInit:
         self._sessions: dict[int, SessionState] = {}
         self._births: dict[int, InterpreterStart] = {}
         """By the descriptor of their channel."""
-        self._namespaces = session_directory.open_own_namespaces() if settings.isolated else {}
+        self._namespaces = session_directory.open_namespaces() if settings.isolated else {}
         self._opened = 0
         self._lives = 0
         self._looked_s = time.monotonic()
@@ -186,15 +184,14 @@ class SessionInit:
         self._drop_births(session, self._quota.cpu_text)
         for command in [*session.commands.values()]:
             self._commands.finish(session, command, "limit")
-        if session.life is not None:
-            self._end_over_limit(session, session.life, "limit", self._quota.cpu_text)
+        self._end_over_limit(session, self._quota.cpu_text)
         self._end_strays(session)
 
     def _check_processes(self, session: SessionState) -> None:
         """Hold the limit on processes where the kernel would count the whole user."""
         limit = self._settings.processes
         if session.life and len(processes.descendants(session.life.pid)) >= limit:
-            self._end_over_limit(session, session.life, "limit", f"more than {limit} processes")
+            self._end_over_limit(session, f"more than {limit} processes")
 
     # -- the host -----------------------------------------------------------------------------
 
@@ -210,10 +207,12 @@ class SessionInit:
             self._reply(body["id"], {"unsupported": str(error)})
 
     def _serve_file(self, request: int, session: SessionState, body: Body, blob: bytes) -> None:
-        self._reply(request, *serve_file(self._settings, session.place.handle, body, blob))
+        root, limit_bytes = session.place.handle, self._settings.file_bytes
+        self._reply(request, *files.serve(root, body, blob, limit_bytes=limit_bytes))
 
     def _check_usage(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
-        self._reply(request, {"over": check_usage(self._settings, session.place.handle)})
+        over = files.explain_excess(session.place.handle, self._settings.disk_bytes)
+        self._reply(request, {"over": over})
 
     def _reply(self, request: int, body: Body, blob: bytes = b"", fd: int | None = None) -> None:
         self._host.send(encode({"id": request, "fds": int(fd is not None), **body}, blob), fd)
@@ -456,26 +455,23 @@ class SessionInit:
             status, error = "limit", self._quota.cpu_text
         return {**output, "status": status, "error": error, "signal": death.signal}
 
-    def _end_over_limit(
-        self, session: SessionState, life: InterpreterProcess, status: str, error: str
-    ) -> None:
-        _, output = self._bury(session)
-        about = {"died": life.number, "of": session.id, "status": status, "error": error}
-        self._answer_end(_EVENT, session, {**output, **about})
+    def _end_over_limit(self, session: SessionState, error: str) -> None:
+        if (life := session.life) is not None:
+            _, output = self._bury(session)
+            about = {"died": life.number, "of": session.id, "status": "limit", "error": error}
+            self._answer_end(_EVENT, session, {**output, **about})
 
     def _answer_end(self, request: int, session: SessionState, body: Body) -> None:
         spare, session.spare = session.spare, None
-        if spare is None:
-            self._reply(request, body)
-            return
-        try:
-            moved = self._move_in(spare)
-        except InterpreterStartError:
-            session.spare = spare
-            self._abort_birth(spare, "")
-            self._reply(request, body)
-            return
-        self._reply(request, {**body, **moved}, fd=spare.wires.ours.fileno())
+        fd = None
+        if spare is not None:
+            try:
+                body = {**body, **self._move_in(spare)}
+                fd = spare.wires.ours.fileno()
+            except InterpreterStartError:
+                session.spare = spare
+                self._abort_birth(spare, "")
+        self._reply(request, body, fd=fd)
 
     def _bury(self, session: SessionState) -> tuple[ExitStatus, Body]:
         """End the session's interpreter; how it ended, and what it had written."""

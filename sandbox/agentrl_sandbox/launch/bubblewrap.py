@@ -10,7 +10,7 @@ from agentrl_sandbox import enter
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.inside.kernel import INSIDE_ID
 from agentrl_sandbox.isolate import HOST_NAME
-from agentrl_sandbox.launch.forbidden import ways_out
+from agentrl_sandbox.launch.forbidden import explain_ways_out
 from agentrl_sandbox.launch.local import StartedProcess, count_user_ids, start_isolated
 from agentrl_sandbox.launch.shown import VisiblePaths, memory_file, supervisor_command
 from agentrl_sandbox.program import UNSHARED
@@ -54,7 +54,7 @@ class BubblewrapLauncher:
         return count_user_ids(command, [plan_fd], within_s)
 
     def explain(self, why: str) -> str:
-        return f"bubblewrap could not build the sandbox: {why}; {ways_out()}"
+        return f"bubblewrap could not build the sandbox: {why}; {explain_ways_out()}"
 
 
 def _plan_entry(program: Sequence[str], shown: VisiblePaths) -> tuple[list[str], int]:

@@ -90,6 +90,7 @@ class DiscardableContainer(Protocol):
 
     def discard(self) -> None:
         """Free everything; it blocks."""
+        ...
 
 
 D = TypeVar("D", bound=DiscardableContainer)

@@ -42,7 +42,7 @@ class StartedContainer(SandboxContainer):
         self.packages = PACKAGES if packages else ""
 
     def build_body(self, machine: EngineMachine) -> Mapping[str, Any]:
-        """Return what the engine makes it of."""
+        """Return the request by which the engine makes it."""
         user = user_id(machine, secrets.randbits(32))
         if os.geteuid() == 0 and not machine.maps_users:
             ids = draw_block()

@@ -38,27 +38,34 @@ class StartedForkServer(Protocol):
     @property
     def pid(self) -> int | None:
         """Its process here, when nobody else bounds what it may use."""
+        ...
 
     @property
     def root(self) -> str:
         """Root directory of its sessions, as it sees it."""
+        ...
 
     @property
     def packages(self) -> str:
         """Path of `SandboxSettings.packages`, as it sees it; empty when there are none."""
+        ...
 
     @property
     def log(self) -> LauncherLog:
         """Log of the supervisor."""
+        ...
 
     async def wait_end(self, within_s: float) -> bool:
         """Return whether it ends within some time."""
+        ...
 
     async def kill(self) -> None:
         """End it and everything behind it at once: the last resort."""
+        ...
 
     async def release(self) -> None:
         """Free what the host holds of a supervisor that has ended. Idempotent."""
+        ...
 
 
 class ForkServerLauncher(Protocol):
@@ -67,6 +74,7 @@ class ForkServerLauncher(Protocol):
     @property
     def isolated(self) -> bool:
         """Whether sessions get namespaces of their own."""
+        ...
 
     async def start(self, control: socket) -> StartedForkServer:
         """Start a supervisor whose descriptor 0 is `control`.
@@ -74,9 +82,11 @@ class ForkServerLauncher(Protocol):
         Nothing is left behind when this raises or is cancelled. `ConfigError` when this machine
         cannot run one as configured.
         """
+        ...
 
     def explain(self, why: str) -> str:
         """Return the text of the error for a supervisor that could not start."""
+        ...
 
 
 def packages_directory(packages: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from socket import socket
 
 from agentrl_sandbox.bundle import bundle, bundle_isolation
-from agentrl_sandbox.launch.forbidden import ways_out
+from agentrl_sandbox.launch.forbidden import explain_ways_out
 from agentrl_sandbox.launch.local import StartedProcess, count_user_ids, start_isolated
 from agentrl_sandbox.launch.shown import VisiblePaths, memory_file, supervisor_command
 from agentrl_sandbox.root import ARCHIVE, FILES
@@ -42,7 +42,7 @@ class NamespaceLauncher:
         return count_user_ids(command, fds, within_s)
 
     def explain(self, why: str) -> str:
-        return f"the sandbox cannot isolate itself on this machine: {why}; {ways_out()}"
+        return f"the sandbox cannot isolate itself on this machine: {why}; {explain_ways_out()}"
 
 
 def plan_isolation(shown: VisiblePaths, program: Sequence[str]) -> tuple[list[str], list[int]]:

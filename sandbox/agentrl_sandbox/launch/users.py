@@ -105,7 +105,7 @@ def find_own_users(shown: Sequence[str]) -> NamespaceUsers | None:
     Ids other than the user's own do not get into directories that are for the user alone: all of
     those that are `shown` must be open to others.
     """
-    if not all(_open_to_others(path) for path in shown):
+    if not all(os.stat(path).st_mode & 0o005 == 0o005 for path in shown):
         return None
     cgroups = CgroupRoot.find()
     if cgroups is not None and cgroups.place.version == 1:
@@ -135,8 +135,3 @@ def _entries(text: str) -> list[tuple[str, range]]:
         if start.isdecimal() and count.isdecimal():
             entries.append((name, range(int(start), int(start) + int(count))))
     return entries
-
-
-def _open_to_others(path: str) -> bool:
-    readable = 0o005
-    return os.stat(path).st_mode & readable == readable

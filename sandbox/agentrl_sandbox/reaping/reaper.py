@@ -20,16 +20,11 @@ from pathlib import Path
 
 from agentrl_sandbox.reaping import record
 from agentrl_sandbox.reaping.owner import LeaseOwner, PidNamespace
-from agentrl_sandbox.reaping.plan import Kind, LeasedResource, derive_state, removable
+from agentrl_sandbox.reaping.plan import ORDER, Kind, LeasedResource, derive_state, removable
 from agentrl_sandbox.reaping.remove import remove
 
 PATIENCE_S = 600.0
-SETTLED_S: Mapping[Kind, float] = {
-    "process": 1.0,
-    "container": 15.0,
-    "cgroup": 1.0,
-    "directory": 1.0,
-}
+SETTLED_S: Mapping[Kind, float] = {**dict.fromkeys(ORDER, 1.0), "container": 15.0}
 """Time for which a resource must have been absent before its lease is deleted."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 

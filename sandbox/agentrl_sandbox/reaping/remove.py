@@ -40,7 +40,10 @@ def remove(resource: LeasedResource) -> bool:
         case "container":
             return _remove_containers(resource)
         case "cgroup":
-            return _remove_cgroup(_check_name(resource.name))
+            path = _check_name(resource.name)
+            if not path.startswith(f"{CGROUPS}/"):
+                raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease manually")
+            return remove_cgroup(path, _END_S)
         case "directory":
             return _remove_directory(_check_name(resource.name))
 
@@ -81,16 +84,20 @@ def _remove_directory(path: str) -> bool:
     return _remove_tree(path) or ended
 
 
-def _remove_cgroup(path: str) -> bool:
-    if not path.startswith(f"{CGROUPS}/"):
-        raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease manually")
+def remove_cgroup(path: str, within_s: float) -> bool:
+    """Kill what is in a cgroup, and remove it and those in it; False when it is not there.
+
+    `RemovalError` when it remains after some time.
+    """
     if not os.path.isdir(path):
         return False
-    deadline_s = time.monotonic() + _END_S
+    deadline_s = time.monotonic() + within_s
     while True:
         groups = [directory for directory, _, _ in os.walk(path, topdown=False)]
         for group in groups:
-            _kill_group(group)
+            with suppress(OSError):  # it is being removed
+                for pid in Path(group, "cgroup.procs").read_text().split():
+                    _signal(int(pid), None, signal.SIGKILL)
         try:
             for group in groups:
                 os.rmdir(group)
@@ -102,15 +109,6 @@ def _remove_cgroup(path: str) -> bool:
             time.sleep(_PAUSE_S)
             continue
         return True
-
-
-def _kill_group(group: str) -> None:
-    try:
-        pids = Path(group, "cgroup.procs").read_text().split()
-    except OSError:
-        return
-    for pid in pids:
-        _signal(int(pid), None, signal.SIGKILL)
 
 
 def _check_name(name: str) -> str:
@@ -136,11 +134,10 @@ class _Process:
 
     def _read(self, name: str) -> list[str]:
         try:
-            return (
-                Path("/proc", str(self.pid), name).read_bytes().decode(errors="replace").split("\0")
-            )
+            data = Path("/proc", str(self.pid), name).read_bytes()
         except OSError:
             return []
+        return data.decode(errors="replace").split("\0")
 
     def variable(self, name: str) -> str | None:
         """Return a variable of the environment it was started with."""

@@ -45,27 +45,35 @@ class ComputerMachine(Protocol):
 
     async def place(self, element: int) -> tuple[int, int]:
         """Return the point to click on an element."""
+        ...
 
     async def pointer(self) -> tuple[int, int]:
         """Return the position of the mouse."""
+        ...
 
     async def move(self, x: int, y: int) -> None:
         """Move the mouse."""
+        ...
 
     async def click(self, x: int, y: int, button: Button, times: int, keys: list[str]) -> None:
         """Click, with keys held down."""
+        ...
 
     async def drag(self, x1: int, y1: int, x2: int, y2: int) -> None:
         """Move the mouse with the left button pressed."""
+        ...
 
     async def scroll(self, x: int, y: int, direction: Direction, amount: int) -> None:
         """Turn the wheel by so many notches."""
+        ...
 
     async def type(self, text: str) -> None:
         """Type a text."""
+        ...
 
     async def press(self, keys: list[str]) -> None:
         """Press keys together."""
+        ...
 
 
 class Computer:

@@ -109,10 +109,9 @@ def _read_documents(path: Path) -> Iterator[CorpusDocument]:
 
 def _read_folder(folder: Path) -> Iterator[CorpusDocument]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in TEXT_SUFFIXES:
-            text = _read_text(path)
-            if text.strip():
-                yield CorpusDocument(id=path.relative_to(folder).as_posix(), text=text)
+        is_text = path.is_file() and path.suffix in TEXT_SUFFIXES
+        if is_text and (text := _read_text(path)).strip():
+            yield CorpusDocument(id=path.relative_to(folder).as_posix(), text=text)
 
 
 def _read_text(path: Path) -> str:

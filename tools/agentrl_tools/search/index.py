@@ -5,7 +5,6 @@ bm25s makes the index. It is made once per process for equal corpora.
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -19,7 +18,7 @@ TITLE_WEIGHT = 3
 INDEXES_KEPT = 4
 
 _WORD = re.compile(r"\w+")
-_made: OrderedDict[str, "SearchIndex"] = OrderedDict()
+_made: dict[str, "SearchIndex"] = {}  # the one used last at the end
 _making = Lock()
 
 
@@ -59,12 +58,9 @@ class SearchIndex:
 def get_index(corpus: SearchCorpus) -> SearchIndex:
     """Return the index of a corpus; the latest few of a process are kept."""
     with _making:
-        index = _made.get(corpus.digest)
-        if index is None:
-            index = _made[corpus.digest] = SearchIndex(corpus)
-        _made.move_to_end(corpus.digest)
-        while len(_made) > INDEXES_KEPT:
-            _made.popitem(last=False)
+        index = _made[corpus.digest] = _made.pop(corpus.digest, None) or SearchIndex(corpus)
+        if len(_made) > INDEXES_KEPT:
+            del _made[next(iter(_made))]
         return index
 
 
