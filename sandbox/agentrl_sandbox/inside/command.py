@@ -95,9 +95,7 @@ class RunningCommand:
                 os.close(fd)
         self._report = report[0]
         self.process = HeldProcess(pid)
-        self.selector.register(
-            self.process.pidfd, selectors.EVENT_READ, lambda _: self.on_end(self)
-        )
+        self.selector.register(self.process.pidfd, selectors.EVENT_READ, self._on_process_end)
         for fd in (out[0], err[0]):
             os.set_blocking(fd, False)
             clipped = ClippedOutput(self.output_bytes)
@@ -137,6 +135,9 @@ class RunningCommand:
         out, err = self._streams
         truncated = out.truncated or err.truncated
         return {"stdout": out.text(), "stderr": err.text(), "truncated": truncated}
+
+    def _on_process_end(self, _: int) -> None:
+        self.on_end(self)
 
     def _readable(self, fd: int, _: int) -> None:
         if fd in self._open:  # else it was drained and closed since the event came
