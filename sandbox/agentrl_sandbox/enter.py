@@ -140,11 +140,11 @@ def main(plan: dict[str, Any]) -> None:
     program = os.open(plan["program"], os.O_RDONLY)
     os.set_inheritable(program, True)
     userns_fd = give_up_root(plan)
-    joined = ["--unshare-user"]
+    userns_options = ["--unshare-user"]
     if userns_fd is not None:
         os.set_inheritable(userns_fd, True)
-        joined = ["--userns", str(userns_fd)]
-    os.execve(program, [plan["program"], *joined, *plan["options"]], {})
+        userns_options = ["--userns", str(userns_fd)]
+    os.execve(program, [plan["program"], *userns_options, *plan["options"]], {})
 
 
 if __name__ == "__main__":

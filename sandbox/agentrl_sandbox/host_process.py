@@ -121,10 +121,10 @@ class HostProcess:
     async def output(self, most_bytes: int) -> bytes:
         """Return the first bytes of all it writes until its output ends; the rest is dropped."""
         assert self._process.stdout is not None
-        kept = bytearray()
+        data = bytearray()
         while chunk := await self._process.stdout.read(_CHUNK_BYTES):
-            kept += chunk[: most_bytes - len(kept)]
-        return bytes(kept)
+            data += chunk[: most_bytes - len(data)]
+        return bytes(data)
 
     async def close(self, *, grace_s: float = 1.0) -> None:
         """Close its input, give it a moment to end, then kill it and all it started.

@@ -382,19 +382,17 @@ class SandboxSession:
             self._stopping = asyncio.create_task(self._take_over(event))
 
     def _report_loss(
-        self, said: dict[str, Any], status: ExecStatus, error: str, seconds: float
+        self, report: dict[str, Any], status: ExecStatus, error: str, seconds: float
     ) -> ExecResult:
         ends = self._family.settings.after_timeout == "end"
-        restored = "life" in said
-        follows = _ENDED if ends else _RESTORED if restored else _FRESH
-        result = ExecResult(
-            status=status,
-            stdout=said.get("stdout", ""),
-            stderr=said.get("stderr", ""),
-            error=f"{error}; {follows}",
-            truncated=bool(said.get("truncated")),
+        follows = _ENDED if ends else _RESTORED if "life" in report else _FRESH
+        result = ExecResult(status=status, error=f"{error}; {follows}")
+        if ends:
+            self._over = result
+        return replace(
+            result,
+            stdout=report.get("stdout", ""),
+            stderr=report.get("stderr", ""),
+            truncated=bool(report.get("truncated")),
             seconds=seconds,
         )
-        if ends:
-            self._over = ExecResult(status=status, error=f"{error}; {follows}")
-        return result

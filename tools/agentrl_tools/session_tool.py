@@ -36,15 +36,15 @@ class SessionTool:
         """
         memo = {id(self._session): self._session}
         try:
-            made = copy.deepcopy(self, memo)
+            branch = copy.deepcopy(self, memo)
         except (TypeError, copy.Error) as error:
             raise ForkUnsupported(
                 f"tool {type(self).__name__} holds something that copy.deepcopy cannot copy "
                 f"({error}); add `async def fork(self)` that returns an independent copy"
             ) from error
         if self._session is not None:
-            made._session = await self._session.fork()
-        return made
+            branch._session = await self._session.fork()
+        return branch
 
     async def close(self) -> None:
         """Close the session. Idempotent."""

@@ -109,9 +109,8 @@ class SessionInit:
         while True:
             ready = self._selector.select(self._wait_s())
             # Listeners last: a copy greets first, and may ask for something only after that.
-            for key, events in sorted(
-                ready, key=lambda r: isinstance(r[0].fileobj, SyscallListener)
-            ):
+            ready.sort(key=lambda r: isinstance(r[0].fileobj, SyscallListener))
+            for key, events in ready:
                 # What came before may have closed it, and a new one may have its number by now.
                 if self._selector.get_map().get(key.fd) is key:
                     key.data(events)
@@ -222,7 +221,7 @@ class SessionInit:
     def _spawn(self, request: int, session: SessionState, _: Body, __: bytes) -> None:
         """Start a fresh interpreter: a fork of this process, which never ran the code."""
         if session.used_cpu_s >= self._settings.cpu_s:
-            self._report_no_interpreter(request, session, "limit", self._quota.cpu_text)
+            self._refuse_start(request, session, "limit", self._quota.cpu_text)
             return
         self._drop_births(session, "another interpreter was requested")
         if session.life is not None:  # whoever had asked for it was cancelled and never took it
@@ -234,12 +233,8 @@ class SessionInit:
             pid = kernel.fork()
         except OSError as error:
             wires.close()
-            self._report_no_interpreter(
-                request,
-                session,
-                "refused",
-                f"no process could be started for an interpreter: {error}",
-            )
+            why = f"no process could be started for an interpreter: {error}"
+            self._refuse_start(request, session, "refused", why)
             return
         if pid == 0:
             home = session.place
@@ -293,12 +288,9 @@ class SessionInit:
         self._lives += 1
         count = self._quota.processes(0)
         greeting = birth.settle(processes=count, own_namespaces=self._namespaces)
+        output_bytes = self._settings.output_bytes
         life = InterpreterProcess(
-            self._lives,
-            birth.process,
-            birth.wires,
-            self._settings.output_bytes,
-            birth.ancestors,
+            self._lives, birth.process, birth.wires, output_bytes, birth.ancestors
         )
         self._forget(birth)
         if birth.listener is not None:
@@ -342,12 +334,10 @@ class SessionInit:
         if birth.session.spare is birth:
             birth.session.spare = None
         else:
-            self._report_no_interpreter(birth.request, birth.session, kind, why)
+            self._refuse_start(birth.request, birth.session, kind, why)
         self._share_processes()
 
-    def _report_no_interpreter(
-        self, request: int, session: SessionState, kind: str, why: str
-    ) -> None:
+    def _refuse_start(self, request: int, session: SessionState, kind: str, why: str) -> None:
         """Tell the host that there is no interpreter; without one there is no copy either."""
         if session.id in self._sessions:
             self._reply(request, {kind: why})

@@ -58,11 +58,11 @@ class PointGrid:
 
     def coordinate(self, x: float, y: float) -> list[float]:
         """Return the coordinate of a pixel: the inverse of `pixel` for its middle."""
-        made: list[float] = []
+        parts: list[float] = []
         for part, pixels, step in zip((x, y), self.screen, self._steps, strict=True):
             exact = (part + 0.5) * step / pixels
-            made.append(int(exact) if step == pixels else round(exact, 1))
-        return made
+            parts.append(int(exact) if step == pixels else round(exact, 1))
+        return parts
 
     def box(self, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
         """Return a box of pixels in the agent's coordinates: left, top, width and height."""

@@ -112,15 +112,15 @@ class McpConnection:
 
     async def tools(self) -> "list[Tool]":
         """Return every tool the server lists; `ToolFailure` when it does not answer."""
-        found: list[Tool] = []
+        tools: list[Tool] = []
         cursor: str | None = None
         for _ in range(PAGES):
             client = self._get_client()
             page = await self._answer(client.list_tools(cursor=cursor), "listing its tools")
-            found += page.tools
+            tools += page.tools
             cursor = page.next_cursor
             if not cursor:
-                return found
+                return tools
         raise self._failure(f"its list of tools has more than {PAGES} pages")
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> "CallToolResult":

@@ -178,15 +178,15 @@ def name_tools(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) -
 
 def clean_name(name: str) -> str:
     """Return a name of letters, digits, `_` and `-` that begins with no digit, at most 64."""
-    written = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS] or "server"
-    return written if written[0].isalpha() or written[0] == "_" else f"_{written}"[:NAME_CHARS]
+    text = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS] or "server"
+    return text if text[0].isalpha() or text[0] == "_" else f"_{text}"[:NAME_CHARS]
 
 
 def build_schema(call_name: str, tool: "Tool", source: McpTools) -> dict[str, Any]:
     """Return the schema of a tool as the model reads it; `ConfigError` for one that is too long."""
     parameters = {"type": "object", "properties": {}} | tool.input_schema
-    described = tool.description or tool.title or tool.name
-    function = {"name": call_name, "description": described, "parameters": parameters}
+    description = tool.description or tool.title or tool.name
+    function = {"name": call_name, "description": description, "parameters": parameters}
     size = len(json.dumps(function).encode())
     if size > source.schema_bytes:
         raise ConfigError(
