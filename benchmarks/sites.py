@@ -22,7 +22,7 @@ from agentrl_envs.web.episode_site import WebRequest
 from agentrl_envs.web.sites import shop_pack, wiki_pack
 from agentrl_envs.web.sites.asgi import AsgiSite
 from agentrl_envs.web.sites.pack import TemplateSitePack
-from agentrl_tools.search.index import index_of
+from agentrl_tools.search.index import get_index
 from benchmarks.harness import Benchmark, Contender, Run
 
 COUNTRIES = 30
@@ -58,10 +58,10 @@ def copied(times: int) -> Run:
 def searched(times: int) -> Run:
     """Return a run that searches the articles of a world; its work is searches."""
     corpus = corpus_of(0, COUNTRIES)
-    index = index_of(corpus)
+    index = get_index(corpus)
     names = [document.id for document in corpus.documents]
     queries = [f"{names[n % len(names)]} born in" for n in range(times)]
-    return lambda: float(len([index.best(query, 5) for query in queries]))
+    return lambda: float(len([index.rank(query, 5) for query in queries]))
 
 
 async def forks(strategy: str, times: int) -> list[float]:

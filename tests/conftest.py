@@ -63,9 +63,9 @@ def missing_namespaces() -> str:
 
 def missing_cgroup() -> str:
     """Return why no cgroup can be made here, or an empty string."""
-    from agentrl_sandbox.cgroup import why_not
+    from agentrl_sandbox.cgroup import explain_no_cgroups
 
-    return why_not()
+    return explain_no_cgroups()
 
 
 def missing_chromium() -> str:

@@ -102,16 +102,16 @@ def _command(pid: int) -> str:
 
 
 def _directories() -> list[str]:
-    mark = LeaseOwner.me().text
+    mark = LeaseOwner.current().text
     return [str(path) for path in Path(tempfile.gettempdir()).glob(f"agentrl-*{mark}*")]
 
 
 def _leases() -> list[Path]:
-    return list((record.state_directory() / LeaseOwner.me().text).glob("*.lease"))
+    return list((record.state_directory() / LeaseOwner.current().text).glob("*.lease"))
 
 
 def _cgroups() -> list[str]:
-    mark = f"agentrl-{LeaseOwner.me().text}"
+    mark = f"agentrl-{LeaseOwner.current().text}"
     walk = os.walk(_CGROUPS)
     return [f"{place}/{name}" for place, names, _ in walk for name in names if mark in name]
 
@@ -119,7 +119,7 @@ def _cgroups() -> list[str]:
 def _containers() -> list[str]:
     import docker
 
-    label = f"{LABEL_OWNER}={LeaseOwner.me().text}"
+    label = f"{LABEL_OWNER}={LeaseOwner.current().text}"
     with closing(docker.from_env()) as engine:
         found = engine.containers.list(all=True, filters={"label": label})
         return [str(container.id) for container in found]

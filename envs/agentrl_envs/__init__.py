@@ -18,7 +18,7 @@ from agentrl_envs.families import FAMILIES, MINIWOB, PROGRAMS, camel
 
 __all__ = ["FAMILIES", "MINIWOB", "PROGRAMS", "register_envs"]
 
-_SANDBOX = "agentrl_sandbox.needs:missing_sandbox"
+_SANDBOX = "agentrl_sandbox.needs:find_missing_sandbox"
 _PROBLEMS = "agentrl_envs.needs:missing_problems"
 _BROWSER = "agentrl_envs.needs:missing_browser"
 _PAGES = "agentrl_envs.needs:missing_pages"

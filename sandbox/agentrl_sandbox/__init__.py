@@ -6,7 +6,7 @@ branch = await sandbox.fork()           # an independent copy, a millisecond lat
 """
 
 from agentrl.runtime.scope import shared
-from agentrl.sandbox import Sandbox, SandboxSettings, sandbox_settings
+from agentrl.sandbox import Sandbox, sandbox_settings
 from agentrl_sandbox.layers import IsolationLayer, layers
 from agentrl_sandbox.pool import ForkServerPool
 from agentrl_sandbox.session import SandboxSession
@@ -16,18 +16,8 @@ __all__ = [
     "IsolationLayer",
     "SandboxSession",
     "layers",
-    "open_pool",
     "open_session",
 ]
-
-
-def open_pool(settings: SandboxSettings) -> ForkServerPool:
-    """Return a pool; nothing is started before its first session.
-
-    `ConfigError` when bubblewrap is asked for and missing, or a bare process was not explicitly
-    allowed.
-    """
-    return ForkServerPool(settings)
 
 
 async def open_session() -> Sandbox:
@@ -39,7 +29,7 @@ async def open_session() -> Sandbox:
     settings = sandbox_settings()
 
     async def open_it() -> ForkServerPool:
-        return open_pool(settings)
+        return ForkServerPool(settings)
 
     pool = await shared(("sandbox", settings), open_it)
     if pool is not None:

@@ -18,7 +18,8 @@ that names the setting. Whoever gets it closes what it holds, and the others go 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import fields
 
 from agentrl.errors import ConfigError, SandboxError
@@ -33,37 +34,6 @@ MACHINE = MemoryReading(available_bytes)
 _MEBIBYTE = 2**20
 
 
-class SessionPermit:
-    """The right to one live session."""
-
-    __slots__ = ("_leave",)
-
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._leave: Callable[[], None] | None = leave
-
-    def release(self) -> None:
-        """Let somebody else have it. Idempotent."""
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
-
-
-class CellLimit:
-    """`async with`: a slot for one cell or command. One object serves all of them at once."""
-
-    __slots__ = ("_admission",)
-
-    def __init__(self, admission: "PoolAdmission") -> None:
-        self._admission = admission
-
-    async def __aenter__(self) -> None:
-        if not self._admission.slots.passes():
-            await self._admission.wait(self._admission.slots)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._admission.end_cell()
-
-
 class PoolAdmission:
     """Admission to one pool, within its `Pressure`. For one event loop.
 
@@ -73,7 +43,7 @@ class PoolAdmission:
     def __init__(
         self, pressure: Pressure, *, memory: MemoryReading = MACHINE, clock: Clock = time.monotonic
     ) -> None:
-        check(pressure)
+        check_pressure(pressure)
         self._pressure = pressure
         self._memory = memory
         self._clock = clock
@@ -82,28 +52,36 @@ class PoolAdmission:
         self._live = self._running = self._waits = 0
         self._waited_s = self._longest_s = 0.0
         self._closed = ""
-        self._places = AdmissionQueue(self._take_place, self._leave_place, self._why_no_place)
-        self._starts = AdmissionQueue(self._take_start, self._bucket.give_back, self._why_no_start)
-        self._copies = AdmissionQueue(self._take_memory, lambda: None, self._why_no_start)
-        self.slots = AdmissionQueue(self._take_slot, self.end_cell, self._why_no_slot)
-        self._cells = CellLimit(self)
+        self._within = f"within sandbox.pressure.wait_s={pressure.wait_s:g}"
+        self._places = AdmissionQueue(self._take_place, self._leave_place, self._explain_no_place)
+        self._starts = AdmissionQueue(
+            self._take_start, self._bucket.give_back, self._explain_no_start
+        )
+        self._copies = AdmissionQueue(self._take_memory, lambda: None, self._explain_no_start)
+        self._slots = AdmissionQueue(self._take_slot, self._end_cell, self._explain_no_slot)
 
-    def cell(self) -> CellLimit:
-        """Return the context of one cell or command; `SandboxError` when it waits too long."""
-        return self._cells
+    @asynccontextmanager
+    async def cell(self) -> AsyncGenerator[None]:
+        """Hold a slot for one cell or command; `SandboxError` when it waits too long."""
+        if not self._slots.try_pass():
+            await self._wait(self._slots)
+        try:
+            yield
+        finally:
+            self._end_cell()
 
-    async def session(self) -> SessionPermit:
-        """Return the right to open a session now; `SandboxError` when it waits too long."""
+    async def session(self) -> ExitStack:
+        """Return the right to open a session now, to be closed; `SandboxError` after `wait_s`."""
         return await self._enter(self._starts)
 
-    async def fork(self) -> SessionPermit:
-        """Return the right to copy a session now; `SandboxError` when it waits too long."""
+    async def fork(self) -> ExitStack:
+        """Return the right to copy a session now, to be closed; `SandboxError` after `wait_s`."""
         return await self._enter(self._copies)
 
     def close(self, why: str) -> None:
         """Turn everybody away who waits, and whoever comes later. Idempotent."""
         self._closed = why
-        for turnstile in (self._places, self._starts, self._copies, self.slots):
+        for turnstile in (self._places, self._starts, self._copies, self._slots):
             turnstile.close(why)
 
     def figures(self) -> Mapping[str, float]:
@@ -112,14 +90,14 @@ class PoolAdmission:
             "live": self._live,
             "running": self._running,
             "waiting": self._places.waiting + self._starts.waiting + self._copies.waiting,
-            "waiting_cells": self.slots.waiting,
+            "waiting_cells": self._slots.waiting,
             "waits": self._waits,
             "waited_s": self._waited_s,
             "longest_wait_s": self._longest_s,
             "short_of_memory": float(self._valve.shut),
         }
 
-    async def wait(self, turnstile: AdmissionQueue, since_s: float | None = None) -> None:
+    async def _wait(self, turnstile: AdmissionQueue, since_s: float | None = None) -> None:
         """Wait in one line, at most until `wait_s` after `since_s`."""
         if self._closed:
             raise SandboxError(self._closed)
@@ -133,23 +111,24 @@ class PoolAdmission:
             self._waited_s += waited_s
             self._longest_s = max(self._longest_s, waited_s)
 
-    def end_cell(self) -> None:
-        """Give a slot back."""
+    def _end_cell(self) -> None:
         self._running -= 1
-        if self.slots.waiting:
-            self.slots.pump()
+        if self._slots.waiting:
+            self._slots.pump()
 
-    async def _enter(self, stage: AdmissionQueue) -> SessionPermit:
+    async def _enter(self, stage: AdmissionQueue) -> ExitStack:
         since_s = self._clock()
-        if not self._places.passes():
-            await self.wait(self._places, since_s)
+        if not self._places.try_pass():
+            await self._wait(self._places, since_s)
         try:
-            if not stage.passes():
-                await self.wait(stage, since_s)
+            if not stage.try_pass():
+                await self._wait(stage, since_s)
         except BaseException:
             self._leave_place()
             raise
-        return SessionPermit(self._leave_place)
+        permit = ExitStack()
+        permit.callback(self._leave_place)
+        return permit
 
     # -- rules: 0 and taken, or the seconds after which to ask again -------------------------------
 
@@ -186,40 +165,39 @@ class PoolAdmission:
 
     # -- why somebody waited in vain --------------------------------------------------------------
 
-    def _why_no_place(self) -> str:
+    def _explain_no_place(self) -> str:
         limit = self._pressure.sessions
         return (
-            f"{self._no('place for another sandbox session')}: {self._live} of {limit} sessions "
-            f"are live and {self._places.waiting} more are waiting; close sessions and forks that "
-            "are no longer needed, run fewer at once, or raise sandbox.pressure.sessions"
+            f"no place for another sandbox session {self._within}: {self._live} of {limit} "
+            f"sessions are live and {self._places.waiting} more are waiting; close sessions and "
+            "forks that are no longer needed, run fewer at once, or raise "
+            "sandbox.pressure.sessions"
         )
 
-    def _why_no_start(self) -> str:
+    def _explain_no_start(self) -> str:
         if self._valve.shut:
             free_bytes = self._pressure.free_memory_bytes
             now_bytes = self._memory.available_bytes(self._clock())
             return (
-                f"{self._no('memory for another sandbox session')}: {now_bytes // _MEBIBYTE} MiB "
-                f"are available, but {free_bytes // _MEBIBYTE} MiB must stay free; run fewer "
-                f"sessions at once, or lower sandbox.pressure.free_memory_bytes={free_bytes}"
+                f"no memory for another sandbox session {self._within}: "
+                f"{now_bytes // _MEBIBYTE} MiB are available, but {free_bytes // _MEBIBYTE} MiB "
+                "must stay free; run fewer sessions at once, or lower "
+                f"sandbox.pressure.free_memory_bytes={free_bytes}"
             )
         return (
-            f"{self._no('permission to start a sandbox session')}: {self._starts.waiting} more are "
-            f"waiting; raise sandbox.pressure.starts_per_s={self._pressure.starts_per_s:g}"
+            f"no permission to start a sandbox session {self._within}: {self._starts.waiting} more "
+            f"are waiting; raise sandbox.pressure.starts_per_s={self._pressure.starts_per_s:g}"
         )
 
-    def _why_no_slot(self) -> str:
+    def _explain_no_slot(self) -> str:
         return (
-            f"{self._no('slot for another cell')}: {self._running} cells are running and "
-            f"{self.slots.waiting} more are waiting; raise "
+            f"no slot for another cell {self._within}: {self._running} cells are running and "
+            f"{self._slots.waiting} more are waiting; raise "
             f"sandbox.pressure.cells={self._pressure.cells}, or run fewer at once"
         )
 
-    def _no(self, what: str) -> str:
-        return f"no {what} within sandbox.pressure.wait_s={self._pressure.wait_s:g}"
 
-
-def check(pressure: Pressure) -> None:
+def check_pressure(pressure: Pressure) -> None:
     """Raise `ConfigError` for settings under which nothing could ever start."""
     for field in fields(pressure):
         number = getattr(pressure, field.name)

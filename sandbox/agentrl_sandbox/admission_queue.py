@@ -35,7 +35,7 @@ class AdmissionQueue:
         """Number of waiters."""
         return len(self._line)
 
-    def passes(self) -> bool:
+    def try_pass(self) -> bool:
         """Go through if nobody waits and the rule allows it, without waiting."""
         return not self._line and not self._let_through and self._rule() <= 0
 

@@ -27,7 +27,7 @@ def bundle(main: str = "fork_server", *, portable: bool = False) -> bytes:
     return _archive(f"agentrl_sandbox.inside.{main}", (), portable=portable)
 
 
-def isolation() -> bytes:
+def bundle_isolation() -> bytes:
     """Return the archive that makes the isolation and becomes what runs inside."""
     return _archive("agentrl_sandbox.isolate", _ISOLATION, portable=False)
 
@@ -45,13 +45,13 @@ def _archive(main: str, beside: tuple[str, ...], *, portable: bool) -> bytes:
         archive.writestr("agentrl_sandbox/__init__.py", "")
         for path, source in modules.items():
             name = f"agentrl_sandbox/{path}"
-            archive.writestr(f"{name}c", _compiled(name, source.read_bytes()))
+            archive.writestr(f"{name}c", _compile_module(name, source.read_bytes()))
             if portable:
                 archive.writestr(name, source.read_bytes())
     return buffer.getvalue()
 
 
-def _compiled(name: str, source: bytes) -> bytes:
+def _compile_module(name: str, source: bytes) -> bytes:
     """Return a module compiled for the interpreter that runs us."""
     code = compile(source, name, "exec", dont_inherit=True)
     return importlib.util.MAGIC_NUMBER + _PYC_UNCHECKED + marshal.dumps(code)

@@ -34,6 +34,39 @@ class ControlReply(NamedTuple):
             os.close(fd)
 
 
+class SocketWriter:
+    """Sends what a socket takes at once, and the rest when it takes more; it does not own it."""
+
+    def __init__(self, end: socket.socket, on_error: Callable[[OSError], None]) -> None:
+        self._end = end
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        self._out = bytearray()
+        end.setblocking(False)
+
+    def send(self, data: bytes) -> None:
+        """Send in the order of calls."""
+        is_idle = not self._out
+        self._out += data
+        if is_idle:
+            self._flush()
+            if self._out:
+                self._loop.add_writer(self._end.fileno(), self._flush)
+
+    def _flush(self) -> None:
+        try:
+            del self._out[: self._end.send(self._out)]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._out.clear()
+            self._loop.remove_writer(self._end.fileno())
+            self._on_error(error)
+            return
+        if not self._out:
+            self._loop.remove_writer(self._end.fileno())
+
+
 class ControlChannel:
     """Frames and descriptors over a socket, which it owns.
 
@@ -56,15 +89,12 @@ class ControlChannel:
         self._loop = asyncio.get_running_loop()
         self._reader = ChannelFrameReader()
         self._fds: deque[int] = deque()
-        self._out = bytearray()
+        self._writer = SocketWriter(end, lambda _: self.close())
         self._waiting: dict[int, asyncio.Future[ControlReply]] = {
             GREETING: self._loop.create_future()
         }
         self._numbers = itertools.count(GREETING + 1)
         self.ended = False
-        self.late_replies = 0
-        """Replies to requests that nobody waits for any more, discarded."""
-        end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
 
     async def greeting(self, within_s: float) -> ControlReply:
@@ -97,20 +127,9 @@ class ControlChannel:
         return number, future
 
     def send(self, data: bytes) -> None:
-        """Send now what the socket takes, and the rest when it takes more."""
-        if self._out or self.ended:
-            self._out += data
-            return
-        try:
-            sent = self._end.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close()
-            return
-        if sent < len(data):
-            self._out += data[sent:]
-            self._loop.add_writer(self._end.fileno(), self._writable)
+        """Send without waiting; nothing once the channel has ended."""
+        if not self.ended:
+            self._writer.send(data)
 
     def close(self) -> None:
         """Close the socket; whoever is at the other end goes with it. Idempotent."""
@@ -143,17 +162,6 @@ class ControlChannel:
             timer.cancel()
             self._waiting.pop(number, None)
 
-    def _writable(self) -> None:
-        try:
-            del self._out[: self._end.send(self._out)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.close()
-            return
-        if not self._out:
-            self._loop.remove_writer(self._end.fileno())
-
     def _readable(self) -> None:
         try:
             data, fds, _, _ = socket.recv_fds(
@@ -184,7 +192,6 @@ class ControlChannel:
         if number == EVENT:
             self._on_event(reply)
         elif future is None or future.done():
-            self.late_replies += 1
             reply.drop()
         else:
             future.set_result(reply)

@@ -122,7 +122,9 @@ def give_up_root(plan: dict[str, Any]) -> int | None:
     """
     os.umask(0o077)
     os.chdir("/")
-    _go_before_the_trainer()
+    # Refused where we are to go even earlier.
+    with contextlib.suppress(PermissionError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     user_id, users = plan["user_id"], plan["users"]
     userns_fd = None if users is None else namespace(user_id, users)
@@ -138,17 +140,11 @@ def main(plan: dict[str, Any]) -> None:
     program = os.open(plan["program"], os.O_RDONLY)
     os.set_inheritable(program, True)
     userns_fd = give_up_root(plan)
-    joined = ["--unshare-user"]
+    userns_options = ["--unshare-user"]
     if userns_fd is not None:
         os.set_inheritable(userns_fd, True)
-        joined = ["--userns", str(userns_fd)]
-    os.execve(program, [plan["program"], *joined, *plan["options"]], {})
-
-
-def _go_before_the_trainer() -> None:
-    # Refused where we are to go even earlier.
-    with contextlib.suppress(PermissionError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(_OOM_SCORE)
+        userns_options = ["--userns", str(userns_fd)]
+    os.execve(program, [plan["program"], *userns_options, *plan["options"]], {})
 
 
 if __name__ == "__main__":

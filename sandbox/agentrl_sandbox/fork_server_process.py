@@ -5,7 +5,7 @@ import os
 import socket
 from dataclasses import asdict
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.threads import to_the_end
@@ -18,13 +18,6 @@ from agentrl_sandbox.session_forks import GRACE_S
 
 END_S = 5.0
 """Deadline for a supervisor to end when its socket is closed, before it is killed."""
-
-
-class OpenedSession(NamedTuple):
-    """Handle of a new session: the socket of its keeper, and its cgroup where there is one."""
-
-    socket: socket.socket
-    fence: SessionCgroup | None
 
 
 class ForkServerProcess:
@@ -48,7 +41,7 @@ class ForkServerProcess:
             except BaseException:
                 ours.close()
                 raise
-        control = ControlChannel(ours, partial(_why_dead, started))
+        control = ControlChannel(ours, partial(_explain_end, started))
         supervisor = cls(started, control)
         place = {"root": started.root, "isolated": how.isolated, "packages": started.packages}
         try:
@@ -73,8 +66,8 @@ class ForkServerProcess:
         """Whether it can still open sessions."""
         return not self._control.ended
 
-    async def open(self) -> OpenedSession:
-        """Return a new session."""
+    async def open(self) -> tuple[socket.socket, SessionCgroup | None]:
+        """Open a session; return the socket of its keeper, and its cgroup where there is one."""
         reply = await self._control.ask({"op": "open"}, within_s=START_S + GRACE_S)
         if not reply.fds:
             raise SandboxError(reply.frame.body["error"])
@@ -83,7 +76,7 @@ class ForkServerProcess:
             fence = None if self._fence is None else self._fence.session(keeper)
         finally:
             os.close(keeper)
-        return OpenedSession(socket.socket(fileno=end), fence)
+        return socket.socket(fileno=end), fence
 
     async def close(self) -> None:
         """End it and everything behind it, and wait for the end."""
@@ -98,6 +91,6 @@ class ForkServerProcess:
                 await asyncio.shield(self._fence.close())
 
 
-def _why_dead(started: StartedForkServer) -> str:
+def _explain_end(started: StartedForkServer) -> str:
     log = started.log.tail()
     return "the sandbox fork server ended" + (f": {log}" if log else "")

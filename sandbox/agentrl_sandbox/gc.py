@@ -12,7 +12,13 @@ from agentrl.runtime.leftovers import LeftoverResource, Outcome
 from agentrl_sandbox.lease import LABEL_OWNER, LABEL_RUN
 from agentrl_sandbox.reaping import engine, record, remove
 from agentrl_sandbox.reaping.owner import LeaseOwner, PidNamespace
-from agentrl_sandbox.reaping.plan import FoundResource, LeasedResource, State, removable, state_of
+from agentrl_sandbox.reaping.plan import (
+    FoundResource,
+    LeasedResource,
+    State,
+    derive_state,
+    removable,
+)
 
 DIRECTORIES = ("agentrl-sandbox-", "agentrl-container-")
 """Prefixes of the names of directories of sandboxes on the host. One may name no owner; any other
@@ -34,9 +40,8 @@ class _Survey:
         """Return the state of every owner that was met."""
         owners = {h.owner for h in self.held if h.owner is not None} | self.folders.keys()
         locked = {owner for owner, path in self.folders.items() if record.is_locked(path)}
-        running = {owner for owner in owners if owner.runs}
         return {
-            owner: state_of(owner, here=here, locked=owner in locked, running=running)
+            owner: derive_state(owner, here=here, locked=owner in locked, running=owner.runs)
             for owner in owners
         }
 
@@ -46,13 +51,13 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
 
     `ConfigError` when the directory of leases is not ours alone.
     """
-    here = PidNamespace.here()
-    survey = _survey()
+    here = PidNamespace.current()
+    survey = _take_survey()
     states = survey.states(here)
     targets = removable(survey.held, states, here=here, unknown_too=unknown_too)
     failed: set[LeasedResource] = set()
     for candidate in targets:
-        leftover = _found(candidate) if dry_run else _remove(candidate)
+        leftover = _clear(candidate, dry_run=dry_run)
         if leftover is not None:
             yield leftover
             if leftover.outcome == "failed":
@@ -61,7 +66,7 @@ def collect(*, dry_run: bool, unknown_too: bool) -> Iterator[LeftoverResource]:
     if not unknown_too:
         for candidate in removable(survey.held, states, here=here, unknown_too=True):
             if candidate.resource not in removed:
-                yield _leftover(candidate, "kept", "its owner is unknown")
+                yield _report(candidate, "kept", "its owner is unknown")
     for socket, why in survey.silent:
         yield LeftoverResource(kind="engine", name=socket, owner="", outcome="failed", detail=why)
     if not dry_run:
@@ -80,23 +85,16 @@ def _forget(
             record.remove_folder(folder)
 
 
-def _remove(held: FoundResource) -> LeftoverResource | None:
+def _clear(held: FoundResource, *, dry_run: bool) -> LeftoverResource | None:
+    """Remove a resource, or only look for it; None when there is none."""
     try:
-        if not remove.remove(held.resource):
-            return None
+        was_there = remove.exists(held.resource) if dry_run else remove.remove(held.resource)
     except OSError as error:
-        return _leftover(held, "failed", str(error))
-    return _leftover(held, "removed")
+        return _report(held, "failed", str(error))
+    return _report(held, "found" if dry_run else "removed") if was_there else None
 
 
-def _found(held: FoundResource) -> LeftoverResource | None:
-    try:
-        return _leftover(held, "found") if remove.exists(held.resource) else None
-    except OSError as error:
-        return _leftover(held, "failed", str(error))
-
-
-def _leftover(held: FoundResource, outcome: Outcome, detail: str = "") -> LeftoverResource:
+def _report(held: FoundResource, outcome: Outcome, detail: str = "") -> LeftoverResource:
     owner = held.owner
     return LeftoverResource(
         kind=held.resource.kind,
@@ -110,11 +108,11 @@ def _leftover(held: FoundResource, outcome: Outcome, detail: str = "") -> Leftov
 # -- looking around -------------------------------------------------------------------------------
 
 
-def _survey() -> _Survey:
+def _take_survey() -> _Survey:
     survey = _Survey()
     directory = record.state_directory()
     try:
-        there = record.checked(directory, make=False)
+        there = record.check_directory(directory, make=False)
     except record.StateError as error:
         raise ConfigError(str(error)) from error
     if there:
@@ -122,19 +120,17 @@ def _survey() -> _Survey:
         for owner, folder in survey.folders.items():
             survey.records += record.read(folder, owner)
     survey.held = [lease.held for lease in survey.records]
-    survey.held += _processes()
-    survey.held += _containers(survey)
-    survey.held += _cgroups()
-    survey.held += _directories()
+    survey.held += [
+        FoundResource(LeasedResource("process", mark), LeaseOwner.find(mark), running=True)
+        for mark in sorted(remove.find_marks())
+    ]
+    survey.held += _find_containers(survey)
+    survey.held += _find_cgroups()
+    survey.held += _find_directories()
     return survey
 
 
-def _processes() -> Iterator[FoundResource]:
-    for mark in sorted({mark for _, mark in remove.marked()}):
-        yield FoundResource(LeasedResource("process", mark), LeaseOwner.find(mark), running=True)
-
-
-def _containers(survey: _Survey) -> Iterator[FoundResource]:
+def _find_containers(survey: _Survey) -> Iterator[FoundResource]:
     leased = {h.resource.engine for h in survey.held if h.resource.kind == "container"}
     usual = engine.default_engine()
     for socket in sorted(leased | ({usual} if os.path.exists(usual) else set())):
@@ -150,7 +146,7 @@ def _containers(survey: _Survey) -> Iterator[FoundResource]:
             yield FoundResource(resource, owner, running=container.running)
 
 
-def _cgroups() -> Iterator[FoundResource]:
+def _find_cgroups() -> Iterator[FoundResource]:
     """Yield the cgroups that name an owner, not those within them.
 
     Others of our name may hold processes of the user, trainers among them.
@@ -165,7 +161,7 @@ def _cgroups() -> Iterator[FoundResource]:
                 yield FoundResource(LeasedResource("cgroup", f"{path}/{name}"), owner)
 
 
-def _directories() -> Iterator[FoundResource]:
+def _find_directories() -> Iterator[FoundResource]:
     """Yield the directories of our name that belong to this user: of sandboxes, and of owners."""
     with os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:

@@ -20,7 +20,6 @@ from agentrl.runtime.threads import in_thread
 from agentrl_sandbox.lease import ResourceLease, new_mark
 
 STDERR_BYTES = 2**16
-"""Bytes at the end of its stderr that are kept."""
 _CHUNK_BYTES = 2**16
 _POLL_S = 0.01
 _END_S = 5.0
@@ -39,8 +38,8 @@ class HostProcess:
         self._process = process
         self._lease = lease
         self._line_bytes = line_bytes
-        self._said = b""
-        self._hearing = asyncio.create_task(self._hear(), name="agentrl-host-stderr")
+        self._stderr = b""
+        self._stderr_task = asyncio.create_task(self._read_stderr(), name="agentrl-host-stderr")
         self._ending: asyncio.Task[None] | None = None
 
     @classmethod
@@ -96,7 +95,7 @@ class HostProcess:
     @property
     def last_words(self) -> str:
         """Return the end of what it wrote on stderr."""
-        return self._said.decode(errors="replace").strip()
+        return self._stderr.decode(errors="replace").strip()
 
     async def write(self, line: bytes) -> None:
         """Send a line; `ConnectionError` when it reads no more."""
@@ -122,10 +121,10 @@ class HostProcess:
     async def output(self, most_bytes: int) -> bytes:
         """Return the first bytes of all it writes until its output ends; the rest is dropped."""
         assert self._process.stdout is not None
-        kept = bytearray()
+        data = bytearray()
         while chunk := await self._process.stdout.read(_CHUNK_BYTES):
-            kept += chunk[: most_bytes - len(kept)]
-        return bytes(kept)
+            data += chunk[: most_bytes - len(data)]
+        return bytes(data)
 
     async def close(self, *, grace_s: float = 1.0) -> None:
         """Close its input, give it a moment to end, then kill it and all it started.
@@ -145,19 +144,19 @@ class HostProcess:
         assert process.stdin is not None
         try:
             process.stdin.close()
-            if not await self.ended(grace_s):
+            if not await self.wait_end(grace_s):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             # Also what it left behind, under whatever process group.
             await in_thread(self._lease.clear)
-            await self.ended(_END_S)
+            await self.wait_end(_END_S)
         finally:
-            self._hearing.cancel()
-            await asyncio.wait([self._hearing])
+            self._stderr_task.cancel()
+            await asyncio.wait([self._stderr_task])
             # A survivor may hold the pipes open, and nothing public closes our ends.
             process._transport.close()  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportAttributeAccessIssue]
 
-    async def ended(self, within_s: float) -> bool:
+    async def wait_end(self, within_s: float) -> bool:
         """Return whether it ends in time; `Process.wait` would wait for its pipes, too."""
         deadline_s = time.monotonic() + within_s
         while self._process.returncode is None:
@@ -166,7 +165,7 @@ class HostProcess:
             await asyncio.sleep(_POLL_S)
         return True
 
-    async def _hear(self) -> None:
+    async def _read_stderr(self) -> None:
         assert self._process.stderr is not None
         while chunk := await self._process.stderr.read(_CHUNK_BYTES):
-            self._said = (self._said + chunk)[-STDERR_BYTES:]
+            self._stderr = (self._stderr + chunk)[-STDERR_BYTES:]

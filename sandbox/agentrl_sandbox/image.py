@@ -22,7 +22,7 @@ Base = Literal["bootstrap", "slim"]
 PACKAGES = ("python3",)
 """Beside bash, coreutils and the other essential ones."""
 _BOOTSTRAP_S = 900.0
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")  # arguments that the engine knows by itself
 _LEFT_OUT = (
     *("dev/", "proc/", "sys/", "tmp/", "var/cache/apt/", "var/lib/apt/lists/", "var/log/"),
     *("usr/share/doc/", "usr/share/info/", "usr/share/locale/", "usr/share/man/"),
@@ -48,11 +48,14 @@ def build(
     tag = tag or recipe.tag
     engine = DockerEngine()
     try:
-        if base == "bootstrap" and not (recipe.packages and engine.has_image(BASE)):
-            _build_debian(engine, mirror=mirror, say=say)
+        if base == "bootstrap" and not (recipe.packages and engine.find_image(BASE)):
+            with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
+                bootstrap(root, mirror=mirror, say=say)
+                _build(engine, "bootstrap", BASE, root=root, say=say)
         if recipe.packages:
             on = BASE if base == "bootstrap" else recipe.slim
-            arguments = {"BASE": on, "PACKAGES": " ".join(recipe.packages), **_proxies()}
+            proxies = {name: value for name in _PROXIES if (value := os.environ.get(name))}
+            arguments = {"BASE": on, "PACKAGES": " ".join(recipe.packages), **proxies}
             # The host's network: an engine may have no other, and packages are loaded.
             _build(engine, kind, tag, arguments=arguments, network="host", say=say)
         elif base == "slim":
@@ -87,17 +90,6 @@ def _build(
             pack(root, Path(context, "root.tar"))
         for line in engine.build(context, tag, arguments=arguments, network=network):
             say(line)
-
-
-def _build_debian(engine: DockerEngine, *, mirror: str, say: Callable[[str], None]) -> None:
-    with tempfile.TemporaryDirectory(prefix="agentrl-image-") as root:
-        bootstrap(root, mirror=mirror, say=say)
-        _build(engine, "bootstrap", BASE, root=root, say=say)
-
-
-def _proxies() -> dict[str, str]:
-    """Return the proxies that are set here: the engine knows these arguments by itself."""
-    return {name: value for name in _PROXIES if (value := os.environ.get(name))}
 
 
 def bootstrap(root: str, *, mirror: str = "", say: Callable[[str], None]) -> None:
@@ -149,10 +141,10 @@ def _output(command: list[str]) -> Iterator[str]:
 def pack(root: str, archive: Path) -> None:
     """Write a root file system into an archive, without what sandboxes have no use for."""
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:
-        packed.add(root, arcname=".", filter=_kept)
+        packed.add(root, arcname=".", filter=_filter_member)
 
 
-def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _filter_member(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     if member.name.removeprefix("./").startswith(_LEFT_OUT):
         return None
     member.mode &= ~_SET_ID_BITS  # no program in there shall make anybody more than he is

@@ -8,11 +8,14 @@ import asyncio
 import secrets
 import socket
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
+from agentrl.errors import SandboxError
+from agentrl.message import Image
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
-from agentrl.sandbox import ExecStatus
-from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, HEADER, encode
+from agentrl.sandbox import ExecResult, ExecStatus
+from agentrl_sandbox.control_channel import SocketWriter
+from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, HEADER, START_S, encode
 
 _CHUNK_BYTES = 2**18
 _STATUSES: dict[str, ExecStatus] = {"ok": "ok", "error": "error", "oom": "oom", "limit": "limit"}
@@ -35,18 +38,6 @@ class CellDeadlineError(Exception):
     """The deadline passed before the answer came."""
 
 
-class CellReply(NamedTuple):
-    """Outcome of a cell, as its interpreter reports it."""
-
-    status: ExecStatus
-    value: str | None
-    error: str | None
-    stdout: str
-    stderr: str
-    truncated: bool
-    images: tuple[bytes, ...]
-
-
 class InterpreterChannel:
     """One interpreter's channel, which it owns. One question at a time."""
 
@@ -63,38 +54,35 @@ class InterpreterChannel:
         self._json_limits = JsonLimits(text_bytes=text_bytes, depth=_DEPTH, values=_VALUES)
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
-        self._out = b""
+        self._writer = SocketWriter(end, lambda error: self._break(LineBroken(str(error))))
         self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
         self._broken: Exception | None = None
-        end.setblocking(False)
         self._loop.add_reader(self._fd, self._readable)
 
-    async def greeting(self, *, timeout_s: float) -> None:
-        """Wait until the interpreter is ready. May raise as `ask` does."""
-        answer = self._expect()
-        timer = self._loop.call_later(timeout_s, self._expire)
+    async def wait_greeting(self) -> None:
+        """Wait until the interpreter is ready; `SandboxError`, and closed, when it never is."""
         try:
-            body, _ = await answer
-        finally:
-            timer.cancel()
+            body, _ = await self._wait_answer(self._expect(), START_S)
+            if body.get("nonce") != self._greeting:
+                raise ProtocolViolation("its greeting was invalid")
+        except (CellDeadlineError, LineBroken, ProtocolViolation) as error:
+            self.close()
+            raise SandboxError(repr(error)) from error
+        except BaseException:
+            self.close()
+            raise
         self._greeted = True
-        if body.get("nonce") != self._greeting:
-            raise ProtocolViolation("its greeting was invalid")
 
-    async def ask(self, code: str, *, timeout_s: float) -> CellReply:
+    async def ask(self, code: str, *, timeout_s: float) -> ExecResult:
         """Run a cell. May raise `CellDeadlineError`, `LineBroken` and `ProtocolViolation`."""
         nonce = secrets.token_hex(8)
         answer = self._expect()
         if self._broken is None:
-            self._send(encode({"op": "exec", "code": code, "nonce": nonce}))
-        timer = self._loop.call_later(timeout_s, self._expire)
-        try:
-            body, blob = await answer
-        finally:
-            timer.cancel()
+            self._writer.send(encode({"op": "exec", "code": code, "nonce": nonce}))
+        body, blob = await self._wait_answer(answer, timeout_s)
         if body.get("nonce") != nonce:
             raise ProtocolViolation("a message without a matching request")
-        return _outcome(body, blob, self._output_bytes)
+        return _parse_result(body, blob, self._output_bytes)
 
     def close(self) -> None:
         """Close it. Idempotent."""
@@ -105,6 +93,15 @@ class InterpreterChannel:
             self._end.close()
             self._break(LineBroken("closed"))
 
+    async def _wait_answer(
+        self, answer: asyncio.Future[tuple[dict[str, Any], bytes]], timeout_s: float
+    ) -> tuple[dict[str, Any], bytes]:
+        timer = self._loop.call_later(timeout_s, self._expire)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
     def _expect(self) -> asyncio.Future[tuple[dict[str, Any], bytes]]:
         self._answer = self._loop.create_future()
         if self._broken is not None:
@@ -112,28 +109,6 @@ class InterpreterChannel:
         elif self._buffer:
             self._parse()  # the greeting may have been there before we waited for it
         return self._answer
-
-    def _send(self, data: bytes) -> None:
-        try:
-            sent = self._end.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            self._break(LineBroken(str(error)))
-            return
-        if sent < len(data):
-            self._out = data[sent:]
-            self._loop.add_writer(self._fd, self._writable)
-
-    def _writable(self) -> None:
-        try:
-            self._out = self._out[self._end.send(self._out) :]
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._break(LineBroken(str(error)))
-        if not self._out or self._broken is not None:
-            self._loop.remove_writer(self._fd)
 
     def _readable(self) -> None:
         try:
@@ -189,8 +164,8 @@ class InterpreterChannel:
             self._answer.set_exception(self._broken)
 
 
-def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> CellReply:
-    """Return the outcome in a well-formed answer; `ProtocolViolation` for any other."""
+def _parse_result(body: dict[str, Any], blob: bytes, output_bytes: int) -> ExecResult:
+    """Return the result in a well-formed answer; `ProtocolViolation` for any other."""
     texts = [body.get(key) for key in _TEXTS]
     status, sizes = body.get("status"), body.get("images")
     if (
@@ -205,6 +180,12 @@ def _outcome(body: dict[str, Any], blob: bytes, output_bytes: int) -> CellReply:
     ):
         raise ProtocolViolation("its result is invalid")
     value, error, stdout, stderr = texts
-    truncated = body.get("truncated") is True
-    images = tuple(blob[start:end] for start, end in pairwise(accumulate(sizes, initial=0)))
-    return CellReply(_STATUSES[status], value, error, stdout or "", stderr or "", truncated, images)
+    return ExecResult(
+        status=_STATUSES[status],
+        stdout=stdout or "",
+        stderr=stderr or "",
+        value=value,
+        error=error,
+        images=tuple(Image(blob[i:j]) for i, j in pairwise(accumulate(sizes, initial=0))),
+        truncated=body.get("truncated") is True,
+    )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agentrl.errors import AgentrlError, ConfigError, SandboxError
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.cgroup.cgroups import why_not
-from agentrl_sandbox.cgroup.place import own_place
+from agentrl_sandbox.cgroup import explain_no_cgroups
+from agentrl_sandbox.cgroup.place import find_own_cgroup
 from agentrl_sandbox.inside import landlock, seccomp, syscall_listener
 from agentrl_sandbox.launch import INSTALL, NamespaceLauncher
 from agentrl_sandbox.launch.engine import (
@@ -19,12 +19,13 @@ from agentrl_sandbox.launch.engine import (
     ContainerImage,
     DockerEngine,
 )
-from agentrl_sandbox.launch.forbidden import ways_out
+from agentrl_sandbox.launch.forbidden import explain_ways_out
 from agentrl_sandbox.launch.users import LEND_IDS
-from agentrl_sandbox.needs import why_refused
+from agentrl_sandbox.needs import explain_trial_error
 
 _PROBE_S = 5.0
 _NAMESPACES, _USERS = "user namespaces", "user id per session"
+_GET_DOCKER = f"{INSTALL_SDK}; {INSTALL_ENGINE}; {BUILD}"
 _CGROUP_GET_IT = {
     1: "run as root, or have root make a directory in /sys/fs/cgroup/memory and in .../pids, "
     "chown -R both to you and write your shell's process id into their cgroup.procs",
@@ -49,24 +50,13 @@ def layers() -> tuple[IsolationLayer, ...]:
     return (*kernel_layers, *_cgroups(), _bubblewrap(), _docker())
 
 
-def _run(*command: str) -> str | None:
-    """Return a command's output, or None when it cannot run or fails."""
-    try:
-        result = subprocess.run(
-            command, capture_output=True, timeout=_PROBE_S, check=True, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.decode(errors="replace").strip()
-
-
 def _namespaces() -> tuple[IsolationLayer, IsolationLayer]:
     """Return whether a sandbox can be made, and with how many users."""
-    get_it, more = ways_out(), f"run as root, or {LEND_IDS}"
+    get_it, more = explain_ways_out(), f"run as root, or {LEND_IDS}"
     try:
         ids = NamespaceLauncher().user_ids(_PROBE_S)
     except (AgentrlError, OSError, subprocess.SubprocessError) as error:
-        why = str(error) if isinstance(error, AgentrlError) else why_refused(error)
+        why = str(error) if isinstance(error, AgentrlError) else explain_trial_error(error)
         users = IsolationLayer(_USERS, False, "nothing can be isolated", more)
         return IsolationLayer(_NAMESPACES, False, why, get_it), users
     detail = "user, mount, process, network, IPC and host name namespaces"
@@ -78,9 +68,16 @@ def _namespaces() -> tuple[IsolationLayer, IsolationLayer]:
 
 
 def _bubblewrap() -> IsolationLayer:
-    version = _run("bwrap", "--version")
     detail = "no bwrap on PATH; needed for browsers, desktops, and sandbox.backend: bubblewrap"
-    return IsolationLayer("bubblewrap", version is not None, version or detail, INSTALL)
+    command = ("bwrap", "--version")
+    try:
+        result = subprocess.run(
+            command, capture_output=True, timeout=_PROBE_S, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return IsolationLayer("bubblewrap", False, detail, INSTALL)
+    version = result.stdout.decode(errors="replace").strip()
+    return IsolationLayer("bubblewrap", True, version or detail, INSTALL)
 
 
 def _seccomp() -> IsolationLayer:
@@ -91,7 +88,7 @@ def _seccomp() -> IsolationLayer:
         detail = "this kernel has no seccomp filters"
     elif not table:
         detail = f"the system calls of {os.uname().machine} are not supported"
-    elif not syscall_listener.available():
+    elif not syscall_listener.is_available():
         detail += "; forks share namespaces (Linux 5.5 or later separates them)"
     return IsolationLayer(
         "seccomp", kernel and table, detail, "use a kernel with CONFIG_SECCOMP_FILTER"
@@ -110,7 +107,7 @@ def _landlock() -> IsolationLayer:
 
 def _cgroups() -> tuple[IsolationLayer, IsolationLayer]:
     """Return a row for each version; at most one of them is used: that with the memory."""
-    place, why = own_place(), why_not()
+    place, why = find_own_cgroup(), explain_no_cgroups()
     rows: list[IsolationLayer] = []
     for version in (1, 2):
         if place is None or place.version != version:
@@ -128,13 +125,8 @@ def _docker() -> IsolationLayer:
         with contextlib.closing(DockerEngine()) as engine:
             engine.check_image(ContainerImage("sandbox.image", SandboxSettings().image))
     except ConfigError as error:
-        return IsolationLayer("docker engine", False, str(error).partition(";")[0], _get_docker())
+        return IsolationLayer("docker engine", False, str(error).partition(";")[0], _GET_DOCKER)
     except SandboxError as error:
         return IsolationLayer("docker engine", False, str(error), "see the log of dockerd")
-    return IsolationLayer(
-        "docker engine", True, f"has the image {SandboxSettings().image}", _get_docker()
-    )
-
-
-def _get_docker() -> str:
-    return f"{INSTALL_SDK}; {INSTALL_ENGINE}; {BUILD}"
+    detail = f"has the image {SandboxSettings().image}"
+    return IsolationLayer("docker engine", True, detail, _GET_DOCKER)

@@ -47,12 +47,12 @@ def new_mark() -> str:
 
     By it, `agentrl gc` knows whose a thing is when no lease tells.
     """
-    return f"{LeaseOwner.me().text}-{os.urandom(4).hex()}"
+    return f"{LeaseOwner.current().text}-{os.urandom(4).hex()}"
 
 
 def labels(pool: str) -> dict[str, str]:
     """Return the labels of a container of a pool; `agentrl.pool=POOL` is what a lease names."""
-    return {LABEL_RUN: run_id(), LABEL_POOL: pool, LABEL_OWNER: LeaseOwner.me().text}
+    return {LABEL_RUN: run_id(), LABEL_POOL: pool, LABEL_OWNER: LeaseOwner.current().text}
 
 
 class ResourceLease:
@@ -74,7 +74,7 @@ class ResourceLease:
         leases that nobody else can write to; `SandboxError` when no reaper can be started.
         """
         resource = LeasedResource(kind, name, engine)
-        return cls(resource, _holder().add(resource))
+        return cls(resource, _get_holder().add(resource))
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class ResourceLease:
         """Forget the resource, which is gone. Idempotent; nothing in a forked process."""
         if self._held and self._pid == os.getpid():
             self._held = False
-            _holder().drop(self._path)
+            _get_holder().drop(self._path)
 
     def clear(self) -> None:
         """Remove whatever is left of the resource, then release it. It blocks, for seconds at most.
@@ -120,7 +120,7 @@ class _Holder:
         self._folder_fd = -1
         self._leases = 0
         self._directory = record.state_directory()
-        self._folder = self._directory / LeaseOwner.me().text
+        self._folder = self._directory / LeaseOwner.current().text
 
     def add(self, resource: LeasedResource) -> Path:
         with self._lock:
@@ -138,7 +138,7 @@ class _Holder:
                 ) from error
             finally:
                 if self._leases == 0:
-                    self._unlock()
+                    self.unlock()
             return path
 
     def drop(self, path: Path) -> None:
@@ -146,19 +146,14 @@ class _Holder:
             path.unlink(missing_ok=True)
             self._leases -= 1
             if self._leases == 0:
-                self._unlock()
-
-    def forked(self) -> None:
-        """Let go of the lock, in a child: it is our parent's."""
-        if self._folder_fd >= 0:
-            os.close(self._folder_fd)
+                self.unlock()
 
     def _make_folder(self) -> None:
         """Have the folder, and its lock: the kernel drops it when this process ends."""
         deadline_s = time.monotonic() + _LOCK_S
-        while self._folder_fd < 0 or not _is(self._folder_fd, self._folder):
-            record.checked(self._directory, make=True)
-            self._unlock()
+        while self._folder_fd < 0 or not _is_same(self._folder_fd, self._folder):
+            record.check_directory(self._directory, make=True)
+            self.unlock()
             with suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
             self._folder_fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -166,12 +161,13 @@ class _Holder:
                 fcntl.flock(self._folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 # Somebody asks at this moment whether we hold it.
-                self._unlock()
+                self.unlock()
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(0.001)
 
-    def _unlock(self) -> None:
+    def unlock(self) -> None:
+        """Let go of the lock; in a forked child it stays our parent's."""
         if self._folder_fd >= 0:
             os.close(self._folder_fd)
             self._folder_fd = -1
@@ -184,12 +180,12 @@ class _Holder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            _start(self._folder, lock)
+            _spawn_reaper(self._folder, lock)
         finally:
             os.close(lock)
 
 
-def _start(folder: Path, lock: int) -> None:
+def _spawn_reaper(folder: Path, lock: int) -> None:
     me = os.pidfd_open(os.getpid())
     package = str(Path(__file__).parent)
     options = ["-I", "-S", "-X", "utf8", "-c", _REAPER]
@@ -215,7 +211,7 @@ def _start(folder: Path, lock: int) -> None:
         raise SandboxError(f"the reaper of this process could not be started: {why}")
 
 
-def _is(fd: int, path: Path) -> bool:
+def _is_same(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
@@ -225,15 +221,15 @@ def _is(fd: int, path: Path) -> bool:
 _holders: dict[int, _Holder] = {}
 
 
-def _holder() -> _Holder:
+def _get_holder() -> _Holder:
     """Return the holder of this process, never that of its parent."""
     return _holders.setdefault(os.getpid(), _Holder())
 
 
-def _after_fork() -> None:
+def _forget_holders() -> None:
     for holder in _holders.values():
-        holder.forked()
+        holder.unlock()
     _holders.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_forget_holders)

@@ -18,7 +18,7 @@ PROBE_S = 1.0
 """Deadline of a trial; what takes longer is left to the first session."""
 
 
-def missing_sandbox(config: "RunConfig") -> Iterator[str]:
+def find_missing_sandbox(config: "RunConfig") -> Iterator[str]:
     """Yield why no session can be opened under `sandbox`, if so. No session is opened."""
     section = config.sandbox
     settings = SandboxSettings(
@@ -28,7 +28,7 @@ def missing_sandbox(config: "RunConfig") -> Iterator[str]:
         packages=section.packages,
     )
     try:
-        record.checked(record.state_directory(), make=False)
+        record.check_directory(record.state_directory(), make=False)
         sandbox_launcher = launcher(settings)
     except (record.StateError, ConfigError) as error:
         yield str(error)
@@ -43,7 +43,7 @@ def missing_sandbox(config: "RunConfig") -> Iterator[str]:
         except subprocess.TimeoutExpired:
             return
         except (OSError, subprocess.SubprocessError) as error:
-            yield sandbox_launcher.explain(why_refused(error))
+            yield sandbox_launcher.explain(explain_trial_error(error))
 
 
 def missing_image(image: ContainerImage) -> Iterator[str]:
@@ -55,7 +55,7 @@ def missing_image(image: ContainerImage) -> Iterator[str]:
         yield str(error)
 
 
-def why_refused(error: OSError | subprocess.SubprocessError) -> str:
+def explain_trial_error(error: OSError | subprocess.SubprocessError) -> str:
     """Return why nothing can be isolated, of the error of a trial."""
     if isinstance(error, subprocess.CalledProcessError):
         stderr = error.stderr.decode(errors="replace").strip()

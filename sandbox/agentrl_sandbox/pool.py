@@ -13,13 +13,14 @@ When it has nothing else to do a supervisor prepares sessions ahead, as many as 
 import asyncio
 import resource
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.threads import to_the_end
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.admission import PoolAdmission, SessionPermit
+from agentrl_sandbox.admission import PoolAdmission
 from agentrl_sandbox.control_channel import ControlChannel
-from agentrl_sandbox.fork_server_process import ForkServerProcess, OpenedSession
+from agentrl_sandbox.fork_server_process import ForkServerProcess
 from agentrl_sandbox.inside.frames import START_S
 from agentrl_sandbox.launch import ForkServerLauncher, launcher
 from agentrl_sandbox.session import SandboxSession
@@ -75,16 +76,12 @@ class ForkServerPool:
         try:
             return await self._open(place, self.close if owns_pool else None)
         except BaseException:
-            place.release()
+            place.close()
             raise
 
     def figures(self) -> Mapping[str, float]:
         """Return the load of the pool and its waiting times, for metrics."""
         return self._admission.figures()
-
-    def loads(self) -> list[int]:
-        """Return the number of opened sessions of each supervisor."""
-        return [slot.load() for slot in self._slots]
 
     async def close(self) -> None:
         """Close every session and stop the supervisors. Idempotent."""
@@ -93,38 +90,36 @@ class ForkServerPool:
         await asyncio.gather(*(self._close(slot) for slot in self._slots))
 
     async def _open(
-        self, place: SessionPermit, on_close: Callable[[], Awaitable[None]] | None
+        self, place: ExitStack, on_close: Callable[[], Awaitable[None]] | None
     ) -> SandboxSession:
         slot = min(self._slots, key=_Slot.load)
-        opened = await self._opened(slot)
-        family = SessionForks(self._settings, self._admission, opened.fence)
+        supervisor = await self._get_supervisor(slot)
+        try:
+            keeper, fence = await supervisor.open()
+        except SandboxError:
+            if supervisor.alive:
+                raise
+            # It was dead, and nobody had noticed.
+            keeper, fence = await (await self._get_supervisor(slot)).open()
+        family = SessionForks(self._settings, self._admission, fence)
         family.channel = ControlChannel(
-            opened.socket, lambda: KEEPER_GONE, on_event=family.heard, on_end=family.ended
+            keeper, lambda: KEEPER_GONE, on_event=family.on_event, on_end=family.on_end
         )
         slot.families.add(family)
         try:
             greeting = await family.channel.greeting(START_S + GRACE_S)
             if "refused" in greeting.frame.body:
-                raise self._refusal(self._launcher.explain(greeting.frame.body["refused"]))
-            number, line = greeting.frame.body["session"], family.line(greeting)
+                raise self._build_refusal(self._launcher.explain(greeting.frame.body["refused"]))
+            number, line = greeting.frame.body["session"], family.open_line(greeting)
             session = SandboxSession(family, number, line, place, on_close=on_close)
-            await session.greeted()
+            await session.wait_greeting()
         except BaseException:
             family.channel.close()
             raise
         self._has_worked = True
         return session
 
-    async def _opened(self, slot: _Slot) -> OpenedSession:
-        supervisor = await self._running(slot)
-        try:
-            return await supervisor.open()
-        except SandboxError:
-            if supervisor.alive:
-                raise
-        return await (await self._running(slot)).open()  # it was dead, and nobody had noticed
-
-    async def _running(self, slot: _Slot) -> ForkServerProcess:
+    async def _get_supervisor(self, slot: _Slot) -> ForkServerProcess:
         async with slot.starting:
             if self._closed:
                 raise SandboxError(_CLOSED)
@@ -137,10 +132,10 @@ class ForkServerPool:
                         self._launcher, self._settings, warm=self._warm
                     )
                 except ConfigError as error:
-                    raise self._refusal(str(error)) from error
+                    raise self._build_refusal(str(error)) from error
             return slot.supervisor
 
-    def _refusal(self, why: str) -> ConfigError | SandboxError:
+    def _build_refusal(self, why: str) -> ConfigError | SandboxError:
         """Return the error for what could not start: nobody's configuration if others did."""
         if not self._has_worked:
             return ConfigError(why)

@@ -60,15 +60,11 @@ class MemoryValve:
 
     def __init__(self, free_bytes: int) -> None:
         self._free_bytes = free_bytes
-        self._shut = False
-
-    @property
-    def shut(self) -> bool:
+        self.shut = False
         """Whether nothing may start, as of the last time somebody asked."""
-        return self._shut
 
     def is_open(self, available_bytes: int) -> bool:
         """Return whether a session may start with so much memory available."""
-        more_bytes = min(self._free_bytes // 4, REOPEN_BYTES_MAX) if self._shut else 0
-        self._shut = available_bytes < self._free_bytes + more_bytes
-        return not self._shut
+        more_bytes = min(self._free_bytes // 4, REOPEN_BYTES_MAX) if self.shut else 0
+        self.shut = available_bytes < self._free_bytes + more_bytes
+        return not self.shut

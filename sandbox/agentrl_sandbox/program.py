@@ -7,7 +7,6 @@ machine, writes to memory, and is a user that nobody is. `confine` is the script
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from agentrl_sandbox.cgroup import CgroupLimits, CgroupRoot, ProcessCgroup
 from agentrl_sandbox.root import bubblewrap_words, system_steps
@@ -44,7 +43,7 @@ def bubblewrap_options(
     return [*options, *more, "--remount-ro", "/", "--chdir", home]
 
 
-def bounded(name: str, memory_bytes: int, processes: int | None = None) -> ProcessCgroup | None:
+def make_cgroup(name: str, memory_bytes: int, processes: int | None = None) -> ProcessCgroup | None:
     """Return a cgroup for one program and all it starts; None where none can be made."""
     cgroups = CgroupRoot.find()
     if cgroups is None:
@@ -56,9 +55,3 @@ def bounded(name: str, memory_bytes: int, processes: int | None = None) -> Proce
         )
     except OSError:
         return None  # as where there are none: `agentrl doctor` says so
-
-
-def doors(group: ProcessCgroup | None) -> list[str]:
-    """Return the files by which a process joins a cgroup."""
-    directories = {} if group is None else dict.fromkeys(group.directories.values())
-    return [str(Path(directory, "cgroup.procs")) for directory in directories]

@@ -29,12 +29,10 @@ class ImageRecipe:
 
     kind: Kind
     setting: str
-    """Setting that names the image."""
     tag: str
     slim: str
     """The image of a registry that is its base, unless Debian is bootstrapped."""
     packages: tuple[str, ...] = ()
-    """Installed on the base."""
 
     def image(self, tag: str) -> ContainerImage:
         """Return it under a name, for those who look for it."""

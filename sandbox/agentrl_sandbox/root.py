@@ -6,14 +6,12 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import assert_never
 
 from agentrl_sandbox.inside.container import DEVICES, LINKS
-from agentrl_sandbox.inside.root import RootStep
-from agentrl_sandbox.visible_files import covered_paths, usr_directories
+from agentrl_sandbox.inside.root import Kind, RootStep
+from agentrl_sandbox.visible_files import find_covered_paths, usr_directories
 
 ARCHIVE = "/run/agentrl.zip"
-"""Archive that a supervisor runs."""
 FILES: Mapping[str, bytes] = {
     "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
     "/etc/passwd": b"agent:x:1000:1000::/home/agent:/bin/bash\n",
@@ -24,6 +22,19 @@ FILES: Mapping[str, bytes] = {
 _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _ABOVE = ("/usr", "/usr/local")
 _ETC = ("/etc/fonts", "/etc/ld.so.cache", "/etc/localtime")
+_BUBBLEWRAP: Mapping[Kind, str] = {
+    "directory": "--perms 0755 --dir {path}",
+    "link": "--symlink {source} {path}",
+    "bind": "--ro-bind {source} {path}",
+    "bind-if-there": "--ro-bind-try {source} {path}",
+    "device": "--dev-bind {source} {path}",
+    "proc": "--proc {path}",
+    "memory": "--tmpfs {path}",
+    "empty": "--tmpfs {path} --remount-ro {path}",
+    "blank": "--ro-bind /dev/null {path}",
+    "data": "--perms 0444 --ro-bind-data {fd} {path}",
+    "seal": "--remount-ro {path}",
+}
 
 
 def system_steps(
@@ -32,7 +43,7 @@ def system_steps(
     """Return the steps that show the system's programs, some of its files, and more; read-only.
 
     `files` may be missing; `shown` are paths outside and where they are inside. For
-    `system_packages` see `covered_paths`: what it names is there, and empty.
+    `system_packages` see `find_covered_paths`: what it names is there, and empty.
     """
     steps = [RootStep("directory", path) for path in _ABOVE]
     for path in (*map(str, usr_directories()), *_SYSTEM):
@@ -43,7 +54,7 @@ def system_steps(
     steps += [RootStep("bind-if-there", path, path) for path in files]
     steps += [RootStep("bind", target, source) for source, target in shown]
     bound = [target for _, target in shown]
-    for path in covered_paths(bound, system_packages=system_packages):
+    for path in find_covered_paths(bound, system_packages=system_packages):
         steps.append(RootStep("empty" if os.path.isdir(path) else "blank", path))
     return steps
 
@@ -78,33 +89,8 @@ def bubblewrap_words(steps: Sequence[RootStep], fds: Mapping[str, int] | None = 
 
     `fds` are descriptors with the bytes of files, by path.
     """
-    return [word for step in steps for word in _words(step, fds or {})]
-
-
-def _words(step: RootStep, fds: Mapping[str, int]) -> list[str]:
-    path, source = step.path, step.source
-    match step.kind:
-        case "directory":
-            return ["--perms", "0755", "--dir", path]
-        case "link":
-            return ["--symlink", source, path]
-        case "bind":
-            return ["--ro-bind", source, path]
-        case "bind-if-there":
-            return ["--ro-bind-try", source, path]
-        case "device":
-            return ["--dev-bind", source, path]
-        case "proc":
-            return ["--proc", path]
-        case "memory":
-            return ["--tmpfs", path]
-        case "empty":
-            return ["--tmpfs", path, "--remount-ro", path]
-        case "blank":
-            return ["--ro-bind", "/dev/null", path]
-        case "data":
-            return ["--perms", "0444", "--ro-bind-data", str(fds[path]), path]
-        case "seal":
-            return ["--remount-ro", path]
-        case _:
-            assert_never(step.kind)
+    return [
+        word.format(path=step.path, source=step.source, fd=(fds or {}).get(step.path))
+        for step in steps
+        for word in _BUBBLEWRAP[step.kind].split()
+    ]

@@ -8,19 +8,17 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import fields, replace
 from typing import Any, Literal, Self
 
 from agentrl.errors import ForkUnsupported, SandboxError
-from agentrl.message import Image
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult
-from agentrl_sandbox.admission import SessionPermit
 from agentrl_sandbox.control_channel import ControlReply
 from agentrl_sandbox.inside.files import ENTRIES_PAGE
 from agentrl_sandbox.inside.frames import START_S, ChannelFrame
 from agentrl_sandbox.interpreter_channel import (
     CellDeadlineError,
-    CellReply,
     InterpreterChannel,
     LineBroken,
     ProtocolViolation,
@@ -49,7 +47,7 @@ class SandboxSession:
         family: SessionForks,
         number: int,
         line: InterpreterChannel | None,
-        place: SessionPermit,
+        place: ExitStack,
         *,
         on_close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -67,7 +65,7 @@ class SandboxSession:
         self._death: dict[str, Any] = {}
         """What was said of the interpreter that died last."""
         self._stopping: asyncio.Task[None] | None = None
-        family.join(number, self)
+        family.join(number, self.on_death, self.hang_up)
 
     async def exec(self, code: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run a cell; `SandboxError` when the sandbox is gone or does not answer."""
@@ -112,15 +110,7 @@ class SandboxSession:
                 return RunResult(status=self._over.status, error=self._over.error)
             async with self._family.admission.cell():
                 reply = await self._command(body, stdin, timeout_s)
-        return RunResult(
-            status=reply["status"],
-            exit_code=reply["exit_code"],
-            stdout=reply["stdout"],
-            stderr=reply["stderr"],
-            error=reply["error"],
-            truncated=reply["truncated"],
-            seconds=reply["seconds"],
-        )
+        return RunResult(**{field.name: reply[field.name] for field in fields(RunResult)})
 
     async def _command(self, body: dict[str, Any], stdin: bytes, timeout_s: float) -> Any:
         number, future = self._family.channel.post(body, stdin)
@@ -189,10 +179,10 @@ class SandboxSession:
             try:
                 return await self._copy(place, keep_rng=keep_rng)
             except BaseException:
-                place.release()
+                place.close()
                 raise
 
-    async def _copy(self, place: SessionPermit, *, keep_rng: bool) -> Self:
+    async def _copy(self, place: ExitStack, *, keep_rng: bool) -> Self:
         body = {"op": "fork", "session": self._number, "keep_rng": keep_rng}
         request_task = asyncio.ensure_future(self._family.ask(body, extra_s=START_S))
         try:
@@ -203,26 +193,25 @@ class SandboxSession:
         if "unsupported" in reply.frame.body:
             why = reply.frame.body["unsupported"]
             raise ForkUnsupported(f"this session cannot be forked now: {why}")
-        number, line = reply.frame.body["session"], self._family.line(reply)
+        number, line = reply.frame.body["session"], self._family.open_line(reply)
         copy = type(self)(self._family, number, line, place, on_close=self._on_close)
         if line is not None:
             try:
-                await copy.greeted()
+                await copy.wait_greeting()
             except SandboxError as error:
                 # Its original decides what a copy does first, as where the keeper waits for it.
                 raise ForkUnsupported(f"this session cannot be forked now: {error}") from error
         return copy
 
-    async def greeted(self) -> None:
+    async def wait_greeting(self) -> None:
         """Wait until the interpreter at the other end is ready."""
         assert self._line is not None
         try:
-            await self._line.greeting(timeout_s=START_S)
-        except (CellDeadlineError, LineBroken, ProtocolViolation) as error:
+            await self._line.wait_greeting()
+        except BaseException as error:
             await self.close()
-            raise SandboxError(f"the interpreter did not start: {error!r}") from error
-        except BaseException:
-            await self.close()
+            if isinstance(error, SandboxError):
+                raise SandboxError(f"the interpreter did not start: {error}") from error
             raise
 
     async def close(self) -> None:
@@ -240,7 +229,7 @@ class SandboxSession:
             channel.close()  # gone already, or stuck: without its channel a keeper ends
         finally:
             self.hang_up()
-            self._place.release()
+            self._place.close()
             if family.members == 0:
                 channel.close()
                 if self._on_close is not None:
@@ -285,16 +274,12 @@ class SandboxSession:
             return ExecResult(status="limit", error=body["limit"])
         if "refused" in body:
             raise SandboxError(f"no interpreter for the session: {body['refused']}")
-        line = self._family.line(reply)
+        line = self._family.open_line(reply)
         assert line is not None
         try:
-            await line.greeting(timeout_s=START_S)
-        except (CellDeadlineError, LineBroken, ProtocolViolation) as error:
-            line.close()
-            raise SandboxError(f"no interpreter for the session: {error!r}") from error
-        except BaseException:
-            line.close()
-            raise
+            await line.wait_greeting()
+        except SandboxError as error:
+            raise SandboxError(f"no interpreter for the session: {error}") from error
         self._line = line
         return None
 
@@ -303,17 +288,17 @@ class SandboxSession:
             self.hang_up()
             raise SandboxError("this session was closed in the meantime; open a new one")
         if (line := self._line) is None or self._last_words is not None:
-            return await self._told(0.0)  # lost while this waited for its turn
+            return await self._take_last_words(0.0)  # lost while this waited for its turn
         start_s = time.monotonic()
         try:
             outcome = await line.ask(code, timeout_s=timeout_s)
         except CellDeadlineError:
             what = f"stopped after {timeout_s:g} s"
-            return await self._stopped(line, "timeout", what, time.monotonic() - start_s)
+            return await self._stop_cell(line, "timeout", what, time.monotonic() - start_s)
         except ProtocolViolation as error:
-            return await self._stopped(line, "violation", str(error), time.monotonic() - start_s)
+            return await self._stop_cell(line, "violation", str(error), time.monotonic() - start_s)
         except LineBroken:
-            return await self._why_broken(line, time.monotonic() - start_s)
+            return await self._explain_break(line, time.monotonic() - start_s)
         except BaseException:
             self._line = None
             if self._family.settings.after_timeout == "end":
@@ -322,21 +307,12 @@ class SandboxSession:
             raise
         seconds = time.monotonic() - start_s
         if outcome.status == "oom":
-            return await self._stopped(line, "oom", outcome.error or "", seconds, outcome)
+            return await self._stop_cell(line, "oom", outcome.error or "", seconds, outcome)
         if self._family.settings.backend == "process":
             usage = await self._family.ask({"op": "usage", "session": self._number})
             if (over := usage.frame.body["over"]) is not None:
-                outcome = outcome._replace(status="limit", error=over)
-        return ExecResult(
-            status=outcome.status,
-            stdout=outcome.stdout,
-            stderr=outcome.stderr,
-            value=outcome.value,
-            error=outcome.error,
-            images=tuple(Image(data) for data in outcome.images),
-            truncated=outcome.truncated,
-            seconds=seconds,
-        )
+                outcome = replace(outcome, status="limit", error=over)
+        return replace(outcome, seconds=seconds)
 
     async def _stop(self, line: InterpreterChannel, *, hung_up: bool = False) -> ControlReply:
         """Have the keeper end the interpreter; a spare, if there is one, takes its place."""
@@ -348,30 +324,23 @@ class SandboxSession:
         return reply
 
     async def _take_over(self, reply: ControlReply) -> None:
-        line = self._family.line(reply)
-        if line is None:
-            return
-        try:
-            await line.greeting(timeout_s=START_S)
-        except (CellDeadlineError, LineBroken, ProtocolViolation):
-            line.close()
-            return
-        self._line = line
+        if (line := self._family.open_line(reply)) is not None:
+            with suppress(SandboxError):
+                await line.wait_greeting()
+                self._line = line
 
     async def _stop_quietly(self, line: InterpreterChannel) -> None:
-        try:
+        with suppress(SandboxError):  # whoever comes next is told
             if "late" in (await self._stop(line)).frame.body:
                 self._last_words = None  # of the cell that was cancelled
-        except SandboxError:
-            return  # whoever comes next is told
 
-    async def _stopped(
+    async def _stop_cell(
         self,
         line: InterpreterChannel,
         status: ExecStatus,
         error: str,
         seconds: float,
-        outcome: CellReply | None = None,
+        outcome: ExecResult | None = None,
     ) -> ExecResult:
         report = (await self._stop(line)).frame.body
         if "late" in report:
@@ -379,9 +348,9 @@ class SandboxSession:
             report, self._last_words = self._death, None
         if outcome is not None:
             report = {**report, "stdout": outcome.stdout, "stderr": outcome.stderr}
-        return self._lost(report, status, error, seconds)
+        return self._report_loss(report, status, error, seconds)
 
-    async def _why_broken(self, line: InterpreterChannel, seconds: float) -> ExecResult:
+    async def _explain_break(self, line: InterpreterChannel, seconds: float) -> ExecResult:
         """Return the result of a cell whose interpreter hung up."""
         if self._closed:
             raise SandboxError("this session was closed in the meantime; open a new one")
@@ -391,41 +360,39 @@ class SandboxSession:
                 # Without a status it was alive, and is not any more.
                 status = report.get("status", "violation")
                 error = report.get("error", "the interpreter closed its channel")
-                return self._lost(report, status, error, seconds)
-        return await self._told(seconds)
+                return self._report_loss(report, status, error, seconds)
+        return await self._take_last_words(seconds)
 
-    async def _told(self, seconds: float) -> ExecResult:
+    async def _take_last_words(self, seconds: float) -> ExecResult:
         await self._ready()
         result, self._last_words = self._last_words, None
         if result is None:
             raise SandboxError("the interpreter ended for an unknown reason")
         return replace(result, seconds=seconds)
 
-    def died(self, event: ControlReply) -> None:
+    def on_death(self, event: ControlReply) -> None:
         """Hear from the keeper that the interpreter died."""
         body = self._death = event.frame.body
         self.hang_up()
         status, error = body["status"], body["error"]
         if body.get("signal") == signal.SIGKILL and self._family.was_short_of_memory():
             status, error = "oom", "the session and its files exceeded their memory limit"
-        self._last_words = self._lost(body, status, error, 0.0)
+        self._last_words = self._report_loss(body, status, error, 0.0)
         if event.fds:
             self._stopping = asyncio.create_task(self._take_over(event))
 
-    def _lost(
-        self, said: dict[str, Any], status: ExecStatus, error: str, seconds: float
+    def _report_loss(
+        self, report: dict[str, Any], status: ExecStatus, error: str, seconds: float
     ) -> ExecResult:
         ends = self._family.settings.after_timeout == "end"
-        restored = "life" in said
-        follows = _ENDED if ends else _RESTORED if restored else _FRESH
-        result = ExecResult(
-            status=status,
-            stdout=said.get("stdout", ""),
-            stderr=said.get("stderr", ""),
-            error=f"{error}; {follows}",
-            truncated=bool(said.get("truncated")),
+        follows = _ENDED if ends else _RESTORED if "life" in report else _FRESH
+        result = ExecResult(status=status, error=f"{error}; {follows}")
+        if ends:
+            self._over = result
+        return replace(
+            result,
+            stdout=report.get("stdout", ""),
+            stderr=report.get("stderr", ""),
+            truncated=bool(report.get("truncated")),
             seconds=seconds,
         )
-        if ends:
-            self._over = ExecResult(status=status, error=f"{error}; {follows}")
-        return result

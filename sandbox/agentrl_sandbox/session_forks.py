@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import SandboxSettings
@@ -18,18 +19,6 @@ GRACE_S = 20.0
 """Deadline of a keeper for what takes no time, before it counts as gone."""
 
 
-class ForkedSession(Protocol):
-    """A session, as its family sees it."""
-
-    def died(self, event: ControlReply) -> None:
-        """Hear from the keeper that the interpreter died."""
-        ...
-
-    def hang_up(self) -> None:
-        """Close the line to the interpreter."""
-        ...
-
-
 class SessionForks:
     """A keeper's channel, and the sessions (one opened, the others its forks) that still use it."""
 
@@ -40,16 +29,18 @@ class SessionForks:
         self.admission = admission
         self._fence = fence
         self.channel: ControlChannel
-        self._members: dict[int, ForkedSession] = {}
+        self._members: dict[int, tuple[Callable[[ControlReply], None], Callable[[], None]]] = {}
 
     @property
     def members(self) -> int:
         """Number of sessions."""
         return len(self._members)
 
-    def join(self, number: int, member: "ForkedSession") -> None:
-        """Let a session hear of the death of its interpreter."""
-        self._members[number] = member
+    def join(
+        self, number: int, on_death: Callable[[ControlReply], None], hang_up: Callable[[], None]
+    ) -> None:
+        """Call a session when its interpreter dies, and when the keeper is gone."""
+        self._members[number] = on_death, hang_up
         if self._fence is not None and len(self._members) > 1:
             self._fence.resize(len(self._members))
 
@@ -59,22 +50,22 @@ class SessionForks:
         if self._fence is not None:
             self._fence.resize(len(self._members))
 
-    def heard(self, event: ControlReply) -> None:
+    def on_event(self, event: ControlReply) -> None:
         """Tell the session whose interpreter has died."""
         member = self._members.get(event.frame.body["of"])
         if member is None:
             event.drop()
         else:
-            member.died(event)
+            member[0](event)
 
-    def ended(self) -> None:
+    def on_end(self) -> None:
         """Hear that the keeper is gone, and everything behind it with it."""
-        for member in self._members.values():
-            member.hang_up()
+        for _, hang_up in self._members.values():
+            hang_up()
         if self._fence is not None:
             self._fence.close()
 
-    def line(self, reply: ControlReply) -> InterpreterChannel | None:
+    def open_line(self, reply: ControlReply) -> InterpreterChannel | None:
         """Return the line that a reply brought, if it brought one."""
         if not reply.fds:
             return None

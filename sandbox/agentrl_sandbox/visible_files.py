@@ -33,7 +33,7 @@ def is_visible(path: Path) -> bool:
     return any(path.is_relative_to(directory) for directory in usr_directories())
 
 
-def covered_paths(bound: Iterable[str], *, system_packages: bool) -> list[str]:
+def find_covered_paths(bound: Iterable[str], *, system_packages: bool) -> list[str]:
     """Return directories and files to be covered where /usr and the `bound` paths are seen.
 
     With `system_packages` the packages of the system's own package manager stay, for programs that

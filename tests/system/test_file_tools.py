@@ -13,9 +13,9 @@ from agentrl.message import ToolCall
 from agentrl.sandbox import Limits, SandboxSettings, using_sandbox
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext
-from agentrl_tools.edit import edited, places
+from agentrl_tools.edit import find_places, replace_once
 from agentrl_tools.files import DEPTH_MAX, ENTRIES_MAX, TEXT_BYTES_MAX, Files, ReadFile
-from agentrl_tools.line_numbers import LINE_CHARACTERS_MAX, count_lines, numbered
+from agentrl_tools.line_numbers import LINE_CHARACTERS_MAX, count_lines, number_lines
 from tests.support.watchdog import watched
 
 CONTEXT = ToolContext(task_id="t", sample=0, seed=0)
@@ -52,24 +52,24 @@ def test_the_schemas_are_four_or_those_chosen() -> None:
     ],
 )
 def test_lines_are_numbered(text: str, first: int, last: int | None, shown: str) -> None:
-    assert numbered(text, first, last, characters_max=1000) == shown
+    assert number_lines(text, first, last, characters_max=1000) == shown
 
 
 @watched
 def test_what_is_cut_is_said_and_how_to_go_on() -> None:
     text = "".join(f"line {n}\n" for n in range(1, 101))
-    shown = numbered(text, 11, None, characters_max=45).split("\n")
+    shown = number_lines(text, 11, None, characters_max=45).split("\n")
     assert shown == [
         "    11\tline 11",
         "    12\tline 12",
         "    13\tline 13",
         "(cut at line 13 of 100; continue from 14)",
     ]
-    assert len(numbered(text, 11, None, characters_max=44).split("\n")) == 3
-    assert numbered(text, 11, 13, characters_max=45).split("\n") == shown[:3]
+    assert len(number_lines(text, 11, None, characters_max=44).split("\n")) == 3
+    assert number_lines(text, 11, 13, characters_max=45).split("\n") == shown[:3]
     long = "x" * (LINE_CHARACTERS_MAX + 7)
     cut = f"     1\t{'x' * LINE_CHARACTERS_MAX}... (7 more characters)"
-    assert numbered(long, 1, None, characters_max=10) == cut
+    assert number_lines(long, 1, None, characters_max=10) == cut
 
 
 @given(st.lists(st.text("ab\t\r", max_size=4), min_size=1, max_size=8), st.data())
@@ -77,7 +77,7 @@ def test_numbered_lines_are_the_file_s(lines: list[str], data: st.DataObject) ->
     """Kills: counting from 0, a last line that is left out or in, a number of the wrong line."""
     first = data.draw(st.integers(1, len(lines)))
     last = data.draw(st.integers(first, len(lines)))
-    shown = numbered("\n".join(lines) + "\n", first, last, characters_max=10_000)
+    shown = number_lines("\n".join(lines) + "\n", first, last, characters_max=10_000)
     want = [f"{number:>6}\t{lines[number - 1]}" for number in range(first, last + 1)]
     assert shown.split("\n") == want
 
@@ -90,7 +90,7 @@ def test_pages_together_are_the_whole_file(text: str, room: int) -> None:
     seen: list[str] = []
     line: int | None = 1
     while line is not None and lines:
-        *shown, last = numbered(text, line, None, characters_max=room).split("\n")
+        *shown, last = number_lines(text, line, None, characters_max=room).split("\n")
         note = last.partition("continue from ")[2]
         seen += shown if note else [*shown, last]
         line = int(note.rstrip(")")) if note else None
@@ -103,7 +103,7 @@ def test_reading_takes_the_memory_of_what_is_shown(first: int) -> None:
     text = "\n" * TEXT_BYTES_MAX
     tracemalloc.start()
     try:
-        shown = numbered(text, first, None, characters_max=1000)
+        shown = number_lines(text, first, None, characters_max=1000)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -117,10 +117,10 @@ def test_an_edit_is_a_replacement_of_the_one_place_there_is(text: str, old: str,
     found = [at for at in range(len(text)) if old and text.startswith(old, at)]
     if len(found) == 1 and old != new:
         line = text[: found[0]].count("\n") + 1
-        assert edited(text, old, new, path="f") == (text.replace(old, new), line)
+        assert replace_once(text, old, new, path="f") == (text.replace(old, new), line)
     else:
         with pytest.raises(ToolError):
-            edited(text, old, new, path="f")
+            replace_once(text, old, new, path="f")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_an_edit_is_a_replacement_of_the_one_place_there_is(text: str, old: str,
 )
 def test_an_edit_that_cannot_be_says_why(text: str, old: str, error: str) -> None:
     with pytest.raises(ToolError, match=error):
-        edited(text, old, "new", path="f")
+        replace_once(text, old, "new", path="f")
 
 
 def test_pathological_texts_take_no_time() -> None:
@@ -148,13 +148,13 @@ def test_pathological_texts_take_no_time() -> None:
 
     Kills: a search of all of a long piece for each of a thousand places.
     """
-    assert len(places("a" * 2**20, "a" * 2**13)) == 1000
-    assert len(places("a" * 2**23, "a" * 2**22)) == 4
-    assert len(places("a" * 2**23, "a" * (2**23 - 1))) == 2
+    assert len(find_places("a" * 2**20, "a" * 2**13)) == 1000
+    assert len(find_places("a" * 2**23, "a" * 2**22)) == 4
+    assert len(find_places("a" * 2**23, "a" * (2**23 - 1))) == 2
     with pytest.raises(ToolError, match="starting on line 262145; copy"):
-        edited("a\n" * 2**18 + "b c", "b  c", "d", path="f")
+        replace_once("a\n" * 2**18 + "b c", "b  c", "d", path="f")
     with pytest.raises(ToolError, match="very often"):
-        edited("a" * 2**22, "a", "b", path="f")
+        replace_once("a" * 2**22, "a", "b", path="f")
 
 
 @pytest.mark.namespaces

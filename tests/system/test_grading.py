@@ -43,7 +43,7 @@ from agentrl.grading.equality import read_json
 from agentrl.grading.grade import ERROR_CHARACTERS
 from agentrl.sandbox import ExecResult, Limits, SandboxSettings
 from agentrl.testing import InMemorySandboxPool
-from agentrl_sandbox import ForkServerPool, open_pool
+from agentrl_sandbox import ForkServerPool
 from tests.support.watchdog import watched
 
 LIMITS = Limits(
@@ -64,7 +64,7 @@ JSON = st.recursive(
 
 @pytest.fixture
 async def pool() -> AsyncIterator[ForkServerPool]:
-    opened = open_pool(SandboxSettings(limits=LIMITS))
+    opened = ForkServerPool(SandboxSettings(limits=LIMITS))
     yield opened
     await opened.close()
 

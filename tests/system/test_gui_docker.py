@@ -36,7 +36,7 @@ from agentrl_envs.gui.desktop.container import desktop_container, profile
 from agentrl_envs.gui.observation import DesktopObservationOptions
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.world import CommandResult
-from agentrl_sandbox.launch.contained import started_in_thread
+from agentrl_sandbox.launch.contained import start_in_thread
 from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.lease import LABEL_OWNER, LABEL_RUN
 from agentrl_sandbox.reaping.engine import ListedContainer, containers, default_engine
@@ -319,7 +319,7 @@ async def test_what_is_started_when_nobody_waits_any_more_is_let_go() -> None:
         begun.set()
         assert stop.wait(60)
 
-    starting = asyncio.ensure_future(started_in_thread(Thing, start))
+    starting = asyncio.ensure_future(start_in_thread(Thing, start))
     await asyncio.to_thread(begun.wait, 60)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -342,7 +342,7 @@ async def test_what_had_started_when_its_caller_was_cancelled_is_let_go_once() -
         goes.set()
         time.sleep(0.1)  # the thread ends, and the loop, which stands still, does not hear of it
 
-    starting = asyncio.ensure_future(started_in_thread(Thing, start))
+    starting = asyncio.ensure_future(start_in_thread(Thing, start))
     await asyncio.to_thread(begun.wait, 60)
     let_end()
     starting.cancel()

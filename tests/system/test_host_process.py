@@ -31,7 +31,7 @@ async def test_lines_go_there_and_back_until_the_end() -> None:
         assert await process.read() == b"got word"
         assert await process.read() is None
         assert await process.read() is None
-        assert await process.ended(30.0)
+        assert await process.wait_end(30.0)
         assert process.returncode == 0
 
 
@@ -45,7 +45,7 @@ async def test_the_last_words_are_kept_and_no_more() -> None:
     script = "head -c 100000 /dev/zero | tr '\\0' x >&2; echo END >&2"
     async with started(script) as process:
         assert await process.read() is None
-        assert await process.ended(30.0)
+        assert await process.wait_end(30.0)
         async with asyncio.timeout(30):
             while not process.last_words.endswith("END"):  # noqa: ASYNC110 - a pipe is read
                 await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ from agentrl.sandbox import SandboxSettings
 from agentrl_envs.gui.desktop.launch import INSTALL
 from agentrl_envs.gui.desktop.parts import image_part
 from agentrl_envs.gui.desktop.settings import DesktopSettings
-from agentrl_sandbox import image, open_pool
+from agentrl_sandbox import ForkServerPool, image
 from agentrl_sandbox.commands import image as commands
 from agentrl_sandbox.launch.engine import DockerEngine
 from agentrl_sandbox.recipe import BASE, DESKTOP, PROGRAMS, RECIPES, Kind
@@ -38,8 +38,8 @@ class Notes:
         self.built: list[tuple[str, Mapping[str, str], str]] = []
         self.files: list[set[str]] = []
 
-    def has_image(self, name: str) -> bool:
-        return name in self.images
+    def find_image(self, name: str) -> str | None:
+        return name if name in self.images else None
 
     def tag(self, name: str, other: str) -> None:
         assert name in self.images
@@ -159,7 +159,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.mark.docker
 async def test_slim_serves_sessions_and_makes_nobody_more_than_he_is(registry: str) -> None:
     image.build("slim", TAG, say=print)
-    pool = open_pool(SandboxSettings(backend="docker", image=TAG))
+    pool = ForkServerPool(SandboxSettings(backend="docker", image=TAG))
     try:
         session = await pool.open()
         result = await session.exec("import os; oct(os.stat('/usr/bin/mine').st_mode & 0o7777)")

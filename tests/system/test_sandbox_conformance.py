@@ -11,7 +11,7 @@ from agentrl.runtime.scope import run_scope
 from agentrl.sandbox import ExecResult, Sandbox, SandboxPool, SandboxSettings, using_sandbox
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 from agentrl.testing.sandbox import InMemorySandboxPool, check_sandbox
-from agentrl_sandbox import SandboxSession, layers, open_pool, open_session
+from agentrl_sandbox import ForkServerPool, SandboxSession, layers, open_session
 from tests.support.pools import opened
 
 BARE = SandboxSettings(backend="process", allow_unisolated=True)
@@ -40,7 +40,7 @@ async def bare_session() -> AsyncIterator[SandboxSession]:
 
 @pytest.mark.parametrize("settings", BACKENDS)
 async def test_a_back_end_keeps_the_contract(settings: SandboxSettings) -> None:
-    proven = await check_sandbox(open_pool(settings))
+    proven = await check_sandbox(ForkServerPool(settings))
     assert "usable after timeout" in proven
     assert proven[-1] == "nothing is left after close"
 
@@ -72,7 +72,7 @@ async def test_the_scripted_sandbox_answers_keeps_files_and_forks() -> None:
 
 def test_a_bare_process_must_be_allowed_by_name() -> None:
     with pytest.raises(ConfigError, match=r"allow_unisolated: true.*sandbox.backend: namespaces"):
-        open_pool(SandboxSettings(backend="process"))
+        ForkServerPool(SandboxSettings(backend="process"))
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -81,7 +81,7 @@ def test_a_missing_bubblewrap_is_refused_with_both_ways_out(
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ConfigError) as refusal:
-        open_pool(SandboxSettings(backend="bubblewrap", allow_unisolated=allow))
+        ForkServerPool(SandboxSettings(backend="bubblewrap", allow_unisolated=allow))
     for part in ("no bwrap", "apt-get install bubblewrap", "sandbox.backend: namespaces"):
         assert part in str(refusal.value)
 

@@ -33,7 +33,7 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.run_id import using_run_id
 from agentrl.sandbox import Backend, Limits, Pressure, SandboxSettings
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
-from agentrl_sandbox import ForkServerPool, SandboxSession, open_pool
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.image import bootstrap, pack
 from agentrl_sandbox.inside.container import LINKS
@@ -142,8 +142,8 @@ def test_the_user_is_nobodys_and_the_engine_can_have_it() -> None:
 
 def test_the_machine_is_read_from_the_engines_answer() -> None:
     info = {"MemTotal": 5, "NCPU": 2, "SecurityOptions": None, "MemoryLimit": True}
-    assert EngineMachine.of(info) == EngineMachine(memory_bytes=5, cores=2)
-    found = EngineMachine.of({**info, "MemoryLimit": False, "PidsLimit": False})
+    assert EngineMachine.from_info(info) == EngineMachine(memory_bytes=5, cores=2)
+    found = EngineMachine.from_info({**info, "MemoryLimit": False, "PidsLimit": False})
     with pytest.raises(ConfigError, match="cannot limit memory and pids"):
         container.check_machine(found)
     with pytest.raises(ConfigError, match="no seccomp"):
@@ -195,7 +195,7 @@ def test_the_filter_of_a_container_lets_the_supervisor_mount_and_nobody_load_a_m
 def test_a_missing_sdk_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "docker.api", None)
     with pytest.raises(ConfigError, match=r"pip install 'agentrl-gym\[docker\]'"):
-        open_pool(DOCKER)
+        ForkServerPool(DOCKER)
 
 
 async def test_an_engine_that_does_not_answer_is_refused_with_the_commands(
@@ -215,7 +215,7 @@ def test_packages_that_are_no_directory_are_refused(backend: Backend, tmp_path: 
         backend=backend, allow_unisolated=True, packages=str(tmp_path / "nothing")
     )
     with pytest.raises(ConfigError, match="not a directory; create it with `pip install --target"):
-        open_pool(wrong)
+        ForkServerPool(wrong)
 
 
 @pytest.mark.docker
@@ -371,7 +371,7 @@ def home() -> Iterator[HandoverFolder]:
 def test_only_the_process_that_is_meant_gets_the_descriptors(home: HandoverFolder) -> None:
     with connect(home) as client:
         me = os.pidfd_open(os.getpid())
-        home.hand_over(os.getpid(), me, (0, 2))
+        home.hand_over(os.getpid(), me, (0, 2), threading.Event())
         os.close(me)
         _, fds, _, _ = socket.recv_fds(client, 1, 9)
         assert len(fds) == 2
@@ -387,7 +387,7 @@ def test_another_process_gets_nothing(
     other = os.pidfd_open(1)
     with connect(home) as client:
         with pytest.raises(SandboxError, match="did not connect within"):
-            home.hand_over(1, other, (0, 2))
+            home.hand_over(1, other, (0, 2), threading.Event())
         assert client.recv(1) == b""
     os.close(other)
 
@@ -396,7 +396,7 @@ def test_a_process_that_ends_is_not_waited_for(home: HandoverFolder) -> None:
     with subprocess.Popen(["true"]) as ended:
         pidfd = os.pidfd_open(ended.pid)
         with pytest.raises(SandboxError, match="ended before it connected"):
-            home.hand_over(ended.pid, pidfd, (0, 2))
+            home.hand_over(ended.pid, pidfd, (0, 2), threading.Event())
         os.close(pidfd)
 
 
@@ -519,7 +519,7 @@ def packages() -> Iterator[str]:
 async def test_packages_can_be_read_and_not_changed(
     backend: Backend, run: str, packages: str
 ) -> None:
-    pool = open_pool(SandboxSettings(backend=backend, packages=packages))
+    pool = ForkServerPool(SandboxSettings(backend=backend, packages=packages))
     try:
         session = await pool.open()
         assert await value(session, "open('/packages/agentrl_probe.py').read()") == "'x = 1\\n'"
@@ -533,7 +533,7 @@ async def test_packages_can_be_read_and_not_changed(
 async def test_everything_in_a_container_stays_within_its_memory(run: str) -> None:
     """Three processes take what one session may have in one: they lose, and the pool goes on."""
     limits = Limits(memory_bytes=256 * 2**20, disk_bytes=2**20, wall_s=30)
-    pool = open_pool(replace(DOCKER, limits=limits, pressure=Pressure(sessions=1)))
+    pool = ForkServerPool(replace(DOCKER, limits=limits, pressure=Pressure(sessions=1)))
     try:
         session = await pool.open()
         code = """
@@ -602,10 +602,10 @@ OWNER = """
 import asyncio
 from agentrl.runtime.run_id import using_run_id
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 
 async def main():
-    session = await open_pool(SandboxSettings(backend="docker")).open()
+    session = await ForkServerPool(SandboxSettings(backend="docker")).open()
     print((await session.exec("1 + 1")).value, flush=True)
     await asyncio.sleep(100)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.sandbox import Limits, SandboxSettings
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 from agentrl_sandbox.inside import figures
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -199,7 +199,7 @@ async def test_a_session_returns_the_figures_of_a_cell(packages: str) -> None:
         packages=packages,
         limits=Limits(wall_s=60, memory_bytes=2 * 2**30),
     )
-    pool = open_pool(settings)
+    pool = ForkServerPool(settings)
     try:
         session = await pool.open()
         drawn = await session.exec(DRAW + "f = plt.figure(figsize=(2, 1)); plt.plot([1, 3]); 7")

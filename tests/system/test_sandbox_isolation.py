@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import ForkServerPool, SandboxSession, open_pool
+from agentrl_sandbox import ForkServerPool, SandboxSession
 
 HERE = str(Path(__file__).parent)
 SYSCALL = """
@@ -33,7 +33,7 @@ def call(x86_64, aarch64, *arguments):
     ]
 )
 async def pool(request: pytest.FixtureRequest) -> AsyncIterator[ForkServerPool]:
-    opened = open_pool(SandboxSettings(backend=request.param))
+    opened = ForkServerPool(SandboxSettings(backend=request.param))
     yield opened
     await opened.close()
 

@@ -9,11 +9,10 @@ from contextlib import suppress
 
 import pytest
 
-from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import SandboxSession, open_pool
+from agentrl.sandbox import ExecResult, SandboxSettings
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.interpreter_channel import (
     CellDeadlineError,
-    CellReply,
     InterpreterChannel,
     LineBroken,
 )
@@ -23,7 +22,7 @@ DIES = "import os; print('said', flush=True); os._exit(3)"
 
 @pytest.fixture
 async def session() -> AsyncIterator[SandboxSession]:
-    pool = open_pool(SandboxSettings(backend="process", allow_unisolated=True))
+    pool = ForkServerPool(SandboxSettings(backend="process", allow_unisolated=True))
     try:
         opened = await pool.open()
         assert isinstance(opened, SandboxSession)
@@ -37,7 +36,7 @@ def dead(session: SandboxSession, monkeypatch: pytest.MonkeyPatch) -> asyncio.Ev
     """Have cells that end their interpreter be known to have, and go on for all that."""
     told, ask = asyncio.Event(), InterpreterChannel.ask
 
-    async def late(self: InterpreterChannel, code: str, *, timeout_s: float) -> CellReply:
+    async def late(self: InterpreterChannel, code: str, *, timeout_s: float) -> ExecResult:
         if code != DIES:
             return await ask(self, code, timeout_s=timeout_s)
         with suppress(LineBroken):

@@ -38,8 +38,8 @@ from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox import ForkServerPool
 from agentrl_sandbox.inside import kernel, processes
 from agentrl_sandbox.inside.root import RootStep
-from agentrl_sandbox.launch.forbidden import forbidding_settings, ways_out
-from agentrl_sandbox.launch.namespaces import NamespaceLauncher, isolating
+from agentrl_sandbox.launch.forbidden import explain_ways_out, list_forbidding_settings
+from agentrl_sandbox.launch.namespaces import NamespaceLauncher, plan_isolation
 from agentrl_sandbox.launch.shown import VisiblePaths, base_python
 from agentrl_sandbox.root import ARCHIVE, FILES, bubblewrap_words, session_steps
 from tests.support.pools import opened
@@ -227,7 +227,7 @@ class Bait:
             "abstract": self.unix.getsockname().decode(),
             "segment": self.key,
             "words": ["secret-0451", str(Path(__file__).parents[1])],
-            "is_other_user": VisiblePaths.for_supervisor("").as_root,
+            "is_other_user": VisiblePaths.collect("").as_root,
         }
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ def play(
     text = f"NUMBERS = {NUMBERS}\nHOST = {bait.facts()!r}\n{TOOLS}\n{textwrap.dedent(code)}\n"
     text += "print(json.dumps(through), flush=True)\n"
     command = [base_python(), "-I", "-S", "-c", "exec(open(0).read())"]
-    inside, fds = isolating(shown, command)
+    inside, fds = plan_isolation(shown, command)
     try:
         ran = subprocess.run(
             [*before, *inside],
@@ -292,7 +292,7 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
     descriptors = [os.open(path, os.O_RDONLY) for path in ("/", str(bait.canary))]
     numbers = {"x86_64": ("250", "248"), "aarch64": ("219", "217")}[platform.machine()]
     before = [sys.executable, "-c", HOLDER, *numbers, "0"] if attack == "keyring" else []
-    shown = VisiblePaths.for_supervisor("")
+    shown = VisiblePaths.collect("")
     if attack == "propagation":
         # A machine whose mounts are shared, and no stage, which is private by itself.
         before = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "shared"]
@@ -310,7 +310,7 @@ def test_a_program_in_the_supervisor_s_place_finds_nothing(attack: str, bait: Ba
 def test_a_program_that_finds_something_says_so(bait: Bait) -> None:
     """Else the tests above could not fail."""
     code = "through.append(canary_at('')); attempt('x', os.stat, '/')"
-    assert play(code, bait, VisiblePaths.for_supervisor("")) == [[], "x"]
+    assert play(code, bait, VisiblePaths.collect("")) == [[], "x"]
 
 
 # -- a supervisor that runs, seen from the machine ------------------------------------------------
@@ -481,7 +481,7 @@ def test_a_machine_without_user_namespaces_is_told_before_anything_begins(
     ],
 )
 def test_what_forbids_namespaces_is_named(files: dict[str, str], user_id: int, said: str) -> None:
-    (found,) = forbidding_settings(lambda path: files.get(path, ""), user_id)
+    (found,) = list_forbidding_settings(lambda path: files.get(path, ""), user_id)
     assert said in found
 
 
@@ -494,14 +494,14 @@ def test_what_forbids_nothing_is_not_named() -> None:
         "/proc/self/mountinfo": "21 1 8:1 / / rw - ext4 /dev/sda rw\n",
         "/proc/self/status": "Name:\tx\nSeccomp:\t0\n",
     }
-    assert not [*forbidding_settings(lambda path: files.get(path, ""), 0)]
+    assert not [*list_forbidding_settings(lambda path: files.get(path, ""), 0)]
     files["/proc/sys/kernel/unprivileged_userns_clone"] = "1\n"
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = "0\n"
-    assert not [*forbidding_settings(lambda path: files.get(path, ""), 1000)]
+    assert not [*list_forbidding_settings(lambda path: files.get(path, ""), 1000)]
 
 
 def test_the_way_out_says_what_a_process_does_not_contain() -> None:
-    said = ways_out()
+    said = explain_ways_out()
     assert "sandbox.backend: docker" in said
     assert "read and change your files" in said
 

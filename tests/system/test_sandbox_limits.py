@@ -357,7 +357,7 @@ async def test_nothing_is_left_on_the_host(settings: SandboxSettings) -> None:
     import tempfile
 
     # Other processes have theirs there.
-    ours = f"agentrl-sandbox-{LeaseOwner.me().text}-*"
+    ours = f"agentrl-sandbox-{LeaseOwner.current().text}-*"
 
     def places() -> set[str]:
         return {p.name for p in Path(tempfile.gettempdir()).glob(ours)}

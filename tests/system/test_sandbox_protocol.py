@@ -28,7 +28,7 @@ from agentrl_sandbox.inside.frames import (
     FrameError,
     encode,
 )
-from agentrl_sandbox.inside.output import ClippedOutput, OutputCapture, appending, capture_file
+from agentrl_sandbox.inside.output import ClippedOutput, OutputCapture, open_for_append
 from agentrl_sandbox.inside.processes import descendants
 from tests.support.pools import LONGER_S, opened, sizes
 from tests.support.processes import parent_of, runs
@@ -119,8 +119,8 @@ def test_clipped_output_keeps_head_and_tail(pieces: list[bytes], limit: int) -> 
 @given(st.lists(st.integers(1, 90), max_size=20), st.integers(2, 61), st.integers(4, 200))
 def test_captured_output_keeps_head_and_tail(sizes: list[int], limit: int, file: int) -> None:
     """Kills: a crop that forgets what it left out, twice counts it, or takes the wrong part."""
-    fd, whole = capture_file("out"), b""
-    into = appending(fd)
+    fd, whole = os.memfd_create("out"), b""
+    into = open_for_append(fd)
     capture = OutputCapture(fd, limit, file_bytes=file)
     for number, size in enumerate(sizes):
         piece = bytes([65 + number]) * min(size, capture.piece_bytes)
@@ -141,8 +141,8 @@ def test_a_kill_in_the_middle_of_a_crop_loses_neither_head_nor_tail(
     call: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kills: emptying the file before what is kept is written, cropping down to the limit."""
-    fd = capture_file("out")
-    into = appending(fd)
+    fd = os.memfd_create("out")
+    into = open_for_append(fd)
     whole = bytes(range(65, 91)) * 4
     writer = OutputCapture(fd, 10, file_bytes=40)
     with monkeypatch.context() as patch:
@@ -325,11 +325,11 @@ HOST = """
 import asyncio, sys
 from agentrl.sandbox import SandboxSettings
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 from tests.support.processes import parent_of, runs
 
 async def main():
-    pool = open_pool(SandboxSettings(backend=sys.argv[1], allow_unisolated=True))
+    pool = ForkServerPool(SandboxSettings(backend=sys.argv[1], allow_unisolated=True))
     sessions = [await pool.open() for _ in range(3)]
     sessions.append(await sessions[0].fork())
     daemon = "import os, time\\nif os.fork() == 0:\\n os.setsid()\\n while True: time.sleep(1)"

@@ -40,8 +40,8 @@ from agentrl_sandbox.reaping.plan import (
     FoundResource,
     LeasedResource,
     State,
+    derive_state,
     removable,
-    state_of,
 )
 from tests.support.processes import children, family
 
@@ -89,13 +89,12 @@ def test_an_owner_is_dead_when_neither_lock_nor_process_shows_it(
     world: PidNamespace, locked: bool, runs: bool, state: State
 ) -> None:
     owner = LeaseOwner(7, 100, world)
-    assert state_of(owner, here=HERE, locked=locked, running={owner} if runs else ()) == state
-    assert state_of(None, here=HERE, locked=locked, running=()) == "unknown"
+    assert derive_state(owner, here=HERE, locked=locked, running=runs) == state
 
 
 def test_a_reused_process_id_is_another_owner() -> None:
     before, now = LeaseOwner(7, 100, HERE), LeaseOwner(7, 101, HERE)
-    assert state_of(before, here=HERE, locked=False, running={now}) == "dead"
+    assert before != now
 
 
 def test_what_is_removed_by_hand() -> None:
@@ -139,7 +138,7 @@ def test_never_anything_of_a_live_owner_and_everything_of_dead_ones(
     held: list[FoundResource], running: set[LeaseOwner], locked: set[LeaseOwner], unknown_too: bool
 ) -> None:
     states: dict[LeaseOwner, State] = {
-        o: state_of(o, here=HERE, locked=o in locked, running=running) for o in OWNERS
+        o: derive_state(o, here=HERE, locked=o in locked, running=o in running) for o in OWNERS
     }
     assert all(states[owner] == "alive" for owner in running | locked)
     chosen = removable(held, states, here=HERE, unknown_too=unknown_too)
@@ -181,7 +180,7 @@ def test_an_owner_is_found_in_whatever_it_named(owner: LeaseOwner) -> None:
 
 
 def test_a_process_knows_itself_and_no_later_one_is_it() -> None:
-    me = LeaseOwner.me()
+    me = LeaseOwner.current()
     assert me.runs
     assert not LeaseOwner(me.pid, me.start_ticks + 1, me.world).runs
     assert not LeaseOwner(me.pid, me.start_ticks, PidNamespace("0" * 8, me.world.namespace)).runs
@@ -277,7 +276,7 @@ class Running:
         self.said = self._line()
         me = start_ticks(self.process.pid)
         assert me is not None
-        self.owner = LeaseOwner(self.process.pid, me, PidNamespace.here())
+        self.owner = LeaseOwner(self.process.pid, me, PidNamespace.current())
         self.below = {(pid, start_ticks(pid)) for pid in descendants(self.process.pid)}
 
     def _line(self) -> str:
@@ -464,7 +463,7 @@ def test_a_forked_process_does_not_keep_its_parent_alive(place: Path) -> None:
 
 def planted(place: Path, owner: LeaseOwner, *, name: str | None = None, engine: str = "") -> Path:
     """Write a lease of some owner, and make its directory."""
-    record.checked(place / "state", make=True)
+    record.check_directory(place / "state", make=True)
     folder = place / "state" / owner.text
     folder.mkdir()
     if engine:
@@ -477,7 +476,7 @@ def planted(place: Path, owner: LeaseOwner, *, name: str | None = None, engine: 
 
 
 def test_leases_of_another_boot_and_of_a_reused_process_id_are_stale(place: Path) -> None:
-    me = LeaseOwner.me()
+    me = LeaseOwner.current()
     rebooted = planted(
         place, LeaseOwner(me.pid, me.start_ticks, PidNamespace("0" * 8, me.world.namespace))
     )
@@ -497,7 +496,7 @@ def test_leases_of_another_boot_and_of_a_reused_process_id_are_stale(place: Path
 
 
 def test_a_lock_shows_an_owner_whose_process_cannot_be_seen(place: Path) -> None:
-    far = LeaseOwner(1, 1, PidNamespace(PidNamespace.here().boot, "1"))
+    far = LeaseOwner(1, 1, PidNamespace(PidNamespace.current().boot, "1"))
     directory = planted(place, far)
     holder = subprocess.Popen(
         ["flock", "--exclusive", str(place / "state" / far.text), "cat"],
@@ -514,7 +513,7 @@ def test_a_lock_shows_an_owner_whose_process_cannot_be_seen(place: Path) -> None
 
 
 def test_a_damaged_lease_and_one_of_somebody_elses_directory_do_no_harm(place: Path) -> None:
-    dead = LeaseOwner(2**22, 1, PidNamespace.here())
+    dead = LeaseOwner(2**22, 1, PidNamespace.current())
     precious = planted(place, dead, name="outside")
     folder = place / "state" / dead.text
     (folder / "b.lease").write_text('{"kind": "direc')
@@ -544,7 +543,7 @@ def test_a_link_in_place_of_a_directory_is_not_followed(place: Path) -> None:
 
 
 def test_an_engine_that_does_not_answer_is_an_error_that_says_what_remains(place: Path) -> None:
-    folder = planted(place, LeaseOwner(2**22, 1, PidNamespace.here()), engine=f"{place}/engine")
+    folder = planted(place, LeaseOwner(2**22, 1, PidNamespace.current()), engine=f"{place}/engine")
     done = collect(place)
     assert done.returncode == 1
     assert "agentrl.pool=x" in done.stdout
@@ -578,10 +577,12 @@ async def test_a_lease_is_on_disk_before_and_until(place: Path) -> None:
     before = ProcessHoldings.now()
     path = f"{place}/agentrl-sandbox-{new_mark()}"
     with using_run_id("night-1"), ResourceLease.take("directory", path) as lease:
-        folder = record.state_directory() / LeaseOwner.me().text
+        folder = record.state_directory() / LeaseOwner.current().text
         assert record.is_locked(folder)
-        (found,) = [r for r in record.read(folder, LeaseOwner.me()) if r.held.resource.name == path]
-        assert found.run == "night-1"
+        (found,) = [
+            r for r in record.read(folder, LeaseOwner.current()) if r.held.resource.name == path
+        ]
+        assert json.loads(found.path.read_text())["run"] == "night-1"
         assert not before.gained(ProcessHoldings.now())[1:], "only the lock of the folder is held"
     assert not found.path.exists()
     assert not before.gained(ProcessHoldings.now())
@@ -603,8 +604,8 @@ def test_clear_removes_and_releases(place: Path) -> None:
 
 def test_a_place_for_leases_that_cannot_be_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(record.StateError, match="does not exist; set AGENTRL_STATE"):
-        record.checked(Path("/nonexistent/state"), make=True)
-    assert not record.checked(Path("/nonexistent/state"), make=False)
+        record.check_directory(Path("/nonexistent/state"), make=True)
+    assert not record.check_directory(Path("/nonexistent/state"), make=False)
     monkeypatch.setenv("AGENTRL_STATE", "/proc/self/environ")
     with pytest.raises(ConfigError, match="mode 0700"):
         list(collect_leftovers(dry_run=True, unknown_too=False))
@@ -670,11 +671,11 @@ def test_gc_removes_the_folder_of_an_agent_program(place: Path, has_lease: bool)
 POOLS = """
 import asyncio, os, sys
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 BACKGROUND = "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True).pid"
 async def main():
     settings = SandboxSettings(backend=sys.argv[2], allow_unisolated=sys.argv[2] == "process")
-    pool = open_pool(settings)
+    pool = ForkServerPool(settings)
     sessions = [await pool.open() for _ in range(2)]
     for session in sessions:
         assert (await session.exec(BACKGROUND)).ok
@@ -715,10 +716,10 @@ async def _until_it_raises(session: Sandbox) -> None:
 
 @pytest.mark.parametrize("backend", LOCAL)
 async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
-    from agentrl_sandbox import open_pool
+    from agentrl_sandbox import ForkServerPool
 
     before = children(os.getpid())
-    pool = open_pool(SandboxSettings(backend=backend, allow_unisolated=backend == "process"))
+    pool = ForkServerPool(SandboxSettings(backend=backend, allow_unisolated=backend == "process"))
     try:
         session = await pool.open()
         assert (await session.exec(SLEEP)).ok
@@ -735,7 +736,7 @@ async def test_nothing_is_left_of_a_killed_supervisor(backend: Backend) -> None:
     finally:
         await pool.close()
     assert not [
-        n for n in os.listdir(tempfile.gettempdir()) if LeaseOwner.find(n) == LeaseOwner.me()
+        n for n in os.listdir(tempfile.gettempdir()) if LeaseOwner.find(n) == LeaseOwner.current()
     ]
 
 

@@ -27,7 +27,15 @@ from agentrl.errors import ConfigError
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.inside.users import NOBODY, SessionUsers, end_of
-from agentrl_sandbox.launch.users import BLOCK, BLOCKS, block, free_block, gives_ids, lent, rotated
+from agentrl_sandbox.launch.users import (
+    BLOCK,
+    BLOCKS,
+    find_lent,
+    free_block,
+    gives_ids,
+    map_block,
+    rotate,
+)
 from tests.support.pools import opened
 from tests.support.processes import parent_of
 
@@ -122,22 +130,22 @@ def test_only_root_with_the_ids_of_all_blocks_gives_some_away(
 
 
 def test_the_supervisor_has_the_first_id_of_a_block() -> None:
-    users = block(range(2**30, 2**30 + BLOCK))
+    users = map_block(range(2**30, 2**30 + BLOCK))
     assert users.uid == users.gid == ((1000, 2**30, BLOCK),)
     assert users.programs == {}
 
 
 def test_what_a_user_may_have_is_read_from_subuid() -> None:
     text = "# none\nroot:10:0\nalice:100000:65536\n1001:300000:9\nalice:500000:1\nbad:x:y\n"
-    assert lent(text, {"alice", "1000"}) == range(100000, 165536)
-    assert lent(text, {"bob", "1001"}) == range(300000, 300009)
-    assert lent(text, {"carol", "alic", "root", "bad"}) == range(0)
+    assert find_lent(text, {"alice", "1000"}) == range(100000, 165536)
+    assert find_lent(text, {"bob", "1001"}) == range(300000, 300009)
+    assert find_lent(text, {"carol", "alic", "root", "bad"}) == range(0)
 
 
 @given(st.integers(1, 2**31), st.integers(1, BLOCK), st.integers(0, BLOCK))
 def test_a_rotated_map_has_every_id_once_without_a_gap(start: int, size: int, by: int) -> None:
     inside, outside = list[int](), list[int]()
-    for first, there, length in rotated(range(start, start + size), by):
+    for first, there, length in rotate(range(start, start + size), by):
         assert length > 0
         inside += range(first, first + length)
         outside += range(there, there + length)

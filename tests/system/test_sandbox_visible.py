@@ -76,11 +76,11 @@ import asyncio, json, sys
 from pathlib import Path
 import agentrl, agentrl_envs
 from agentrl.sandbox import Limits, SandboxSettings
-from agentrl_sandbox import open_pool
+from agentrl_sandbox import ForkServerPool
 async def main():
     look, backend, mine = sys.argv[1:]
     limits = Limits(wall_s=120.0, output_bytes=2**16)
-    pool = open_pool(SandboxSettings(backend=backend, limits=limits))
+    pool = ForkServerPool(SandboxSettings(backend=backend, limits=limits))
     try:
         session = await pool.open()
         await session.exec(look)

@@ -13,7 +13,7 @@ from agentrl.message import ToolCall
 from agentrl.sandbox import Limits, RunResult, SandboxSettings, using_sandbox
 from agentrl.testing.tool import check_tool
 from agentrl.tool import ToolContext
-from agentrl_tools import shell_state
+from agentrl_tools import shell as shell_module
 from agentrl_tools.python import NO_OUTPUT
 from agentrl_tools.shell import TOO_LARGE, UNCHANGED, Shell, render
 
@@ -185,7 +185,7 @@ async def test_a_directory_that_is_gone_is_said_once(shell: Shell) -> None:
 
 @pytest.mark.namespaces
 async def test_too_much_state_is_refused_and_nothing_else_is_lost(shell: Shell) -> None:
-    big = shell_state.STATE_KIB_MAX * 2**10
+    big = shell_module.STATE_KIB_MAX * 2**10
     await shell.shell("v=1")
     assert await shell.shell(f"v=2; b=$(head -c {big} /dev/zero | tr '\\0' x)") == TOO_LARGE
     assert await shell.shell("echo $v${b-}") == "1"
@@ -201,8 +201,8 @@ async def test_deleting_every_file_costs_no_state(shell: Shell) -> None:
 @pytest.mark.namespaces
 async def test_a_state_that_cannot_be_written_is_said(shell: Shell) -> None:
     await shell.shell("v=1")
-    assert await shell.shell(f"v=2; mkdir {shell_state.STATE_FILE}") == UNCHANGED
-    assert await shell.shell(f"echo $v; rmdir {shell_state.STATE_FILE}") == "1"
+    assert await shell.shell(f"v=2; mkdir {shell_module.STATE_FILE}") == UNCHANGED
+    assert await shell.shell(f"echo $v; rmdir {shell_module.STATE_FILE}") == "1"
     session = await shell.session()
     assert (await session.exec("import os; os.chmod('.', 0o555)")).ok
     assert await shell.shell("v=2; kill -9 $$") == f"(exit code 137)\n{UNCHANGED}"
@@ -248,7 +248,9 @@ def test_a_command_is_handed_over_as_it_is(command: str) -> None:
     """Kills: quoting that a quote breaks."""
     import subprocess
 
-    quoted = shell_state.script(command, state=b"", number=1).split(b"__agentrl_command=")[-1]
+    quoted = shell_module.build_script(command, state=b"", number=1).split(b"__agentrl_command=")[
+        -1
+    ]
     text = quoted.removesuffix(b"\n__agentrl_begin")
     ran = subprocess.run(
         ["bash", "-c", 'IFS= read -r -d \'\' s; eval "c=$s"; printf %s "$c"'],

@@ -308,7 +308,7 @@ def test_the_doctor_sees_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     where = "agentrl_envs.web.browser.parts"
     monkeypatch.setattr(f"{where}.find", lambda: "/usr/bin/some-chromium")
     monkeypatch.setattr(f"{where}.shutil.which", "/usr/bin/{}".format)
-    monkeypatch.setattr(f"{where}.why_not", lambda: "")
+    monkeypatch.setattr(f"{where}.explain_no_cgroups", lambda: "")
     program, isolation, bound = parts.parts()
     assert (program.name, program.live) == ("chromium", True)
     assert program.detail == "/usr/bin/some-chromium"
@@ -325,7 +325,7 @@ def test_the_doctor_names_what_is_missing_and_how_to_get_it(
     where = "agentrl_envs.web.browser.parts"
     monkeypatch.setattr(f"{where}.find", missing)
     monkeypatch.setattr(f"{where}.shutil.which", dict[str, str]().get)
-    monkeypatch.setattr(f"{where}.why_not", lambda: "cgroups are read-only here")
+    monkeypatch.setattr(f"{where}.explain_no_cgroups", lambda: "cgroups are read-only here")
     program, isolation, bound = parts.parts()
     assert (program.live, program.detail, program.get_it) == (False, "not found", INSTALL)
     assert not isolation.live

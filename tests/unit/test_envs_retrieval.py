@@ -27,7 +27,7 @@ from agentrl_envs.facts.world import fact_world
 from agentrl_envs.retrieval import CorpusEnv, WikiEnv
 from agentrl_envs.retrieval.scoring import exact, f1, normalised
 from agentrl_envs.retrieval.wiki import corpus_of
-from agentrl_tools.search.index import index_of
+from agentrl_tools.search.index import get_index
 
 SEEDS = st.integers(0, 2**32)
 
@@ -134,8 +134,8 @@ def test_no_two_questions_are_worded_alike_and_lengths_take_turns() -> None:
 
 def test_an_article_is_what_a_search_for_its_name_finds_first() -> None:
     corpus = corpus_of(0, 30)
-    index = index_of(corpus)
-    first = [index.best(document.id, 1)[0].id == document.id for document in corpus.documents]
+    index = get_index(corpus)
+    first = [index.rank(document.id, 1)[0].id == document.id for document in corpus.documents]
     assert sum(first) / len(first) > 0.99
 
 

@@ -13,8 +13,8 @@ from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image
 from agentrl.testing.tool import check_tool
 from agentrl.tool import given_tool
-from agentrl_tools.mcp.result import content_of
-from agentrl_tools.mcp.source import called_by, legal, mcp_tools
+from agentrl_tools.mcp.result import render_content
+from agentrl_tools.mcp.source import clean_name, mcp_tools, name_tools
 
 
 def listed(*names: str) -> list[Tool]:
@@ -23,24 +23,24 @@ def listed(*names: str) -> list[Tool]:
 
 @given(st.lists(st.text(max_size=80), max_size=8, unique=True), st.sets(st.text(max_size=70)))
 def test_names_are_legal_unique_and_nobody_elses(names: list[str], reserved: set[str]) -> None:
-    called = called_by(listed(*names), "server", reserved)
+    called = name_tools(listed(*names), "server", reserved)
     assert [tool.name for tool in called.values()] == names
     assert not called.keys() & reserved
     for name in called:
-        assert legal(name) == name
+        assert clean_name(name) == name
         assert 1 <= len(name) <= 64
 
 
 def test_names_change_only_where_they_must() -> None:
     tools = listed("read", "write", "a.b", "a/b", "9lives")
-    called = called_by(tools, "files", {"write"})
+    called = name_tools(tools, "files", {"write"})
     assert [*called] == ["read", "files_write", "a_b", "files_a_b", "_9lives"]
-    assert [*called_by(listed("x"), "s", {"x", "s_x"})] == ["s_x_2"]
+    assert [*name_tools(listed("x"), "s", {"x", "s_x"})] == ["s_x_2"]
 
 
 def shown(*blocks: dict[str, Any], chars: int = 1000, image_bytes: int = 1000, **more: Any) -> Any:
     result = CallToolResult.model_validate({"content": blocks, **more})
-    return content_of(result, text_chars=chars, image_bytes=image_bytes)
+    return render_content(result, text_chars=chars, image_bytes=image_bytes)
 
 
 def text(words: str) -> dict[str, Any]:

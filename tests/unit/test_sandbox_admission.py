@@ -13,6 +13,7 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandbox import Pressure
-from agentrl_sandbox.admission import PoolAdmission, SessionPermit
+from agentrl_sandbox.admission import PoolAdmission
 from agentrl_sandbox.admission_queue import NEVER_BY_ITSELF, AdmissionQueue
 from agentrl_sandbox.pressure import (
     READ_EVERY_S,
@@ -153,9 +154,9 @@ class Guest:
     """Somebody who wants a place, and what came of it."""
 
     kind: str
-    task: asyncio.Task[SessionPermit]
+    task: asyncio.Task[ExitStack]
     got_s: float | None = None
-    place: SessionPermit | None = None
+    place: ExitStack | None = None
     cancelled: bool = False
 
 
@@ -171,7 +172,7 @@ class House:
     def come(self, kind: str) -> None:
         enter = self.admission.session if kind == "open" else self.admission.fork
 
-        async def enter_it() -> SessionPermit:
+        async def enter_it() -> ExitStack:
             place = await enter()
             self.order.append(guest)
             guest.got_s, guest.place = asyncio.get_running_loop().time(), place
@@ -186,8 +187,8 @@ class House:
         if inside:
             guest = inside[number % len(inside)]
             assert guest.place is not None
-            guest.place.release()
-            guest.place.release()
+            guest.place.close()
+            guest.place.close()
             guest.place = None
 
     def cancel(self, number: int) -> None:
@@ -293,13 +294,13 @@ def test_places_go_to_whoever_came_first_and_a_cancelled_one_passes_it_on() -> N
         second, third = (asyncio.create_task(gate.session()) for _ in range(2))
         await asyncio.sleep(0)
         assert gate.figures()["waiting"] == 2
-        first.release()
+        first.close()
         second.cancel()  # it has the place already, and never hears of it
         place = await third
         with pytest.raises(asyncio.CancelledError):
             await second
         assert gate.figures()["live"] == 1
-        place.release()
+        place.close()
         assert gate.figures()["live"] == 0
 
     run(work)
@@ -353,7 +354,7 @@ def test_whoever_is_cancelled_does_not_count_as_waiting() -> None:
         await asyncio.sleep(0)
         assert gate.figures()["waiting"] == 2
         for task, place in ((tasks[0], held), (tasks[2], None)):
-            (place or await tasks[0]).release()
+            (place or await tasks[0]).close()
             await task
         assert gate.figures()["live"] == 1
 
@@ -393,7 +394,7 @@ def test_starts_keep_to_the_bucket_and_forks_do_not_wait_for_it() -> None:
         assert gate.figures()["waited_s"] == pytest.approx(3.0)
         assert gate.figures()["longest_wait_s"] == pytest.approx(1.5)
 
-    async def timed(enter: Callable[[], Coroutine[Any, Any, SessionPermit]]) -> float:
+    async def timed(enter: Callable[[], Coroutine[Any, Any, ExitStack]]) -> float:
         await enter()
         return asyncio.get_running_loop().time()
 
@@ -410,7 +411,7 @@ def test_a_thousand_at_once_get_through_a_few_at_a_time() -> None:
             place = await gate.session()
             most = max(most, gate.figures()["live"])
             await asyncio.sleep(0.1)
-            place.release()
+            place.close()
 
         await asyncio.gather(*(live() for _ in range(1000)))
         assert most <= 64
@@ -440,14 +441,14 @@ def test_a_fork_that_finds_no_place_ends_with_an_error_that_names_the_setting() 
         gate = admission(sessions=2, wait_s=3.0)
         holders = [await gate.session(), await gate.session()]
 
-        async def hold_and_fork(held: SessionPermit, after_s: float) -> str:
+        async def hold_and_fork(held: ExitStack, after_s: float) -> str:
             await asyncio.sleep(after_s)
             try:
-                (await gate.fork()).release()
+                (await gate.fork()).close()
             except SandboxError as error:
                 return str(error)
             finally:
-                held.release()
+                held.close()
             return "copied"
 
         ended = await asyncio.gather(*map(hold_and_fork, holders, (0.0, 0.5)))
@@ -465,7 +466,7 @@ def test_the_deadline_is_one_for_the_whole_way() -> None:
     async def work() -> None:
         gate = admission(sessions=1, starts_per_s=0.1, start_burst=1, wait_s=5.0)
         first = await gate.session()
-        asyncio.get_running_loop().call_later(4.0, first.release)
+        asyncio.get_running_loop().call_later(4.0, first.close)
         with pytest.raises(
             SandboxError, match=r"no permission .* sandbox\.pressure\.starts_per_s=0\.1"
         ):

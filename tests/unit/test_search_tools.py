@@ -19,8 +19,14 @@ from agentrl.errors import ConfigError, ToolError
 from agentrl.message import ToolCall
 from agentrl.tool import ToolContext
 from agentrl_tools.search import CorpusDocument, Search, SearchCorpus, read_corpus
-from agentrl_tools.search.index import INDEXES_KEPT, SearchIndex, index_of
-from agentrl_tools.search.passage import cut, pages, places, sentences, snippet
+from agentrl_tools.search.index import INDEXES_KEPT, SearchIndex, get_index
+from agentrl_tools.search.passage import (
+    cut_words,
+    find_sentences,
+    snippet,
+    split_pages,
+    split_sentences,
+)
 from tests.support.watchdog import watched
 
 CORPUS = SearchCorpus(
@@ -35,7 +41,7 @@ CORPUS = SearchCorpus(
 
 
 def found(query: str, count: int = 10) -> list[str]:
-    return [document.id for document in index_of(CORPUS).best(query, count)]
+    return [document.id for document in get_index(CORPUS).rank(query, count)]
 
 
 def test_documents_come_best_first_and_only_with_a_word_of_the_query() -> None:
@@ -53,7 +59,7 @@ def test_a_title_counts_more_than_a_word() -> None:
             CorpusDocument("b", "Things that sail.", "Boats"),
         ]
     )
-    assert [document.id for document in index_of(corpus).best("boats", 2)] == ["b", "a"]
+    assert [document.id for document in get_index(corpus).rank("boats", 2)] == ["b", "a"]
 
 
 def test_equals_come_in_the_order_of_the_corpus() -> None:
@@ -63,13 +69,13 @@ def test_equals_come_in_the_order_of_the_corpus() -> None:
 
 def test_equal_corpora_share_an_index_and_the_oldest_is_forgotten() -> None:
     again = SearchCorpus(list(CORPUS.documents), source="elsewhere")
-    assert index_of(again) is index_of(CORPUS)
+    assert get_index(again) is get_index(CORPUS)
     other = SearchCorpus([CorpusDocument("kettle", "Another text.")])
     assert other.digest != CORPUS.digest
-    first = index_of(other)
+    first = get_index(other)
     for number in range(INDEXES_KEPT):
-        index_of(SearchCorpus([CorpusDocument("x", f"text {number}")]))
-    assert index_of(other) is not first
+        get_index(SearchCorpus([CorpusDocument("x", f"text {number}")]))
+    assert get_index(other) is not first
 
 
 def test_scores_are_those_of_bm25() -> None:
@@ -86,23 +92,27 @@ def test_scores_are_those_of_bm25() -> None:
 
 def test_a_snippet_is_the_sentence_with_most_of_the_query() -> None:
     text = "Ada was born in Arvane. The teacher of Ada was Bo.\nShe died"
-    assert sentences(text) == ["Ada was born in Arvane.", "The teacher of Ada was Bo.", "She died"]
+    assert split_sentences(text) == [
+        "Ada was born in Arvane.",
+        "The teacher of Ada was Bo.",
+        "She died",
+    ]
     assert snippet(text, "teacher Ada", words_max=9) == "The teacher of Ada was Bo."
     assert snippet(text, "nothing", words_max=3) == "Ada was born ..."
-    assert cut("a  b\nc", words_max=3) == "a b c"
+    assert cut_words("a  b\nc", words_max=3) == "a b c"
 
 
 @given(st.text(alphabet="ab \n.", max_size=200), st.integers(1, 20))
 def test_pages_keep_every_word_and_their_bound(text: str, words_max: int) -> None:
-    held = pages(text, words_max=words_max)
+    held = split_pages(text, words_max=words_max)
     assert " ".join(held).split() == text.split()
     assert all(len(page.split()) <= words_max for page in held)
     assert held
 
 
 def test_find_minds_neither_case_nor_space() -> None:
-    assert places("One Red\tFox. Two foxes.", "red fox") == ["One Red\tFox."]
-    assert places("One.", "two") == []
+    assert find_sentences("One Red\tFox. Two foxes.", "red fox") == ["One Red\tFox."]
+    assert find_sentences("One.", "two") == []
 
 
 async def answers(*calls: tuple[str, dict[str, object]]) -> list[str]:

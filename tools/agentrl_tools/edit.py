@@ -3,8 +3,6 @@
 The work is linear in the text and the piece, whatever they are.
 """
 
-from collections.abc import Sequence
-
 from agentrl.errors import ToolError
 
 _PLACES_MAX = 1000
@@ -15,7 +13,7 @@ _HINT_CHARACTERS_MAX = 2**20
 _BLOCK_CHARACTERS = 2**12
 
 
-def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
+def replace_once(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
     """Return the text with `old` replaced by `new`, and the line where it was.
 
     Raises `ToolError` unless `old` is in the text exactly once, overlaps counted, and differs from
@@ -25,11 +23,11 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
         raise ToolError("old_text is empty; give the text to replace")
     if old == new:
         raise ToolError("old_text and new_text are identical; there is nothing to edit")
-    offsets = places(text, old)
+    offsets = find_places(text, old)
     if not offsets:
-        raise ToolError(f"old_text is not in {path!r}. {_hint(text, old)}")
+        raise ToolError(f"old_text is not in {path!r}. {_explain_absence(text, old)}")
     if len(offsets) > 1:
-        lines = ", ".join(str(line) for line in _lines(text, offsets[:_PLACES_SHOWN]))
+        lines = ", ".join(f"{_count_line(text, at)}" for at in offsets[:_PLACES_SHOWN])
         more = ", ..." if len(offsets) > _PLACES_SHOWN else ""
         count = f"{len(offsets)} times" if len(offsets) < _places_max(old) else "very often"
         raise ToolError(
@@ -37,10 +35,10 @@ def edited(text: str, old: str, new: str, *, path: str) -> tuple[str, int]:
             "lines around the one you mean"
         )
     (at,) = offsets
-    return text[:at] + new + text[at + len(old) :], _line(text, at)
+    return text[:at] + new + text[at + len(old) :], _count_line(text, at)
 
 
-def places(text: str, part: str) -> list[int]:
+def find_places(text: str, part: str) -> list[int]:
     """Return the offsets of `part` in `text`, overlaps included.
 
     Not more than 1000, and fewer of a long part, but always two where there are two.
@@ -57,45 +55,34 @@ def _places_max(part: str) -> int:
     return max(2, min(_PLACES_MAX, _SEARCHED_CHARACTERS // len(part)))
 
 
-def _line(text: str, at: int) -> int:
+def _count_line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-def _lines(text: str, places: Sequence[int]) -> list[int]:
-    """Return the lines of ascending places; the text is read once."""
-    lines: list[int] = []
-    line, start = 1, 0
-    for place in places:
-        line += text.count("\n", start, place)
-        start = place
-        lines.append(line)
-    return lines
-
-
-def _hint(text: str, old: str) -> str:
+def _explain_absence(text: str, old: str) -> str:
     if "\r\n" in text and "\r\n" not in old and old in text.replace("\r\n", "\n"):
         return "The lines of the file end in \\r\\n, but those of old_text end in \\n."
-    piece = _without_spaces(old) if len(text) <= _HINT_CHARACTERS_MAX else ""
-    if piece and (line := _line_without_spaces(text, piece)):
+    piece = _strip_spaces(old) if len(text) <= _HINT_CHARACTERS_MAX else ""
+    if piece and (line := _find_stripped(text, piece)):
         return f"It occurs with different white space, starting on line {line}; copy it exactly."
     first = next((line for line in old.split("\n") if line.strip()), "")
     if first and (at := text.find(first)) >= 0:
-        return f"Its first line is line {_line(text, at)}, but the lines after it differ."
+        return f"Its first line is line {_count_line(text, at)}, but the lines after it differ."
     return "Read the file again and copy the text exactly, without line numbers."
 
 
-def _without_spaces(text: str) -> str:
+def _strip_spaces(text: str) -> str:
     return "".join(text.split())
 
 
-def _line_without_spaces(text: str, piece: str) -> int | None:
+def _find_stripped(text: str, piece: str) -> int | None:
     """Return the line where `piece` begins when no white space of the text is counted."""
-    offset = _without_spaces(text).find(piece)
+    offset = _strip_spaces(text).find(piece)
     if offset < 0:
         return None
     start = 0
-    while offset >= (count := len(_without_spaces(text[start : start + _BLOCK_CHARACTERS]))):
+    while offset >= (count := len(_strip_spaces(text[start : start + _BLOCK_CHARACTERS]))):
         offset -= count
         start += _BLOCK_CHARACTERS
     visible = (at for at in range(start, len(text)) if not text[at].isspace())
-    return _line(text, next(at for at in visible if (offset := offset - 1) < 0))
+    return _count_line(text, next(at for at in visible if (offset := offset - 1) < 0))

@@ -1,16 +1,18 @@
 """Files of the session as tools: read, write, edit and list. Offer all of them, or only some."""
 
 from agentrl.errors import ToolError
-from agentrl.sandbox import FileEntry, Sandbox, sandbox_settings
+from agentrl.sandbox import Sandbox, sandbox_settings
 from agentrl.tool import tool
-from agentrl_tools.edit import edited
-from agentrl_tools.line_numbers import count_lines, numbered
-from agentrl_tools.session_tool import SessionTool, checked_text
-from agentrl_tools.shell_state import STATE_FILE
+from agentrl_tools.edit import replace_once
+from agentrl_tools.line_numbers import count_lines, number_lines
+from agentrl_tools.session_tool import SessionTool, check_text
+from agentrl_tools.shell import STATE_FILE
 
 ENTRIES_MAX = 500
 DEPTH_MAX = 10
 TEXT_BYTES_MAX = 8 * 2**20
+_ENDINGS = {"directory": "/", "link": " (link)", "other": " (not a regular file)"}
+"""Behind the names of entries; a file has its size there."""
 
 
 class ReadFile(SessionTool):
@@ -32,7 +34,7 @@ class ReadFile(SessionTool):
         if last_line is not None and last_line < first_line:
             raise ToolError(f"last_line={last_line} is before first_line={first_line}")
         characters_max = sandbox_settings().limits.output_bytes
-        excerpt = numbered(text, first_line, last_line, characters_max=characters_max)
+        excerpt = number_lines(text, first_line, last_line, characters_max=characters_max)
         return excerpt or "(empty file)"
 
 
@@ -47,7 +49,7 @@ class WriteFile(SessionTool):
             path: The file, relative to the top directory.
             content: All of its new text.
         """
-        await _write(await self.session(), path, checked_text("content", content))
+        await _write(await self.session(), path, check_text("content", content))
         return f"Wrote {len(content.encode())} bytes to {path!r}."
 
 
@@ -65,8 +67,8 @@ class EditFile(SessionTool):
         """
         session = await self.session()
         text = await _read(session, path)
-        changed, line = edited(
-            text, checked_text("old_text", old_text), checked_text("new_text", new_text), path=path
+        changed, line = replace_once(
+            text, check_text("old_text", old_text), check_text("new_text", new_text), path=path
         )
         await _write(session, path, changed)
         return f"Edited {path!r} on line {line}."
@@ -86,7 +88,7 @@ class ListFiles(SessionTool):
         if not 1 <= depth <= DEPTH_MAX:
             raise ToolError(f"depth={depth}, but it must be from 1 to {DEPTH_MAX}")
         entries: list[str] = []
-        await _list(await self.session(), _checked_path(path), depth, "", entries)
+        await _list(await self.session(), _check_path(path), depth, "", entries)
         if len(entries) > ENTRIES_MAX:
             way_out = "list a directory below, or fewer levels"
             entries[ENTRIES_MAX:] = [f"(cut after {ENTRIES_MAX} entries; {way_out})"]
@@ -99,9 +101,9 @@ class Files(ReadFile, WriteFile, EditFile, ListFiles):
 
 async def _read(session: Sandbox, path: str) -> str:
     try:
-        data = await session.read(_checked_path(path))
+        data = await session.read(_check_path(path))
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _explain_error(path, error) from error
     if len(data) > TEXT_BYTES_MAX:
         raise ToolError(
             f"{path!r} has {len(data)} bytes, but this tool accepts at most {TEXT_BYTES_MAX}; "
@@ -118,9 +120,9 @@ async def _read(session: Sandbox, path: str) -> str:
 
 async def _write(session: Sandbox, path: str, text: str) -> None:
     try:
-        await session.write(_checked_path(path), text.encode())
+        await session.write(_check_path(path), text.encode())
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _explain_error(path, error) from error
 
 
 async def _list(session: Sandbox, path: str, depth: int, above: str, found: list[str]) -> None:
@@ -129,7 +131,7 @@ async def _list(session: Sandbox, path: str, depth: int, above: str, found: list
         entries = await session.entries(path)
     except OSError as error:
         if not above:
-            raise _refusal(path, error) from error
+            raise _explain_error(path, error) from error
         found.append(f"{above}(cannot be listed)")
         return
     for entry in entries:
@@ -137,40 +139,21 @@ async def _list(session: Sandbox, path: str, depth: int, above: str, found: list
             return
         if entry.name == STATE_FILE and not above:
             continue
-        name = above + _shown(entry.name)
-        found.append(name + _kind(entry))
+        name = above + (entry.name if entry.name.isprintable() else ascii(entry.name))
+        found.append(name + _ENDINGS.get(entry.kind, f" ({entry.size_bytes} bytes)"))
         if entry.kind == "directory" and depth > 1:
             await _list(session, f"{path}/{entry.name}", depth - 1, f"{name}/", found)
 
 
-def _kind(entry: FileEntry) -> str:
-    match entry.kind:
-        case "file":
-            return f" ({entry.size_bytes} bytes)"
-        case "directory":
-            return "/"
-        case "link":
-            return " (link)"
-        case "other":
-            return " (not a regular file)"
-
-
-def _shown(name: str) -> str:
-    """Return a name on one line, whatever bytes it has."""
-    if name.isprintable():
-        return name
-    return ascii(name)
-
-
-def _checked_path(path: str) -> str:
+def _check_path(path: str) -> str:
     if not path:
         raise ToolError("the path is empty; name a file, such as 'notes.txt'")
     if path.startswith("/"):
         raise ToolError(f"{path!r} starts with a slash; give a path relative to the top directory")
-    return checked_text("path", path)
+    return check_text("path", path)
 
 
-def _refusal(path: str, error: OSError) -> ToolError:
+def _explain_error(path: str, error: OSError) -> ToolError:
     match error:
         case FileNotFoundError():
             return ToolError(f"there is no {path!r}; paths start in the top directory")

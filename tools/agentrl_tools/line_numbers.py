@@ -13,7 +13,7 @@ def count_lines(text: str) -> int:
     return text.count("\n") + (not text.endswith("\n") and bool(text))
 
 
-def numbered(text: str, first: int, last: int | None, *, characters_max: int) -> str:
+def number_lines(text: str, first: int, last: int | None, *, characters_max: int) -> str:
     """Return lines `first` to `last` with their numbers, and a note of what was left out.
 
     At least one line is shown, however small `characters_max` is; a line over

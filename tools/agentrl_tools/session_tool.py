@@ -18,7 +18,7 @@ class SessionTool:
     at a fork.
     """
 
-    needs = ("agentrl_sandbox.needs:missing_sandbox",)
+    needs = ("agentrl_sandbox.needs:find_missing_sandbox",)
 
     _is_open = False
     _session: Sandbox | None = None
@@ -36,15 +36,15 @@ class SessionTool:
         """
         memo = {id(self._session): self._session}
         try:
-            made = copy.deepcopy(self, memo)
+            branch = copy.deepcopy(self, memo)
         except (TypeError, copy.Error) as error:
             raise ForkUnsupported(
                 f"tool {type(self).__name__} holds something that copy.deepcopy cannot copy "
                 f"({error}); add `async def fork(self)` that returns an independent copy"
             ) from error
         if self._session is not None:
-            made._session = await self._session.fork()
-        return made
+            branch._session = await self._session.fork()
+        return branch
 
     async def close(self) -> None:
         """Close the session. Idempotent."""
@@ -63,7 +63,7 @@ class SessionTool:
         return self._session
 
 
-def checked_text(what: str, text: str) -> str:
+def check_text(what: str, text: str) -> str:
     """Return text that files and programs can take; `ToolError` for NUL and lone surrogates."""
     if "\0" in text:
         raise ToolError(f"the {what} contains a NUL character; remove it")

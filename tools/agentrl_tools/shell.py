@@ -1,15 +1,39 @@
-"""A shell as a tool: every command goes on where the last one ended."""
+"""A shell as a tool: every command goes on where the last one ended.
+
+A live bash cannot be forked with its session, so every command gets a bash of its own. What lives
+on between them is text: a script that one shell writes at its end and the next evaluates first.
+"""
+
+from functools import cache
+from importlib.resources import files
+from typing import Final
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import RunResult, Sandbox
 from agentrl.tool import tool
-from agentrl_tools import shell_state
 from agentrl_tools.python import NO_OUTPUT, TRUNCATED
-from agentrl_tools.session_tool import SessionTool, checked_text
+from agentrl_tools.session_tool import SessionTool, check_text
 
+STATE_FILE = ".agentrl-shell"
+"""In the session's directory, from the end of one command to the beginning of the next."""
+STATE_KIB_MAX = 256
+
+BASH: Final = (
+    "bash",
+    "--noprofile",
+    "--norc",
+    "-c",
+    # One line, so that bash counts the command's lines from 1. The command is evaluated here and
+    # not by the script, and the braces hide the end from `set -x`.
+    "IFS= builtin read -r -d '' __agentrl_script; builtin eval \"$__agentrl_script\"; "
+    'builtin eval "${__agentrl_first-}$__agentrl_command"; '
+    '{ __agentrl_end "$?"; } >/dev/null 2>&1',
+    "bash",
+)
+"""A bash that does what `build_script` on its standard input says."""
 UNCHANGED = "(the shell's state is unchanged by this command)"
 TOO_LARGE = (
-    f"(the shell's variables and functions exceed {shell_state.STATE_KIB_MAX} KiB, so its state is "
+    f"(the shell's variables and functions exceed {STATE_KIB_MAX} KiB, so its state is "
     "unchanged by this command; keep large data in files)"
 )
 
@@ -34,11 +58,11 @@ class Shell(SessionTool):
         Args:
             command: The command, of one line or many.
         """
-        checked_text("command", command)
+        check_text("command", command)
         session = await self.session()
         self._commands += 1
-        stdin = shell_state.script(command, state=self._state, number=self._commands)
-        result = await session.run(shell_state.BASH, stdin=stdin)
+        stdin = build_script(command, state=self._state, number=self._commands)
+        result = await session.run(BASH, stdin=stdin)
         if result.status == "error":
             raise SandboxError(f"the shell tool cannot start bash: {result.error}")
         return render(result, await self._keep(session, result))
@@ -48,11 +72,11 @@ class Shell(SessionTool):
         if result.status != "ok":
             return UNCHANGED
         try:
-            state = await session.read(shell_state.STATE_FILE)
+            state = await session.read(STATE_FILE)
         except OSError:
             return UNCHANGED
-        if not shell_state.is_whole(state, self._commands):
-            return TOO_LARGE if shell_state.is_cut(state) else UNCHANGED
+        if not state.endswith(f"\n# agentrl-{self._commands}\n".encode()):
+            return TOO_LARGE if len(state) >= STATE_KIB_MAX * 2**10 else UNCHANGED
         self._state = state
         return None
 
@@ -65,3 +89,27 @@ def render(result: RunResult, note: str | None = None) -> str:
     elif result.exit_code:
         parts.append(f"(exit code {result.exit_code})")
     return "\n".join(part.rstrip("\n") for part in (*parts, note) if part) or NO_OUTPUT
+
+
+def build_script(command: str, *, state: bytes, number: int) -> bytes:
+    """Return the input of bash that runs `command` after `state`, which is empty at first.
+
+    `number` marks the state that this command will leave. The command must hold no NUL.
+    """
+    lines = (
+        _load_machinery(),
+        f"__agentrl_mark=agentrl-{number} __agentrl_kib={STATE_KIB_MAX}".encode(),
+        b"builtin eval " + _quote(state) + b" >/dev/null 2>&1",
+        b"__agentrl_command=" + _quote(command.encode()),
+        b"__agentrl_begin",
+    )
+    return b"\n".join(lines)
+
+
+@cache
+def _load_machinery() -> bytes:
+    return files("agentrl_tools").joinpath("shell_state.sh").read_bytes()
+
+
+def _quote(text: bytes) -> bytes:
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"

@@ -168,7 +168,7 @@ class LibraryHost:
         try:
             while (line := await self._process.read()) is not None:
                 self._hear(_message(line))
-            await self._process.ended(1.0)
+            await self._process.wait_end(1.0)
             code, words = self._process.returncode, self._process.last_words[-400:]
             self._fail(f"the host ended with code {code}; on stderr: {words}")
         except (ValueError, KeyError, LineTooLong) as error:

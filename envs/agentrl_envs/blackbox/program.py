@@ -74,7 +74,7 @@ class CommandProgram:
             )
             try:
                 written = await process.output(RESULT_BYTES)
-                if not await process.ended(_END_S):
+                if not await process.wait_end(_END_S):
                     raise EnvError(
                         f"{self.words[0]} closed its output but was still running after {_END_S:g} "
                         "s"

@@ -10,8 +10,7 @@
 `place` finds where, `values` derives what is written, `group` does it, `room` reads what is left.
 """
 
-from agentrl_sandbox.cgroup.cgroups import CgroupRoot, why_not
-from agentrl_sandbox.cgroup.group import ProcessCgroup, host_pid
+from agentrl_sandbox.cgroup.group import CgroupRoot, ProcessCgroup, explain_no_cgroups, host_pid
 from agentrl_sandbox.cgroup.place import memory_directory
 from agentrl_sandbox.cgroup.room import available_bytes, processes_max, total_bytes
 from agentrl_sandbox.cgroup.values import CgroupLimits, pool_bounds, session_bounds
@@ -21,11 +20,11 @@ __all__ = [
     "CgroupRoot",
     "ProcessCgroup",
     "available_bytes",
+    "explain_no_cgroups",
     "host_pid",
     "memory_directory",
     "pool_bounds",
     "processes_max",
     "session_bounds",
     "total_bytes",
-    "why_not",
 ]

@@ -3,19 +3,24 @@
 import contextlib
 import errno
 import os
-import signal
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from agentrl_sandbox.cgroup.place import Version
+from agentrl_sandbox.cgroup.place import (
+    HOST_LEAF,
+    CgroupPath,
+    Version,
+    explain_refusal,
+    find_own_cgroup,
+)
 from agentrl_sandbox.cgroup.values import CgroupLimits, values
-from agentrl_sandbox.lease import ResourceLease
+from agentrl_sandbox.lease import ResourceLease, new_mark
+from agentrl_sandbox.reaping.remove import remove_cgroup
 
 REMOVE_S = 5.0
 """Deadline for the kernel to let go of a cgroup whose processes were killed."""
-_RETRY_S = 0.002
 _LEAF = "self"
 _ROUNDS = 100
 
@@ -28,10 +33,11 @@ class ProcessCgroup:
     """
 
     def __init__(
-        self, version: Version, directories: Mapping[str, str], leases: Sequence[ResourceLease] = ()
+        self, version: Version, directories: Mapping[str, str], leases: Sequence[ResourceLease]
     ) -> None:
         self._version: Version = version
-        self._directories = dict(directories)
+        self.directories = directories
+        """By controller."""
         self._leases = leases
         self._divided = False
 
@@ -70,32 +76,29 @@ class ProcessCgroup:
             raise
         return group
 
-    @property
-    def directories(self) -> Mapping[str, str]:
-        """Directories of the cgroup, by controller."""
-        return self._directories
-
     def make(self, name: str, bounds: CgroupLimits) -> "ProcessCgroup":
         """Make a cgroup inside this one: bounded by both.
 
         OSError when the kernel refuses; in v1 also for a bound of a kind that this one lacks.
         """
         if self._version == 2 and not self._divided:
-            divide(self._directories["memory"], _LEAF, self._directories)
-            os.makedirs(f"{self._directories['memory']}/{_LEAF}", exist_ok=True)
+            divide(self.directories["memory"], _LEAF, self.directories)
+            os.makedirs(f"{self.directories['memory']}/{_LEAF}", exist_ok=True)
             self._divided = True
-        return ProcessCgroup.create(self._version, self._directories, name, bounds)
+        return ProcessCgroup.create(self._version, self.directories, name, bounds)
 
     def limit(self, bounds: CgroupLimits) -> None:
         """Set limits. OSError for less memory than is in use, which v2 would kill for."""
         order = list(values(self._version, bounds))
         if (wanted_bytes := bounds.memory_bytes) is not None:
-            if self._version == 1 and wanted_bytes > self._memory_limit_bytes():
-                order.reverse()  # with swap counted, the sum may never be the lower of the two
-            if self._version == 2 and wanted_bytes < (used_bytes := self.memory_bytes()):
+            if self._version == 1:
+                file = Path(self.directories["memory"], "memory.limit_in_bytes")
+                if wanted_bytes > int(file.read_text()):
+                    order.reverse()  # with swap counted, the sum may never be the lower of the two
+            elif wanted_bytes < (used_bytes := self.memory_bytes()):
                 raise OSError(f"{used_bytes} bytes are in use, more than {wanted_bytes}")
         for value in order:
-            path = f"{self._directories[value.controller]}/{value.file}"
+            path = f"{self.directories[value.controller]}/{value.file}"
             if not value.optional or os.path.exists(path):
                 _write(path, value.text)
 
@@ -104,47 +107,36 @@ class ProcessCgroup:
 
         ProcessLookupError when it has ended. What it started before is not moved: `add_tree`.
         """
-        for path in self._doors():
+        for path in self.join_files():
             _write(path, f"{pid}")
 
     def add_tree(self, pid: int) -> None:
         """Move a process and everything below it; whatever ends meanwhile is skipped."""
         self.add(pid)
         moved = {pid}
-        while fresh := _below(moved) - moved:
+        while fresh := _list_children(moved) - moved:
             for child in fresh:
                 with contextlib.suppress(ProcessLookupError):
                     self.add(child)
             moved |= fresh
-
-    def doors(self) -> list[int]:
-        """Open descriptors: whoever writes `0` into each of them moves itself here.
-
-        The kernel asks for the rights of who opened them, so that a process without any can be
-        given a place to go to. The caller closes them.
-        """
-        with contextlib.ExitStack() as undo:
-            fds = [self._open(path, undo) for path in self._doors()]
-            undo.pop_all()
-        return fds
 
     def pids(self) -> list[int]:
         """Return the processes in it and in what is inside it."""
         found: set[int] = set()
         for top in self._unique():
             for directory, _, _ in os.walk(top):
-                found.update(_members(directory))
+                found.update(_read_pids(directory))
         return sorted(found)
 
     def memory_bytes(self) -> int:
         """Return the memory in use."""
         file = "memory.usage_in_bytes" if self._version == 1 else "memory.current"
-        return int(Path(self._directories["memory"], file).read_text())
+        return int(Path(self.directories["memory"], file).read_text())
 
     def private_bytes(self) -> int:
         """Return the memory in use without files that could be read again."""
         prefix = "total_" if self._version == 1 else ""
-        stat = Path(self._directories["memory"], "memory.stat").read_text()
+        stat = Path(self.directories["memory"], "memory.stat").read_text()
         files = sum(field(stat, f"{prefix}{kind}_file") for kind in ("inactive", "active"))
         return max(0, self.memory_bytes() - files)
 
@@ -154,36 +146,56 @@ class ProcessCgroup:
         In v1 those of cgroups inside this one are not counted; in v2 they are.
         """
         file = "memory.oom_control" if self._version == 1 else "memory.events"
-        return field(Path(self._directories["memory"], file).read_text(), "oom_kill")
+        return field(Path(self.directories["memory"], file).read_text(), "oom_kill")
 
     def remove(self, within_s: float = REMOVE_S) -> bool:
         """Kill what is left inside, and remove it. Idempotent; whether it is gone by then."""
         deadline_s = time.monotonic() + within_s
-        while not all(remove_directory(directory) for directory in self._unique()):
-            if time.monotonic() >= deadline_s:
-                return False
-            for pid in self.pids():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(_RETRY_S)
+        try:
+            for directory in self._unique():
+                remove_cgroup(directory, deadline_s - time.monotonic())
+        except OSError:
+            return False
         for lease in self._leases:
             lease.release()
         return True
 
-    def _memory_limit_bytes(self) -> int:
-        return int(Path(self._directories["memory"], "memory.limit_in_bytes").read_text())
-
-    def _open(self, path: str, undo: contextlib.ExitStack) -> int:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        undo.callback(os.close, fd)
-        return fd
-
     def _unique(self) -> list[str]:
-        return list(dict.fromkeys(self._directories.values()))
+        return list(dict.fromkeys(self.directories.values()))
 
-    def _doors(self) -> list[str]:
+    def join_files(self) -> list[str]:
+        """Return the files by which a process joins: it writes its pid, or 0, into each."""
         leaf = f"/{_LEAF}" if self._divided else ""
         return [f"{directory}{leaf}/cgroup.procs" for directory in self._unique()]
+
+
+class CgroupRoot:
+    """Makes cgroups below the one this process runs in. Each is leased until it is removed."""
+
+    def __init__(self, place: CgroupPath) -> None:
+        self.place = place
+        """Directories in which cgroups are made."""
+
+    @classmethod
+    def find(cls) -> Self | None:
+        """Return it where cgroups with a memory controller may be made, and None elsewhere."""
+        place = find_own_cgroup()
+        return None if place is None or explain_refusal(place) else cls(place)
+
+    def make(self, name: str, bounds: CgroupLimits) -> ProcessCgroup:
+        """Make `agentrl-<this process>-<name>`; OSError when the kernel refuses."""
+        version, parents = self.place.version, self.place.directories
+        if version == 2:
+            divide(parents["memory"], HOST_LEAF, parents)
+        full_name = f"agentrl-{new_mark()}-{name}"
+        return ProcessCgroup.create(version, parents, full_name, bounds, leased=True)
+
+
+def explain_no_cgroups() -> str:
+    """Return why `CgroupRoot.find` gives None, or an empty string where it does not."""
+    if (place := find_own_cgroup()) is None:
+        return "no hierarchy with a memory controller is mounted"
+    return explain_refusal(place)
 
 
 def divide(directory: str, leaf: str, controllers: Collection[str]) -> None:
@@ -200,22 +212,9 @@ def divide(directory: str, leaf: str, controllers: Collection[str]) -> None:
             if error.errno != errno.EBUSY or last == _ROUNDS - 1:
                 raise
         os.makedirs(f"{directory}/{leaf}", exist_ok=True)
-        for pid in _members(directory):
+        for pid in _read_pids(directory):
             with contextlib.suppress(ProcessLookupError):
                 _write(f"{directory}/{leaf}/cgroup.procs", f"{pid}")
-
-
-def remove_directory(directory: str) -> bool:
-    """Remove a cgroup and all inside it; whether they are gone. Processes in them keep them."""
-    try:
-        os.rmdir(directory)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        for path, _, _ in os.walk(directory, topdown=False):
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
-    return not os.path.exists(directory)
 
 
 def field(text: str, name: str) -> int:
@@ -238,14 +237,14 @@ def host_pid(pidfd: int) -> int:
     return pid
 
 
-def _members(directory: str) -> list[int]:
+def _read_pids(directory: str) -> list[int]:
     try:
         return [int(pid) for pid in Path(directory, "cgroup.procs").read_text().split()]
     except OSError:
         return []  # the group is being removed
 
 
-def _below(pids: Collection[int]) -> set[int]:
+def _list_children(pids: Collection[int]) -> set[int]:
     children: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):  # it ended while we looked

@@ -100,24 +100,24 @@ def _unescape(path: str) -> str:
     return path
 
 
-def own_place() -> CgroupPath | None:
+def find_own_cgroup() -> CgroupPath | None:
     """Return the cgroup of this process, `cpu` only where it is writable; None without cgroups."""
-    if (place := _place_of("self")) is None:
+    if (place := _find_cgroup("self")) is None:
         return None
     entries = place.directories.items()
     directories = {
-        key: directory for key, directory in entries if key != "cpu" or _writable(directory)
+        key: directory for key, directory in entries if key != "cpu" or _is_writable(directory)
     }
     return CgroupPath(place.version, directories)
 
 
 def memory_directory(pid: int) -> str | None:
     """Return the directory that counts the memory of a process; None where it cannot be seen."""
-    place = _place_of(f"{pid}")
+    place = _find_cgroup(f"{pid}")
     return None if place is None else place.directories["memory"]
 
 
-def _place_of(process: str) -> CgroupPath | None:
+def _find_cgroup(process: str) -> CgroupPath | None:
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text()
         membership = Path(f"/proc/{process}/cgroup").read_text()
@@ -126,7 +126,7 @@ def _place_of(process: str) -> CgroupPath | None:
     return locate(mountinfo, membership, _controllers_of)
 
 
-def _writable(directory: str) -> bool:
+def _is_writable(directory: str) -> bool:
     procs = f"{directory}/cgroup.procs"
     return os.access(directory, os.W_OK | os.X_OK) and os.access(procs, os.W_OK)
 
@@ -138,7 +138,7 @@ def _controllers_of(directory: str) -> frozenset[str]:
         return frozenset()
 
 
-def refusal(place: CgroupPath) -> str:
+def explain_refusal(place: CgroupPath) -> str:
     """Return why we may not make cgroups there, or an empty string.
 
     In v2 the processes of a cgroup that gets children have to move into one of them, so it must be
@@ -149,19 +149,17 @@ def refusal(place: CgroupPath) -> str:
             return f"there is no {controller} controller"
         if not directory.startswith(CGROUPS):
             return f"{directory} ({controller}) is not below {CGROUPS}"
-        if not _writable(directory):
+        if not _is_writable(directory):
             return f"{directory} ({controller}) is not writable by you"
     if place.version == 1 or os.geteuid() != 0 or not os.path.isdir(_SYSTEMD):
         return ""
     directory = place.directories["memory"]
-    return (
-        ""
-        if _delegated(directory)
-        else f"{directory} belongs to systemd and is not delegated to you"
-    )
+    if _is_delegated(directory):
+        return ""
+    return f"{directory} belongs to systemd and is not delegated to you"
 
 
-def _delegated(directory: str) -> bool:
+def _is_delegated(directory: str) -> bool:
     for name in _DELEGATED:
         try:
             if os.getxattr(directory, name) == b"1":

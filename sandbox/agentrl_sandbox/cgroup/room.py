@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from agentrl_sandbox.cgroup.group import field
-from agentrl_sandbox.cgroup.place import Version, own_place
+from agentrl_sandbox.cgroup.place import Version, find_own_cgroup
 
 NO_LIMIT_BYTES = 2**60
 """More than any machine has. v1 writes `no limit` as a number of this kind."""
@@ -67,7 +67,7 @@ def _machine_bytes(name: str) -> int:
 @cache
 def _levels() -> Sequence[tuple[Version, str]]:
     """Return the cgroups we run in, innermost first, as far up as they can be seen."""
-    if (place := own_place()) is None:
+    if (place := find_own_cgroup()) is None:
         return ()
     directory, levels = place.directories["memory"], list[tuple[Version, str]]()
     while os.path.exists(f"{directory}/cgroup.procs"):

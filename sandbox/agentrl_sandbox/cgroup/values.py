@@ -14,8 +14,6 @@ SUPERVISOR_PROCESSES = 64
 """The supervisor, and the sessions it has ready."""
 _SOCKETS_SHARE = 4
 """One part in so many of the memory is what buffers of sockets may hold beside it, with v1."""
-_PERIOD_US = 100_000
-_QUOTA_MIN_US = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,6 @@ class CgroupLimits:
     memory_bytes: int | None = None
     processes: int | None = None
     """Threads count, as the kernel counts them."""
-    cpus: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +38,24 @@ class ControllerValue:
 
 def values(version: Version, bounds: CgroupLimits) -> tuple[ControllerValue, ...]:
     """Return the values to write for some bounds, in this order."""
-    controller_values: list[ControllerValue] = []
+    files: list[ControllerValue] = []
     if (memory_bytes := bounds.memory_bytes) is not None:
+        amount, sockets = f"{memory_bytes}", f"{memory_bytes // _SOCKETS_SHARE}"
         if version == 1:
-            controller_values.append(
-                ControllerValue("memory", "memory.limit_in_bytes", f"{memory_bytes}")
-            )
-            controller_values.append(
-                ControllerValue("memory", "memory.memsw.limit_in_bytes", f"{memory_bytes}", True)
-            )
-            # Buffers of sockets, of UDP too: v1 counts them apart, and only where they are limited.
-            sockets = f"{memory_bytes // _SOCKETS_SHARE}"
-            controller_values.append(
-                ControllerValue("memory", "memory.kmem.tcp.limit_in_bytes", sockets, True)
+            files += (
+                ControllerValue("memory", "memory.limit_in_bytes", amount),
+                ControllerValue("memory", "memory.memsw.limit_in_bytes", amount, optional=True),
+                # Of UDP too: v1 counts buffers apart, and only where they are limited.
+                ControllerValue("memory", "memory.kmem.tcp.limit_in_bytes", sockets, optional=True),
             )
         else:
-            controller_values.append(ControllerValue("memory", "memory.max", f"{memory_bytes}"))
-            controller_values.append(ControllerValue("memory", "memory.swap.max", "0", True))
+            files += (
+                ControllerValue("memory", "memory.max", amount),
+                ControllerValue("memory", "memory.swap.max", "0", optional=True),
+            )
     if bounds.processes is not None:
-        controller_values.append(ControllerValue("pids", "pids.max", f"{bounds.processes}"))
-    if bounds.cpus is not None:
-        quota_us = max(_QUOTA_MIN_US, round(bounds.cpus * _PERIOD_US))
-        if version == 1:
-            controller_values.append(ControllerValue("cpu", "cpu.cfs_period_us", f"{_PERIOD_US}"))
-            controller_values.append(ControllerValue("cpu", "cpu.cfs_quota_us", f"{quota_us}"))
-        else:
-            controller_values.append(ControllerValue("cpu", "cpu.max", f"{quota_us} {_PERIOD_US}"))
-    return tuple(controller_values)
+        files.append(ControllerValue("pids", "pids.max", f"{bounds.processes}"))
+    return tuple(files)
 
 
 def session_bounds(limits: Limits, *, members: int = 1) -> CgroupLimits:

@@ -78,11 +78,11 @@ def _status(error: BaseException) -> str:
         return "oom"
     number = error.errno if isinstance(error, OSError) else None
     no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
-    no_process = number == errno.EAGAIN and _at_process_limit()
+    no_process = number == errno.EAGAIN and _is_at_process_limit()
     return "limit" if number in _FULL or no_thread or no_process else "error"
 
 
-def _at_process_limit() -> bool:
+def _is_at_process_limit() -> bool:
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if 0 <= limit <= sum(name.isdecimal() for name in os.listdir("/proc")):
         return True

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from agentrl_sandbox.inside import confine, kernel
-from agentrl_sandbox.inside.confine import ProcessLimits
 from agentrl_sandbox.inside.interpreter_process import ExitStatus, HeldProcess
 from agentrl_sandbox.inside.output import ClippedOutput
+from agentrl_sandbox.inside.quota import SessionLimits
 
 _CHUNK_BYTES = 2**16
 _DRAIN_CHUNKS_MAX = 64
@@ -30,43 +30,25 @@ class CommandRequest:
     cwd: str
     stdin: bytes
     home: str
-    confinement: ProcessLimits
+    confinement: SessionLimits
 
 
 class CommandNamespace:
     """The user namespace that all commands of one session share, so that they can be told apart."""
 
-    def __init__(self, confinement: ProcessLimits) -> None:
-        ready, hold = os.pipe(), os.pipe()
-        pid = kernel.fork()
-        if pid == 0:
-            _be_a_namespace(ready[1], hold, confinement)
-        os.close(ready[1])
-        os.close(hold[0])
-        try:
-            if os.read(ready[0], 1) != b"y":
-                raise OSError("no user namespace is available for the session's commands")
+    def __init__(self, confinement: SessionLimits) -> None:
+        def enter() -> None:
+            confine.become_the_user(confinement)
+            kernel.enter_user_namespace()
+
+        why_not = "no user namespace is available for the session's commands"
+        with kernel.hold_namespaces(enter, why_not) as pid:
             self.fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            os.close(ready[0])
-            os.close(hold[1])
-            os.waitpid(pid, 0)
         self.id = os.fstat(self.fd).st_ino
 
     def close(self) -> None:
         """Let go of it."""
         os.close(self.fd)
-
-
-def _be_a_namespace(ready: int, hold: tuple[int, int], confinement: ProcessLimits) -> NoReturn:
-    try:
-        os.close(hold[1])
-        confine.become_the_user(confinement)
-        kernel.enter_user_namespace()
-        os.write(ready, b"y")
-        os.read(hold[0], 1)
-    finally:
-        os._exit(0)
 
 
 @dataclass
@@ -113,7 +95,7 @@ class RunningCommand:
                 os.close(fd)
         self._report = report[0]
         self.process = HeldProcess(pid)
-        self.selector.register(self.process.pidfd, selectors.EVENT_READ, self._ended)
+        self.selector.register(self.process.pidfd, selectors.EVENT_READ, self._on_process_end)
         for fd in (out[0], err[0]):
             os.set_blocking(fd, False)
             clipped = ClippedOutput(self.output_bytes)
@@ -154,7 +136,7 @@ class RunningCommand:
         truncated = out.truncated or err.truncated
         return {"stdout": out.text(), "stderr": err.text(), "truncated": truncated}
 
-    def _ended(self, _: int) -> None:
+    def _on_process_end(self, _: int) -> None:
         self.on_end(self)
 
     def _readable(self, fd: int, _: int) -> None:

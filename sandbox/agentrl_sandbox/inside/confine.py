@@ -1,13 +1,11 @@
 """Privileges that a process gives up before it runs other people's code."""
 
 import contextlib
-import os
 import resource
-import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from agentrl_sandbox.inside import kernel, landlock, seccomp, syscall_listener
+from agentrl_sandbox.inside.quota import SessionLimits
 
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C.UTF-8",
@@ -31,26 +29,7 @@ _OOM_SCORE = "900"
 What a session starts can bring itself down to what keepers have."""
 
 
-@dataclass(frozen=True)
-class ProcessLimits:
-    """Limits of a process. Plain numbers, from `agentrl.sandbox.Limits`."""
-
-    memory_bytes: int
-    processes: int
-    """-1 leaves it to the keeper, where the kernel would count the whole user."""
-    processes_max: int
-    """The hard limit: what all copies of a session may hold together."""
-    open_files: int
-    file_bytes: int
-    cpu_s: int
-    output_bytes: int
-    isolated: bool
-    packages: str
-    user_id: int = -1
-    """User that runs it, in the user namespace of the keeper; -1: the keeper's user."""
-
-
-def become_the_user(confinement: ProcessLimits) -> None:
+def become_the_user(confinement: SessionLimits) -> None:
     """Stop being the keeper's user, where there is another one."""
     if confinement.user_id >= 0:
         kernel.become(confinement.user_id)
@@ -63,16 +42,9 @@ def go_first() -> None:
         kernel.write_self("oom_score_adj", _OOM_SCORE)
 
 
-def detach() -> None:
-    """Leave the keeper's session of processes, end with it, and adopt our own orphans."""
-    os.setsid()
-    kernel.die_with_parent(signal.SIGKILL)
-    kernel.adopt_orphans(True)
-
-
-def limit(confinement: ProcessLimits, *, cpu_s: int | None = None) -> None:
+def limit(confinement: SessionLimits) -> None:
     """Set the resource limits, none above what is set already."""
-    cpu_s = confinement.cpu_s if cpu_s is None else cpu_s
+    cpu_s = round(confinement.cpu_s)
     pairs = {
         resource.RLIMIT_AS: (confinement.memory_bytes, confinement.memory_bytes),
         resource.RLIMIT_NOFILE: (confinement.open_files, confinement.open_files),
@@ -110,7 +82,7 @@ def forbid(*, listen: bool = False) -> int | None:
     program = seccomp.build(notify_unshare=listen)
     if program is None:
         return None
-    if listen and syscall_listener.available():
+    if listen and syscall_listener.is_available():
         return kernel.install_filter_with_listener(program)
     kernel.install_filter(program)
     return None

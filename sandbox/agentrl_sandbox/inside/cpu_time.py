@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from agentrl_sandbox.inside.processes import read_proc_file
+
 LOOK_S = 0.25
 """Between two looks at a session that has started processes."""
 REST_S = 1.0
@@ -81,7 +83,7 @@ def sample_processes() -> list[ProcessSample]:
 
 def newest_pid() -> int:
     """Return the number that the last process or thread to start here was given."""
-    return int(_text("/proc/loadavg").split()[4])
+    return int(read_proc_file("/proc/loadavg").split()[4])
 
 
 def count_started(before: int, now: int) -> int:
@@ -91,7 +93,7 @@ def count_started(before: int, now: int) -> int:
 
 def _sample(pid: int) -> ProcessSample | None:
     try:
-        text = _text(f"/proc/{pid}/stat")
+        text = read_proc_file(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # What follows the program's name, which may hold anything: the state is field 3 of proc(5).
@@ -104,15 +106,7 @@ def _sample(pid: int) -> ProcessSample | None:
 def _share(pid: int) -> float:
     """Return which part of the time it was ready to run a process has run."""
     try:
-        ran_ns, waited_ns = map(int, _text(f"/proc/{pid}/schedstat").split()[:2])
+        ran_ns, waited_ns = map(int, read_proc_file(f"/proc/{pid}/schedstat").split()[:2])
     except (OSError, ValueError):  # gone, or a kernel that does not count it
         return 1.0
     return ran_ns / (ran_ns + waited_ns) if ran_ns else 0.0
-
-
-def _text(path: str) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 2**12).decode(errors="replace")
-    finally:
-        os.close(fd)

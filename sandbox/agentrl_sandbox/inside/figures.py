@@ -37,26 +37,26 @@ def collect(limit: int, bytes_max: int) -> list[bytes]:
     try:
         numbers = list(pyplot.get_fignums())
         for number in numbers[:limit]:
-            pictures += _picture(pyplot.figure(number), number, bytes_max)
+            pictures += _render(pyplot.figure(number), number, bytes_max)
         if len(numbers) > limit:
             _note(f"{len(numbers) - limit} figures are left out; a cell can show at most {limit}")
     except BaseException as error:  # noqa: BLE001 - a figure must not cost the cell its result
-        _note(f"the figures cannot be shown: {_named(error)}")
+        _note(f"the figures cannot be shown: {_describe(error)}")
     try:
         pyplot.close("all")
     except BaseException as error:  # noqa: BLE001 - as above
-        _note(f"the figures cannot be closed: {_named(error)}")
+        _note(f"the figures cannot be closed: {_describe(error)}")
     return pictures
 
 
-def _picture(figure: Any, number: object, bytes_max: int) -> list[bytes]:
+def _render(figure: Any, number: object, bytes_max: int) -> list[bytes]:
     """Return a figure as one PNG of at most `bytes_max`, or none after a note that says why."""
     try:
         dpi, size = float(figure.dpi), 0
         inches = math.prod(float(side) for side in figure.get_size_inches())
         dpi = min(dpi, math.sqrt(PIXELS_MAX / inches))
         for _ in range(_TRIES):
-            picture = _drawn(figure, dpi)
+            picture = _draw(figure, dpi)
             if len(picture) <= bytes_max:
                 return [picture]
             size = len(picture)
@@ -66,11 +66,11 @@ def _picture(figure: Any, number: object, bytes_max: int) -> list[bytes]:
             "are allowed"
         )
     except BaseException as error:  # noqa: BLE001 - as above
-        _note(f"figure {number} cannot be drawn: {_named(error)}")
+        _note(f"figure {number} cannot be drawn: {_describe(error)}")
     return []
 
 
-def _drawn(figure: Any, dpi: float) -> bytes:
+def _draw(figure: Any, dpi: float) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,7 +82,7 @@ def _drawn(figure: Any, dpi: float) -> bytes:
     return picture
 
 
-def _named(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001 - the code's own exception may refuse to be text

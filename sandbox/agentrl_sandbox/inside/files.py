@@ -8,6 +8,9 @@ import fcntl
 import heapq
 import os
 import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -19,7 +22,40 @@ _FICLONE = 0x40049409
 _PIECE_BYTES = 2**30
 
 
-def _parts(path: str) -> list[str]:
+def serve(
+    root: str, body: Mapping[str, Any], blob: bytes, *, limit_bytes: int
+) -> tuple[dict[str, Any], bytes]:
+    """Do what the host asks: write or read a file, list a page of a directory. Return the answer.
+
+    `limit_bytes` bounds a file. An `OSError` is an answer, too.
+    """
+    path, answer, data = body["path"], dict[str, Any](), b""
+    try:
+        if body["op"] == "write":
+            write(root, path, blob, limit_bytes=limit_bytes)
+        elif body["op"] == "read":
+            data = read(root, path, limit_bytes=limit_bytes)
+        else:
+            answer["entries"] = list_entries(root, path, after=body["after"])
+    except OSError as error:
+        kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+        kind = next((k.__name__ for k in kinds if isinstance(error, k)), "OSError")
+        answer = {"os_error": kind, "text": str(error)}
+    return answer, data
+
+
+def explain_excess(root: str, limit_bytes: int) -> str | None:
+    """Return why a bare directory holds too much, where no file system keeps the limit."""
+    try:
+        used_bytes = count_bytes(root)
+    except OSError as error:
+        return f"the size of the directory cannot be determined: {error}"
+    if used_bytes <= limit_bytes:
+        return None
+    return f"the directory holds {used_bytes} bytes, which exceeds the limit of {limit_bytes}"
+
+
+def _split_path(path: str) -> list[str]:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if path.startswith("/") or ".." in parts or "\0" in path or not parts:
         raise PermissionError(
@@ -30,28 +66,21 @@ def _parts(path: str) -> list[str]:
     return parts
 
 
-def _open_parent(root: str, path: str, *, make: bool) -> tuple[int, str]:
-    """Return a descriptor of the directory that holds `path`, and the last component."""
-    *above, name = _parts(path)
+def _open_below(root: str, path: str, flags: int, *, make: bool = False) -> int:
+    """Open `path` below `root`; with `make` the directories above it are made."""
+    *above, name = _split_path(path)
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in above:
             if make:
-                _make(part, here)
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=here)
             below = _open(part, _DIRECTORY, here, path)
             os.close(here)
             here = below
-    except BaseException:
+        return _open(name, flags, here, path)
+    finally:
         os.close(here)
-        raise
-    return here, name
-
-
-def _make(name: str, directory: int) -> None:
-    try:
-        os.mkdir(name, 0o755, dir_fd=directory)
-    except FileExistsError:
-        return
 
 
 def _open(name: str, flags: int, directory: int, path: str) -> int:
@@ -67,7 +96,7 @@ def _is_link(name: str, directory: int) -> bool:
         return False
 
 
-def _regular(fd: int, path: str) -> int:
+def _check_regular(fd: int, path: str) -> int:
     """Return the size of an open file; `OSError` unless it is a regular one."""
     state = os.fstat(fd)
     if not stat.S_ISREG(state.st_mode):
@@ -81,26 +110,17 @@ def write(root: str, path: str, data: bytes, *, limit_bytes: int) -> None:
         raise OSError(
             f"{path!r} has {len(data)} bytes, which exceeds sandbox.limits.file_bytes={limit_bytes}"
         )
-    directory, name = _open_parent(root, path, make=True)
-    try:
-        fd = _open(name, os.O_WRONLY | os.O_CREAT | _FILE, directory, path)
-    finally:
-        os.close(directory)
+    fd = _open_below(root, path, os.O_WRONLY | os.O_CREAT | _FILE, make=True)
     with open(fd, "wb") as file:
-        _regular(fd, path)
+        _check_regular(fd, path)
         os.ftruncate(fd, 0)
         file.write(data)
 
 
 def read(root: str, path: str, *, limit_bytes: int) -> bytes:
     """Return a regular file below `root`."""
-    directory, name = _open_parent(root, path, make=False)
-    try:
-        fd = _open(name, os.O_RDONLY | _FILE, directory, path)
-    finally:
-        os.close(directory)
-    with open(fd, "rb") as file:
-        size_bytes = _regular(fd, path)
+    with open(_open_below(root, path, os.O_RDONLY | _FILE), "rb") as file:
+        size_bytes = _check_regular(file.fileno(), path)
         data = file.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise OSError(
@@ -110,7 +130,7 @@ def read(root: str, path: str, *, limit_bytes: int) -> bytes:
         return data
 
 
-def entries(root: str, path: str, *, after: str = "") -> list[tuple[str, str, int]]:
+def list_entries(root: str, path: str, *, after: str = "") -> list[tuple[str, str, int]]:
     """Return name, kind and size of what a directory below `root` holds, by name.
 
     One page of it: the first `ENTRIES_PAGE` names after `after`. A shorter page is the last.
@@ -118,19 +138,15 @@ def entries(root: str, path: str, *, after: str = "") -> list[tuple[str, str, in
     if path in ("", "."):
         directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     else:
-        parent, name = _open_parent(root, path, make=False)
-        try:
-            directory = _open(name, _DIRECTORY, parent, path)
-        finally:
-            os.close(parent)
+        directory = _open_below(root, path, _DIRECTORY)
     try:
         names = (name for name in os.listdir(directory) if name > after)
-        return [_entry(name, directory) for name in heapq.nsmallest(ENTRIES_PAGE, names)]
+        return [_describe_entry(name, directory) for name in heapq.nsmallest(ENTRIES_PAGE, names)]
     finally:
         os.close(directory)
 
 
-def _entry(name: str, directory: int) -> tuple[str, str, int]:
+def _describe_entry(name: str, directory: int) -> tuple[str, str, int]:
     try:
         state = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:  # gone since; it counts, so that a page that is short is the last
@@ -195,11 +211,9 @@ def _copy_file(name: str, source: int, target: int) -> None:
 
 def _copy_data(source: int, target: int) -> None:
     """Share the blocks where the file system can, and copy them in the kernel where it cannot."""
-    try:
+    with suppress(OSError):
         fcntl.ioctl(target, _FICLONE, source)
         return
-    except OSError:
-        pass
     while os.sendfile(target, source, None, _PIECE_BYTES):
         continue
 
@@ -210,16 +224,16 @@ def _copy_state(source: int, target: int) -> None:
     os.utime(target, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def used_bytes(root: str) -> int:
+def count_bytes(root: str) -> int:
     """Return the bytes of the regular files below `root`; `OSError` as for `copy_tree`."""
     here = os.open(root, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
-        return _used(here, DEPTH_MAX)
+        return _sum_bytes(here, DEPTH_MAX)
     finally:
         os.close(here)
 
 
-def _used(directory: int, depth: int) -> int:
+def _sum_bytes(directory: int, depth: int) -> int:
     if depth < 0:
         raise OSError(f"directories are nested deeper than {DEPTH_MAX}")
     total = 0
@@ -229,7 +243,7 @@ def _used(directory: int, depth: int) -> int:
                 if entry.is_dir(follow_symlinks=False):
                     below = os.open(entry.name, _DIRECTORY, dir_fd=directory)
                     try:
-                        total += _used(below, depth - 1)
+                        total += _sum_bytes(below, depth - 1)
                     finally:
                         os.close(below)
                 else:
@@ -247,11 +261,13 @@ def remove_tree(root: str) -> None:
     above, name = os.path.split(os.path.abspath(root))
     parent = os.open(above, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
-        if (here := _enter(name, parent)) is None:
+        if (here := enter_directory(name, parent)) is None:
             os.unlink(name, dir_fd=parent)
             return
         try:
-            _empty(here)
+            while names := os.listdir(here):
+                for below in names:
+                    take_apart(below, here)
         finally:
             os.close(here)
         os.rmdir(name, dir_fd=parent)
@@ -259,7 +275,7 @@ def remove_tree(root: str) -> None:
         os.close(parent)
 
 
-def _enter(name: str, parent: int) -> int | None:
+def enter_directory(name: str, parent: int | None = None) -> int | None:
     """Open a directory for good, also one whose permissions say no; None for anything else."""
     handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
@@ -271,28 +287,18 @@ def _enter(name: str, parent: int) -> int | None:
         os.close(handle)
 
 
-def _empty(root: int) -> None:
-    moved = 0
-    while names := os.listdir(root):
-        for name in names:
-            if (directory := _enter(name, root)) is None:
-                os.unlink(name, dir_fd=root)
+def take_apart(name: str, root: int) -> None:
+    """Delete an entry of a directory, after the directories in it are moved up to the root."""
+    if (directory := enter_directory(name, root)) is None:
+        os.unlink(name, dir_fd=root)
+        return
+    try:
+        for below in os.listdir(directory):
+            if (deeper := enter_directory(below, directory)) is None:
+                os.unlink(below, dir_fd=directory)
                 continue
-            try:
-                for below in os.listdir(directory):
-                    if (deeper := _enter(below, directory)) is None:
-                        os.unlink(below, dir_fd=directory)
-                        continue
-                    os.close(deeper)
-                    moved += 1
-                    os.rename(below, _free_name(root, moved), src_dir_fd=directory, dst_dir_fd=root)
-            finally:
-                os.close(directory)
-            os.rmdir(name, dir_fd=root)
-
-
-def _free_name(root: int, number: int) -> str:
-    name = f".removed-{number}"
-    while os.path.lexists(f"/proc/self/fd/{root}/{name}"):
-        name += "-"
-    return name
+            os.close(deeper)
+            os.rename(below, os.urandom(16).hex(), src_dir_fd=directory, dst_dir_fd=root)
+    finally:
+        os.close(directory)
+    os.rmdir(name, dir_fd=root)

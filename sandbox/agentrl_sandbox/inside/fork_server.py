@@ -15,10 +15,10 @@ import traceback
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from agentrl_sandbox.inside import files, interpreter, kernel, network, processes
+from agentrl_sandbox.inside import files, interpreter, kernel, processes, session_directory
 from agentrl_sandbox.inside.frames import ChannelFrameReader, encode
+from agentrl_sandbox.inside.quota import SessionLimits
 from agentrl_sandbox.inside.session_init import SessionInit
-from agentrl_sandbox.inside.session_limits import SessionLimits
 from agentrl_sandbox.inside.users import SessionUsers
 
 # What model-written code is likely to import: loaded once here, shared by every session.
@@ -37,7 +37,7 @@ class ForkServer:
     def __init__(self, control: socket.socket, settings: SessionLimits) -> None:
         self._control = control
         self._settings = settings
-        self._selector = selectors.PollSelector()  # see keeper.py
+        self._selector = selectors.PollSelector()  # see session_init.py
         self._keepers: dict[int, int] = {}
         self._user_of: dict[int, int] = {}
         self._warm: dict[int, socket.socket] = {}
@@ -45,7 +45,7 @@ class ForkServer:
         self._wanted = 0
         """How many to keep ready: as many as were opened, up to the setting."""
         self._opened = 0
-        self._users = SessionUsers.found() if settings.isolated else SessionUsers(range(0))
+        self._users = SessionUsers.from_maps() if settings.isolated else SessionUsers(range(0))
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def run(self, reader: ChannelFrameReader) -> NoReturn:
@@ -55,7 +55,10 @@ class ForkServer:
             short = len(self._warm) < self._wanted
             events = self._selector.select(_QUIET_S if short else None)
             if not events:
-                self._warm_up()
+                try:
+                    self._start()
+                except OSError:
+                    self._wanted = 0  # until somebody opens one, who is then told why it cannot be
             for key, _ in events:
                 if key.data is not None:
                     self._reap(key.data)
@@ -80,12 +83,6 @@ class ForkServer:
                 socket.send_fds(self._control, [encode({"id": request, "fds": len(fds)})], fds)
             except OSError as error:  # the host is gone, or leaves too many sockets unread
                 self._tell(self._control, {"id": request, "error": f"no session: {error}"})
-
-    def _warm_up(self) -> None:
-        try:
-            self._start()
-        except OSError:
-            self._wanted = 0  # until somebody opens one, who is then told why it cannot be
 
     def _start(self) -> int:
         """Fork a keeper, add it to those that are ready, and return its process id."""
@@ -150,7 +147,7 @@ class ForkServer:
                 link.close()
             for pid, pidfd in self._keepers.items():
                 # Each sees that the host is gone, and cleans up after itself.
-                processes.ended(pidfd, within_s=processes.KILL_S)
+                processes.poll_end(pidfd, within_s=processes.KILL_S)
                 processes.kill(pid)
             processes.end_strays(())
             files.remove_tree(self._settings.root)
@@ -167,7 +164,7 @@ def prepare(settings: SessionLimits, number: int, user_id: int) -> SessionLimits
         os.mkdir(root, 0o700)
         return replace(settings, root=root)
     kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNET)
-    network.raise_loopback()
+    session_directory.raise_loopback()
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     quiet = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     kernel.mount("proc", "/proc", "proc", quiet)
@@ -194,7 +191,7 @@ def main() -> None:
     os.dup2(null, 1)
     os.close(null)
     reader = ChannelFrameReader()
-    settings = SessionLimits(**_first(control, reader))
+    settings = SessionLimits(**_receive_first(control, reader))
     if not settings.isolated:
         kernel.adopt_orphans(True)
     kernel.set_dumpable(False)
@@ -207,7 +204,7 @@ def main() -> None:
     ForkServer(control, settings).run(reader)
 
 
-def _first(control: socket.socket, reader: ChannelFrameReader) -> dict[str, Any]:
+def _receive_first(control: socket.socket, reader: ChannelFrameReader) -> dict[str, Any]:
     while data := control.recv(2**16):
         for frame in reader.feed(data):
             return frame.body

@@ -13,7 +13,6 @@ JSON_BYTES_MAX = 16 * 2**20
 BLOB_BYTES_MAX = 2**30
 FIGURES_MAX = 4
 FIGURE_BYTES_MAX = 2**20
-"""Size of each image that one cell may return."""
 START_S = 20.0
 """Deadline for an interpreter to start or to fork; both ends of a channel go by it."""
 
@@ -59,29 +58,22 @@ class ChannelFrameReader:
         frames: list[ChannelFrame] = []
         start = 0
         with memoryview(self._buffer) as view:
-            while (end := self._end_of_frame(view, start)) is not None:
-                frames.append(_cut_frame(view, start, end))
+            while len(view) - start >= HEADER.size:
+                text_bytes, blob_bytes = HEADER.unpack_from(view, start)
+                if text_bytes > self._json_max or blob_bytes > self._blob_max:
+                    raise FrameError(
+                        f"a frame announces {text_bytes} + {blob_bytes} bytes, which exceeds the "
+                        "limit"
+                    )
+                middle = start + HEADER.size + text_bytes
+                end = middle + blob_bytes
+                if end > len(view):
+                    break
+                body = _parse(bytes(view[start + HEADER.size : middle]))
+                frames.append(ChannelFrame(body, bytes(view[middle:end])))
                 start = end
         del self._buffer[:start]
         return frames
-
-    def _end_of_frame(self, view: memoryview, start: int) -> int | None:
-        """Return the end of the frame that begins at `start`, None while it is not whole."""
-        if len(view) - start < HEADER.size:
-            return None
-        text_bytes, blob_bytes = HEADER.unpack_from(view, start)
-        if text_bytes > self._json_max or blob_bytes > self._blob_max:
-            raise FrameError(
-                f"a frame announces {text_bytes} + {blob_bytes} bytes, which exceeds the limit"
-            )
-        end = start + HEADER.size + text_bytes + blob_bytes
-        return end if end <= len(view) else None
-
-
-def _cut_frame(view: memoryview, start: int, end: int) -> ChannelFrame:
-    text_bytes, _ = HEADER.unpack_from(view, start)
-    middle = start + HEADER.size + text_bytes
-    return ChannelFrame(_parse(bytes(view[start + HEADER.size : middle])), bytes(view[middle:end]))
 
 
 def _parse(text: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import random
+import signal
 import socket
 import sys
 import threading
@@ -27,9 +28,9 @@ from agentrl_sandbox.inside import (
     session_directory,
     streams,
 )
-from agentrl_sandbox.inside.confine import ProcessLimits
 from agentrl_sandbox.inside.frames import FIGURE_BYTES_MAX, FIGURES_MAX, ChannelFrameReader, encode
-from agentrl_sandbox.inside.output import OutputCapture, appending
+from agentrl_sandbox.inside.output import OutputCapture, open_for_append
+from agentrl_sandbox.inside.quota import SessionLimits
 
 CHANNEL_FD = 3
 _PLACES = 6
@@ -48,7 +49,7 @@ class InterpreterDescriptors:
 
 
 def become(
-    ends: InterpreterDescriptors, confinement: ProcessLimits, *, directory: str, nonce: str
+    ends: InterpreterDescriptors, confinement: SessionLimits, *, directory: str, nonce: str
 ) -> None:
     """Turn this freshly forked process into an interpreter; never returns."""
     status = 1
@@ -56,7 +57,7 @@ def become(
         channel = _install(ends)
         os.closerange(_PLACES, os.sysconf("SC_OPEN_MAX"))
         random.seed()
-        _know_thyself()
+        _set_thread_id()
         listener = _enter(directory, confinement)
         interpreter = CellInterpreter(channel, confinement, directory)
         interpreter.greet(nonce, listener)
@@ -74,7 +75,7 @@ def _install(ends: InterpreterDescriptors) -> socket.socket:
     What is written to 1 and 2 is appended to files in memory, which 4 and 5 read back and crop.
     """
     null = os.open("/dev/null", os.O_RDONLY)
-    out, err = appending(ends.out), appending(ends.err)
+    out, err = open_for_append(ends.out), open_for_append(ends.err)
     fds = (null, out, err, ends.channel, ends.out, ends.err)
     # First out of the way: a cell may have closed one of the places.
     safe = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _PLACES) for fd in fds]
@@ -87,20 +88,22 @@ def _install(ends: InterpreterDescriptors) -> socket.socket:
     return socket.socket(fileno=CHANNEL_FD)
 
 
-def _enter(directory: str, confinement: ProcessLimits) -> int | None:
+def _enter(directory: str, confinement: SessionLimits) -> int | None:
     confine.become_the_user(confinement)
-    confine.detach()
+    os.setsid()
+    kernel.die_with_parent(signal.SIGKILL)
+    kernel.adopt_orphans(True)
     if confinement.isolated:
         kernel.enter_user_namespace()
     kernel.set_dumpable(True)
     confine.go_first()
-    _live_in(directory)
+    _move_in(directory)
     if confinement.packages:
         sys.path.append(confinement.packages)
     return confine.forbid(listen=True) if confinement.isolated else None
 
 
-def _live_in(directory: str) -> None:
+def _move_in(directory: str) -> None:
     os.chdir(directory)
     os.environ["HOME"] = os.environ["TMPDIR"] = directory
     figures.prepare(os.environ, directory)
@@ -115,7 +118,7 @@ def prepare() -> None:
     kernel.tid_address()  # found here, where nothing forbids to ask
 
 
-def _know_thyself() -> None:
+def _set_thread_id() -> None:
     """Tell the main thread its number, which the threading module takes down at a fork."""
     vars(threading.main_thread())["_native_id"] = threading.get_native_id()
 
@@ -123,7 +126,7 @@ def _know_thyself() -> None:
 class CellInterpreter:
     """Names, and the loop that runs cells over them."""
 
-    def __init__(self, channel: socket.socket, confinement: ProcessLimits, directory: str) -> None:
+    def __init__(self, channel: socket.socket, confinement: SessionLimits, directory: str) -> None:
         self._channel = channel
         self._confinement = confinement
         self._directory = directory
@@ -168,11 +171,8 @@ class CellInterpreter:
 
     def _capture(self) -> None:
         output_bytes, file_bytes = self._confinement.output_bytes, self._confinement.file_bytes
-        self._output = (
-            OutputCapture(4, output_bytes, file_bytes=file_bytes),
-            OutputCapture(5, output_bytes, file_bytes=file_bytes),
-        )
-        streams.bound(self._output)
+        self._output = [OutputCapture(fd, output_bytes, file_bytes=file_bytes) for fd in (4, 5)]
+        streams.bind_captures(self._output)
 
     def _exec(self, request: dict[str, Any]) -> None:
         self._cells += 1
@@ -218,24 +218,24 @@ class CellInterpreter:
             self._channel = _install(ends)
             self._reader = ChannelFrameReader()
             self._capture()
-            self._be_the_copy(request["nonce"], state, apart=apart)
+            self._start_copy(request["nonce"], state, apart=apart)
             return
         for fd in (ends.channel, ends.out, ends.err):
             os.close(fd)
         if apart and not _has_children():  # whom we could not signal any more
             landlock.separate()
 
-    def _be_the_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
-        directory = os.getcwd() if _is_there() else self._directory
+    def _start_copy(self, nonce: str, rng_state: tuple[Any, ...] | None, *, apart: bool) -> None:
+        directory = os.getcwd() if _has_directory() else self._directory
         self._send({"nonce": nonce, "hello": True})
         if apart:
-            self._leave_the_original(nonce)
+            self._unshare_copy(nonce)
         self._settle(directory)
         if apart:
             landlock.separate()
-        _other_numbers(rng_state)
+        _reseed(rng_state)
 
-    def _leave_the_original(self, nonce: str) -> None:
+    def _unshare_copy(self, nonce: str) -> None:
         """Enter namespaces of our own. The filter lets us, because the keeper waits for it."""
         try:
             kernel.enter_user_namespace(others=session_directory.OWN)
@@ -257,7 +257,7 @@ class CellInterpreter:
         else:
             kernel.drop_capabilities()  # a user namespace of our own gave us all of it
             below = os.path.relpath(directory, self._directory)
-            _live_in(home)
+            _move_in(home)
             if not below.startswith(".."):
                 os.chdir(below)
         self._directory = home
@@ -295,7 +295,7 @@ def _has_children() -> bool:
     return True
 
 
-def _is_there() -> bool:
+def _has_directory() -> bool:
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -303,7 +303,7 @@ def _is_there() -> bool:
     return True
 
 
-def _other_numbers(rng_state: tuple[Any, ...] | None) -> None:
+def _reseed(rng_state: tuple[Any, ...] | None) -> None:
     """Move away from the sibling's random numbers, unless its state is to be kept."""
     if rng_state is not None:
         random.setstate(rng_state)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from agentrl_sandbox.inside import processes
 from agentrl_sandbox.inside.interpreter import InterpreterDescriptors
-from agentrl_sandbox.inside.output import OutputCapture, capture_file
+from agentrl_sandbox.inside.output import OutputCapture
 
 SO_PASSCRED, SCM_CREDENTIALS = 16, 2
 
@@ -48,13 +48,10 @@ class HeldProcess:
         try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            return self._take_down()
+            status, usage = processes.wait_end(self.pid, self.pidfd)
         finally:
             os.close(self.pidfd)
             self.pidfd = -1
-
-    def _take_down(self) -> ExitStatus:
-        status, usage = processes.wait_end(self.pid, self.pidfd)
         if status is None or usage is None:
             return ExitStatus()
         cpu_s = usage.ru_utime + usage.ru_stime
@@ -73,8 +70,8 @@ class InterpreterPipes:
 
     def __init__(self) -> None:
         self.ours, self._theirs = socket.socketpair()
-        self.out = capture_file("out")
-        self.err = capture_file("err")
+        self.out = os.memfd_create("out")
+        self.err = os.memfd_create("err")
         self.ours.setsockopt(socket.SOL_SOCKET, SO_PASSCRED, 1)
         self.ours.setblocking(False)
 
@@ -111,8 +108,8 @@ class InterpreterProcess:
     """The mount namespace."""
 
     def __post_init__(self) -> None:
-        self.world = processes.world(self.pid)
-        self.view = processes.view(self.pid)
+        self.world = processes.read_userns(self.pid)
+        self.view = processes.read_mntns(self.pid)
 
     @property
     def pid(self) -> int:
@@ -124,11 +121,3 @@ class InterpreterProcess:
         out, cut_out = OutputCapture(self.wires.out, self.output_bytes).take(dead=True)
         err, cut_err = OutputCapture(self.wires.err, self.output_bytes).take(dead=True)
         return out, err, cut_out or cut_err
-
-    def end(self) -> ExitStatus:
-        """Kill it, or bury it when it is dead already. Its output stays until `close`."""
-        return self.process.end()
-
-    def close(self) -> None:
-        """Free what we hold of it."""
-        self.wires.close()

@@ -7,12 +7,10 @@
 Until it is settled the newborn speaks to the keeper, and from then on only to the host.
 """
 
-import errno
 import os
-import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -29,13 +27,14 @@ from agentrl_sandbox.inside.interpreter_process import (
     InterpreterProcess,
     nonce,
 )
-from agentrl_sandbox.inside.processes import view
+from agentrl_sandbox.inside.processes import read_mntns
 from agentrl_sandbox.inside.session_directory import SessionDirectory
 from agentrl_sandbox.inside.syscall_listener import PendingSyscall, SyscallListener
 
 Kind = Literal["fresh", "copy", "spare"]
 
 _GREETING_BYTES_MAX = 2**12
+_make_reader = partial(ChannelFrameReader, json_bytes_max=_GREETING_BYTES_MAX, blob_bytes_max=0)
 _SPACE = socket.CMSG_SPACE(12) + socket.CMSG_SPACE(4)
 APART = kernel.CLONE_NEWUSER | session_directory.OWN
 """Namespaces that a copy unshares."""
@@ -83,15 +82,10 @@ class InterpreterStart:
     origin: InterpreterProcess | None = None
     """The interpreter that is being copied."""
     process: HeldProcess = field(default_factory=HeldProcess)
-    """None until it has greeted, when it is a copy."""
     nonce: str = field(default_factory=nonce)
     listener: SyscallListener | None = None
     deadline_s: float = field(default_factory=lambda: time.monotonic() + START_S)
-    _reader: ChannelFrameReader = field(
-        default_factory=lambda: ChannelFrameReader(
-            json_bytes_max=_GREETING_BYTES_MAX, blob_bytes_max=0
-        )
-    )
+    _reader: ChannelFrameReader = field(default_factory=_make_reader)
 
     @property
     def apart(self) -> bool:
@@ -105,7 +99,7 @@ class InterpreterStart:
             return frozenset()
         return self.origin.ancestors | {self.origin.number}
 
-    def heard(self) -> str:
+    def read_greeting(self) -> str:
         """Read `hello`, `unshared`, or nothing yet. May raise `InterpreterStartError`."""
         try:
             data, ancillary, _, _ = self.wires.ours.recvmsg(
@@ -127,16 +121,13 @@ class InterpreterStart:
         if "error" in body:
             raise InterpreterStartError(str(body["error"])[:1000])
         if not self.process.pid:
-            self._take_hold(pid)
+            try:
+                self.process = HeldProcess(pid)
+            except OSError as error:  # whoever greeted is gone, and perhaps no child of ours
+                raise InterpreterStartError(f"it ended after its greeting: {error}") from error
         elif pid != self.process.pid:
             raise InterpreterStartError("another process greeted in its place")
         return "hello" if "hello" in body else "unshared"
-
-    def _take_hold(self, pid: int) -> None:
-        try:
-            self.process = HeldProcess(pid)
-        except OSError as error:  # whoever greeted is gone, and perhaps no child of ours
-            raise InterpreterStartError(f"it ended after its greeting: {error}") from error
 
     def _unpack(self, ancillary: list[tuple[int, int, bytes]]) -> int:
         """Return the sender, for whom the kernel vouches, and keep a listener that came along."""
@@ -161,10 +152,11 @@ class InterpreterStart:
         home = self.session.place
         if home.is_detached:
             # What it runs came from the original, which may have planted other things in it.
-            if self.origin is not None and view(self.process.pid) in (0, self.origin.view):
+            view = read_mntns(self.process.pid)
+            if self.origin is not None and view in (0, self.origin.view):
                 raise InterpreterStartError("the copy has no namespaces of its own")
             try:
-                session_directory.appear(home, self.process.pid, own_namespaces)
+                session_directory.attach_directory(home, self.process.pid, own_namespaces)
             except OSError as error:
                 raise InterpreterStartError(f"its files cannot be mounted: {error}") from error
         greeting = nonce()
@@ -189,29 +181,3 @@ def ask_copy(birth: InterpreterStart, *, keep_rng: bool) -> None:
         raise InterpreterStartError(f"the interpreter does not listen: {error}") from error
     finally:
         birth.wires.close_theirs()
-
-
-class SyscallListeners:
-    """Decides on the system calls that interpreters may make only while they are being copied."""
-
-    def __init__(
-        self, selector: selectors.BaseSelector, births: Callable[[], list[InterpreterStart]]
-    ) -> None:
-        self._selector = selector
-        self._births = births
-
-    def add(self, listener: SyscallListener) -> None:
-        """Answer from here on, until nobody is left to ask."""
-        self._selector.register(listener, selectors.EVENT_READ, partial(self._decide, listener))
-
-    def _decide(self, listener: SyscallListener, _: int) -> None:
-        syscall = listener.next()
-        if syscall is None:  # who asked was killed, or everybody is gone
-            if listener.abandoned():
-                self._selector.unregister(listener)
-                listener.close()
-            return
-        if any(birth.may_unshare(syscall) for birth in self._births()):
-            listener.allow(syscall)
-        else:
-            listener.refuse(syscall, errno.EPERM)

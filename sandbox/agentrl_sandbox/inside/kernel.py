@@ -3,7 +3,8 @@
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from functools import cache
 
 _MACHINE = os.uname().machine
@@ -67,14 +68,16 @@ _CAPABILITY_HEADER = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
 _NO_CAPABILITIES = (ctypes.c_uint32 * 6)()
 
 
-def _check(result: int, what: str) -> None:
+def check(result: int, what: str) -> int:
+    """Raise `OSError` of ctypes' errno for a negative result of a call; return any other."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
 
 
 def _prctl(option: int, value: int, what: str) -> None:
-    _check(_libc.prctl(option, value, 0, 0, 0), what)
+    check(_libc.prctl(option, value, 0, 0, 0), what)
 
 
 def fork() -> int:
@@ -83,9 +86,7 @@ def fork() -> int:
     Unlike `os.fork` it runs no hooks of Python modules, which take longer than the fork itself.
     A child that is to run other people's code reseeds `random` on its own.
     """
-    pid = _with_gil.fork()
-    _check(pid, "fork")
-    return pid
+    return check(_with_gil.fork(), "fork")
 
 
 _CLONE = {"x86_64": 56, "aarch64": 220}
@@ -104,7 +105,7 @@ def tid_address() -> int | None:
     The same in everything that is forked from here.
     """
     address = ctypes.c_void_p()
-    if os.uname().machine not in _CLONE:
+    if _MACHINE not in _CLONE:
         return None
     if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(address), 0, 0, 0) < 0:
         return None
@@ -118,38 +119,36 @@ def fork_beside(address: int) -> int:
     C library would write the child's thread number there, and here the kernel does.
     """
     flags = _CLONE_PARENT | _CHILD_SETTID | _CHILD_CLEARTID | _SIGCHLD
-    machine = os.uname().machine
-    last = (address, 0) if machine == "x86_64" else (0, address)
+    last = (address, 0) if _MACHINE == "x86_64" else (0, address)
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid = _raw_clone(_CLONE[machine], flags, 0, 0, *last)
+    pid = _raw_clone(_CLONE[_MACHINE], flags, 0, 0, *last)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
-    _check(pid, "clone")
-    return pid
+    return check(pid, "clone")
 
 
 def unshare(flags: int) -> None:
     """Move this process (for pids: its future children) into new namespaces."""
-    _check(_libc.unshare(flags), f"unshare {flags:#x}")
+    check(_libc.unshare(flags), f"unshare {flags:#x}")
 
 
 def join(namespace_fd: int, kind: int) -> None:
     """Enter the namespace behind a descriptor."""
-    _check(_libc.setns(namespace_fd, kind), f"setns {kind:#x}")
+    check(_libc.setns(namespace_fd, kind), f"setns {kind:#x}")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
     """Mount; the arguments are those of mount(2)."""
     kind_bytes = None if kind is None else kind.encode()
     result = _libc.mount(source.encode(), target.encode(), kind_bytes, flags, data.encode() or None)
-    _check(result, f"mount {kind or 'bind'} on {target}")
+    check(result, f"mount {kind or 'bind'} on {target}")
 
 
 def detach(target: str) -> None:
     """Unmount now for everybody who looks, and for good when the last user lets go."""
-    _check(_libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
+    check(_libc.umount2(target.encode(), MNT_DETACH), f"unmount {target}")
 
 
 def die_with_parent(signal_number: int) -> None:
@@ -176,7 +175,7 @@ def install_filter(program: bytes) -> None:
     """Install a seccomp filter, for this process and all it starts, for ever."""
     value = _Filter(len(program) // 8, program)
     result = _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(value), 0, 0)
-    _check(result, "prctl SECCOMP")
+    check(result, "prctl SECCOMP")
 
 
 def install_filter_with_listener(program: bytes) -> int:
@@ -194,8 +193,7 @@ def install_filter_with_listener(program: bytes) -> int:
         fd = system_call(_SECCOMP, _SECCOMP_SET_FILTER, flags, address)
         if fd >= 0 or ctypes.get_errno() != errno.EINVAL:
             break
-    _check(fd, "seccomp NEW_LISTENER")
-    return fd
+    return check(fd, "seccomp NEW_LISTENER")
 
 
 def notification_sizes() -> tuple[int, int] | None:
@@ -223,32 +221,31 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     mask = sum(1 << capability for capability in keep)
     # Effective, permitted and inheritable, first the lower 32 of each.
     sets = (ctypes.c_uint32 * 6)(mask, mask, 0, 0, 0, 0) if mask else _NO_CAPABILITIES
-    _check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
+    check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
 
 
 def hand_down_capabilities(kept: Collection[int]) -> None:
     """Let the next program that is started have what `drop_capabilities` kept."""
     mask = sum(1 << capability for capability in kept)
     sets = (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)
-    _check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
+    check(_libc.capset(_CAPABILITY_HEADER, sets), "capset")
     for capability in kept:
         result = _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
-        _check(result, f"prctl CAP_AMBIENT_RAISE {capability}")
+        check(result, f"prctl CAP_AMBIENT_RAISE {capability}")
 
 
 def leave_keyring() -> None:
     """Hold an empty keyring of our own, and not that of whoever started us."""
-    if system_call(_KEYCTL, _KEYCTL_JOIN_SESSION_KEYRING, 0) < 0:
-        number = ctypes.get_errno()
-        # A kernel without keys, or a filter around us that lets nobody in here use them either.
-        if number not in (errno.ENOSYS, errno.EPERM):
-            raise OSError(number, f"keyctl: {os.strerror(number)}")
+    result = system_call(_KEYCTL, _KEYCTL_JOIN_SESSION_KEYRING, 0)
+    # A kernel without keys, or a filter around us that lets nobody in here use them either.
+    if ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+        check(result, "keyctl")
 
 
 def name_machine(name: str) -> None:
     """Name the machine, in a namespace of our own, and its domain nothing."""
     for call, text in ((_libc.sethostname, name), (_libc.setdomainname, "(none)")):
-        _check(call(text.encode(), ctypes.c_size_t(len(text))), f"name the machine {text}")
+        check(call(text.encode(), ctypes.c_size_t(len(text))), f"name the machine {text}")
 
 
 def become(user_id: int) -> None:
@@ -284,6 +281,34 @@ def enter_user_namespace(*, others: int = 0, mapped: Callable[[], bool] | None =
     for name, text in (("setgroups", "deny"), ("uid_map", f"{INSIDE_ID} {uid} 1")):
         write_self(name, text)
     write_self("gid_map", f"{INSIDE_ID} {gid} 1")
+
+
+@contextmanager
+def hold_namespaces(enter: Callable[[], object], why_not: str) -> Generator[int]:
+    """Yield a child process that is in namespaces of its own, by `enter`, until the block ends.
+
+    `OSError` of this text when it cannot get there.
+    """
+    ready, hold = os.pipe(), os.pipe()
+    pid = fork()
+    if pid == 0:
+        try:
+            os.close(hold[1])
+            enter()
+            os.write(ready[1], b"y")
+            os.read(hold[0], 1)
+        finally:
+            os._exit(0)
+    os.close(ready[1])
+    os.close(hold[0])
+    try:
+        if os.read(ready[0], 1) != b"y":
+            raise OSError(why_not)
+        yield pid
+    finally:
+        os.close(ready[0])
+        os.close(hold[1])
+        os.waitpid(pid, 0)
 
 
 def write_self(name: str, text: str) -> None:

@@ -113,7 +113,7 @@ def _ruleset(files: int, confined: int) -> int:
     # Older kernels take the longer structure as long as what they do not know of is zero.
     attributes = ctypes.create_string_buffer(struct.pack("=QQQ", files, 0, confined), 24)
     fd = kernel.system_call(_CREATE, ctypes.addressof(attributes), len(attributes), 0)
-    return _checked(fd, "landlock_create_ruleset")
+    return kernel.check(fd, "landlock_create_ruleset")
 
 
 def _grant(ruleset: int, path: str, granted: int) -> None:
@@ -126,17 +126,10 @@ def _grant(ruleset: int, path: str, granted: int) -> None:
             granted &= _OF_FILES
         rule = ctypes.create_string_buffer(struct.pack("=Qi", granted, fd), 12)
         added = kernel.system_call(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.addressof(rule), 0)
-        _checked(added, f"landlock_add_rule {path}")
+        kernel.check(added, f"landlock_add_rule {path}")
     finally:
         os.close(fd)
 
 
 def _restrict(ruleset: int) -> None:
-    _checked(kernel.system_call(_RESTRICT, ruleset, 0), "landlock_restrict_self")
-
-
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
+    kernel.check(kernel.system_call(_RESTRICT, ruleset, 0), "landlock_restrict_self")

@@ -12,21 +12,16 @@ _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT, _SETATTR = 428, 429, 430,
 _SET_STRING, _CREATE = 1, 6
 _CLOEXEC, _CLONE = 1, 1
 READ_ONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
-"""Attributes of a mount."""
 _FROM_EMPTY_PATH = 4
 _EMPTY_PATH, _RECURSIVE = 0x1000, 0x8000
 _HERE = -100
 
 
 def _call(what: str, number: int, *arguments: object) -> int:
-    result = _libc.syscall(number, *arguments)
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"{what}: {os.strerror(error)}")
-    return result
+    return kernel.check(_libc.syscall(number, *arguments), what)
 
 
-def detached(kind: str, options: Mapping[str, str], attributes: int = NOSUID | NODEV) -> int:
+def make_detached(kind: str, options: Mapping[str, str], attributes: int = NOSUID | NODEV) -> int:
     """Return the descriptor of a new file system that is mounted nowhere."""
     context = _call(f"fsopen {kind}", _FSOPEN, kind.encode(), _CLOEXEC)
     try:
@@ -55,7 +50,7 @@ def clone(path: str, attributes: int) -> int:
 
 
 def attach(fd: int, target: str) -> None:
-    """Mount what `detached` or `clone` made, once."""
+    """Mount what `make_detached` or `clone` made, once."""
     _call(f"mount {target}", _MOVE_MOUNT, fd, b"", _HERE, target.encode(), _FROM_EMPTY_PATH)
 
 
@@ -70,12 +65,10 @@ def _set_attributes(what: str, at: int, path: bytes, flags: int, attributes: int
 
 
 def make_root(fd: int, at: str) -> None:
-    """Make what `detached` made the root, by way of a directory, and let go of the old one."""
+    """Make what `make_detached` made the root, by way of a directory, and let go of the old one."""
     attach(fd, at)
     os.fchdir(fd)
     # The old root comes to lie on top of the new one, and so has its name until it is gone.
-    if _libc.pivot_root(b".", b".") < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"pivot_root: {os.strerror(error)}")
+    kernel.check(_libc.pivot_root(b".", b"."), "pivot_root")
     kernel.detach(".")
     os.chdir("/")

@@ -6,12 +6,7 @@ _CROP_BYTES = 2**20
 """Output is held in full up to here."""
 
 
-def capture_file(name: str) -> int:
-    """Return an empty file in memory, to be read and cropped; `appending` is for the writers."""
-    return os.memfd_create(name)
-
-
-def appending(fd: int) -> int:
+def open_for_append(fd: int) -> int:
     """Open the file behind `fd` once more: what is written there is appended, whoever writes."""
     return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 
@@ -67,9 +62,9 @@ class OutputCapture:
             output.add(os.pread(self._fd, size_bytes, 0))
         else:
             output.add(os.pread(self._fd, self._half, 0))
-            output.omit(size_bytes - 2 * self._half)
+            output.omitted += size_bytes - 2 * self._half
             output.add(os.pread(self._fd, self._half, size_bytes - self._half))
-        output.omit(self._omitted)
+        output.omitted += self._omitted
         return output
 
 
@@ -81,15 +76,12 @@ class ClippedOutput:
         self.head = bytearray()
         self.tail = bytearray()
         self.omitted = 0
+        """Bytes that were left out, also before they came here."""
 
     @property
     def truncated(self) -> bool:
         """Whether something was left out."""
         return self.omitted > 0
-
-    def omit(self, count: int) -> None:
-        """Count bytes that were left out before they came here."""
-        self.omitted += count
 
     def add(self, data: bytes) -> None:
         """Take in more output."""

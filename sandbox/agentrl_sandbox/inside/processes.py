@@ -25,26 +25,28 @@ def parents() -> dict[int, int]:
         if not name.isdecimal():
             continue
         try:
-            table[int(name)] = _parent(name)
+            stat = read_proc_file(f"/proc/{name}/stat")
+            table[int(name)] = int(stat.rpartition(") ")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue
     return table
 
 
-def _parent(pid: str) -> int:
-    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+def read_proc_file(path: str) -> str:
+    """Return the first 4 KiB of a file of /proc."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return int(os.read(fd, 2**12).rpartition(b") ")[2].split()[1])
+        return os.read(fd, 2**12).decode(errors="replace")
     finally:
         os.close(fd)
 
 
 def descendants(root: int) -> set[int]:
     """Return the processes below `root`, without it."""
-    return below(root, parents())
+    return find_below(root, parents())
 
 
-def below(root: int, table: Mapping[int, int]) -> set[int]:
+def find_below(root: int, table: Mapping[int, int]) -> set[int]:
     """Return the processes below `root`, without it, given the parent of each."""
     pids: set[int] = set()
     frontier = {root}
@@ -54,7 +56,7 @@ def below(root: int, table: Mapping[int, int]) -> set[int]:
     return pids
 
 
-def threads(pid: int) -> int:
+def count_threads(pid: int) -> int:
     """Return the number of threads of a process, 0 when it is gone."""
     try:
         return len(os.listdir(f"/proc/{pid}/task"))
@@ -62,12 +64,12 @@ def threads(pid: int) -> int:
         return 0
 
 
-def world(pid: int) -> int:
+def read_userns(pid: int) -> int:
     """Return the user namespace of a process, 0 when it is gone."""
     return _namespace(pid, "user")
 
 
-def view(pid: int) -> int:
+def read_mntns(pid: int) -> int:
     """Return the mount namespace of a process, 0 when it is gone."""
     return _namespace(pid, "mnt")
 
@@ -87,7 +89,7 @@ def kill(pid: int) -> None:
         return
 
 
-def ended(pidfd: int, *, within_s: float) -> bool:
+def poll_end(pidfd: int, *, within_s: float) -> bool:
     """Return whether a process ends within some time."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
@@ -96,7 +98,7 @@ def ended(pidfd: int, *, within_s: float) -> bool:
 
 def wait_end(pid: int, pidfd: int) -> tuple[int | None, struct_rusage | None]:
     """Wait for the end of a process; its wait status and usage, None when it is not our child."""
-    if not ended(pidfd, within_s=KILL_S):
+    if not poll_end(pidfd, within_s=KILL_S):
         raise TimeoutError(f"process {pid} survived SIGKILL for {KILL_S} s")
     try:
         # It is dead. Who would still have to be waited for is another one with its number.
@@ -129,4 +131,4 @@ def _strays(known: Collection[int], worlds: Collection[int] | None) -> list[int]
     if worlds is None:
         return children
     dead = 0  # its namespaces went before it
-    return [pid for pid in children if world(pid) in (dead, *worlds)]
+    return [pid for pid in children if read_userns(pid) in (dead, *worlds)]

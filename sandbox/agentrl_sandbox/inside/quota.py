@@ -1,9 +1,32 @@
-"""Shares of the processes of a session in its limits. Pure."""
+"""Limits of sessions, and the shares of their processes in them. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from agentrl_sandbox.inside.confine import ProcessLimits
-from agentrl_sandbox.inside.session_limits import SessionLimits
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """Settings of a keeper and of its processes: `agentrl.sandbox.Limits`, and where they are."""
+
+    root: str
+    isolated: bool
+    wall_s: float
+    cpu_s: float
+    memory_bytes: int
+    processes: int
+    """Of a process: -1 leaves it to the keeper, where the kernel would count the whole user."""
+    open_files: int
+    file_bytes: int
+    disk_bytes: int
+    files: int
+    output_bytes: int
+    warm: int
+    """Sessions to keep ready."""
+    packages: str = ""
+    """A directory of packages to import from, or nothing."""
+    user_id: int = -1
+    """User of a session and its forks, in the user namespace of the keeper; -1: the keeper's."""
+    processes_max: int = 0
+    """Of a process, the hard limit: what all copies of a session may hold together."""
 
 
 @dataclass(frozen=True)
@@ -25,23 +48,16 @@ class SessionQuota:
         """
         return self.settings.processes * (1 + below) if self.settings.isolated else -1
 
-    def confinement(self, used_cpu_s: float) -> ProcessLimits:
+    def confinement(self, used_cpu_s: float) -> SessionLimits:
         """Return the limits of another process of a session."""
-        limits = self.settings
-        return ProcessLimits(
-            memory_bytes=limits.memory_bytes,
+        return replace(
+            self.settings,
             processes=self.processes(0),
             processes_max=self.processes_max,
-            open_files=limits.open_files,
-            file_bytes=limits.file_bytes,
-            cpu_s=max(1, round(limits.cpu_s - used_cpu_s)),
-            output_bytes=limits.output_bytes,
-            isolated=limits.isolated,
-            packages=limits.packages,
-            user_id=limits.user_id,
+            cpu_s=max(1, round(self.settings.cpu_s - used_cpu_s)),
         )
 
-    def used_up(self, used_cpu_s: float) -> bool:
+    def is_used_up(self, used_cpu_s: float) -> bool:
         """Say whether the CPU time is used up.
 
         What the kernel limits and what it reports are counted apart, and differ a little.

@@ -57,7 +57,7 @@ def make(steps: Sequence[RootStep], data: Mapping[str, bytes]) -> None:
     kernel.mount("none", "/", None, kernel.MS_PRIVATE | kernel.MS_REC)
     fds = [_take_hold(step) for step in steps]
     umask = os.umask(0o022)
-    mounts.make_root(mounts.detached("tmpfs", {"mode": "755"}), _PLACE)
+    mounts.make_root(mounts.make_detached("tmpfs", {"mode": "755"}), _PLACE)
     for step, fd in zip(steps, fds, strict=True):
         _take(step, fd, data)
     os.umask(umask)
@@ -77,12 +77,12 @@ def _take_hold(step: RootStep) -> int | None:
         case "blank":
             return mounts.clone(_NULL, _SHOWN)
         case "empty":
-            return mounts.detached("tmpfs", {"mode": "755"}, READ_ONLY | _QUIET)
+            return mounts.make_detached("tmpfs", {"mode": "755"}, READ_ONLY | _QUIET)
         case "memory":
-            return mounts.detached("tmpfs", {"mode": "755"}, _QUIET)
+            return mounts.make_detached("tmpfs", {"mode": "755"}, _QUIET)
         case "proc":
             # Now: once the old root is gone, the kernel sees no reason to show processes.
-            return mounts.detached("proc", {}, _QUIET)
+            return mounts.make_detached("proc", {}, _QUIET)
         case _:
             pass
     return None

@@ -4,11 +4,14 @@ Every session finds its files at the same path. The keeper reaches them through 
 copy's files need no path at all in the namespace of those it was copied from.
 """
 
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agentrl_sandbox.inside import files, kernel, mounts, network
+from agentrl_sandbox.inside import kernel, mounts
 from agentrl_sandbox.inside.kernel import MS_NODEV, MS_NOSUID
 
 _KINDS = {
@@ -18,6 +21,7 @@ _KINDS = {
 }
 OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
 """Namespaces that a copy does not share with its original."""
+_SET_FLAGS, _FLAGS, _UP = 0x8914, struct.Struct("16sh22x"), 1
 
 
 @dataclass
@@ -29,7 +33,6 @@ class SessionDirectory:
     handle: str
     """Path as the keeper reaches it."""
     fd: int = -1
-    """Descriptor that the handle stands for."""
     is_detached: bool = False
     """It is mounted nowhere yet."""
     namespaces: dict[int, int] = field(default_factory=dict[int, int])
@@ -44,7 +47,7 @@ class SessionDirectory:
         self.namespaces.clear()
 
 
-def options(disk_bytes: int, entries: int) -> dict[str, str]:
+def _build_options(disk_bytes: int, entries: int) -> dict[str, str]:
     """Return the options of a file system in memory with these limits.
 
     It belongs to the user as whom this process uses files.
@@ -53,20 +56,20 @@ def options(disk_bytes: int, entries: int) -> dict[str, str]:
     return {"size": str(disk_bytes), "mode": "700", "nr_inodes": str(entries + 1)}
 
 
-def mounted(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
+def mount_directory(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
     """Mount a file system in memory over `path`."""
-    text = ",".join(f"{key}={value}" for key, value in options(disk_bytes, entries).items())
+    text = ",".join(f"{key}={value}" for key, value in _build_options(disk_bytes, entries).items())
     kernel.mount("session", path, "tmpfs", MS_NOSUID | MS_NODEV, text)
     return SessionDirectory(path, path)
 
 
-def detached(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
+def make_detached(path: str, disk_bytes: int, entries: int) -> SessionDirectory:
     """Make a file system in memory that is mounted nowhere yet, and is to be mounted at `path`."""
-    fd = mounts.detached("tmpfs", options(disk_bytes, entries))
+    fd = mounts.make_detached("tmpfs", _build_options(disk_bytes, entries))
     return SessionDirectory(path, f"/proc/self/fd/{fd}/.", fd=fd, is_detached=True)
 
 
-def bare(root: str, number: int) -> SessionDirectory:
+def make_bare(root: str, number: int) -> SessionDirectory:
     """Make a directory below `root`. The code may put anything in its place: we hold on to it."""
     path = os.path.join(root, str(number))
     os.mkdir(path, 0o700)
@@ -74,60 +77,47 @@ def bare(root: str, number: int) -> SessionDirectory:
     return SessionDirectory(path, f"/proc/self/fd/{fd}/.", fd=fd)
 
 
-def own_namespaces() -> dict[int, int]:
-    """Return descriptors of this process's own namespaces, by kind."""
-    return _namespaces("self")
-
-
-def _namespaces(pid: int | str) -> dict[int, int]:
+def open_namespaces(pid: int | str = "self") -> dict[int, int]:
+    """Return descriptors of a process's namespaces, by kind."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     return {kind: os.open(f"/proc/{pid}/ns/{name}", flags) for name, kind in _KINDS.items()}
 
 
-def appear(place: SessionDirectory, pid: int, own: Mapping[int, int]) -> None:
+def attach_directory(place: SessionDirectory, pid: int, own: Mapping[int, int]) -> None:
     """Mount a detached place at its path in the namespaces of another process.
 
     The calling process is in its `own` ones before and afterwards.
     """
-    place.namespaces = _namespaces(pid)
+    place.namespaces = open_namespaces(pid)
     try:
         for kind, fd in place.namespaces.items():
             kernel.join(fd, kind)
         mounts.attach(place.fd, place.path)
         place.is_detached = False
-        network.raise_loopback()
+        raise_loopback()
     finally:
         for kind, fd in own.items():
             kernel.join(fd, kind)
         os.chdir("/")
 
 
-def appear_alone(place: SessionDirectory) -> None:
+def attach_in_new_namespaces(place: SessionDirectory) -> None:
     """Make namespaces for a detached place in which nothing runs yet."""
-    ready, hold = os.pipe(), os.pipe()
-    pid = kernel.fork()
-    if pid == 0:
-        try:
-            os.close(hold[1])
-            kernel.set_dumpable(True)  # else, in a container, the keeper may not open what is ours
-            kernel.unshare(OWN)
-            os.write(ready[1], b"y")
-            os.read(hold[0], 1)
-        finally:
-            os._exit(0)
-    namespaces = own_namespaces()
+
+    def enter() -> None:
+        kernel.set_dumpable(True)  # else, in a container, the keeper may not open what is ours
+        kernel.unshare(OWN)
+
+    own = open_namespaces()
     try:
-        os.close(ready[1])
-        os.close(hold[0])
-        if os.read(ready[0], 1) != b"y":
-            raise OSError("no namespaces for the copy")
-        appear(place, pid, namespaces)
+        with kernel.hold_namespaces(enter, "no namespaces for the copy") as pid:
+            attach_directory(place, pid, own)
     finally:
-        for fd in (ready[0], hold[1], *namespaces.values()):
+        for fd in own.values():
             os.close(fd)
-        os.waitpid(pid, 0)
 
 
-def copy(source: SessionDirectory, target: SessionDirectory) -> None:
-    """Copy what one place holds into another, empty one."""
-    files.copy_tree(source.handle, target.handle)
+def raise_loopback() -> None:
+    """Switch on the loopback device of this process's network namespace, which we must own."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, _FLAGS.pack(b"lo", _UP))

@@ -8,19 +8,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentrl_sandbox.inside.output import OutputCapture
 
 _KINDS = ("stdin", "stdout", "stderr")
-
-
-class StandardStreams(NamedTuple):
-    """Text streams over the descriptors 0, 1 and 2."""
-
-    stdin: io.TextIOWrapper
-    stdout: io.TextIOWrapper
-    stderr: io.TextIOWrapper
 
 
 class _File(io.FileIO):
@@ -34,11 +26,12 @@ class _File(io.FileIO):
         return count
 
 
-_prepared: list[StandardStreams] = []
+_prepared: list[io.TextIOWrapper] = []
+"""Text streams over the descriptors 0, 1 and 2, once they are made."""
 _captures: dict[int, OutputCapture] = {}
 
 
-def bound(captures: Sequence[OutputCapture]) -> None:
+def bind_captures(captures: Sequence[OutputCapture]) -> None:
     """Keep what is written to standard output and error within bounds."""
     _captures.clear()
     _captures.update(enumerate(captures, start=1))
@@ -61,19 +54,15 @@ def prepare() -> None:
 
 def install() -> None:
     """Put back the standard streams, whatever a cell has put there; new ones if it closed one."""
-    if not _prepared or any(stream.closed for stream in _prepared[0]):
-        _prepared[:] = [_make()]
-    for kind, stream in zip(_KINDS, _prepared[0], strict=True):
+    if not _prepared or any(stream.closed for stream in _prepared):
+        reader = io.BufferedReader(io.FileIO(0, closefd=False))
+        _prepared[:] = [io.TextIOWrapper(reader, "utf-8"), _make_writer(1), _make_writer(2)]
+    for kind, stream in zip(_KINDS, _prepared, strict=True):
         for name in (kind, f"__{kind}__"):
             if getattr(sys, name, None) is not stream:
                 setattr(sys, name, stream)
 
 
-def _make() -> StandardStreams:
-    reader = io.BufferedReader(io.FileIO(0, closefd=False))
-    return StandardStreams(io.TextIOWrapper(reader, "utf-8"), _writer(1), _writer(2))
-
-
-def _writer(fd: int) -> io.TextIOWrapper:
+def _make_writer(fd: int) -> io.TextIOWrapper:
     file = io.BufferedWriter(_File(fd, "w", closefd=False))
     return io.TextIOWrapper(file, "utf-8", "backslashreplace", line_buffering=True)

@@ -15,7 +15,6 @@ from agentrl_sandbox.inside import kernel
 
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, pid, flags, number, architecture, rip, arguments
 _RESPONSE = struct.Struct("=QqiI")  # id, value, error, flags
-_IDENTITY = struct.Struct("=Q")
 _READ, _WRITE = 2, 1
 _CONTINUE = 1
 
@@ -26,7 +25,6 @@ def _request(direction: int, number: int, size: int) -> int:
 
 _RECEIVE = _request(_READ | _WRITE, 0, _NOTIFICATION.size)
 _SEND = _request(_READ | _WRITE, 1, _RESPONSE.size)
-_STILL_VALID = _request(_WRITE, 2, _IDENTITY.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class PendingSyscall:
     """The registers, unsigned."""
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Say whether this kernel can hand system calls to another process."""
     return kernel.notification_sizes() is not None
 
@@ -86,17 +84,9 @@ class SyscallListener:
             )
         return None
 
-    def abandoned(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Say whether nobody is left who could ask."""
         return any(events & select.POLLHUP for _, events in self._poll.poll(0))
-
-    def waits(self, asked: PendingSyscall) -> bool:
-        """Say whether the caller still waits, and `asked.pid` therefore still names it."""
-        try:
-            fcntl.ioctl(self._fd, _STILL_VALID, _IDENTITY.pack(asked.id))
-        except FileNotFoundError:
-            return False
-        return True
 
     def allow(self, asked: PendingSyscall) -> bool:
         """Let the call go on; False when nobody waits for it, or the kernel (before 5.5) cannot.
@@ -111,9 +101,9 @@ class SyscallListener:
             self.refuse(asked)
             return False
 
-    def refuse(self, asked: PendingSyscall, number: int = errno.EPERM) -> bool:
-        """Have the call fail with an errno; False when nobody waits for it."""
-        return self._answer(asked, -number, 0)
+    def refuse(self, asked: PendingSyscall) -> bool:
+        """Have the call fail with EPERM; False when nobody waits for it."""
+        return self._answer(asked, -errno.EPERM, 0)
 
     def _answer(self, asked: PendingSyscall, error: int, flags: int) -> bool:
         buffer = bytearray(self._response_bytes)

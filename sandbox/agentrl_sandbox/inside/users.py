@@ -19,7 +19,7 @@ class SessionUsers:
         self._taken: set[int] = set()
 
     @classmethod
-    def found(cls) -> Self:
+    def from_maps(cls) -> Self:
         """Return those of this process's user namespace."""
         maps = (Path(f"/proc/self/{kind}_map").read_text() for kind in ("uid", "gid"))
         return cls(range(INSIDE_ID + 1, min(end_of(text, os.getuid()) for text in maps)))

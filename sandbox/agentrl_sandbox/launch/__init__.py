@@ -6,7 +6,7 @@ bubblewrap.py   namespaces through bubblewrap (with ../enter.py in between)
 shown.py        what both show of this machine (../root.py: all they are made of)
 forbidden.py    why a machine lets nobody do that
 users.py        the user ids that a supervisor and its sessions may have
-process.py      a bare process, when the user says so
+local.py        a child process of ours: isolated, or bare when the user says so
 docker.py       a hardened container (container.py: its settings, engine.py: the engine)
 """
 
@@ -21,8 +21,8 @@ from agentrl_sandbox.launch.launcher import (
     StartedForkServer,
     packages_directory,
 )
+from agentrl_sandbox.launch.local import ProcessLauncher
 from agentrl_sandbox.launch.namespaces import NamespaceLauncher
-from agentrl_sandbox.launch.process import ProcessLauncher
 
 __all__ = ["INSTALL", "ForkServerLauncher", "LauncherLog", "StartedForkServer", "launcher"]
 

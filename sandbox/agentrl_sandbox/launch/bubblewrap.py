@@ -1,22 +1,18 @@
 """A supervisor inside bubblewrap: namespaces of its own, and a view of this machine's programs."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from socket import socket
 
 from agentrl_sandbox import enter
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.inside.kernel import INSIDE_ID
 from agentrl_sandbox.isolate import HOST_NAME
-from agentrl_sandbox.launch.container import PACKAGES, ROOT
-from agentrl_sandbox.launch.forbidden import ways_out
-from agentrl_sandbox.launch.launcher import LauncherLog
-from agentrl_sandbox.launch.local import StartedProcess, start_process
-from agentrl_sandbox.launch.shown import VisiblePaths, count_ids, memory_file, supervisor_command
+from agentrl_sandbox.launch.forbidden import explain_ways_out
+from agentrl_sandbox.launch.local import StartedProcess, count_user_ids, start_isolated
+from agentrl_sandbox.launch.shown import VisiblePaths, memory_file, supervisor_command
 from agentrl_sandbox.program import UNSHARED
 from agentrl_sandbox.root import ARCHIVE, FILES, bubblewrap_words
 
@@ -33,28 +29,19 @@ class BubblewrapLauncher:
 
     path: str
     packages: str = ""
-    isolated: bool = field(default=True, init=False)
+    isolated = True
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        visible_paths = VisiblePaths.for_supervisor(self.packages)
+        visible_paths = VisiblePaths.collect(self.packages)
         data = {**FILES, ARCHIVE: bundle()}
         fds = {path: memory_file("file", text) for path, text in data.items()}
         options = bubblewrap_options(bubblewrap_words(visible_paths.steps(), fds))
         options_fd = memory_file("agentrl-options", b"".join(o.encode() + b"\0" for o in options))
         program = [self.path, "--args", str(options_fd), *supervisor_command()]
-        command, plan_fd = _entering(program, visible_paths)
-        log = LauncherLog()
-        fds |= {"options": options_fd, "plan": plan_fd}
-        try:
-            process = start_process(command, control, log, [*fds.values()])
-        except BaseException:
-            log.close()
-            raise
-        finally:
-            for fd in fds.values():
-                os.close(fd)
-        return StartedProcess(process, ROOT, log, PACKAGES if self.packages else "")
+        command, plan_fd = _plan_entry(program, visible_paths)
+        all_fds = [*fds.values(), options_fd, plan_fd]
+        return start_isolated(command, control, all_fds, self.packages)
 
     def user_ids(self, within_s: float) -> int:
         """Return the number of user ids of a pool here: 1 where all sessions share one.
@@ -62,27 +49,15 @@ class BubblewrapLauncher:
         `OSError` or `subprocess.SubprocessError` when nothing can be isolated.
         """
         look = ["--ro-bind", "/", "/", "--proc", "/proc", "/bin/cat", "/proc/self/uid_map"]
-        visible_paths = replace(VisiblePaths.for_supervisor(""), stage={})
-        command, plan_fd = _entering([self.path, *look], visible_paths)
-        try:
-            result = subprocess.run(
-                command,
-                pass_fds=(plan_fd,),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=within_s,
-                check=True,
-            )
-        finally:
-            os.close(plan_fd)
-        return count_ids(result.stdout)
+        visible_paths = replace(VisiblePaths.collect(""), stage={})
+        command, plan_fd = _plan_entry([self.path, *look], visible_paths)
+        return count_user_ids(command, [plan_fd], within_s)
 
     def explain(self, why: str) -> str:
-        """Return the text of the error for a supervisor that could not start."""
-        return f"bubblewrap could not build the sandbox: {why}; {ways_out()}"
+        return f"bubblewrap could not build the sandbox: {why}; {explain_ways_out()}"
 
 
-def _entering(program: Sequence[str], shown: VisiblePaths) -> tuple[list[str], int]:
+def _plan_entry(program: Sequence[str], shown: VisiblePaths) -> tuple[list[str], int]:
     """Return the command that becomes bubblewrap (`program`), and a descriptor that it needs."""
     plan = {**shown.users(), "program": program[0], "options": program[1:]}
     plan_fd = memory_file("agentrl-plan", json.dumps(plan).encode())

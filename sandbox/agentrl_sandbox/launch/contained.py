@@ -31,6 +31,8 @@ class SandboxContainer:
         self.process = 0
         """Its first process, by its pid here."""
         self.pidfd = -1
+        self.users: NamespaceUsers | None = None
+        """Mapped in the user namespace that its first process makes."""
         self.log = LauncherLog()
 
     def make(
@@ -42,9 +44,7 @@ class SandboxContainer:
         self._engine.check_image(image)
         self._engine.create(self._name, dict(body(machine)))
 
-    def run(
-        self, control: socket.socket, stop: threading.Event, *, users: NamespaceUsers | None = None
-    ) -> None:
+    def run(self, control: socket.socket, stop: threading.Event) -> None:
         """Start it and hand over its descriptors 0 and 2; `SandboxError` says why not."""
         with self._engine.errors_of(self._name) as errors:
             # What was never started says nothing, and what it says has no end.
@@ -53,11 +53,11 @@ class SandboxContainer:
                 self.process = self._engine.process(self._name)
                 self.pidfd = _pidfd_of(self.process)
                 fds = (control.fileno(), self.log.fd)
-                self.home.hand_over(self.process, self.pidfd, fds, stop, users=users)
+                self.home.hand_over(self.process, self.pidfd, fds, stop, self.users)
             except SandboxError as error:
-                raise SandboxError(self._said(errors) or str(error)) from error
+                raise SandboxError(self._read_errors(errors) or str(error)) from error
 
-    def _said(self, errors: Iterator[bytes]) -> str:
+    def _read_errors(self, errors: Iterator[bytes]) -> str:
         """Return the output of its first process before it had a log; it is ended for that."""
         with suppress(AgentrlError):
             self._engine.remove(self._name)
@@ -96,7 +96,7 @@ class DiscardableContainer(Protocol):
 D = TypeVar("D", bound=DiscardableContainer)
 
 
-async def started_in_thread(
+async def start_in_thread(
     make: Callable[[], D], start: Callable[[D, threading.Event], object]
 ) -> D:
     """Make something and start it, in a thread; nothing is left of it on an error or a cancel."""
@@ -110,11 +110,7 @@ async def started_in_thread(
             raise
         return container
 
-    return await in_stoppable_thread(work, _discard)
-
-
-def _discard(made: DiscardableContainer) -> None:
-    made.discard()
+    return await in_stoppable_thread(work, lambda container: container.discard())
 
 
 def _pidfd_of(pid: int) -> int:

@@ -53,7 +53,7 @@ class EngineMachine:
     """Limits that it cannot enforce."""
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> "EngineMachine":
+    def from_info(cls, info: Mapping[str, Any]) -> "EngineMachine":
         """Return the machine that an answer of `GET /info` describes."""
         limits = {"MemoryLimit": "memory", "PidsLimit": "pids", "CpuCfsQuota": "cpu"}
         return cls(

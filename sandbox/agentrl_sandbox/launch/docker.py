@@ -20,70 +20,49 @@ from typing import Any
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.runtime.threads import in_thread_to_the_end
 from agentrl.sandbox import SandboxSettings
-from agentrl_sandbox.launch.contained import SandboxContainer, started_in_thread
+from agentrl_sandbox.launch.contained import SandboxContainer, start_in_thread
 from agentrl_sandbox.launch.container import PACKAGES, ROOT, EngineMachine, container, user_id
 from agentrl_sandbox.launch.engine import ContainerImage, check_sdk
-from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import readable
-from agentrl_sandbox.launch.users import NamespaceUsers, block, own_block
+from agentrl_sandbox.launch.users import draw_block, map_block
 from agentrl_sandbox.lease import labels, new_mark
 
 
-class StartedContainer:
+class StartedContainer(SandboxContainer):
     """A container with a supervisor, from before it is made until it is gone."""
 
+    pid = None  # the engine bounds it
+    root = ROOT
+
     def __init__(self, settings: SandboxSettings, packages: str, pool: str) -> None:
+        super().__init__()
         self._settings = settings
         self._host_packages = packages
         self._pool = pool
-        self._contained = SandboxContainer()
-        self._users: NamespaceUsers | None = None
-        self.root = ROOT
         self.packages = PACKAGES if packages else ""
 
-    @property
-    def log(self) -> LauncherLog:
-        """Log of the supervisor."""
-        return self._contained.log
-
-    def make(self) -> None:
-        """Have the engine make it; `ConfigError` when it, or the image, cannot be used."""
-        self._contained.make(ContainerImage("sandbox.image", self._settings.image), self._body)
-
-    def _body(self, machine: EngineMachine) -> Mapping[str, Any]:
+    def build_body(self, machine: EngineMachine) -> Mapping[str, Any]:
+        """Return the request by which the engine makes it."""
         user = user_id(machine, secrets.randbits(32))
         if os.geteuid() == 0 and not machine.maps_users:
-            ids = own_block()
-            user, self._users = ids.start, block(ids)
+            ids = draw_block()
+            user, self.users = ids.start, map_block(ids)
         return container(
             self._settings,
             machine,
             user=user,
-            home=self._contained.home.path,
+            home=self.home.path,
             packages=self._host_packages,
             labels=labels(self._pool),
         )
 
-    def run(self, control: socket.socket, stop: threading.Event) -> None:
-        """Start it and hand over what makes it a supervisor; `SandboxError` says why not."""
-        self._contained.run(control, stop, users=self._users)
-
-    def discard(self) -> None:
-        """Have the engine remove it, and free everything; `SandboxError` when that fails."""
-        self._contained.discard()
-
-    @property
-    def pid(self) -> None:
-        """Return nothing: the engine bounds the container."""
-        return
-
     async def wait_end(self, within_s: float) -> bool:
         """Return whether its first process, and so all of it, ends within some time."""
-        return await readable(self._contained.pidfd, within_s)
+        return await readable(self.pidfd, within_s)
 
     async def kill(self) -> None:
         """Have the engine kill and remove it."""
-        await in_thread_to_the_end(self._contained.remove)
+        await in_thread_to_the_end(self.remove)
 
     async def release(self) -> None:
         """Wait until the engine has removed it, and free everything; `SandboxError`."""
@@ -108,16 +87,16 @@ class DockerLauncher:
             return StartedContainer(self._settings, self._packages, self._pool)
 
         def start(made: StartedContainer, stop: threading.Event) -> None:
-            made.make()
+            image = ContainerImage("sandbox.image", self._settings.image)
+            made.make(image, made.build_body)
             try:
                 made.run(control, stop)
             except SandboxError as error:
                 raise ConfigError(self.explain(str(error))) from error
 
-        return await started_in_thread(make, start)
+        return await start_in_thread(make, start)
 
     def explain(self, why: str) -> str:
-        """Return the text of the error for a supervisor that could not start."""
         return (
             f"the fork server could not start in a container of {self._settings.image!r}: {why}; "
             "the image needs Python 3.11 or newer as python3, and the machine must allow user "

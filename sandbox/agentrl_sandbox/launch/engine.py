@@ -18,7 +18,6 @@ from agentrl_sandbox.launch.container import EngineMachine
 
 _SOCKET = "/var/run/docker.sock"
 CALL_S = 60.0
-"""Deadline of the engine for one request."""
 REMOVE_S = 20.0
 """Time for which it may go on failing to remove a container."""
 _PAUSE_S = 0.1
@@ -81,20 +80,15 @@ class DockerEngine:
     def machine(self) -> EngineMachine:
         """Return the engine's description of its machine."""
         with _words("describe its machine"):
-            return EngineMachine.of(self._api.info())
+            return EngineMachine.from_info(self._api.info())
 
     def check_image(self, image: ContainerImage) -> None:
         """Raise `ConfigError` for an image that is missing or cannot be used."""
-        from docker.errors import ImageNotFound
-
-        with _words(f"look up the image {image.tag!r}"):
-            try:
-                image_info = self._api.inspect_image(image.tag)
-            except ImageNotFound:
-                raise ConfigError(
-                    f"{image.setting} is {image.tag!r}, but the Docker engine has no such image; "
-                    f"build it with `{image.build}`"
-                ) from None
+        if (image_info := self.find_image(image.tag)) is None:
+            raise ConfigError(
+                f"{image.setting} is {image.tag!r}, but the Docker engine has no such image; "
+                f"build it with `{image.build}`"
+            )
         if volumes := (image_info.get("Config") or {}).get("Volumes"):
             raise ConfigError(
                 f"{image.setting} is {image.tag!r}, whose volumes {sorted(volumes)} would be "
@@ -185,16 +179,13 @@ class DockerEngine:
                 if line := str(event.get("stream", "")).strip():
                     yield line
 
-    def has_image(self, image: str) -> bool:
-        """Return whether the engine has an image."""
+    def find_image(self, image: str) -> Mapping[str, Any] | None:
+        """Return the engine's description of an image, None where it has none."""
         from docker.errors import ImageNotFound
 
-        with _words(f"look up the image {image!r}"):
-            try:
-                self._api.inspect_image(image)
-            except ImageNotFound:
-                return False
-        return True
+        with _words(f"look up the image {image!r}"), suppress(ImageNotFound):
+            return self._api.inspect_image(image)
+        return None
 
     def tag(self, image: str, name: str) -> None:
         """Give an image another name, too."""

@@ -20,9 +20,9 @@ Read = Callable[[str], str]
 """Returns the text of a file, empty where there is none."""
 
 
-def ways_out(needed: str = "") -> str:
+def explain_ways_out(needed: str = "") -> str:
     """Return the remedies where namespaces are refused; `needed` goes first."""
-    mends = [needed, *forbidding_settings()] if needed else [*forbidding_settings()]
+    mends = [needed, *list_forbidding_settings()] if needed else [*list_forbidding_settings()]
     first = "; ".join(mends) or (
         "allow unprivileged user namespaces on this machine (sysctl user.max_user_namespaces)"
     )
@@ -32,12 +32,12 @@ def ways_out(needed: str = "") -> str:
     )
 
 
-def forbidding_settings(read: Read | None = None, user_id: int | None = None) -> Iterator[str]:
+def list_forbidding_settings(read: Read | None = None, user_id: int | None = None) -> Iterator[str]:
     """Yield every setting that forbids namespaces to this process, with the command to change it.
 
     `read` and `user_id` default to this machine's files and this process's user.
     """
-    read = read or _read
+    read = read or read_if_there
     is_root = (os.geteuid() if user_id is None else user_id) == 0
     for kind in _KINDS:
         name = f"user.max_{kind}_namespaces"
@@ -47,17 +47,19 @@ def forbidding_settings(read: Read | None = None, user_id: int | None = None) ->
         yield f"{_CLONE} is 0 on this machine: sysctl -w {_CLONE}=1"
     if not is_root and _value(read, _APPARMOR) not in ("", "0"):
         yield f"{_APPARMOR} is enabled on this machine: sysctl -w {_APPARMOR}=0"
-    if (release := _value(read, "kernel.osrelease")) and _version(release) < _LINUX:
+    release = _value(read, "kernel.osrelease")
+    if release and tuple(map(int, re.findall(r"\d+", release)[:2])) < _LINUX:
         yield (
             f"this kernel is Linux {release}, but at least 5.12 is required: use a newer one, or "
             "sandbox.backend: bubblewrap"
         )
-    if not _has_a_mounted_root(read("/proc/self/mountinfo")):
+    points = [line.split()[4] for line in read("/proc/self/mountinfo").splitlines()]
+    if points and "/" not in points:
         yield (
             "this process is in a chroot, where the kernel creates no user namespaces: enter the "
             "directory with pivot_root or as a container instead"
         )
-    if _is_filtered(read("/proc/self/status")):
+    if "\nSeccomp:\t2" in read("/proc/self/status"):
         yield (
             "this process runs under a system-call filter, as containers do: start the container "
             "with a profile that permits unshare, mount and pivot_root (docker run --security-opt "
@@ -70,20 +72,8 @@ def _value(read: Read, name: str) -> str:
     return read(f"/proc/sys/{name.replace('.', '/')}").strip()
 
 
-def _version(release: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", release)[:2]))
-
-
-def _has_a_mounted_root(mountinfo: str) -> bool:
-    points = [line.split()[4] for line in mountinfo.splitlines()]
-    return not points or "/" in points
-
-
-def _is_filtered(status: str) -> bool:
-    return "\nSeccomp:\t2" in status
-
-
-def _read(path: str) -> str:
+def read_if_there(path: str) -> str:
+    """Return the text of a file, empty where it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError:

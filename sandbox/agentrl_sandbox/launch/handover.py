@@ -62,8 +62,7 @@ class HandoverFolder:
         pid: int,
         pidfd: int,
         fds: Sequence[int],
-        stop: threading.Event | None = None,
-        *,
+        stop: threading.Event,
         users: NamespaceUsers | None = None,
     ) -> None:
         """Give descriptors to the process `pid`, which connects, and to nobody else who does.
@@ -83,7 +82,7 @@ class HandoverFolder:
                     return
             elif pidfd in ready:
                 raise SandboxError("it ended before it connected")
-            if stop is not None and stop.is_set():
+            if stop.is_set():
                 raise SandboxError("the host stopped waiting for it")
         raise SandboxError(f"it did not connect within {CONNECT_S:g} s")
 

@@ -2,18 +2,15 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from socket import socket
 
-from agentrl_sandbox.bundle import bundle, isolation
-from agentrl_sandbox.launch.container import PACKAGES, ROOT
-from agentrl_sandbox.launch.forbidden import ways_out
-from agentrl_sandbox.launch.launcher import LauncherLog
-from agentrl_sandbox.launch.local import StartedProcess, start_process
-from agentrl_sandbox.launch.shown import VisiblePaths, count_ids, memory_file, supervisor_command
+from agentrl_sandbox.bundle import bundle, bundle_isolation
+from agentrl_sandbox.launch.forbidden import explain_ways_out
+from agentrl_sandbox.launch.local import StartedProcess, count_user_ids, start_isolated
+from agentrl_sandbox.launch.shown import VisiblePaths, memory_file, supervisor_command
 from agentrl_sandbox.root import ARCHIVE, FILES
 
 # An archive that is run by its path has Python import a third more than this.
@@ -27,21 +24,13 @@ class NamespaceLauncher:
     """Namespaces made by `agentrl_sandbox.isolate`; sessions live in memory inside."""
 
     packages: str = ""
-    isolated: bool = field(default=True, init=False)
+    isolated = True
 
     async def start(self, control: socket) -> StartedProcess:
         """Start the supervisor inside; as root, become nobody first."""
-        command, fds = isolating(VisiblePaths.for_supervisor(self.packages), supervisor_command())
-        log = LauncherLog()
-        try:
-            process = start_process(command, control, log, fds)
-        except BaseException:
-            log.close()
-            raise
-        finally:
-            for fd in fds:
-                os.close(fd)
-        return StartedProcess(process, ROOT, log, PACKAGES if self.packages else "")
+        visible_paths = VisiblePaths.collect(self.packages)
+        command, fds = plan_isolation(visible_paths, supervisor_command())
+        return start_isolated(command, control, fds, self.packages)
 
     def user_ids(self, within_s: float) -> int:
         """Return the number of user ids of a pool here: 1 where all sessions share one.
@@ -49,29 +38,14 @@ class NamespaceLauncher:
         Everything is made as for a supervisor, and nothing is started. `OSError` or
         `subprocess.SubprocessError` when nothing can be isolated.
         """
-        command, fds = isolating(VisiblePaths.for_supervisor(self.packages), ())
-        try:
-            result = subprocess.run(
-                command,
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                env={},
-                cwd="/",
-                timeout=within_s,
-                check=True,
-            )
-        finally:
-            for fd in fds:
-                os.close(fd)
-        return count_ids(result.stdout)
+        command, fds = plan_isolation(VisiblePaths.collect(self.packages), ())
+        return count_user_ids(command, fds, within_s)
 
     def explain(self, why: str) -> str:
-        """Return the text of the error for a supervisor that could not start."""
-        return f"the sandbox cannot isolate itself on this machine: {why}; {ways_out()}"
+        return f"the sandbox cannot isolate itself on this machine: {why}; {explain_ways_out()}"
 
 
-def isolating(shown: VisiblePaths, program: Sequence[str]) -> tuple[list[str], list[int]]:
+def plan_isolation(shown: VisiblePaths, program: Sequence[str]) -> tuple[list[str], list[int]]:
     """Return the command that becomes `program` in isolation, and descriptors that it needs.
 
     Without a program it writes the map of users to standard output, and ends. It ends with the
@@ -87,6 +61,6 @@ def isolating(shown: VisiblePaths, program: Sequence[str]) -> tuple[list[str], l
         "parent": os.getpid(),
     }
     plan_fd = memory_file("plan", json.dumps(plan).encode())
-    code_fd = memory_file("isolation", isolation())
+    code_fd = memory_file("isolation", bundle_isolation())
     command = [sys.executable, "-I", "-S", "-c", _START, f"/proc/self/fd/{code_fd}", str(plan_fd)]
     return command, [*data_fds.values(), plan_fd, code_fd]

@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl_sandbox import enter
 from agentrl_sandbox.inside.root import RootStep
 from agentrl_sandbox.launch.container import PACKAGES, ROOT
-from agentrl_sandbox.launch.users import block, gives_ids, own_block, own_users
+from agentrl_sandbox.launch.users import draw_block, find_own_users, gives_ids, map_block
 from agentrl_sandbox.root import ARCHIVE, session_steps
 from agentrl_sandbox.visible_files import is_visible
 
@@ -28,7 +28,7 @@ class VisiblePaths:
     """Whether ids of nobody are given to the supervisor and its sessions."""
 
     @classmethod
-    def for_supervisor(cls, packages: str) -> Self:
+    def collect(cls, packages: str) -> Self:
         """Return the interpreter, and the directory of packages unless that is empty."""
         binds = [(path, path) for path in python_paths()]
         if packages:
@@ -45,8 +45,8 @@ class VisiblePaths:
 
     def users(self) -> dict[str, Any]:
         """Return the part of the plan for `enter` about users."""
-        ids = own_block() if self.as_root else None
-        users = own_users([path for path, _ in self.binds]) if ids is None else block(ids)
+        ids = draw_block() if self.as_root else None
+        users = find_own_users([path for path, _ in self.binds]) if ids is None else map_block(ids)
         return {
             "user_id": None if ids is None else ids.start,
             "users": None if users is None else asdict(users),
@@ -66,11 +66,6 @@ def memory_file(name: str, data: bytes) -> int:
         file.write(data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
-
-
-def count_ids(uid_map: bytes) -> int:
-    """Return the number of ids that a uid_map maps: 1 where all sessions of a pool share one."""
-    return sum(int(line.split()[2]) for line in uid_map.splitlines())
 
 
 def base_python() -> str:

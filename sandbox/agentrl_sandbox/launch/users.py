@@ -11,11 +11,11 @@ import secrets
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from agentrl.errors import ConfigError
 from agentrl_sandbox.cgroup import CgroupRoot
 from agentrl_sandbox.inside.kernel import INSIDE_ID
+from agentrl_sandbox.launch.forbidden import read_if_there
 
 BLOCK = 2**16
 """Ids of one supervisor: its own, and those of its sessions."""
@@ -42,7 +42,7 @@ class NamespaceUsers:
     """Programs that write the map, by kind; none for root, who writes it."""
 
 
-def block(ids: range) -> NamespaceUsers:
+def map_block(ids: range) -> NamespaceUsers:
     """Return the map of a block of ids, the first of which is the supervisor's."""
     extents = ((INSIDE_ID, ids.start, len(ids)),)
     return NamespaceUsers(extents, extents, {})
@@ -64,12 +64,12 @@ def free_block(taken: Iterable[range], drawn: int) -> range:
     return range(start, start + BLOCK)
 
 
-def lent(text: str, names: Iterable[str]) -> range:
+def find_lent(text: str, names: Iterable[str]) -> range:
     """Return the first run of ids that /etc/subuid lends to one of these names."""
     return next((ids for name, ids in _entries(text) if name in names and ids), range(0))
 
 
-def rotated(ids: range, by: int) -> tuple[Extent, ...]:
+def rotate(ids: range, by: int) -> tuple[Extent, ...]:
     """Return extents for all ids after the supervisor's, beginning in the middle.
 
     All supervisors of a user get the same ids: each begins somewhere else.
@@ -93,19 +93,19 @@ def gives_ids(uid_map: str, user_id: int) -> bool:
     return user_id == 0 and any(inside <= first and last < inside + n for inside, _, n in extents)
 
 
-def own_block() -> range:
+def draw_block() -> range:
     """Return a block for root. Two supervisors draw the same one as good as never."""
-    ranges = [ids for path, _ in _LENT.values() for _, ids in _entries(_read(path))]
+    ranges = [ids for path, _ in _LENT.values() for _, ids in _entries(read_if_there(path))]
     return free_block(ranges, secrets.randbits(32))
 
 
-def own_users(shown: Sequence[str]) -> NamespaceUsers | None:
+def find_own_users(shown: Sequence[str]) -> NamespaceUsers | None:
     """Return the ids that this user, not being root, may have mapped; None for only itself.
 
     Ids other than the user's own do not get into directories that are for the user alone: all of
     those that are `shown` must be open to others.
     """
-    if not all(_open_to_others(path) for path in shown):
+    if not all(os.stat(path).st_mode & 0o005 == 0o005 for path in shown):
         return None
     cgroups = CgroupRoot.find()
     if cgroups is not None and cgroups.place.version == 1:
@@ -119,10 +119,11 @@ def own_users(shown: Sequence[str]) -> NamespaceUsers | None:
     programs: dict[str, str] = {}
     for kind, host_id in (("uid", uid), ("gid", gid)):
         path, program = _LENT[kind]
-        ids, program_path = lent(_read(path), names)[: BLOCK - 1], shutil.which(program)
+        ids = find_lent(read_if_there(path), names)[: BLOCK - 1]
+        program_path = shutil.which(program)
         if not ids or program_path is None:
             return None
-        maps[kind], programs[kind] = ((INSIDE_ID, host_id, 1), *rotated(ids, by)), program_path
+        maps[kind], programs[kind] = ((INSIDE_ID, host_id, 1), *rotate(ids, by)), program_path
     return NamespaceUsers(maps["uid"], maps["gid"], programs)
 
 
@@ -134,15 +135,3 @@ def _entries(text: str) -> list[tuple[str, range]]:
         if start.isdecimal() and count.isdecimal():
             entries.append((name, range(int(start), int(start) + int(count))))
     return entries
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
-def _open_to_others(path: str) -> bool:
-    readable = 0o005
-    return os.stat(path).st_mode & readable == readable

@@ -6,6 +6,6 @@
     remove.py   the act, per kind of resource (engine.py: containers, over the engine's socket)
     reaper.py   the process that waits for an owner's end
 
-Standard library only, and no import of anything outside this package: the reaper runs it with
-`-I -S`, so that it starts in milliseconds and stays small beside a trainer.
+Standard library only, and no import of anything outside this package but `inside/files.py`: the
+reaper runs it with `-I -S`, so that it starts in milliseconds and stays small beside a trainer.
 """

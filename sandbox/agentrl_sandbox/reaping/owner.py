@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-_STAT_STATE, _STAT_START = 0, 19
+_STAT_STATE, STAT_PARENT, _STAT_START = 0, 1, 19
 """Places in /proc/PID/stat, counted after the command's closing parenthesis."""
 _TEXT = re.compile(r"(?<![0-9])([0-9]{1,20})-([0-9]{1,20})-([0-9a-f]{8})-([0-9a-f]+)")
 
@@ -22,7 +22,7 @@ class PidNamespace:
     """The inode of the process namespace, in hexadecimal."""
 
     @classmethod
-    def here(cls) -> Self:
+    def current(cls) -> Self:
         """Return the world this process lives in."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
         return cls(boot, f"{os.stat('/proc/self/ns/pid').st_ino:x}")
@@ -38,7 +38,7 @@ class LeaseOwner:
     world: PidNamespace
 
     @classmethod
-    def me(cls) -> Self:
+    def current(cls) -> Self:
         """Return this process."""
         return cls(*_me(os.getpid()))
 
@@ -58,21 +58,26 @@ class LeaseOwner:
     @property
     def runs(self) -> bool:
         """Whether it is a process of our world that has not ended."""
-        return self.world == PidNamespace.here() and start_ticks(self.pid) == self.start_ticks
+        return self.world == PidNamespace.current() and start_ticks(self.pid) == self.start_ticks
 
 
 @cache
 def _me(pid: int) -> tuple[int, int, PidNamespace]:
     started = start_ticks(pid)
     assert started is not None, "a process that asks for itself is alive"
-    return pid, started, PidNamespace.here()
+    return pid, started, PidNamespace.current()
 
 
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, None when there is none or it has ended."""
+    fields = read_stat(pid)
+    return None if not fields or fields[_STAT_STATE] in "ZX" else int(fields[_STAT_START])
+
+
+def read_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the command; none when there is no process."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(") ")[2].split()
-    return None if fields[_STAT_STATE] in "ZX" else int(fields[_STAT_START])
+        return []
+    return stat.rpartition(") ")[2].split()

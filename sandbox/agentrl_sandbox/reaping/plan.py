@@ -10,7 +10,7 @@ directory of leases); the process id sees an owner whose directory of leases was
 owner is dead when neither shows it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,16 +43,11 @@ class FoundResource:
     owner: LeaseOwner | None
     """Process that made it, if that is written anywhere."""
     running: bool = False
-    """Whether something runs in it now."""
 
 
-def state_of(
-    owner: LeaseOwner | None, *, here: PidNamespace, locked: bool, running: Collection[LeaseOwner]
-) -> State:
-    """Return the state of an owner, given whether its lock is held and who runs here."""
-    if owner is None:
-        return "unknown"
-    if locked or owner in running:
+def derive_state(owner: LeaseOwner, *, here: PidNamespace, locked: bool, running: bool) -> State:
+    """Return the state of an owner, given whether its lock is held and it runs here."""
+    if locked or running:
         return "alive"
     if owner.world.boot != here.boot or owner.world.namespace == here.namespace:
         return "dead"

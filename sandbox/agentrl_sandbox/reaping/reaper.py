@@ -20,23 +20,18 @@ from pathlib import Path
 
 from agentrl_sandbox.reaping import record
 from agentrl_sandbox.reaping.owner import LeaseOwner, PidNamespace
-from agentrl_sandbox.reaping.plan import Kind, LeasedResource, State, removable, state_of
+from agentrl_sandbox.reaping.plan import ORDER, Kind, LeasedResource, derive_state, removable
 from agentrl_sandbox.reaping.remove import remove
 
 PATIENCE_S = 600.0
-SETTLED_S: Mapping[Kind, float] = {
-    "process": 1.0,
-    "container": 15.0,
-    "cgroup": 1.0,
-    "directory": 1.0,
-}
+SETTLED_S: Mapping[Kind, float] = {**dict.fromkeys(ORDER, 1.0), "container": 15.0}
 """Time for which a resource must have been absent before its lease is deleted."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 
 
 def clear_owner(folder: Path, owner: LeaseOwner, *, patience_s: float) -> None:
     """Remove what the leases of a dead owner name, and the leases; give up after some time."""
-    here = PidNamespace.here()
+    here = PidNamespace.current()
     deadline_s = time.monotonic() + patience_s
     absent_since_s: dict[LeasedResource, float] = {}
     pause_s = _FIRST_PAUSE_S
@@ -62,17 +57,14 @@ def clear_owner(folder: Path, owner: LeaseOwner, *, patience_s: float) -> None:
     record.remove_folder(folder)
 
 
-def look_at(owner: LeaseOwner, folder: Path, *, here: PidNamespace) -> State:
-    """Return the state of an owner now."""
-    running = {owner} if owner.runs else set[LeaseOwner]()
-    return state_of(owner, here=here, locked=record.is_locked(folder), running=running)
-
-
 def clear_the_dead(directory: Path, but: LeaseOwner) -> None:
     """Remove what earlier owners left whose reapers died as well, with little patience."""
-    here = PidNamespace.here()
+    here = PidNamespace.current()
     for owner, folder in record.folders(directory):
-        if owner == but or look_at(owner, folder, here=here) != "dead":
+        if owner == but:
+            continue
+        locked = record.is_locked(folder)
+        if derive_state(owner, here=here, locked=locked, running=owner.runs) != "dead":
             continue
         # Asked of the dead only: a live owner that starts its reaper must not find us in the way.
         if not record.is_locked(folder / record.REAPER):
@@ -100,11 +92,7 @@ def main() -> None:
         os.close(lock_fd)
         clear_the_dead(folder.parent, owner)
         return
-    _ended(owner_fd, None)
-    clear_owner(folder, owner, patience_s=PATIENCE_S)
-
-
-def _ended(handle: int, within_ms: int | None) -> bool:
     poller = select.poll()
-    poller.register(handle, select.POLLIN)
-    return bool(poller.poll(within_ms))
+    poller.register(owner_fd, select.POLLIN)
+    poller.poll()
+    clear_owner(folder, owner, patience_s=PATIENCE_S)

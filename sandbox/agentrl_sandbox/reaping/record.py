@@ -15,7 +15,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
@@ -36,7 +36,6 @@ class LeaseRecord:
     """One lease as it is on disk."""
 
     path: Path
-    run: str
     held: FoundResource
 
 
@@ -45,7 +44,7 @@ def state_directory() -> Path:
     return Path(os.environ.get(VARIABLE) or f"/tmp/agentrl-{os.geteuid()}")
 
 
-def checked(directory: Path, *, make: bool) -> bool:
+def check_directory(directory: Path, *, make: bool) -> bool:
     """Return whether the directory of leases is there; `StateError` if others could write to it."""
     try:
         if make:
@@ -95,13 +94,7 @@ def write(folder: Path, name: str, resource: LeasedResource, run: str) -> Path:
     """Write a lease; it is there whole or not at all. Not synced: a machine that stops ends all."""
     path = folder / f"{name}{_SUFFIX}"
     partial = folder / f"{name}.partial"
-    values = {
-        "run": run,
-        "kind": resource.kind,
-        "name": resource.name,
-        "engine": resource.engine,
-    }
-    partial.write_text(json.dumps(values))
+    partial.write_text(json.dumps({"run": run, **asdict(resource)}))
     partial.replace(path)
     return path
 
@@ -113,16 +106,15 @@ def read(folder: Path, owner: LeaseOwner) -> Iterator[LeaseRecord]:
     except FileNotFoundError:
         return
     for path in paths:
-        try:
-            values = cast(object, json.loads(path.read_text()))
-        except (FileNotFoundError, ValueError):
-            continue
-        if (resource := _resource(values)) is not None:
-            run = str(cast(dict[str, object], values).get("run", ""))
-            yield LeaseRecord(path, run, FoundResource(resource, owner))
+        if (resource := _read_resource(path)) is not None:
+            yield LeaseRecord(path, FoundResource(resource, owner))
 
 
-def _resource(values: object) -> LeasedResource | None:
+def _read_resource(path: Path) -> LeasedResource | None:
+    try:
+        values = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
     if not isinstance(values, dict):
         return None
     values = cast(dict[str, object], values)
@@ -135,17 +127,11 @@ def _resource(values: object) -> LeasedResource | None:
 def remove_folder(folder: Path) -> None:
     """Delete an owner's folder if no lease is left in it."""
     try:
-        if any(name.endswith(_SUFFIX) and _is_whole(folder / name) for name in os.listdir(folder)):
+        names = [name for name in os.listdir(folder) if name.endswith(_SUFFIX)]
+        if any(_read_resource(folder / name) for name in names):
             return
         for path in folder.iterdir():
             path.unlink(missing_ok=True)
         folder.rmdir()
     except OSError:
         return  # somebody else removes it now, or writes to it
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        return _resource(json.loads(path.read_text())) is not None
-    except (FileNotFoundError, ValueError):
-        return False

@@ -5,15 +5,15 @@ A lease is a file, and a file may be wrong: only what carries our name is touche
 
 import os
 import signal
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from agentrl_sandbox.inside.files import enter_directory, take_apart
 from agentrl_sandbox.reaping import engine
-from agentrl_sandbox.reaping.owner import start_ticks
-from agentrl_sandbox.reaping.plan import Kind, LeasedResource
+from agentrl_sandbox.reaping.owner import STAT_PARENT, read_stat, start_ticks
+from agentrl_sandbox.reaping.plan import LeasedResource
 
 MARK = "AGENTRL_LEASE"
 """Variable of the environment by which a leased process and all it starts are found."""
@@ -34,14 +34,25 @@ class RemovalError(OSError):
 
 def remove(resource: LeasedResource) -> bool:
     """Remove a resource; whether anything was there. `OSError` when something is left."""
-    return _REMOVERS[resource.kind](resource)
+    match resource.kind:
+        case "process":
+            return _end(lambda process: process.variable(MARK) == resource.name)
+        case "container":
+            return _remove_containers(resource)
+        case "cgroup":
+            path = _check_name(resource.name)
+            if not path.startswith(f"{CGROUPS}/"):
+                raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease manually")
+            return remove_cgroup(path, _END_S)
+        case "directory":
+            return _remove_directory(_check_name(resource.name))
 
 
 def exists(resource: LeasedResource) -> bool:
     """Return whether a resource is there. `OSError` when that cannot be known."""
     match resource.kind:
         case "process":
-            return any(mark == resource.name for _, mark in marked())
+            return resource.name in find_marks()
         case "container":
             return "=" not in resource.name or bool(
                 engine.containers(resource.engine, resource.name)
@@ -50,11 +61,7 @@ def exists(resource: LeasedResource) -> bool:
             return os.path.lexists(resource.name)
 
 
-def _process(resource: LeasedResource) -> bool:
-    return _end(lambda process: process.variable(MARK) == resource.name)
-
-
-def _container(resource: LeasedResource) -> bool:
+def _remove_containers(resource: LeasedResource) -> bool:
     name = resource.name
     if "=" not in name:
         return engine.remove(resource.engine, name)
@@ -64,8 +71,7 @@ def _container(resource: LeasedResource) -> bool:
     return bool(containers)
 
 
-def _directory(resource: LeasedResource) -> bool:
-    path = _ours(resource.name)
+def _remove_directory(path: str) -> bool:
     archive = f"{path}/inside.zip"
 
     def lives_there(process: "_Process") -> bool:
@@ -78,17 +84,20 @@ def _directory(resource: LeasedResource) -> bool:
     return _remove_tree(path) or ended
 
 
-def _cgroup(resource: LeasedResource) -> bool:
-    path = _ours(resource.name)
-    if not path.startswith(f"{CGROUPS}/"):
-        raise RemovalError(f"{path} is not below {CGROUPS}; delete its lease manually")
+def remove_cgroup(path: str, within_s: float) -> bool:
+    """Kill what is in a cgroup, and remove it and those in it; False when it is not there.
+
+    `RemovalError` when it remains after some time.
+    """
     if not os.path.isdir(path):
         return False
-    deadline_s = time.monotonic() + _END_S
+    deadline_s = time.monotonic() + within_s
     while True:
         groups = [directory for directory, _, _ in os.walk(path, topdown=False)]
         for group in groups:
-            _kill_group(group)
+            with suppress(OSError):  # it is being removed
+                for pid in Path(group, "cgroup.procs").read_text().split():
+                    _signal(int(pid), None, signal.SIGKILL)
         try:
             for group in groups:
                 os.rmdir(group)
@@ -102,16 +111,7 @@ def _cgroup(resource: LeasedResource) -> bool:
         return True
 
 
-def _kill_group(group: str) -> None:
-    try:
-        pids = Path(group, "cgroup.procs").read_text().split()
-    except OSError:
-        return
-    for pid in pids:
-        _signal(int(pid), None, signal.SIGKILL)
-
-
-def _ours(name: str) -> str:
+def _check_name(name: str) -> str:
     path = os.path.normpath(name)
     if not os.path.isabs(name) or path != name or not os.path.basename(path).startswith(PREFIX):
         raise RemovalError(
@@ -134,11 +134,10 @@ class _Process:
 
     def _read(self, name: str) -> list[str]:
         try:
-            return (
-                Path("/proc", str(self.pid), name).read_bytes().decode(errors="replace").split("\0")
-            )
+            data = Path("/proc", str(self.pid), name).read_bytes()
         except OSError:
             return []
+        return data.decode(errors="replace").split("\0")
 
     def variable(self, name: str) -> str | None:
         """Return a variable of the environment it was started with."""
@@ -146,14 +145,12 @@ class _Process:
         return next((v[len(start) :] for v in self._variables if v.startswith(start)), None)
 
 
-def marked() -> Iterator[tuple[int, str]]:
-    """Yield the processes that carry the mark of a lease, and the mark."""
-    for pid in _pids():
-        if mark := _Process(pid).variable(MARK):
-            yield pid, mark
+def find_marks() -> set[str]:
+    """Return the marks of leases that processes carry."""
+    return {mark for pid in _list_pids() if (mark := _Process(pid).variable(MARK))}
 
 
-def _pids() -> list[int]:
+def _list_pids() -> list[int]:
     ours = {os.getpid(), 1}
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) not in ours]
 
@@ -161,7 +158,7 @@ def _pids() -> list[int]:
 def _end(wanted: Callable[[_Process], bool]) -> bool:
     """Kill the processes that are wanted, with all below them, until there is none."""
     any_found = False
-    while tree := _frozen(wanted):
+    while tree := _freeze(wanted):
         any_found, deadline_s = True, time.monotonic() + _END_S
         for pid, start in tree.items():
             _signal(pid, start, signal.SIGKILL)
@@ -172,7 +169,7 @@ def _end(wanted: Callable[[_Process], bool]) -> bool:
     return any_found
 
 
-def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
+def _freeze(wanted: Callable[[_Process], bool]) -> dict[int, int]:
     """Stop the processes that are wanted and all below them; return when each began.
 
     Stopped, none can start another, or lose the mark or the parent that we know it by, while we
@@ -181,9 +178,9 @@ def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
     tree: dict[int, int] = {}
     while True:
         # Asked before looking: a process id that is used again meanwhile has another start.
-        starts = {pid: start for pid in _pids() if (start := start_ticks(pid)) is not None}
+        starts = {pid: start for pid in _list_pids() if (start := start_ticks(pid)) is not None}
         matches = {pid for pid in starts if pid not in tree and wanted(_Process(pid))}
-        fresh = _with_descendants(matches | tree.keys()) & starts.keys() - tree.keys()
+        fresh = _add_descendants(matches | tree.keys()) & starts.keys() - tree.keys()
         if not fresh:
             return tree
         for pid in fresh:
@@ -191,21 +188,14 @@ def _frozen(wanted: Callable[[_Process], bool]) -> dict[int, int]:
             _signal(pid, starts[pid], signal.SIGSTOP)
 
 
-def _with_descendants(found: set[int]) -> set[int]:
-    parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
+def _add_descendants(found: set[int]) -> set[int]:
+    stats = {pid: stat for pid in _list_pids() if (stat := read_stat(pid))}
+    parents = {pid: int(stat[STAT_PARENT]) for pid, stat in stats.items()}
     everybody, frontier = set(found), set(found)
     while frontier:
         frontier = {pid for pid, parent in parents.items() if parent in frontier} - everybody
         everybody |= frontier
     return everybody
-
-
-def _parent(pid: int) -> int | None:
-    try:
-        text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    except OSError:
-        return None
-    return int(text.rpartition(") ")[2].split()[1])
 
 
 def _signal(pid: int, start: int | None, number: int) -> None:
@@ -225,9 +215,6 @@ def _signal(pid: int, start: int | None, number: int) -> None:
 
 # -- directories ----------------------------------------------------------------------------------
 
-_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
 
 def _remove_tree(path: str) -> bool:
     """Delete a directory, as deep and as closed as it may be; no link is ever followed.
@@ -235,9 +222,8 @@ def _remove_tree(path: str) -> bool:
     What lies deeper is moved up to the top before it is taken apart, so depth costs nothing.
     """
     try:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
+        if (top := enter_directory(path)) is None:
             raise RemovalError(f"{path} is not a directory; delete it manually")
-        top = _open(path, None)
     except FileNotFoundError:
         return False
     deadline_s = time.monotonic() + _EMPTY_S
@@ -247,52 +233,9 @@ def _remove_tree(path: str) -> bool:
                 raise RemovalError(f"{path} was not empty after {_EMPTY_S:g} s")
             for name in names:
                 with suppress(FileNotFoundError):  # a reaper and gc may be at it at once
-                    _take_apart(name, top)
+                    take_apart(name, top)
     finally:
         os.close(top)
     with suppress(FileNotFoundError):
         os.rmdir(path)
     return True
-
-
-def _take_apart(name: str, top: int) -> None:
-    if _unlinked(name, top):
-        return
-    here = _open(name, top)
-    try:
-        for below in os.listdir(here):
-            if not _unlinked(below, here):
-                os.close(_open(below, here))  # a directory that may not be written cannot be moved
-                os.rename(below, os.urandom(16).hex(), src_dir_fd=here, dst_dir_fd=top)
-    finally:
-        os.close(here)
-    os.rmdir(name, dir_fd=top)
-
-
-def _unlinked(name: str, directory: int) -> bool:
-    """Delete anything but a directory."""
-    try:
-        os.unlink(name, dir_fd=directory)
-    except IsADirectoryError:
-        return False
-    except FileNotFoundError:
-        return True
-    return True
-
-
-def _open(name: str, directory: int | None) -> int:
-    """Open a directory, having allowed it to ourselves."""
-    looked = os.open(name, _LOOK, dir_fd=directory)
-    try:
-        os.chmod(f"/proc/self/fd/{looked}", 0o700)
-        return os.open(".", _LIST, dir_fd=looked)
-    finally:
-        os.close(looked)
-
-
-_REMOVERS: Mapping[Kind, Callable[[LeasedResource], bool]] = {
-    "process": _process,
-    "container": _container,
-    "cgroup": _cgroup,
-    "directory": _directory,
-}

@@ -15,7 +15,7 @@ from typing import Self
 
 from agentrl.errors import SandboxError
 from agentrl.sandbox import Backend, Limits, SandboxSettings
-from agentrl_sandbox import ForkServerPool, SandboxSession, open_pool
+from agentrl_sandbox import ForkServerPool, SandboxSession
 from agentrl_sandbox.inside.processes import descendants
 from tests.system.security.attack import PREAMBLE, Attack, brief
 
@@ -148,7 +148,7 @@ class Arena:
         settings = settings_of(self.backend)
         # Sessions made ahead come and go; without namespaces they would look like leftovers.
         bare = self.backend == "process"
-        self.pool = ForkServerPool(settings, warm=0) if bare else open_pool(settings)
+        self.pool = ForkServerPool(settings, warm=0) if bare else ForkServerPool(settings)
         self.canary = await self.pool.open()
         await self.canary.exec(f"secret = {NEEDLE[0]!r} + {NEEDLE[1]!r}")
         await self.canary.write("secret.txt", SECRET.encode())

@@ -42,12 +42,12 @@ def test_a_directory_that_became_a_link_is_not_followed(tmp_path: Path, precious
 
 
 def test_a_directory_that_became_a_link_holds_nothing(tmp_path: Path, precious: Path) -> None:
-    session = session_directory.bare(str(tmp_path), 1)
+    session = session_directory.make_bare(str(tmp_path), 1)
     try:
         Path(session.path).rmdir()
         Path(session.path).symlink_to(precious)
         with contextlib.suppress(OSError):  # there is nothing to measure any more
-            assert files.used_bytes(session.handle) == 0
+            assert files.count_bytes(session.handle) == 0
     finally:
         session.close()
 

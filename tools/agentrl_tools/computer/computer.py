@@ -27,7 +27,6 @@ Verb = Literal[
 ]
 
 TYPED_MAX = 2000
-"""Characters of one text."""
 WAIT_MAX_S = 10.0
 SCROLL_MAX = 50
 _CLICKS: dict[str, tuple[Button, int]] = {
@@ -121,28 +120,28 @@ class Computer:
                 raise ToolError(f"seconds must be from 0 to {WAIT_MAX_S:g}, got {seconds:g}")
             await asyncio.sleep(seconds)
         elif action == "type":
-            await machine.type(_text(text))
+            await machine.type(_check_typed(text))
         elif action == "key":
-            await machine.press(_keys(keys, action))
+            await machine.press(_parse_keys(keys, action))
         elif action in _CLICKS:
-            at = await self._point(action, coordinate, element)
+            at = await self._find_point(action, coordinate, element)
             button, times = _CLICKS[action]
-            await machine.click(*at, button, times, _keys(keys, action) if keys else [])
+            await machine.click(*at, button, times, _parse_keys(keys, action) if keys else [])
         elif action == "move":
-            await machine.move(*await self._point(action, coordinate, element))
+            await machine.move(*await self._find_point(action, coordinate, element))
         elif action == "drag":
-            start = await self._point(action, coordinate, element)
-            end = await self._point("the end of a drag", to_coordinate, to_element, "to_")
+            start = await self._find_point(action, coordinate, element)
+            end = await self._find_point("the end of a drag", to_coordinate, to_element, "to_")
             await machine.drag(*start, *end)
         else:
             if not 1 <= amount <= SCROLL_MAX:
                 raise ToolError(f"amount must be from 1 to {SCROLL_MAX}, got {amount}")
             at = await machine.pointer()
             if coordinate is not None or element is not None:
-                at = await self._point(action, coordinate, element)
+                at = await self._find_point(action, coordinate, element)
             await machine.scroll(*at, direction, amount)
 
-    async def _point(
+    async def _find_point(
         self, what: str, coordinate: list[float] | None, element: int | None, of: str = ""
     ) -> tuple[int, int]:
         if (coordinate is None) == (element is None):
@@ -153,7 +152,7 @@ class Computer:
         return await self._machine.place(element)
 
 
-def _text(text: str | None) -> str:
+def _check_typed(text: str | None) -> str:
     if not text:
         raise ToolError("type needs text, the characters to type")
     if len(text) > TYPED_MAX:
@@ -163,7 +162,7 @@ def _text(text: str | None) -> str:
     return text
 
 
-def _keys(keys: str | None, what: str) -> list[str]:
+def _parse_keys(keys: str | None, what: str) -> list[str]:
     if not keys:
         raise ToolError(f"{what} needs keys, such as Return or ctrl+s")
     if keys == "+":

@@ -11,15 +11,12 @@ from agentrl.message import Content
 from agentrl.runtime.json_limits import JsonLimitError
 from agentrl.runtime.scope import shared
 from agentrl.tool import ToolContext, given_tool
-from agentrl_tools.mcp.connection import McpConnection
-from agentrl_tools.mcp.result import content_of
-from agentrl_tools.mcp.server import McpServer
+from agentrl_tools.mcp.connection import McpConnection, McpServer
+from agentrl_tools.mcp.result import render_content
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that was answered."""
-
     tool: str
     arguments: Mapping[str, Any]
     answer: Content
@@ -42,7 +39,11 @@ class McpInstance:
         self._context = context
         source = self.source
         if source.scope == "process":
-            self._shared = await shared(source.key, lambda: SharedServer.open(source))
+
+            async def connect() -> SharedServer:
+                return SharedServer(source, await McpConnection.open(source))
+
+            self._shared = await shared(source.key, connect)
         if self._shared is None:
             self._own = await McpConnection.open(source)
 
@@ -54,7 +55,7 @@ class McpInstance:
         """
         if self.source.scope == "trajectory" and self.source.fork == "none":
             raise ForkUnsupported(
-                f"MCP server {self.source.label} has state that cannot be copied; set "
+                f"MCP server {self.source.name} has state that cannot be copied; set "
                 "fork='replay' to repeat its calls on a new server, or scope='process' if it keeps "
                 "no state of a trajectory"
             )
@@ -75,49 +76,45 @@ class McpInstance:
         if connection is not None:
             await connection.close()
 
-    async def _called(self, tool: str, arguments: Mapping[str, Any]) -> _Call:
+    async def _call(self, tool: str, arguments: Mapping[str, Any]) -> _Call:
         from mcp.shared.exceptions import MCPError
 
-        connection = self._own if self._shared is None else await self._shared.connection()
+        connection = self._own if self._shared is None else await self._shared.reconnect()
         if connection is None:
-            raise ToolFailure(f"MCP server {self.source.label} is not open")
+            raise ToolFailure(f"MCP server {self.source.name} is not open")
         try:
             result = await connection.call(tool, arguments)
         except MCPError as refusal:
             return _Call(tool, dict(arguments), str(refusal)[: self.source.result_chars], True)
         try:
-            content = content_of(
+            content = render_content(
                 result, text_chars=self.source.result_chars, image_bytes=self.source.message_bytes
             )
         except JsonLimitError as error:
             raise ToolFailure(
-                f"MCP server {self.source.label}: the structured content that {tool!r} answered: "
+                f"MCP server {self.source.name}: the structured content that {tool!r} answered: "
                 f"{error}"
             ) from error
         return _Call(tool, dict(arguments), content, result.is_error)
 
     async def _replay(self, calls: list[_Call]) -> None:
         for call in calls:
-            again = await self._called(call.tool, call.arguments)
+            again = await self._call(call.tool, call.arguments)
             if again != call:
                 raise ForkUnsupported(
-                    f"MCP server {self.source.label}: a new server answered call "
+                    f"MCP server {self.source.name}: a new server answered call "
                     f"{call.tool}({json.dumps(dict(call.arguments))}) differently from the first "
                     "one, so it cannot be forked by replay"
                 )
             self._calls.append(again)
 
-    async def _answered(self, tool: str, arguments: Mapping[str, Any]) -> Content:
-        call = await self._called(tool, arguments)
+    async def _answer(self, tool: str, arguments: Mapping[str, Any]) -> Content:
+        call = await self._call(tool, arguments)
         if self.source.fork == "replay":
             self._calls.append(call)
         if call.is_error:
-            content = call.answer
-            raise ToolError(
-                content
-                if isinstance(content, str)
-                else "\n".join(p for p in content if type(p) is str)
-            )
+            parts = [call.answer] if isinstance(call.answer, str) else call.answer
+            raise ToolError("\n".join(part for part in parts if isinstance(part, str)))
         return call.answer
 
 
@@ -129,12 +126,7 @@ class SharedServer:
         self._connection = connection
         self._lock = asyncio.Lock()
 
-    @classmethod
-    async def open(cls, source: McpServer) -> Self:
-        """Connect."""
-        return cls(source, await McpConnection.open(source))
-
-    async def connection(self) -> McpConnection:
+    async def reconnect(self) -> McpConnection:
         """Return a connection that is open."""
         async with self._lock:
             if not self._connection.is_open:
@@ -147,10 +139,10 @@ class SharedServer:
         await self._connection.close()
 
 
-def method(tool: str, schema: Mapping[str, Any]) -> Callable[..., Awaitable[Content]]:
+def make_method(tool: str, schema: Mapping[str, Any]) -> Callable[..., Awaitable[Content]]:
     """Return a method that calls `tool`, marked as a tool with this schema."""
 
     async def call(self: McpInstance, /, **arguments: Any) -> Content:
-        return await self._answered(tool, arguments)  # pyright: ignore[reportPrivateUsage]
+        return await self._answer(tool, arguments)  # pyright: ignore[reportPrivateUsage]
 
     return given_tool(call, schema)

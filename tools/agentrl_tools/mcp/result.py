@@ -15,14 +15,14 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 NO_OUTPUT = "(no output)"
 
 
-def content_of(result: "CallToolResult", *, text_chars: int, image_bytes: int) -> Content:
+def render_content(result: "CallToolResult", *, text_chars: int, image_bytes: int) -> Content:
     """Return a result's blocks in order; structured content only where there are no blocks.
 
     `text_chars` and `image_bytes` bound the texts together and the images together. What is cut or
     cannot be shown is replaced by a note that says so. Raises `JsonLimitError` for structured
     content that is no JSON within the limits and would be shown.
     """
-    blocks = [_shown(block) for block in result.content]
+    blocks = [_render_block(block) for block in result.content]
     if not blocks and result.structured_content is not None:
         check_json(result.structured_content)
         blocks = [json.dumps(result.structured_content, ensure_ascii=False)]
@@ -42,12 +42,12 @@ def content_of(result: "CallToolResult", *, text_chars: int, image_bytes: int) -
     return "\n".join(cast("list[str]", parts)) or NO_OUTPUT
 
 
-def _shown(block: "ContentBlock") -> str | Image:
+def _render_block(block: "ContentBlock") -> str | Image:
     match block.type:
         case "text":
             return block.text
         case "image":
-            return _image(block.data, block.mime_type)
+            return _decode_image(block.data, block.mime_type)
         case "audio":
             return f"(audio left out: {block.mime_type})"
         case "resource_link":
@@ -57,11 +57,11 @@ def _shown(block: "ContentBlock") -> str | Image:
             if isinstance(text := getattr(resource, "text", None), str):
                 return text
             kind = resource.mime_type or "unknown type"
-            image = _image(getattr(resource, "blob", ""), kind)
+            image = _decode_image(getattr(resource, "blob", ""), kind)
             return image if isinstance(image, Image) else f"(resource {resource.uri}: {kind})"
 
 
-def _image(data: str, media_type: str) -> str | Image:
+def _decode_image(data: str, media_type: str) -> str | Image:
     if media_type not in IMAGE_TYPES:
         return f"(image left out: {media_type})"
     try:

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 from agentrl.errors import ConfigError
 from agentrl.runtime.scope import shared
 from agentrl.tool import LateTools, ToolSource
-from agentrl_tools.mcp.connection import McpConnection
-from agentrl_tools.mcp.instance import McpInstance, method
-from agentrl_tools.mcp.server import McpServer
+from agentrl_tools.mcp.connection import McpConnection, McpServer
+from agentrl_tools.mcp.instance import McpInstance, make_method
 
 if TYPE_CHECKING:
     from mcp_types import Tool
@@ -25,27 +24,27 @@ NAME_CHARS = 64
 class McpTools(McpServer, LateTools):
     """A server's tools, which are listed when an episode first needs them. See `mcp_tools`."""
 
-    _asked: "list[_Asked]" = field(default_factory=list["_Asked"], repr=False)
+    _listed: "list[_ListedTools]" = field(default_factory=list["_ListedTools"], repr=False)
 
     async def known(self, taken: Collection[str]) -> ToolSource:
         """Return a class whose instances hold the server's tools; asks the server once."""
         # In a run, whoever comes first asks, and the others wait for the answer.
-        listing = await shared(("tools of", self.key), self._ask)
+        listing = await shared(("tools of", self.key), self._list_tools)
         if listing is None:
-            if not self._asked:
-                self._asked.append(await self._ask())
-            listing = self._asked[0]
-        return listing.kind(frozenset({*taken, *dir(McpInstance)}))
+            if not self._listed:
+                self._listed.append(await self._list_tools())
+            listing = self._listed[0]
+        return listing.make_kind(frozenset({*taken, *dir(McpInstance)}))
 
-    async def _ask(self) -> "_Asked":
+    async def _list_tools(self) -> "_ListedTools":
         connection = await McpConnection.open(self)
         try:
-            return _Asked(self, chosen(await connection.tools(), self))
+            return _ListedTools(self, select_allowed(await connection.tools(), self))
         finally:
             await connection.close()
 
 
-class _Asked:
+class _ListedTools:
     """Tools that a server listed, and the classes made of them."""
 
     def __init__(self, source: McpTools, tools: "tuple[Tool, ...]") -> None:
@@ -53,15 +52,15 @@ class _Asked:
         self._tools = tools
         self._kinds: dict[tuple[str, ...], type] = {}
 
-    def kind(self, reserved: frozenset[str]) -> type:
+    def make_kind(self, reserved: frozenset[str]) -> type:
         """Return a class with the tools as methods, none of them called as in `reserved`."""
-        tools = called_by(self._tools, self._source.label, reserved)
+        tools = name_tools(self._tools, self._source.name, reserved)
         if (names := tuple(tools)) not in self._kinds:
             methods = {
-                called: method(tool.name, schema_of(called, tool, self._source))
-                for called, tool in tools.items()
+                call_name: make_method(tool.name, build_schema(call_name, tool, self._source))
+                for call_name, tool in tools.items()
             }
-            name = f"McpTools_{self._source.label}"
+            name = f"McpTools_{self._source.name}"
             self._kinds[names] = type(name, (McpInstance,), {"source": self._source, **methods})
         return self._kinds[names]
 
@@ -125,7 +124,9 @@ def mcp_tools(
         command=tuple(command),
         url=url,
         allow=tuple(allow),
-        name=legal(name or (urlsplit(url).hostname or "" if url else PurePath(command[0]).stem)),
+        name=clean_name(
+            name or (urlsplit(url).hostname or "" if url else PurePath(command[0]).stem)
+        ),
         scope=scope,
         fork=fork,
         timeout_s=timeout_s,
@@ -140,7 +141,7 @@ def mcp_tools(
     )
 
 
-def chosen(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
+def select_allowed(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
     """Return the tools that are allowed, in the server's order.
 
     Raises `ConfigError` when a named tool is not there, or none is.
@@ -148,15 +149,15 @@ def chosen(tools: "Sequence[Tool]", source: McpTools) -> "tuple[Tool, ...]":
     listed = [tool.name for tool in tools]
     if missing := [name for name in source.allow if name not in listed]:
         raise ConfigError(
-            f"MCP server {source.label} has no tool {missing[0]!r}; it has {listed}; fix `allow`"
+            f"MCP server {source.name} has no tool {missing[0]!r}; it has {listed}; fix `allow`"
         )
     selection = tuple(t for t in tools if not source.allow or t.name in source.allow)
     if not selection:
-        raise ConfigError(f"MCP server {source.label} lists no tools; remove it")
+        raise ConfigError(f"MCP server {source.name} lists no tools; remove it")
     return selection
 
 
-def called_by(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) -> "dict[str, Tool]":
+def name_tools(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) -> "dict[str, Tool]":
     """Return the tools by the name the model calls them by.
 
     That is the server's own name in letters a model may write. One that is in `reserved`, or that
@@ -164,32 +165,32 @@ def called_by(tools: "Sequence[Tool]", label: str, reserved: Collection[str]) ->
     """
     tools_by_name: dict[str, Tool] = {}
     for tool in tools:
-        called = legal(tool.name)
-        if called in reserved or called in tools_by_name:
-            called = legal(f"{label}_{tool.name}")
-        stem, number = called, 2
-        while called in reserved or called in tools_by_name:
-            called = f"{stem[: NAME_CHARS - 4]}_{number}"
+        call_name = clean_name(tool.name)
+        if call_name in reserved or call_name in tools_by_name:
+            call_name = clean_name(f"{label}_{tool.name}")
+        stem, number = call_name, 2
+        while call_name in reserved or call_name in tools_by_name:
+            call_name = f"{stem[: NAME_CHARS - 4]}_{number}"
             number += 1
-        tools_by_name[called] = tool
+        tools_by_name[call_name] = tool
     return tools_by_name
 
 
-def legal(name: str) -> str:
+def clean_name(name: str) -> str:
     """Return a name of letters, digits, `_` and `-` that begins with no digit, at most 64."""
-    written = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS] or "server"
-    return written if written[0].isalpha() or written[0] == "_" else f"_{written}"[:NAME_CHARS]
+    text = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS] or "server"
+    return text if text[0].isalpha() or text[0] == "_" else f"_{text}"[:NAME_CHARS]
 
 
-def schema_of(called: str, tool: "Tool", source: McpTools) -> dict[str, Any]:
+def build_schema(call_name: str, tool: "Tool", source: McpTools) -> dict[str, Any]:
     """Return the schema of a tool as the model reads it; `ConfigError` for one that is too long."""
     parameters = {"type": "object", "properties": {}} | tool.input_schema
-    described = tool.description or tool.title or tool.name
-    function = {"name": called, "description": described, "parameters": parameters}
+    description = tool.description or tool.title or tool.name
+    function = {"name": call_name, "description": description, "parameters": parameters}
     size = len(json.dumps(function).encode())
     if size > source.schema_bytes:
         raise ConfigError(
-            f"MCP server {source.label}: the schema of {tool.name!r} has {size} bytes, but "
+            f"MCP server {source.name}: the schema of {tool.name!r} has {size} bytes, but "
             f"schema_bytes={source.schema_bytes}; remove the tool from `allow`, or raise the limit"
         )
     return {"type": "function", "function": function}

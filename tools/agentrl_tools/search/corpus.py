@@ -11,7 +11,6 @@ from typing import Any, cast
 from agentrl.errors import ConfigError
 
 TEXT_SUFFIXES = (".md", ".rst", ".txt")
-"""Files of a folder that are documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +40,20 @@ class SearchCorpus:
         self.source = source
         if not self.documents:
             raise ConfigError(f"{source} has no documents; a search needs at least one")
-        self._by_id: dict[str, int] = {}
+        self._by_id: dict[str, CorpusDocument] = {}
         for place, document in enumerate(self.documents):
             if not document.id.strip() or not document.text.strip():
                 raise ConfigError(
                     f"document {place + 1} of {source} has id={document.id!r} and "
                     f"{len(document.text)} characters; every document needs an id and a text"
                 )
-            if self._by_id.setdefault(document.id, place) != place:
+            if self._by_id.setdefault(document.id, document) is not document:
                 raise ConfigError(
                     f"two documents of {source} have the id {document.id!r}, but ids must be "
                     "unique because documents are opened by id; rename one"
                 )
-        titled = {document.name.casefold(): place for place, document in enumerate(self.documents)}
-        ids = {name.casefold(): place for name, place in self._by_id.items()}
+        titled = {document.name.casefold(): document for document in self.documents}
+        ids = {name.casefold(): document for name, document in self._by_id.items()}
         self._by_name = {**titled, **ids}
 
     @cached_property
@@ -65,15 +64,7 @@ class SearchCorpus:
 
     def get(self, name: str) -> CorpusDocument | None:
         """Return the document of an id, or else of an id or title but for its case."""
-        place = self._by_id.get(name)
-        if place is None:
-            place = self._by_name.get(name.strip().casefold())
-        return None if place is None else self.documents[place]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all documents in order."""
-        return tuple(document.name for document in self.documents)
+        return self._by_id.get(name) or self._by_name.get(name.strip().casefold())
 
 
 def read_corpus(path: str | Path) -> SearchCorpus:
@@ -85,15 +76,15 @@ def read_corpus(path: str | Path) -> SearchCorpus:
     """
     path = Path(path)
     if path.is_dir():
-        return SearchCorpus(list(_of_folder(path)), source=f"the folder {path}")
+        return SearchCorpus(list(_read_folder(path)), source=f"the folder {path}")
     if not path.is_file():
         raise ConfigError(f"there is no corpus {path}; name a JSONL file or a folder of texts")
-    return SearchCorpus(list(_of_jsonl(path)), source=f"the file {path}")
+    return SearchCorpus(list(_read_documents(path)), source=f"the file {path}")
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each object of a JSONL file stands, and the object; empty lines are none."""
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(_read_text(path).splitlines(), start=1):
         where = f"line {number} of {path}"
         if not line.strip():
             continue
@@ -106,7 +97,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield where, cast("dict[str, Any]", record)
 
 
-def _of_jsonl(path: Path) -> Iterator[CorpusDocument]:
+def _read_documents(path: Path) -> Iterator[CorpusDocument]:
     for where, record in read_jsonl(path):
         fields = {name: record.get(name, "") for name in ("id", "text", "title")}
         fields["id"] = str(fields["id"])
@@ -116,15 +107,14 @@ def _of_jsonl(path: Path) -> Iterator[CorpusDocument]:
         yield CorpusDocument(**fields)
 
 
-def _of_folder(folder: Path) -> Iterator[CorpusDocument]:
+def _read_folder(folder: Path) -> Iterator[CorpusDocument]:
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in TEXT_SUFFIXES:
-            text = _text(path)
-            if text.strip():
-                yield CorpusDocument(id=path.relative_to(folder).as_posix(), text=text)
+        is_text = path.is_file() and path.suffix in TEXT_SUFFIXES
+        if is_text and (text := _read_text(path)).strip():
+            yield CorpusDocument(id=path.relative_to(folder).as_posix(), text=text)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

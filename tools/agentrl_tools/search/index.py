@@ -5,7 +5,6 @@ bm25s makes the index. It is made once per process for equal corpora.
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any
@@ -19,11 +18,11 @@ TITLE_WEIGHT = 3
 INDEXES_KEPT = 4
 
 _WORD = re.compile(r"\w+")
-_made: OrderedDict[str, "SearchIndex"] = OrderedDict()
+_made: dict[str, "SearchIndex"] = {}  # the one used last at the end
 _making = Lock()
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words of a text as the index compares them."""
     return _WORD.findall(text.casefold())
 
@@ -32,23 +31,23 @@ class SearchIndex:
     """The index of one corpus. Immutable; safe to share between threads."""
 
     def __init__(self, corpus: SearchCorpus) -> None:
-        bm25s = _bm25s()
+        bm25s = _import_bm25s()
         self._documents = corpus.documents
-        titles = [words(document.name) * TITLE_WEIGHT for document in corpus.documents]
-        texts = [words(document.text) for document in corpus.documents]
+        titles = [split_words(document.name) * TITLE_WEIGHT for document in corpus.documents]
+        texts = [split_words(document.text) for document in corpus.documents]
         self._known = frozenset(word for text in (*titles, *texts) for word in text)
         self._ranking = bm25s.BM25()
         both = [title + text for title, text in zip(titles, texts, strict=True)]
         self._ranking.index(both, show_progress=False)
 
-    def best(self, query: str, count: int) -> Sequence[CorpusDocument]:
+    def rank(self, query: str, count: int) -> Sequence[CorpusDocument]:
         """Return at most `count` documents that have a word of the query, best first.
 
         Documents of equal score come in the order of the corpus.
         """
         import numpy as np
 
-        query_words = [word for word in words(query) if word in self._known]
+        query_words = [word for word in split_words(query) if word in self._known]
         if not query_words:
             return ()
         scores = self._ranking.get_scores(query_words)
@@ -56,19 +55,16 @@ class SearchIndex:
         return [self._documents[place] for place in order.tolist() if scores[place] > 0]
 
 
-def index_of(corpus: SearchCorpus) -> SearchIndex:
+def get_index(corpus: SearchCorpus) -> SearchIndex:
     """Return the index of a corpus; the latest few of a process are kept."""
     with _making:
-        index = _made.get(corpus.digest)
-        if index is None:
-            index = _made[corpus.digest] = SearchIndex(corpus)
-        _made.move_to_end(corpus.digest)
-        while len(_made) > INDEXES_KEPT:
-            _made.popitem(last=False)
+        index = _made[corpus.digest] = _made.pop(corpus.digest, None) or SearchIndex(corpus)
+        if len(_made) > INDEXES_KEPT:
+            del _made[next(iter(_made))]
         return index
 
 
-def _bm25s() -> Any:
+def _import_bm25s() -> Any:
     try:
         import bm25s
     except ImportError as error:

@@ -6,8 +6,8 @@ from typing import Self
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import tool
 from agentrl_tools.search.corpus import CorpusDocument, SearchCorpus
-from agentrl_tools.search.index import index_of
-from agentrl_tools.search.passage import cut, pages, places, snippet
+from agentrl_tools.search.index import get_index
+from agentrl_tools.search.passage import cut_words, find_sentences, snippet, split_pages
 
 QUERY_CHARS_MAX = 1_000
 FOUND_MAX = 10
@@ -55,11 +55,14 @@ class Search:
         Args:
             query: Words to look for.
         """
-        query = _checked("query", query)
-        documents = index_of(self._corpus).best(query, self._results)
+        query = _check_query("query", query)
+        documents = get_index(self._corpus).rank(query, self._results)
         if not documents:
             return f"No document contains a word of {query!r}."
-        return "\n".join(self._line(document, query) for document in documents)
+        return "\n".join(
+            f"{_label(document)} {snippet(document.text, query, words_max=self._snippet_words)}"
+            for document in documents
+        )
 
     @tool
     def open(self, document: str, page: int = 1) -> str:
@@ -69,8 +72,8 @@ class Search:
             document: Its name, as a search shows it in brackets.
             page: The page, counted from 1.
         """
-        entry = self._document(document)
-        page_texts = pages(entry.text, words_max=self._page_words)
+        entry = self._find_document(document)
+        page_texts = split_pages(entry.text, words_max=self._page_words)
         if not 1 <= page <= len(page_texts):
             raise ToolError(f"page={page}, but [{entry.id}] has pages 1 to {len(page_texts)}")
         more = f" (page {page} of {len(page_texts)})" if len(page_texts) > 1 else ""
@@ -84,25 +87,24 @@ class Search:
             document: Its name, as a search shows it in brackets.
             text: What to find.
         """
-        entry = self._document(document)
-        sentences = places(entry.text, _checked("text", text))
+        entry = self._find_document(document)
+        sentences = find_sentences(entry.text, _check_query("text", text))
         if not sentences:
             return f"[{entry.id}] does not contain {text!r}."
-        excerpts = [cut(sentence, words_max=self._page_words) for sentence in sentences[:FOUND_MAX]]
+        excerpts = [
+            cut_words(sentence, words_max=self._page_words) for sentence in sentences[:FOUND_MAX]
+        ]
         more = len(sentences) - len(excerpts)
         return "\n".join([*excerpts, f"(and {more} more)"] if more else excerpts)
 
-    def _line(self, document: CorpusDocument, query: str) -> str:
-        passage = snippet(document.text, query, words_max=self._snippet_words)
-        return f"{_label(document)} {passage}"
-
-    def _document(self, name: str) -> CorpusDocument:
+    def _find_document(self, name: str) -> CorpusDocument:
         name = name.strip().removeprefix("[").removesuffix("]")
         document = self._corpus.get(name)
         if document is None:
-            near = get_close_matches(name, self._corpus.names, n=1) if len(name) < 200 else []
+            names = [document.name for document in self._corpus.documents]
+            near = get_close_matches(name, names, n=1) if len(name) < 200 else []
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ToolError(f"there is no document {cut(name, words_max=20)!r}.{hint}")
+            raise ToolError(f"there is no document {cut_words(name, words_max=20)!r}.{hint}")
         return document
 
 
@@ -111,7 +113,7 @@ def _label(document: CorpusDocument) -> str:
     return f"[{document.id}]{title}"
 
 
-def _checked(name: str, text: str) -> str:
+def _check_query(name: str, text: str) -> str:
     if not text.strip():
         raise ToolError(f"the {name} is empty; give a few words")
     if len(text) > QUERY_CHARS_MAX:

@@ -28,9 +28,9 @@ from agentrl_sandbox import confine, enter
 from agentrl_sandbox.cgroup import ProcessCgroup
 from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.launch.local import start_process
-from agentrl_sandbox.launch.users import own_block
+from agentrl_sandbox.launch.users import draw_block
 from agentrl_sandbox.lease import ResourceLease, new_mark
-from agentrl_sandbox.program import bounded, bubblewrap_options, doors
+from agentrl_sandbox.program import bubblewrap_options, make_cgroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def prepare(settings: DesktopSettings) -> PreparedDesktop:
                 f"{program}, which desktops need, is not available in bwrap; {INSTALL}"
             )
     lease = ResourceLease.take("process", f"desktop-{new_mark()}")
-    group = bounded("desktop", settings.memory_bytes, settings.processes)
+    group = make_cgroup("desktop", settings.memory_bytes, settings.processes)
     code = os.memfd_create("desktop")
     os.write(code, archive("server"))
     os.lseek(code, 0, os.SEEK_SET)
@@ -121,12 +121,13 @@ def prepare(settings: DesktopSettings) -> PreparedDesktop:
         more=more,
     )
     inside = {
-        "user_id": own_block().start if os.geteuid() == 0 else None,
+        "user_id": draw_block().start if os.geteuid() == 0 else None,
         "users": None,
         "stage": {},
         "program": bubblewrap,
         "options": [*options, PYTHON, "-I", "-B", path, *arguments(settings)],
     }
-    plan = {"cgroups": doors(group), "enter": enter.__file__, "bubblewrap": inside}
+    cgroups = [] if group is None else group.join_files()
+    plan = {"cgroups": cgroups, "enter": enter.__file__, "bubblewrap": inside}
     command = [sys.executable, "-I", "-S", confine.__file__, json.dumps(plan)]
     return PreparedDesktop(command, code, lease, group)

@@ -28,7 +28,7 @@ from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_envs.gui.inside import config
 from agentrl_sandbox.cgroup import memory_directory
 from agentrl_sandbox.inside import syscalls
-from agentrl_sandbox.launch.contained import SandboxContainer, started_in_thread
+from agentrl_sandbox.launch.contained import SandboxContainer, start_in_thread
 from agentrl_sandbox.launch.container import (
     OOM_SCORE,
     SOCKET,
@@ -39,7 +39,7 @@ from agentrl_sandbox.launch.container import (
     user_id,
 )
 from agentrl_sandbox.launch.launcher import LauncherLog
-from agentrl_sandbox.launch.users import own_block
+from agentrl_sandbox.launch.users import draw_block
 from agentrl_sandbox.lease import labels, new_mark
 from agentrl_sandbox.recipe import RECIPES
 
@@ -82,7 +82,7 @@ class DesktopContainer:
         has_block = os.geteuid() == 0 and not machine.maps_users
         return desktop_container(
             self._settings,
-            user=own_block().start if has_block else user_id(machine, secrets.randbits(32)),
+            user=draw_block().start if has_block else user_id(machine, secrets.randbits(32)),
             home=self._contained.home.path,
             labels=labels(new_mark()),
         )
@@ -109,7 +109,7 @@ async def start(settings: DesktopSettings, control: socket.socket) -> DesktopCon
 
     `ConfigError` without an engine or the image, `SandboxError` when the engine fails.
     """
-    return await started_in_thread(
+    return await start_in_thread(
         lambda: DesktopContainer(settings), lambda made, stop: made.run(control, stop)
     )
 

@@ -20,9 +20,9 @@ from agentrl_envs.web.browser.chromium import find, flags
 from agentrl_envs.web.browser.settings import BrowserSettings
 from agentrl_sandbox import confine, enter
 from agentrl_sandbox.cgroup import ProcessCgroup
-from agentrl_sandbox.launch.users import own_block
+from agentrl_sandbox.launch.users import draw_block
 from agentrl_sandbox.lease import ResourceLease, new_mark
-from agentrl_sandbox.program import bounded, bubblewrap_options, doors
+from agentrl_sandbox.program import bubblewrap_options, make_cgroup
 from agentrl_sandbox.visible_files import is_visible
 
 PROFILE = "/tmp/profile"
@@ -64,8 +64,8 @@ def prepare(settings: BrowserSettings) -> BrowserCommand:
     program = find(settings.executable)
     leases = [ResourceLease.take("process", f"browser-{new_mark()}")]
     environ = leases[0].environ
-    group = bounded("browser", settings.memory_bytes)
-    plan: dict[str, object] = {"cgroups": doors(group), "enter": ""}
+    group = make_cgroup("browser", settings.memory_bytes)
+    plan: dict[str, object] = {"cgroups": [] if group is None else group.join_files(), "enter": ""}
     if settings.isolation == "bubblewrap":
         plan |= {"enter": enter.__file__, "bubblewrap": _inside(settings, program, environ)}
     else:
@@ -95,7 +95,7 @@ def _inside(
         host_name="browser",
     )
     return {
-        "user_id": own_block().start if as_root else None,
+        "user_id": draw_block().start if as_root else None,
         "users": None,
         "stage": stage if as_root else {},
         "program": bubblewrap,

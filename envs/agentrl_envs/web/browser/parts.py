@@ -5,7 +5,7 @@ import shutil
 from agentrl.errors import ConfigError
 from agentrl.runtime.doctor import ProbedPart
 from agentrl_envs.web.browser.chromium import INSTALL, find
-from agentrl_sandbox.cgroup import why_not
+from agentrl_sandbox.cgroup import explain_no_cgroups
 
 
 def parts() -> tuple[ProbedPart, ...]:
@@ -23,7 +23,7 @@ def parts() -> tuple[ProbedPart, ...]:
         else "no bwrap on PATH; browsers do not start without it",
         "apt-get install bubblewrap",
     )
-    without = why_not()
+    without = explain_no_cgroups()
     bounded = ProbedPart(
         "memory bound",
         not without,
