@@ -107,7 +107,7 @@ def _commands(settings: Mapping[str, Any]) -> list[str]:
     """Return the programs that the tasks of an environment put on a desktop."""
     if settings.get("pack") != "agentrl_envs.gui.tasks:template_pack":
         return []  # what a pack of one's own starts, nobody knows
-    from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+    from agentrl_envs.gui.tasks.pack import TEMPLATES
 
     programs, templates = settings.get("programs"), settings.get("templates")
     template_programs = [

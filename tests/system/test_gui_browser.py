@@ -31,7 +31,7 @@ from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSetting
 from agentrl_envs.gui.inside.site import STATE, BrowserSite, handler
 from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, described
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES, bookmarked
+from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES, read_bookmarks
 from tests.support.processes import command_line, family
 
 SETTINGS = DesktopSettings(desktops=1, warm=0, call_s=120, start_s=120, settle_s=20)
@@ -223,10 +223,10 @@ def link(url: str) -> dict[str, Any]:
 
 
 def test_bookmarks_are_found_in_every_folder() -> None:
-    assert bookmarked(None) == []
-    assert bookmarked(bookmarks(folder_of(), folder_of())) == []
+    assert read_bookmarks(None) == []
+    assert read_bookmarks(bookmarks(folder_of(), folder_of())) == []
     nested = bookmarks(folder_of(folder_of(link("a:"))), folder_of(link("b:")))
-    assert sorted(bookmarked(nested)) == ["a:", "b:"]
+    assert sorted(read_bookmarks(nested)) == ["a:", "b:"]
 
 
 async def test_a_bookmark_is_judged_once_the_browser_has_written_it_down() -> None:

@@ -21,7 +21,7 @@ from agentrl_envs.accessibility.reading import read
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+from agentrl_envs.gui.tasks.pack import TEMPLATES
 from tests.support.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]

@@ -14,7 +14,7 @@ from agentrl.task import SPLITS
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.machine import points
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.catalogue import HELD_OUT
+from agentrl_envs.gui.tasks.pack import HELD_OUT
 from agentrl_sandbox.lease import LABEL_OWNER
 from agentrl_sandbox.reaping.engine import containers, default_engine
 from tests.support.desktops import BACKENDS

@@ -32,7 +32,7 @@ from agentrl_envs.gui.checked_desktop import CheckedDesktop
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
 from agentrl_envs.gui.observation import DesktopObservationOptions
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+from agentrl_envs.gui.tasks.pack import TEMPLATES
 from agentrl_envs.gui.world import CommandResult
 from tests.support.desktops import BACKENDS
 from tests.support.watchdog import watched
