@@ -39,7 +39,6 @@ class OsworldPack:
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Yield the tasks of a split, in the order of their files; every seed has the same."""
-        del seed
         for name, written in self.collection.tasks.items():
             if split_of(name, heldout_fraction=self._fraction) == split:
                 yield Task(
@@ -59,7 +58,6 @@ class OsworldPack:
         self, task: Task, desktop: WritableDesktop, said: str | None, *, failed: bool
     ) -> TaskVerdict:
         """Return the verdict of the task's evaluator, from 0 to 1."""
-        del said
         written: Mapping[str, Any] = task.data["osworld"]
         evaluator = written["evaluator"]
         if failed or evaluator["func"] == INFEASIBLE:

@@ -139,7 +139,6 @@ class StepRunner:
         return await self._place.run(words_of(command, shell=shell), limit_s=_RUN_S)
 
     async def _sleep(self, seconds: float) -> None:
-        del seconds
         # Programs are waited for, however long they take.
         await self._place.settle()
 

@@ -109,12 +109,10 @@ def _play_note(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 async def _is_answer_right(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
-    del desktop
     return said.strip() == wanted["answer"]
 
 
 async def _is_shown(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
-    del said
     nodes = await desktop.nodes()
     if not any(node.name == "galculator" for node in nodes):
         return False

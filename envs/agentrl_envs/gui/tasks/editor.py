@@ -122,7 +122,6 @@ def _save() -> Script:
 
 
 def _play_write(page: ObservedPage, wanted: Wanted) -> Script:
-    del page
     yield press("ctrl+End")
     yield type_text(wanted["text"])
     yield from _save()

@@ -49,7 +49,6 @@ class TemplatePack(TemplateTasks[DesktopTemplate]):
 
     def filled_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
         """Return the parameters of a task."""
-        del seed
         return template.make(random)
 
     def scene(self, task: Task) -> DesktopScene:

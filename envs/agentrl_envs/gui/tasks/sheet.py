@@ -86,7 +86,6 @@ def _play(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 async def _is_saved(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
-    del said
     data = await desktop.read(_BOOK)
     return data is not None and await in_thread(cells_of, data) == wanted["after"]
 

@@ -78,13 +78,11 @@ def _play_answer(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 def _play_do(page: ObservedPage, wanted: Wanted) -> Script:
-    del page
     yield type_text(wanted["type"])
     yield finish()
 
 
 def _xterm(wanted: Wanted) -> Sequence[Sequence[str]]:
-    del wanted
     shell = f"cd /home/user/{FOLDER} && exec bash --norc"
     return [["xterm", "-uc", "-fa", "DejaVu Sans Mono", "-fs", "11", "-e", "sh", "-c", shell]]
 

@@ -31,7 +31,6 @@ async def are_documents_right(desktop: LiveDesktop, wanted: Wanted, said: str) -
 
     A line break at the end of a file is neither here nor there.
     """
-    del said
     after: Mapping[str, str] = wanted["after"]
     there = await desktop.files(FOLDER)
     expected = {name.rstrip("/"): "folder" if name.endswith("/") else "file" for name in after}
