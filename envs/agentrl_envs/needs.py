@@ -90,7 +90,7 @@ def missing_browser(config: "RunConfig") -> Iterator[str]:
 
 def missing_desktop(config: "RunConfig") -> Iterator[str]:
     """Yield what of a desktop is missing: a screen, or the programs of the chosen tasks."""
-    from agentrl_envs.gui.desktop.parts import missing_parts
+    from agentrl_envs.gui.desktop.parts import find_missing_parts
     from agentrl_envs.gui.desktop.settings import DesktopSettings
     from agentrl_sandbox.recipe import RECIPES
 
@@ -100,7 +100,7 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
         image = str(settings.get("image", DesktopSettings.image))
         yield from missing_image(RECIPES["desktop"].image(image))
         return
-    yield from missing_parts(_commands(config.env.kwargs))
+    yield from find_missing_parts(_commands(config.env.kwargs))
 
 
 def _commands(settings: Mapping[str, Any]) -> list[str]:

@@ -212,10 +212,10 @@ async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> N
         env: Any = seat.watched(GuiEnv(pack=pack, desktop=small))
         _, info = await env.reset(seed=seat.seed, options={"task": seat.tree.task})
         staged.append(info["staged_desktop"])
-        await small.rest()
+        await small.wait_until_ready()
         reward = (await does(env, "done"))[1]
         await env.close()
-        await small.rest()
+        await small.wait_until_ready()
         return Leaf(node=None, outcome=Finished(reward), sample=seat.attempt.sample)
 
     gate = RolloutScheduler(
