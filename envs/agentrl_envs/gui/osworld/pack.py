@@ -70,7 +70,7 @@ class OsworldPack:
         for number, check in enumerate(checks_of(written)):
             scores[f"{number}_{check.func}"] = await _score(check, results, task)
         return TaskVerdict(
-            reward=together([*scores.values()], evaluator.get("conj", "and")),
+            reward=combine_scores([*scores.values()], evaluator.get("conj", "and")),
             info={"scores": scores},
         )
 
@@ -87,7 +87,7 @@ class OsworldPack:
         await StepRunner(place, str(written["id"]), self._cache).do(written.get("config", ()))
 
 
-def together(scores: Sequence[float], conj: str) -> float:
+def combine_scores(scores: Sequence[float], conj: str) -> float:
     """Return the combined score of metrics: `and`, the mean unless one is 0; `or`, the best."""
     if conj == "or":
         return max(scores)
@@ -95,8 +95,8 @@ def together(scores: Sequence[float], conj: str) -> float:
 
 
 async def _score(check: OsworldCheck, results: CheckerValues, task: Task) -> float:
-    result = await results.of(check.result)
-    inputs = [result] if check.expected is None else [result, await results.of(check.expected)]
+    result = await results.read(check.result)
+    inputs = [result] if check.expected is None else [result, await results.read(check.expected)]
     metric = partial(METRICS[check.func], *inputs, **check.options)
     try:
         return min(1.0, max(0.0, float(await in_thread(metric))))
