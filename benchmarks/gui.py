@@ -59,15 +59,15 @@ async def resets(
     bare, ahead, held = list[float](), list[float](), 0
     for _ in range(count):
         await pool.give(await pool.take())  # one that is ready, where the last was thrown away
-        await pool.rest()
+        await pool.wait_until_ready()
         first, second = (GuiEnv(pack=pack, desktop=pool) for _ in range(2))
         bare.append(await begun(first, template, told=1))
         held = pss_bytes(first.desktop)
-        await pool.rest()
+        await pool.wait_until_ready()
         ahead.append(await begun(second, template, told=0))
         await first.close()
         await second.close()
-        await pool.rest()
+        await pool.wait_until_ready()
     return bare, ahead, held
 
 
@@ -123,7 +123,7 @@ async def crowd(count: int, each: int, *, ahead: bool) -> float:
 
     await asyncio.gather(*(begun(env, "press") for env in envs))
     await asyncio.gather(*(env.close() for env in envs))
-    await pool.rest()
+    await pool.wait_until_ready()
     seconds, _ = await timed(asyncio.gather(*(play(env) for env in envs)))
     await pool.close()
     return count * each / seconds

@@ -119,9 +119,9 @@ def missing_peer(name: str) -> str:
 
 def missing_gui() -> str:
     """Return why no desktop with programs can be run here, or an empty string."""
-    from agentrl_envs.gui.desktop.parts import own_parts
+    from agentrl_envs.gui.desktop.parts import probe_own_parts
 
-    rows = own_parts()
+    rows = probe_own_parts()
     missing = [f"{part.name}: {part.detail}; {part.get_it}" for part in rows if not part.live]
     return "; ".join(missing) or missing_bubblewrap()
 

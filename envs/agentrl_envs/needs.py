@@ -90,7 +90,7 @@ def missing_browser(config: "RunConfig") -> Iterator[str]:
 
 def missing_desktop(config: "RunConfig") -> Iterator[str]:
     """Yield what of a desktop is missing: a screen, or the programs of the chosen tasks."""
-    from agentrl_envs.gui.desktop.parts import missing_parts
+    from agentrl_envs.gui.desktop.parts import find_missing_parts
     from agentrl_envs.gui.desktop.settings import DesktopSettings
     from agentrl_sandbox.recipe import RECIPES
 
@@ -100,14 +100,14 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
         image = str(settings.get("image", DesktopSettings.image))
         yield from missing_image(RECIPES["desktop"].image(image))
         return
-    yield from missing_parts(_commands(config.env.kwargs))
+    yield from find_missing_parts(_commands(config.env.kwargs))
 
 
 def _commands(settings: Mapping[str, Any]) -> list[str]:
     """Return the programs that the tasks of an environment put on a desktop."""
     if settings.get("pack") != "agentrl_envs.gui.tasks:template_pack":
         return []  # what a pack of one's own starts, nobody knows
-    from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+    from agentrl_envs.gui.tasks.pack import TEMPLATES
 
     programs, templates = settings.get("programs"), settings.get("templates")
     template_programs = [

@@ -22,7 +22,7 @@ def desktop_of(env: GuiEnv) -> DesktopSession:
 
 def processes_of(env: GuiEnv, name: str) -> list[int]:
     """Return the pids here of the programs on a desktop that are called so, the oldest first."""
-    started = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
+    started = desktop_of(env)._process  # pyright: ignore[reportPrivateUsage]
     found: dict[int, int] = {}
     for pid in family(started.pid):
         try:

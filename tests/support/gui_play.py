@@ -16,7 +16,7 @@ async def gold_earns_one_and_doing_nothing_earns_nothing(
     env = GuiEnv(pack=pack, desktop=pool, max_turns=None, observation=["axtree", "screenshot"])
     opening, info = await env.reset(seed=task.seed, options={"task": task, "next": (task,)})
     assert not info["staged_desktop"]
-    await pool.rest()
+    await pool.wait_until_ready()
     idle = await env.step(say(""))
     assert (idle[1], idle[2]) == (0.0, True)
     taken = pool.figures()["set_taken"]

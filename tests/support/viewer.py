@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy import ndarray
 
-from agentrl_envs.gui.vnc.rfb import answer_to
+from agentrl_envs.gui.vnc.rfb import compute_answer
 
 RETURN, SHIFT, CTRL = 0xFF0D, 0xFFE1, 0xFFE3
 
@@ -32,7 +32,7 @@ class Viewer:
         else:
             assert await self.reader.readexactly(2) == b"\x01\x02"
             self.writer.write(b"\x02")
-        self.writer.write(answer_to(await self.reader.readexactly(16), password))
+        self.writer.write(compute_answer(await self.reader.readexactly(16), password))
         if await self._number() != 0:
             why = (
                 await self.reader.readexactly(await self._number()) if version > "003.007" else b""

@@ -29,9 +29,9 @@ from agentrl_envs.accessibility.reading import ObservedPage, read
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
 from agentrl_envs.gui.inside.site import STATE, BrowserSite, handler
-from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, described
+from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, build_nodes
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES, bookmarked
+from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES, read_bookmarks
 from tests.support.processes import command_line, family
 
 SETTINGS = DesktopSettings(desktops=1, warm=0, call_s=120, start_s=120, settle_s=20)
@@ -223,10 +223,10 @@ def link(url: str) -> dict[str, Any]:
 
 
 def test_bookmarks_are_found_in_every_folder() -> None:
-    assert bookmarked(None) == []
-    assert bookmarked(bookmarks(folder_of(), folder_of())) == []
+    assert read_bookmarks(None) == []
+    assert read_bookmarks(bookmarks(folder_of(), folder_of())) == []
     nested = bookmarks(folder_of(folder_of(link("a:"))), folder_of(link("b:")))
-    assert sorted(bookmarked(nested)) == ["a:", "b:"]
+    assert sorted(read_bookmarks(nested)) == ["a:", "b:"]
 
 
 async def test_a_bookmark_is_judged_once_the_browser_has_written_it_down() -> None:
@@ -251,7 +251,7 @@ def element(depth: int, role: str, name: str, text: str | None = None, *more: st
 
 def lines(*elements: list[Any]) -> list[str]:
     seen = {"elements": [*elements], "windows": [], "silent": []}
-    nodes, _, _ = described(seen, DesktopObservationOptions(), ElementNumbers())
+    nodes, _, _ = build_nodes(seen, DesktopObservationOptions(), ElementNumbers())
     return [node.line for node in nodes]
 
 
@@ -364,7 +364,7 @@ def filters_of_renderers(first: int) -> list[str]:
 async def test_the_browsers_own_sandbox_holds_its_renderers(pool: DesktopPool) -> None:
     env, _, _ = await begun(pool, "web_press")
     try:
-        started: Any = desktop_of(env)._started  # pyright: ignore[reportPrivateUsage]
+        started: Any = desktop_of(env)._process  # pyright: ignore[reportPrivateUsage]
         filters = filters_of_renderers(started.pid)
     finally:
         await env.close()
@@ -409,7 +409,7 @@ async def test_nothing_an_episode_wrote_reaches_the_next(pool: DesktopPool) -> N
                  "../../tmp/left", "left"):  # fmt: skip
         await desktop.put(path, b"<JWM><Trap/></JWM>")
     await env.close()
-    await pool.rest()
+    await pool.wait_until_ready()
     env, _, again = await begun(pool, "web_answer")
     assert desktop_of(env) is desktop
     assert again.nodes == first.nodes

@@ -32,7 +32,7 @@ from agentrl.task import Task
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.checked_desktop import CheckedDesktop
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
-from agentrl_envs.gui.desktop.container import desktop_container, profile
+from agentrl_envs.gui.desktop.container import build_container, build_profile
 from agentrl_envs.gui.observation import DesktopObservationOptions
 from agentrl_envs.gui.tasks import template_pack
 from agentrl_envs.gui.world import CommandResult
@@ -88,13 +88,13 @@ def first_task(name: str) -> Task:
 
 
 def test_a_container_gives_up_everything_it_does_not_need() -> None:
-    body = desktop_container(SETTINGS, user=7, home="/h", labels={"agentrl.run": "r"})
+    body = build_container(SETTINGS, user=7, home="/h", labels={"agentrl.run": "r"})
     host: dict[str, Any] = body["HostConfig"]
     assert (body["User"], body["Labels"]) == ("7:7", {"agentrl.run": "r"})
     assert host["CapDrop"] == ["ALL"]
     assert not host.keys() & {"CapAdd", "Privileged", "Binds", "Devices", "PortBindings"}
     assert (host["NetworkMode"], host["ReadonlyRootfs"]) == ("none", True)
-    assert {"no-new-privileges", f"seccomp={profile()}"} <= {*host["SecurityOpt"]}
+    assert {"no-new-privileges", f"seccomp={build_profile()}"} <= {*host["SecurityOpt"]}
     assert {name: host[name] for name in LIMITS} == LIMITS
     assert "/sys" in host["MaskedPaths"]
     assert {mount["ReadOnly"] for mount in host["Mounts"]} == {True}
@@ -106,7 +106,7 @@ def test_a_container_gives_up_everything_it_does_not_need() -> None:
 
 
 def test_the_filter_lets_programs_share_memory_and_nobody_mount() -> None:
-    rules: dict[str, Any] = json.loads(profile())
+    rules: dict[str, Any] = json.loads(build_profile())
     assert rules["defaultAction"] == "SCMP_ACT_ERRNO"
     (rule,) = rules["syscalls"]
     allowed = {*rule["names"]}
@@ -191,7 +191,7 @@ print(os.getuid(), os.getgid(), os.getgroups(),
       status["NoNewPrivs"], status["Seccomp"])
 """
     assert (await python(desktop, code)).out.split() == ["1000", "1000", "[1000]", "1", "2"]
-    process = f"/proc/{desktop._started.pid}"  # pyright: ignore[reportPrivateUsage]
+    process = f"/proc/{desktop._process.pid}"  # pyright: ignore[reportPrivateUsage]
     assert os.stat(process).st_uid >= 2**30 or os.geteuid() != 0, "a user nobody has"
     set_ids = await CheckedDesktop(desktop, DesktopObservationOptions()).run(
         ["find", "/", "-xdev", "-perm", "/6000", "-type", "f"], limit_s=60

@@ -21,7 +21,7 @@ from agentrl_envs.accessibility.reading import read
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+from agentrl_envs.gui.tasks.pack import TEMPLATES
 from tests.support.gui_play import gold_earns_one_and_doing_nothing_earns_nothing
 
 pytestmark = [pytest.mark.gui, pytest.mark.asyncio(loop_scope="module")]
@@ -212,10 +212,10 @@ async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> N
         env: Any = seat.watched(GuiEnv(pack=pack, desktop=small))
         _, info = await env.reset(seed=seat.seed, options={"task": seat.tree.task})
         staged.append(info["staged_desktop"])
-        await small.rest()
+        await small.wait_until_ready()
         reward = (await does(env, "done"))[1]
         await env.close()
-        await small.rest()
+        await small.wait_until_ready()
         return Leaf(node=None, outcome=Finished(reward), sample=seat.attempt.sample)
 
     gate = RolloutScheduler(

@@ -134,7 +134,7 @@ async def test_a_desktop_that_does_not_answer_is_lost(settings: DesktopSettings)
         with pytest.raises(EnvError, match="did not answer within"):
             await does(env, "click", element=read(text).id("button", "One"))
         await env.close()
-        await small.rest()
+        await small.wait_until_ready()
         assert not broken.sound
         assert small.figures()["ready"] == 0
     finally:
@@ -249,7 +249,7 @@ async def test_a_program_that_does_not_start_is_no_fault_of_the_agent(
             with pytest.raises(EnvError, match=why):
                 await env.reset(seed=0)
             await env.close()
-            await small.rest()
+            await small.wait_until_ready()
             assert small.figures()["used"] == 0
         finally:
             await small.close()
@@ -274,7 +274,7 @@ async def test_desktops_are_used_again_and_replaced_when_worn(settings: DesktopS
         assert await met[-1].read(f"form/{STATE}") is None, "nothing is left of the one before"
         await does(env, "click", element=read(text).id("button", "Two"))
         await env.close()
-        await small.rest()
+        await small.wait_until_ready()
     assert met[0] is met[1]
     assert met[1] is not met[2]
     assert not met[1].sound

@@ -12,7 +12,7 @@ from agentrl.task import Task
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSettings
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.catalogue import HELD_OUT, TEMPLATES
+from agentrl_envs.gui.tasks.pack import HELD_OUT, TEMPLATES
 from agentrl_envs.gui.tasks.state import cells_of, sheet
 from agentrl_envs.gui.tasks.template import DesktopTemplate
 from tests.support.gui_play import gold_earns_one_and_doing_nothing_earns_nothing

@@ -12,9 +12,9 @@ import pytest
 from agentrl.errors import ConfigError
 from agentrl.task import SPLITS
 from agentrl_envs.gui import GuiEnv
-from agentrl_envs.gui.machine import points
+from agentrl_envs.gui.machine import list_points
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.catalogue import HELD_OUT
+from agentrl_envs.gui.tasks.pack import HELD_OUT
 from agentrl_sandbox.lease import LABEL_OWNER
 from agentrl_sandbox.reaping.engine import containers, default_engine
 from tests.support.desktops import BACKENDS
@@ -96,11 +96,11 @@ def test_nothing_of_the_desktop_is_imported_for_its_tasks(root: Path) -> None:
 
 
 def test_points_of_what_can_be_seen() -> None:
-    assert points([10, 20, 9, 5], 100, 100)[0] == (14, 22)
-    assert points([-50, 0, 60, 10], 100, 100)[0] == (4, 4), "of the part that is on the screen"
-    assert points([99, 99, 50, 50], 100, 100)[0] == (99, 99)
+    assert list_points([10, 20, 9, 5], 100, 100)[0] == (14, 22)
+    assert list_points([-50, 0, 60, 10], 100, 100)[0] == (4, 4), "of the part that is on the screen"
+    assert list_points([99, 99, 50, 50], 100, 100)[0] == (99, 99)
     for off in ([100, 0, 5, 5], [0, 100, 5, 5], [-5, 0, 5, 5], [0, 0, 0, 5], [-1, -1, -1, -1]):
-        assert points(off, 100, 100) == []
+        assert list_points(off, 100, 100) == []
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -110,7 +110,7 @@ def test_nothing_outlives_a_killed_trainer(backend: str) -> None:
         "from agentrl_envs.gui.desktop import DesktopSession, DesktopSettings\n"
         "async def main():\n"
         "    made = await DesktopSession.start(DesktopSettings(backend=sys.argv[1]))\n"
-        "    print(made._started.pid, flush=True)\n"
+        "    print(made._process.pid, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )

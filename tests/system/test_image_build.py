@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from agentrl.errors import ConfigError
 from agentrl.sandbox import SandboxSettings
 from agentrl_envs.gui.desktop.launch import INSTALL
-from agentrl_envs.gui.desktop.parts import image_part
+from agentrl_envs.gui.desktop.parts import probe_image
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_sandbox import ForkServerPool, image
 from agentrl_sandbox.commands import image as commands
@@ -203,7 +203,7 @@ def test_the_pages_and_ci_install_what_the_image_has(root: Path) -> None:
 
 def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    row = image_part()
+    row = probe_image()
     assert (row.name, row.live) == ("desktop image", False)
     assert row.detail.startswith("no Docker engine answers")
     assert "agentrl image build desktop" in row.get_it
@@ -211,4 +211,4 @@ def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.desktop_image
 def test_the_doctor_sees_the_image() -> None:
-    assert image_part().live
+    assert probe_image().live

@@ -39,7 +39,7 @@ from agentrl.run.preflight import (
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.reachability import CONNECT_S, endpoint_faults, place_faults, unreachable
 from agentrl_envs.gui.desktop.launch import PYTHON
-from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+from agentrl_envs.gui.tasks.pack import TEMPLATES
 from agentrl_envs.gui.tasks.template import DesktopTemplate, Wanted
 from agentrl_envs.needs import PROGRAMS_OF
 from agentrl_envs.templates import UnfitChoice

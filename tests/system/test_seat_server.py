@@ -5,6 +5,7 @@ import struct
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -15,15 +16,13 @@ from agentrl_envs.gui.vnc.board import BUTTONS, HEIGHT, LINE_PIXELS, StatusBoard
 from agentrl_envs.gui.vnc.gestures import Event, KeyEvent, PointerEvent
 from agentrl_envs.gui.vnc.rfb import (
     BadViewer,
-    KeyMessage,
+    Message,
     PixelFormat,
-    PointerMessage,
-    Said,
     UpdateRequest,
-    answer_to,
-    changed,
+    compute_answer,
+    encode_update,
+    find_change,
     read_message,
-    update,
 )
 from agentrl_envs.gui.vnc.server import VncServer
 from tests.support.viewer import connect
@@ -44,7 +43,7 @@ async def serving(at: str = "127.0.0.1:0") -> AsyncGenerator[tuple[VncServer, li
             await server.close()
 
 
-async def read(data: bytes) -> Said:
+async def read(data: bytes) -> Message:
     reader = asyncio.StreamReader()
     reader.feed_data(data)
     reader.feed_eof()
@@ -54,16 +53,16 @@ async def read(data: bytes) -> Said:
 def test_the_answer_is_the_one_every_viewer_gives() -> None:
     """Checked against vncdotool's; more than eight characters are not looked at."""
     expected = bytes.fromhex("adcd997f8e16fee575e973f93c2b62b4")
-    assert answer_to(bytes(range(16)), "secret12") == expected
-    assert answer_to(bytes(range(16)), "secret12 and more") == expected
-    assert answer_to(bytes(range(16)), "secret1") != expected
+    assert compute_answer(bytes(range(16)), "secret12") == expected
+    assert compute_answer(bytes(range(16)), "secret12 and more") == expected
+    assert compute_answer(bytes(range(16)), "secret1") != expected
 
 
 async def test_messages_are_read_whole() -> None:
     assert await read(b"\x03\x01" + bytes(8)) == UpdateRequest(changes=True)
     assert await read(b"\x03\x00" + bytes(8)) == UpdateRequest(changes=False)
-    assert await read(struct.pack("!BBxxI", 4, 1, 0xFF0D)) == KeyMessage(0xFF0D, True)
-    assert await read(struct.pack("!BBHH", 5, 5, 300, 2)) == PointerMessage(5, (300, 2))
+    assert await read(struct.pack("!BBxxI", 4, 1, 0xFF0D)) == KeyEvent(ANY, 0xFF0D, True)
+    assert await read(struct.pack("!BBHH", 5, 5, 300, 2)) == PointerEvent(ANY, (300, 2), 5)
     assert await read(struct.pack("!BxHii", 2, 2, 0, -239)) is None
     assert await read(struct.pack("!B3xI", 6, 3) + b"abc") is None
     assert await read(b"\x00\0\0\0" + PixelFormat().pack()) == PixelFormat()
@@ -83,14 +82,17 @@ async def test_messages_are_read_whole() -> None:
 
 def test_pixels_are_sent_as_they_are_asked_for() -> None:
     frame = np.array([[[0, 128, 255, 7], [255, 0, 0, 7]]], dtype=np.uint8)  # orange, blue
-    assert PixelFormat().encoded(frame) == frame.tobytes()
+    assert PixelFormat().encode(frame) == frame.tobytes()
     five = PixelFormat(16, True, (31, 63, 31), (11, 5, 0))
-    assert five.encoded(frame).hex() == "fc00001f"
-    assert PixelFormat(16, False, (31, 63, 31), (11, 5, 0)).encoded(frame).hex() == "00fc1f00"
-    assert PixelFormat(8, False, (7, 7, 3), (5, 2, 0)).encoded(frame).hex() == "f003"
+    assert five.encode(frame).hex() == "fc00001f"
+    assert PixelFormat(16, False, (31, 63, 31), (11, 5, 0)).encode(frame).hex() == "00fc1f00"
+    assert PixelFormat(8, False, (7, 7, 3), (5, 2, 0)).encode(frame).hex() == "f003"
     swapped = PixelFormat(32, False, (255, 255, 255), (0, 8, 16))
-    assert swapped.encoded(frame).hex() == "ff8000000000ff00"
-    assert update(frame, 3, 4, PixelFormat())[:16].hex() == "0000000100030004000200010000" + "0000"
+    assert swapped.encode(frame).hex() == "ff8000000000ff00"
+    assert (
+        encode_update(frame, 3, 4, PixelFormat())[:16].hex()
+        == "0000000100030004000200010000" + "0000"
+    )
     assert PixelFormat.parse(five.pack()) == five
 
 
@@ -103,7 +105,7 @@ frames = st.lists(st.integers(0, 1), min_size=12, max_size=12).map(
 def test_what_changed_is_the_smallest_part_that_has_it_all(
     before: np.ndarray, now: np.ndarray
 ) -> None:
-    part = changed(before, now)
+    part = find_change(before, now)
     if part is None:
         assert (before == now).all()
         return
@@ -199,10 +201,10 @@ def test_passwords_are_made_anew() -> None:
 
 def test_the_board_has_the_task_and_its_buttons() -> None:
     board = StatusBoard(goal="Press it. " * 60, state="wait")
-    drawn = board.drawn(500)
+    drawn = board.draw(500)
     assert drawn.shape == (HEIGHT, 500, 4)
-    assert (drawn != StatusBoard(goal=board.goal).drawn(500)).any(), "the state is there"
-    empty = StatusBoard().drawn(500)
+    assert (drawn != StatusBoard(goal=board.goal).draw(500)).any(), "the state is there"
+    empty = StatusBoard().draw(500)
     for line in range(3):
         rows = slice(line * LINE_PIXELS, (line + 1) * LINE_PIXELS)
         assert (drawn[rows] != empty[rows]).any(), "a long task has three lines"

@@ -39,4 +39,4 @@ def test_what_goes_while_it_is_looked_at_is_not_there(
         return look(path)
 
     monkeypatch.setattr(os, "lstat", slow)
-    assert files.listed(str(tmp_path), 10) == [("folder", "folder"), ("two", "file")]
+    assert files.list_below(str(tmp_path), 10) == [("folder", "folder"), ("two", "file")]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import EnvError
 from agentrl_envs.gui.desktop import BARE, DesktopPool, DesktopSettings, DesktopStage
-from agentrl_envs.gui.desktop.stage import latest, missing, unwanted
+from agentrl_envs.gui.desktop.stage import find_latest, find_missing, find_unwanted
 from agentrl_envs.gui.world import DesktopScene
 
 DEADLINE_S = 60.0
@@ -130,32 +130,32 @@ def test_a_stage_is_what_of_a_scene_depends_on_nothing_else() -> None:
     files = {"b/": b"", "a.txt": b"1"}
     scene = DesktopScene(goal="Do it.", files=files, programs=[["edit", "a.txt"]], runs_code=True)
     other = DesktopScene(goal="Do that.", files=dict(files), programs=(("edit", "a.txt"),))
-    assert DesktopStage.of(scene) == DesktopStage.of(other)
-    assert DesktopStage.of(scene).files == (("b/", b""), ("a.txt", b"1")), "in their order"
-    assert DesktopStage.of(scene) != DesktopStage.of(
+    assert DesktopStage.from_scene(scene) == DesktopStage.from_scene(other)
+    assert DesktopStage.from_scene(scene).files == (("b/", b""), ("a.txt", b"1")), "in their order"
+    assert DesktopStage.from_scene(scene) != DesktopStage.from_scene(
         DesktopScene(goal="", files={**files, "a.txt": b"2"})
     )
-    assert DesktopStage.of(DesktopScene(goal="Nothing is there.")) == BARE
+    assert DesktopStage.from_scene(DesktopScene(goal="Nothing is there.")) == BARE
 
 
 def test_what_is_missing_and_what_is_not_wanted() -> None:
-    assert missing([A, B, A, A], [A]) == [B, A, A]
-    assert missing([A, BARE], [B]) == [A]
-    assert unwanted([A, B, A], [A]) == 0
-    assert unwanted([A, B], [A]) == 1
-    assert unwanted([A, B], [B, A]) is None
-    assert latest([A, B, C], [C, A, B]) == 1
-    assert latest([A, B, C], [C, A]) == 1
+    assert find_missing([A, B, A, A], [A]) == [B, A, A]
+    assert find_missing([A, BARE], [B]) == [A]
+    assert find_unwanted([A, B, A], [A]) == 0
+    assert find_unwanted([A, B], [A]) == 1
+    assert find_unwanted([A, B], [B, A]) is None
+    assert find_latest([A, B, C], [C, A, B]) == 1
+    assert find_latest([A, B, C], [C, A]) == 1
     with pytest.raises(ValueError, match="empty"):
-        latest([], [A])
+        find_latest([], [A])
 
 
 @given(STAGES, STAGES)
 def test_setting_what_is_missing_and_ending_the_unwanted_is_what_is_expected(
     expected: list[DesktopStage], there: list[DesktopStage]
 ) -> None:
-    there += missing(expected, there)
-    while (at := unwanted(there, expected)) is not None:
+    there += find_missing(expected, there)
+    while (at := find_unwanted(there, expected)) is not None:
         there.pop(at)
     assert sorted(map(repr, there)) == sorted(map(repr, expected))
 
@@ -168,18 +168,18 @@ def test_what_is_expected_is_there_when_it_is_asked_for() -> None:
         world = Fakes()
         pool = world.pool()
         pool.expect([A])
-        await pool.rest()
+        await pool.wait_until_ready()
         assert world.set_up == [A]
         assert pool.figures()["staged"] == 1
         assert pool.memory_bytes() == 100, "what waits counts"
         desktop = await pool.take(A)
         assert (desktop.stage, desktop.served) == (A, 1)
-        await pool.rest()
+        await pool.wait_until_ready()
         assert world.set_up == [A], "it came, and is expected no more"
         figures = pool.figures()
         assert (figures["set"], figures["set_taken"], figures["staged"]) == (1, 1, 0)
         await pool.give(desktop)
-        await pool.rest()
+        await pool.wait_until_ready()
         assert desktop.stage == BARE
         await pool.close()
         assert not world.running
@@ -192,7 +192,7 @@ def test_who_asks_while_it_is_being_set_gets_it() -> None:
         world = Fakes()
         pool = world.pool()
         await pool.give(await pool.take())
-        await pool.rest()
+        await pool.wait_until_ready()
         world.goes_on.clear()
         pool.expect([A])
         for _ in range(20):
@@ -217,7 +217,7 @@ def test_another_one_comes_to_a_bare_desktop() -> None:
         world = Fakes()
         pool = world.pool(staged=2, desktops=2)
         pool.expect([A, B, C])
-        await pool.rest()
+        await pool.wait_until_ready()
         assert world.set_up == [A, B], "as many as may wait"
         desktop = await pool.take(C)
         assert desktop.stage == BARE
@@ -234,7 +234,7 @@ def test_one_that_is_not_as_it_was_left_is_thrown_away(harm: str) -> None:
         world = Fakes()
         pool = world.pool()
         pool.expect([A])
-        await pool.rest()
+        await pool.wait_until_ready()
         setattr(world.made[0], harm, 8)
         desktop = await pool.take(A)
         assert desktop.stage == BARE
@@ -251,12 +251,12 @@ def test_what_does_not_rest_or_start_is_not_tried_again() -> None:
         pool = world.pool()
         for _ in range(3):
             pool.expect([A])
-            await pool.rest()
+            await pool.wait_until_ready()
         assert world.set_up == [A]
         assert not world.running
         world.fails = True
         pool.expect([B])
-        await pool.rest()
+        await pool.wait_until_ready()
         with pytest.raises(EnvError, match="none starts"):
             await pool.take(B)
         world.fails = False
@@ -271,16 +271,16 @@ def test_what_nobody_expects_any_more_is_used_for_the_next_or_ended() -> None:
         world = Fakes()
         pool = world.pool(idle_s=0.01)
         pool.expect([A])
-        await pool.rest()
+        await pool.wait_until_ready()
         pool.expect([B])
-        await pool.rest()
+        await pool.wait_until_ready()
         assert world.set_up == [A, B]
         assert len(world.made) == 1, "it was cleared and set anew"
         await asyncio.sleep(0.05)
         assert world.running, "it is expected"
         pool.expect([])
         pool._tidy()  # pyright: ignore[reportPrivateUsage] - as its timer does
-        await pool.rest()
+        await pool.wait_until_ready()
         assert not world.running
         await pool.close()
 
@@ -293,15 +293,15 @@ def test_none_is_set_where_all_are_used_or_none_may_be() -> None:
         pool = world.pool(desktops=1)
         desktop = await pool.take()
         pool.expect([A])
-        await pool.rest()
+        await pool.wait_until_ready()
         assert not world.set_up
         await pool.give(desktop)
-        await pool.rest()
+        await pool.wait_until_ready()
         assert world.set_up == [A], "once it has come back"
         await pool.close()
         none = world.pool(staged=0)
         none.expect([B])
-        await none.rest()
+        await none.wait_until_ready()
         assert world.set_up == [A]
         await none.close()
 
@@ -314,12 +314,12 @@ def test_who_was_told_later_and_comes_sooner_is_believed() -> None:
         pool = world.pool()
         pool.expect([A], known_s=2.0)
         pool.expect([B], known_s=1.0)
-        await pool.rest()
+        await pool.wait_until_ready()
         assert world.set_up == [A]
         pool.expect([B], known_s=3.0)
-        await pool.rest()
+        await pool.wait_until_ready()
         pool.expect([C])
-        await pool.rest()
+        await pool.wait_until_ready()
         assert world.set_up == [A, B, C]
         await pool.close()
 
@@ -334,13 +334,13 @@ def test_what_is_expected_comes_before_what_is_kept_ready() -> None:
         pool = world.pool(desktops=2, warm=1)
         first = await pool.take()
         pool.expect([A])
-        await pool.rest()
+        await pool.wait_until_ready()
         assert (pool.figures()["staged"], pool.figures()["ready"]) == (1, 0)
         second = await pool.take(A)
         assert second.stage == A
         await pool.give(first)
         await pool.give(second)
-        await pool.rest()
+        await pool.wait_until_ready()
         await pool.close()
 
     run(main())
@@ -351,7 +351,7 @@ def test_who_gives_up_asking_leaves_nothing_behind() -> None:
         world = Fakes()
         pool = world.pool(desktops=1)
         pool.expect([A])
-        await pool.rest()
+        await pool.wait_until_ready()
         world.goes_on.clear()
         asked = asyncio.create_task(pool.take(A))
         for _ in range(10):
@@ -433,7 +433,7 @@ def test_any_order_of_events_keeps_the_books(
                     random.choice(world.running).broken = True
 
         await asyncio.gather(*(play() for _ in range(players)))
-        await pool.rest()
+        await pool.wait_until_ready()
         figures = pool.figures()
         assert figures["used"] == 0
         assert figures["ready"] + figures["staged"] == len(world.running) <= desktops

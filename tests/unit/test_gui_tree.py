@@ -11,7 +11,7 @@ import pytest
 
 from agentrl_envs.gui.inside.accessibility_tree import AccessibilityTree
 from agentrl_envs.gui.inside.bus import Answer, BusCall, Reference
-from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, described
+from agentrl_envs.gui.observation import DesktopObservationOptions, ElementNumbers, build_nodes
 
 REGISTRY = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
 PROGRAM, OTHER = ":1.7", ":1.8"
@@ -157,6 +157,6 @@ def test_a_long_terminal_is_seen_at_its_end() -> None:
     for role, seen in (("terminal", "user$"), ("entry", "first")):
         element = [("program", "1"), 0, role, "It", ["sensitive"], [0, 0, 9, 9], text, None, 1]
         tree = {"windows": [], "elements": [element], "silent": []}
-        (node,), _, _ = described(tree, DesktopObservationOptions(), ElementNumbers())
+        (node,), _, _ = build_nodes(tree, DesktopObservationOptions(), ElementNumbers())
         assert seen in node.value()
         assert len(node.value()) <= 10 * DesktopObservationOptions().max_name_characters

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agentrl_envs.gui.markup import MAX_ELEMENTS
 from agentrl_envs.gui.osworld.metrics import MAX_CHARACTERS, METRICS
-from agentrl_envs.gui.osworld.pack import together
+from agentrl_envs.gui.osworld.pack import combine_scores
 from agentrl_envs.gui.osworld.rules import is_ruled, ratio
 from agentrl_envs.gui.osworld.tables import (
     MAX_BYTES,
@@ -174,10 +174,10 @@ def test_rules(value: Any, method: str, ref: Any, holds: bool) -> None:
 
 
 def test_several_metrics_come_to_one_number() -> None:
-    assert together([1.0, 0.5], "and") == 0.75
-    assert together([1.0, 0.0, 1.0], "and") == 0.0
-    assert together([0.0, 0.5], "or") == 0.5
-    assert together([0.5, 1.0], "or") == 1.0
+    assert combine_scores([1.0, 0.5], "and") == 0.75
+    assert combine_scores([1.0, 0.0, 1.0], "and") == 0.0
+    assert combine_scores([0.0, 0.5], "or") == 0.5
+    assert combine_scores([0.5, 1.0], "or") == 1.0
 
 
 def repacked(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
@@ -199,7 +199,7 @@ CHANGES: list[Callable[[bytes], bytes]] = [
 
 def test_a_workbook_is_read_within_bounds() -> None:
     (one, two) = workbook(BOOK)
-    assert (one.name, one.at("A1"), one.at("B1"), one.at("Z9")) == ("One", "a", 1.00004, None)
+    assert (one.name, one.cells) == ("One", {(1, 1): "a", (1, 2): 1.00004, (3, 3): "x (y)"})
     assert one.row(1) == ["a", 1.00004, None]
     assert two.cells == {(1, 1): 5.0}
     for change in CHANGES:

@@ -409,7 +409,7 @@ async def test_rest_waits_for_what_chores_begin_and_for_those_that_fail() -> Non
     log, chores = Log(), BackgroundTasks()
     chores.begin(log.more(chores))
     chores.begin(log.fails())
-    resting = asyncio.ensure_future(chores.rest())
+    resting = asyncio.ensure_future(chores.wait())
     await asyncio.sleep(0)
     assert not resting.done()
     log.go.set()
@@ -423,7 +423,7 @@ async def test_after_the_end_only_what_ends_something_begins() -> None:
     chores.closed = True
     chores.begin(log.work("late"))
     chores.begin(log.work("ending"), ending=True)
-    await asyncio.wait_for(chores.rest(), DEADLINE_S)
+    await asyncio.wait_for(chores.wait(), DEADLINE_S)
     assert log.done == ["ending"]
 
 
@@ -433,5 +433,5 @@ async def test_what_is_left_off_is_not_done() -> None:
     await asyncio.sleep(0)
     await asyncio.wait_for(chores.cancel(), DEADLINE_S)
     log.go.set()
-    await asyncio.wait_for(chores.rest(), DEADLINE_S)
+    await asyncio.wait_for(chores.wait(), DEADLINE_S)
     assert log.done == []

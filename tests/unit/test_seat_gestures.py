@@ -17,9 +17,8 @@ from agentrl_envs.gui.vnc.gestures import (
     InputGesture,
     KeyEvent,
     PointerEvent,
-    gestures,
 )
-from agentrl_envs.gui.vnc.keys import character_of, name_of
+from agentrl_envs.gui.vnc.keys import NAMES, character_of
 from agentrl_tools.computer.computer import SCROLL_MAX, TYPED_MAX
 
 SHIFT, CTRL, ALT = 0xFFE1, 0xFFE3, 0xFFE9
@@ -46,6 +45,15 @@ def typed(at_s: float, text: str, *, apart_s: float = 0.1) -> list[Event]:
 def symbol_of(character: str) -> int:
     number = ord(character)
     return number if number < 0x100 else 0x01000000 + number
+
+
+def recognize(events: list[Event]) -> list[InputGesture]:
+    """Return all that was done in these events, in order."""
+    hands, done = GestureRecognizer(), list[InputGesture]()
+    for event in events:
+        hands, over = hands.handle(event)
+        done += over
+    return [*done, *hands.finish()[1]]
 
 
 CLICK = InputGesture(verb="click", point=(10, 20))
@@ -142,31 +150,31 @@ CLICK = InputGesture(verb="click", point=(10, 20))
     ],
 )
 def test_what_hands_do(events: list[Event], expected: list[InputGesture]) -> None:
-    assert gestures(events) == expected
+    assert recognize(events) == expected
 
 
 def test_what_is_begun_is_over_when_nothing_follows() -> None:
     hands, over = GestureRecognizer(), tuple[InputGesture, ...]()
     assert hands.due_s is None
     for event in press(1.0, 10, 20):
-        hands, over = hands.after(event)
+        hands, over = hands.handle(event)
         assert not over
     assert hands.due_s == pytest.approx(1.45)
-    assert hands.rest(1.44) == (hands, ())
-    hands, over = hands.rest(1.4501)
+    assert hands.expire(1.44) == (hands, ())
+    hands, over = hands.expire(1.4501)
     assert over == (CLICK,)
     assert hands.due_s is None
-    hands, _ = hands.after(typed(2.0, "a")[0])
+    hands, _ = hands.handle(typed(2.0, "a")[0])
     assert hands.due_s == pytest.approx(3.0)
-    hands, _ = hands.after(PointerEvent(2.1, (3, 4), 1))
+    hands, _ = hands.handle(PointerEvent(2.1, (3, 4), 1))
     assert hands.due_s is None, "a button that is down waits for its release"
 
 
 def test_what_is_too_much_at_once_is_parted() -> None:
     notches = [e for i in range(SCROLL_MAX + 1) for e in press(i * 0.1, 1, 1, 4)]
-    assert [g.amount for g in gestures(notches)] == [SCROLL_MAX, 1]
+    assert [g.amount for g in recognize(notches)] == [SCROLL_MAX, 1]
     text = "x" * (TYPED_MAX + 3)
-    assert [len(g.text) for g in gestures(typed(0, text, apart_s=0.01))] == [TYPED_MAX, 3]
+    assert [len(g.text) for g in recognize(typed(0, text, apart_s=0.01))] == [TYPED_MAX, 3]
 
 
 POINTS = st.tuples(st.integers(0, 99), st.integers(0, 99))
@@ -187,12 +195,12 @@ def test_any_hands_make_whole_gestures(raw: list[Event]) -> None:
     events = [replace(event, at_s=at_s) for event, at_s in zip(raw, times, strict=True)]
     hands, looked = GestureRecognizer(), list[InputGesture]()
     for event in events:
-        hands, over = hands.rest(event.at_s)
+        hands, over = hands.expire(event.at_s)
         looked += over
-        hands, over = hands.after(event)
+        hands, over = hands.handle(event)
         looked += over
-    looked += hands.ended()[1]
-    done = gestures(events)
+    looked += hands.finish()[1]
+    done = recognize(events)
     assert done == looked
     for gesture in done:
         assert (gesture.point is not None) == (gesture.verb not in ("type", "key"))
@@ -207,5 +215,5 @@ def test_any_hands_make_whole_gestures(raw: list[Event]) -> None:
 
 
 def test_a_key_types_or_has_a_name() -> None:
-    assert not any(character_of(symbol) and name_of(symbol) for symbol in range(0x10000))
+    assert not any(character_of(symbol) and NAMES.get(symbol) for symbol in range(0x10000))
     assert character_of(0x01000439) == "й"

@@ -19,32 +19,25 @@ class CheckedDesktop:
     wants: DesktopObservationOptions
 
     async def read(self, path: str) -> bytes | None:
-        """Return a file."""
         return await self.desktop.read(path)
 
     async def files(self, folder: str) -> Mapping[str, str]:
-        """Return the entries below a directory."""
         return await self.desktop.files(folder)
 
     async def quit(self) -> bool:
-        """Ask the programs to end."""
         return await self.desktop.quit()
 
     async def nodes(self) -> Sequence[AccessibilityNode]:
-        """Return the accessibility nodes of the programs."""
         wants = replace(self.wants, kinds=("axtree",))
         return (await look(self.desktop, wants, ElementNumbers())).nodes
 
     async def size(self) -> tuple[int, int]:
-        """Return the width and the height of the screen, in pixels."""
         return self.desktop.settings.width, self.desktop.settings.height
 
     async def put(self, path: str, data: bytes) -> None:
-        """Write a file."""
         await self.desktop.put(path, data)
 
     async def run(self, command: Sequence[str], *, limit_s: float) -> CommandResult:
-        """Run a command."""
         frame = await self.desktop.ask("run", command=[*command], limit_s=limit_s, within_s=limit_s)
         size, text = frame.body["out_bytes"], frame.blob
         return CommandResult(
@@ -54,7 +47,6 @@ class CheckedDesktop:
         )
 
     async def start(self, command: Sequence[str], *, waits: bool) -> None:
-        """Start a program."""
         if waits:
             await self.desktop.program([*command])
         else:
@@ -64,16 +56,13 @@ class CheckedDesktop:
         await self.desktop.settle()
 
     async def window(self, title: str, do: str, *, strict: bool) -> bool:
-        """Raise or close a window."""
         frame = await self.desktop.ask("window", title=title, how=do, strict=strict)
         await self.desktop.settle()
         return bool(frame.body["there"])
 
     async def ask(self, do: str, **arguments: Any) -> None:
-        """Use the hands."""
         await self.desktop.ask(do, **arguments)
         await self.desktop.settle()
 
     async def settle(self) -> bool:
-        """Wait for the screen to rest."""
         return await self.desktop.settle()

@@ -109,7 +109,9 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             kinds=cast("Any", kinds), **(observation_kwargs or {})
         )
         size = (self._settings.width, self._settings.height)
-        self._grid = PointGrid(screen=size, shown=self._wants.shown(*size), coordinates=coordinates)
+        self._grid = PointGrid(
+            screen=size, shown=self._wants.scale_size(*size), coordinates=coordinates
+        )
         self._signature = signature_of(Computer.computer)
 
     @property
@@ -143,11 +145,13 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         from agentrl_envs.gui.vnc import VncPlayer
 
         default_mode = "element" if {"axtree", "marks"} & {*self._wants.kinds} else "coordinate"
-        return VncPlayer(self._sight, self._grid.screen, at=at, points_by=points_by or default_mode)
+        return VncPlayer(
+            self._view_desktop, self._grid.screen, at=at, points_by=points_by or default_mode
+        )
 
     # -- an episode -------------------------------------------------------------------------------
 
-    def _sight(self) -> "PlayerView":
+    def _view_desktop(self) -> "PlayerView":
         from agentrl_envs.gui.vnc.seat import PlayerView
 
         episode = self._running()
@@ -160,7 +164,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
 
     async def _begin(self, task: Task, context: ToolContext) -> _Episode:
         scene = self._pack.scene(task)
-        stage = DesktopStage.of(scene)
+        stage = DesktopStage.from_scene(scene)
         desktop = await (await self._holding.get()).take(stage)
         numbers = ElementNumbers()
         episode = _Episode(
@@ -185,14 +189,14 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         return episode
 
     async def _opening(self, episode: _Episode) -> Content:
-        return await self._shown(episode, f"Goal: {episode.goal.strip()}\n")
+        return await self._show(episode, f"Goal: {episode.goal.strip()}\n")
 
     def _began(self, episode: _Episode) -> Info:
         return {"reused_desktop": episode.reused, "staged_desktop": episode.staged}
 
     def _expects(self, tasks: Sequence[Task], known_s: float) -> None:
         if (pool := self._holding.now) is not None:
-            stages = [DesktopStage.of(self._pack.scene(task)) for task in tasks]
+            stages = [DesktopStage.from_scene(self._pack.scene(task)) for task in tasks]
             pool.expect(stages, known_s=known_s)
 
     async def _release(self, episode: _Episode) -> None:
@@ -201,7 +205,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
 
     async def _step(self, episode: _Episode, action: Action) -> Step:
         if not (action.tool_calls or action.malformed):
-            verdict = await self._judged(episode, action.text, failed=False)
+            verdict = await self._judge(episode, action.text, failed=False)
             return Observation(()), verdict.reward, True, False, dict(verdict.info)
         results = refused(action)
         last: ToolCall | None = None
@@ -217,12 +221,12 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         if last is not None or truncated:
             text = None if last is None else str(last.arguments.get("text") or "")
             failed = last is not None and last.arguments["action"] == "fail"
-            verdict = await self._judged(episode, text, failed=failed)
+            verdict = await self._judge(episode, text, failed=failed)
             reward = verdict.reward
             info.update(verdict.info)
         if last is None and any(result.name == _TOOL for result in results):
             text = "" if results[-1].status == "ok" else f"{results[-1].content}\n"
-            content = await self._shown(episode, text)
+            content = await self._show(episode, text)
             results[-1] = replace(results[-1], content=content)
         info["tool_results"] = tuple(results)
         answers = Observation(tuple(result.message for result in results))
@@ -253,31 +257,28 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             seconds=time.monotonic() - began_s,
         )
 
-    async def _judged(self, episode: _Episode, said: str | None, *, failed: bool) -> TaskVerdict:
+    async def _judge(self, episode: _Episode, said: str | None, *, failed: bool) -> TaskVerdict:
         with blame(EnvError, f"the checker of task {episode.task.id!r}"):
             # A desktop whose screen died shows nothing of what the agent could have done.
             crashed = await episode.desktop.check()
             looked = CheckedDesktop(episode.desktop, self._wants)
             verdict = await self._pack.judge(episode.task, looked, said, failed=failed)
             if verdict.reward <= 0 and not episode.desktop.touched:
-                await self._look_for_somebody_else(episode.desktop, crashed)
+                await self._raise_for_programs(episode.desktop, crashed)
         checked_reward(episode.task, verdict.reward)
         return verdict
 
-    async def _look_for_somebody_else(
-        self, desktop: DesktopSession, crashed: tuple[str, ...]
-    ) -> None:
+    async def _raise_for_programs(self, desktop: DesktopSession, crashed: tuple[str, ...]) -> None:
         """Raise `EnvError` where a program is to blame for what the agent did not get done.
 
         Not where the agent could run code: it could have killed the program.
         """
-        silent = (
-            await look(desktop, replace(self._wants, kinds=("axtree",)), ElementNumbers())
-        ).silent
+        wants = replace(self._wants, kinds=("axtree",))
+        silent = (await look(desktop, wants, ElementNumbers())).silent
         if crashed or silent:
             raise EnvError(f"programs of the desktop crashed: {crashed}, or hang: {silent}")
 
-    async def _shown(self, episode: _Episode, head: str) -> Content:
+    async def _show(self, episode: _Episode, head: str) -> Content:
         await episode.desktop.check()
         view = await look(episode.desktop, self._wants, episode.numbers)
         text = f"{head}screen: {self._grid.extent[0]} x {self._grid.extent[1]}\n{view.text}"

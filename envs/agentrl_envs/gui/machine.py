@@ -31,45 +31,38 @@ class DesktopMachine:
         if "box" not in location:
             raise ToolError(f"[{element}] is no longer visible")
         settings = self._desktop.settings
-        spots = points(location["box"], settings.width, settings.height)
+        spots = list_points(location["box"], settings.width, settings.height)
         if not spots:
             raise ToolError(f"[{element}] is off the screen; scroll, or move its window")
-        covers = [_cover(reference, location, *spot) for spot in spots]
+        covers = [_find_cover(reference, location, *spot) for spot in spots]
         if None not in covers:
             raise ToolError(f"[{element}] is behind the window {covers[0]!r}")
         return spots[covers.index(None)]
 
     async def pointer(self) -> tuple[int, int]:
-        """Return the position of the mouse."""
         x, y = (await self._desktop.ask("pointer")).body["at"]
         return x, y
 
     async def move(self, x: int, y: int) -> None:
-        """Move the mouse."""
         await self._desktop.ask("move", x=x, y=y)
 
     async def click(self, x: int, y: int, button: Button, times: int, keys: list[str]) -> None:
-        """Click, with keys held down."""
         await self._desktop.ask("click", x=x, y=y, button=button, times=times, keys=keys)
 
     async def drag(self, x1: int, y1: int, x2: int, y2: int) -> None:
-        """Move the mouse with the left button pressed."""
         await self._desktop.ask("drag", x1=x1, y1=y1, x2=x2, y2=y2)
 
     async def scroll(self, x: int, y: int, direction: Direction, amount: int) -> None:
-        """Turn the wheel by so many notches."""
         await self._desktop.ask("scroll", x=x, y=y, direction=direction, amount=amount)
 
     async def type(self, text: str) -> None:
-        """Type a text."""
         await self._desktop.ask("type", text=text)
 
     async def press(self, keys: list[str]) -> None:
-        """Press keys together."""
         await self._desktop.ask("press", keys=keys)
 
 
-def points(box: Sequence[int], width: int, height: int) -> list[tuple[int, int]]:
+def list_points(box: Sequence[int], width: int, height: int) -> list[tuple[int, int]]:
     """Return points of the part of a box that is on a screen, its middle first; none if none is."""
     left_x, top, wide, high = box
     x1, x2 = max(0, left_x), min(width, left_x + wide)
@@ -84,7 +77,7 @@ def points(box: Sequence[int], width: int, height: int) -> list[tuple[int, int]]
     ]
 
 
-def _cover(reference: tuple[str, str], found: Mapping[str, Any], x: int, y: int) -> str | None:
+def _find_cover(reference: tuple[str, str], found: Mapping[str, Any], x: int, y: int) -> str | None:
     """Return the title of a window of another program over a point, if one is there."""
     over = [
         window

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from PIL import Image as Pictures
@@ -81,7 +81,7 @@ class DesktopObservationOptions:
         if not 0 < self.scale <= 1:
             raise ConfigError(f"scale must be above 0 and at most 1, got {self.scale}")
 
-    def shown(self, width: int, height: int) -> tuple[int, int]:
+    def scale_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the size of the picture of a screen."""
         return max(1, round(width * self.scale)), max(1, round(height * self.scale))
 
@@ -94,8 +94,8 @@ class ElementNumbers:
     boxes: Mapping[int, Box] = field(default_factory=dict[int, Box])
     """Boxes of the elements shown last, in pixels of the screen."""
 
-    def of(self, reference: Reference) -> int:
-        """Return the number of an element."""
+    def assign(self, reference: Reference) -> int:
+        """Return the number of an element, a new one for a new element."""
         return self.given.setdefault(reference, len(self.given) + 1)
 
     def reference(self, number: int) -> Reference | None:
@@ -112,7 +112,6 @@ class DesktopView:
     text: str
     images: tuple[Image, ...]
     nodes: tuple[AccessibilityNode, ...] = ()
-    boxes: Mapping[int, Box] = field(default_factory=dict[int, Box])
     silent: tuple[str, ...] = ()
     """Windows of programs that do not answer."""
 
@@ -127,7 +126,7 @@ async def look(
         frame = await desktop.ask(
             "look", limit_s=limit_s, most=wants.max_nodes, within_s=2 * limit_s
         )
-        nodes, boxes, silent = described(frame.body, wants, numbers)
+        nodes, boxes, silent = build_nodes(frame.body, wants, numbers)
         numbers.boxes = boxes
         if "axtree" in wants.kinds:
             overflow = int(frame.body["left"])
@@ -139,29 +138,26 @@ async def look(
     if pictured:
         picture = await desktop.picture()
         size = (picture.width, picture.height)
-        png = await in_thread(encoded, picture, wants.shown(*size))
+        png = await in_thread(encode_png, picture, wants.scale_size(*size))
         for kind in pictured:
-            spots = {number: tuple(map(float, box)) for number, box in boxes.items()}
-            marked = await in_thread(mark, png, _four(spots), size) if kind == "marks" else png
+            marked = await in_thread(mark, png, boxes, size) if kind == "marks" else png
             images.append(Image(marked))
-    return DesktopView(
-        text=text, images=tuple(images), nodes=nodes, boxes=boxes, silent=tuple(silent)
-    )
+    return DesktopView(text=text, images=tuple(images), nodes=nodes, silent=tuple(silent))
 
 
-def encoded(picture: ScreenImage, size: tuple[int, int]) -> bytes:
+def encode_png(picture: ScreenImage, size: tuple[int, int]) -> bytes:
     """Return a picture of the screen as a PNG of some size."""
-    whole = Pictures.frombytes(
+    image = Pictures.frombytes(
         "RGB", (picture.width, picture.height), picture.data, "raw", "BGRX", picture.line_bytes
     )
-    if size != whole.size:
-        whole = whole.resize(size, Pictures.Resampling.BOX, reducing_gap=None)
+    if size != image.size:
+        image = image.resize(size, Pictures.Resampling.BOX, reducing_gap=None)
     out = io.BytesIO()
-    whole.save(out, "PNG", compress_level=3)
+    image.save(out, "PNG", compress_level=3)
     return out.getvalue()
 
 
-def described(
+def build_nodes(
     seen: Mapping[str, Any], wants: DesktopObservationOptions, numbers: ElementNumbers
 ) -> tuple[tuple[AccessibilityNode, ...], dict[int, Box], list[str]]:
     """Return the lines of the tree, the boxes by number, and the windows that do not answer.
@@ -172,42 +168,44 @@ def described(
     boxes: dict[int, Box] = {}
     windows: list[dict[str, Any]] = [one for one in seen["windows"] if one["managed"]]
     depths: list[tuple[int, int, str]] = []
-    elements = [_without_embedded(one) for one in seen["elements"]]
+    elements = [_strip_embedded(one) for one in seen["elements"]]
     for at, (reference, depth, role, name, states, box, text, value, pid) in enumerate(elements):
         while depths and depths[-1][0] >= depth:
             depths.pop()
-        node = _node(role, name.strip(), set(states), box, text, value, wants)
+        node = _build_node(role, name.strip(), set(states), box, text, value, wants)
         if node is None or (depths and node.role == "text" and node.name == depths[-1][2]):
             continue
         if depth == 0 and not name and not _has_content(elements[at + 1 :], wants):
             continue
         if depth == 0:
-            window = _window_of(windows, pid, name)
+            window = _find_window(windows, pid, name)
             if window is not None:
                 windows.remove(window)
             if window is not None and window["active"]:
-                node = _more(node, active="")
+                node = replace(node, attributes={**node.attributes, "active": ""})
         shown_depth = depths[-1][1] + 1 if depths else 0
         depths.append((depth, shown_depth, node.name))
-        number = numbers.of((reference[0], reference[1])) if _can_be_acted_on(node, box) else None
+        number = (
+            numbers.assign((reference[0], reference[1])) if _can_be_acted_on(node, box) else None
+        )
         if number is not None:
             boxes[number] = box[0], box[1], box[2], box[3]
-        nodes.append(_placed(node, number, shown_depth))
+        nodes.append(replace(node, id=number, depth=shown_depth))
     silent = set(seen["silent"])
     for window in windows:
-        number = numbers.of(("", str(window["id"])))
+        number = numbers.assign(("", str(window["id"])))
         boxes[number] = window["x"], window["y"], window["width"], window["height"]
         node = AccessibilityNode(
             role="window", name=_cut(window["title"], wants.max_name_characters)
         )
         if window["active"]:
-            node = _more(node, active="")
-        nodes.append(_placed(node, number, 0))
+            node = replace(node, attributes={**node.attributes, "active": ""})
+        nodes.append(replace(node, id=number, depth=0))
     names = [w["title"] for w in seen["windows"] if w["pid"] in silent and w["managed"]]
     return tuple(nodes), boxes, names
 
 
-def _without_embedded(element: list[Any]) -> list[Any]:
+def _strip_embedded(element: list[Any]) -> list[Any]:
     """Return an element without the marks in its text for what is within it.
 
     A text with such marks is told by what is within, unless somebody can write into it.
@@ -223,12 +221,12 @@ def _has_content(after: Sequence[list[Any]], wants: DesktopObservationOptions) -
     for _, depth, role, name, states, box, text, value, _ in after:
         if depth == 0:
             return False
-        if _node(role, name.strip(), set(states), box, text, value, wants) is not None:
+        if _build_node(role, name.strip(), set(states), box, text, value, wants) is not None:
             return True
     return False
 
 
-def _node(
+def _build_node(
     role: str,
     name: str,
     states: set[str],
@@ -275,19 +273,7 @@ def _can_be_acted_on(node: AccessibilityNode, box: list[int]) -> bool:
     return node.role != "text" and box[2] > 0 and box[3] > 0
 
 
-def _placed(node: AccessibilityNode, number: int | None, depth: int) -> AccessibilityNode:
-    return AccessibilityNode(
-        role=node.role, name=node.name, id=number, depth=depth, attributes=node.attributes
-    )
-
-
-def _more(node: AccessibilityNode, **attributes: str) -> AccessibilityNode:
-    return AccessibilityNode(
-        role=node.role, name=node.name, attributes={**node.attributes, **attributes}
-    )
-
-
-def _window_of(windows: list[dict[str, Any]], pid: int, name: str) -> dict[str, Any] | None:
+def _find_window(windows: list[dict[str, Any]], pid: int, name: str) -> dict[str, Any] | None:
     """Return the window that an accessible frame is, by its title, else by its program."""
     same = [one for one in windows if one["pid"] == pid or one["title"] == name]
     same.sort(key=lambda one: (one["title"] != name, one["pid"] != pid))
@@ -300,7 +286,3 @@ def _cut(text: str, most: int) -> str:
 
 def _cut_start(text: str, most: int) -> str:
     return text if len(text) <= most else f"…{text[len(text) - most + 1 :]}"
-
-
-def _four(spots: Mapping[int, tuple[float, ...]]) -> dict[int, tuple[float, float, float, float]]:
-    return {number: (s[0], s[1], s[2], s[3]) for number, s in spots.items()}

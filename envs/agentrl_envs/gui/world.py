@@ -1,13 +1,13 @@
 """The contract between a desktop and the tasks on it."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agentrl.env import Action, Info
-from agentrl.message import Message
-from agentrl.task import Split, Task
+from agentrl.env import Info
+from agentrl.task import Task
 from agentrl_envs.accessibility.node import AccessibilityNode
+from agentrl_envs.pooled import TaskPack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +96,8 @@ class WritableDesktop(LiveDesktop, Protocol):
         ...
 
 
-class DesktopPack(Protocol):
+class DesktopPack(TaskPack, Protocol):
     """Tasks of one kind."""
-
-    def tasks(self, split: Split, seed: int) -> Iterable[Task]:
-        """Yield the tasks of a split, finitely or not; the same ones for the same seed."""
-        ...
 
     def scene(self, task: Task) -> DesktopScene:
         """Return the desktop's scene when `task` begins."""
@@ -114,12 +110,5 @@ class DesktopPack(Protocol):
 
         `said` is the agent's last word, None where it did not get to one; `failed` whether that
         was that the task cannot be done.
-        """
-        ...
-
-    def gold(self, task: Task, seen: Sequence[Message]) -> Action:
-        """Return the next action of a player that solves `task`, having read these messages.
-
-        Raises `KeyError` for a task nobody here can solve.
         """
         ...

@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
@@ -44,7 +45,10 @@ class TaskPack(Protocol):
         ...
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
-        """Return the next action of a player that solves `task`, having read these messages."""
+        """Return the next action of a player that solves `task`, having read these messages.
+
+        Raises `KeyError` for a task nobody here can solve.
+        """
         ...
 
 
@@ -186,7 +190,8 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         )
         self._episode = episode
         if "next" in options:
-            self._expect(options["next"], known_s)
+            with suppress(Exception):  # it is theirs, and they will say so
+                self._expects(options["next"], known_s)
         return observation, self._began(episode)
 
     async def step(self, action: Action) -> Step:
@@ -222,12 +227,6 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
             await self._holding.close()
 
     # -- an episode -------------------------------------------------------------------------------
-
-    def _expect(self, tasks: Sequence[Task], known_s: float) -> None:
-        try:
-            self._expects(tasks, known_s)
-        except Exception:  # noqa: BLE001 - it is theirs, and they will say so
-            return
 
     def _running(self) -> E:
         if self._episode is None:

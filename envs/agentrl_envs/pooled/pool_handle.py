@@ -80,16 +80,16 @@ class PoolHandle(Generic[P, S]):
         return self._pool
 
     async def get(self) -> P:
-        """Return the pool of the current scope, of the caller, or one of its own, opened now."""
+        """Return the pool of the current scope, of the caller, or one of its own, open_pool now."""
         if self._pool is None:
             pools, settings = self._pools, self.settings
 
-            async def opened() -> P:
+            async def open_pool() -> P:
                 return await pools.pool.open(settings)
 
-            shared_pool = await shared((pools.name, settings), opened)
+            shared_pool = await shared((pools.name, settings), open_pool)
             self._pool, self._is_own = (
-                (await opened(), True) if shared_pool is None else (shared_pool, False)
+                (await open_pool(), True) if shared_pool is None else (shared_pool, False)
             )
         return self._pool
 

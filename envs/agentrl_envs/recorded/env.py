@@ -99,7 +99,6 @@ class RecordedEnv(BaseEnv):
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield the recordings of a split in their order; the seed changes nothing."""
-        del seed
         for id, expert in self._experts().items():
             prompt = "\n".join(message.text for message in expert.prompt)
             if split_of(prompt, heldout_fraction=self._heldout_fraction) == split:

@@ -123,7 +123,6 @@ def experts_of(
 
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: int, minimum_reward: float | None) -> Mapping[str, ExpertTrajectory]:
-    del stamp
     experts = [ExpertTrajectory.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
     if not experts:
         least = "" if minimum_reward is None else f" that earned at least {minimum_reward}"

@@ -32,7 +32,7 @@ from agentrl_envs.gui.checked_desktop import CheckedDesktop
 from agentrl_envs.gui.desktop import DesktopPool, DesktopSession, DesktopSettings
 from agentrl_envs.gui.observation import DesktopObservationOptions
 from agentrl_envs.gui.tasks import template_pack
-from agentrl_envs.gui.tasks.catalogue import TEMPLATES
+from agentrl_envs.gui.tasks.pack import TEMPLATES
 from agentrl_envs.gui.world import CommandResult
 from tests.support.desktops import BACKENDS
 from tests.support.watchdog import watched
@@ -313,7 +313,7 @@ async def test_who_breaks_the_desktop_has_a_failed_episode_or_no_reward(
         assert part not in ("Xvfb", "jwm")
         assert step[1] == 0.0
     await env.close()
-    await pool.rest()
+    await pool.wait_until_ready()
     assert not broken.sound, "it is thrown away"
     fine = await play_gold(env, task)
     await env.close()
@@ -384,7 +384,7 @@ async def test_what_ran_in_a_terminal_is_gone_with_its_desktop(pool: DesktopPool
             await asyncio.sleep(0.05)
     used = desktop_of(env)
     await env.close()
-    await pool.rest()
+    await pool.wait_until_ready()
     assert await in_thread(are_gone, mark)
     assert not used.sound
     again = await pool.take()

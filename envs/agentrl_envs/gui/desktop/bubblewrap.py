@@ -19,9 +19,9 @@ from agentrl_envs.gui.desktop.launch import (
     INSTALL,
     PYTHON,
     WRITABLE,
-    archive,
-    arguments,
+    build_archive,
     files_bytes,
+    list_arguments,
 )
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_sandbox import confine, enter
@@ -44,15 +44,12 @@ class BubblewrapDesktop:
 
     @property
     def pid(self) -> int:
-        """Return its process."""
         return self.process.pid
 
     def memory_bytes(self) -> int | None:
-        """Return the memory that it holds, where it is in a cgroup."""
         return None if self.group is None else self.group.memory_bytes()
 
     def clear(self) -> None:
-        """Kill it and whatever is left of it. Idempotent; it blocks, for seconds at most."""
         self.process.kill()
         self.lease.clear()
         self.process.wait()
@@ -105,7 +102,7 @@ def prepare(settings: DesktopSettings) -> PreparedDesktop:
     lease = ResourceLease.take("process", f"desktop-{new_mark()}")
     group = make_cgroup("desktop", settings.memory_bytes, settings.processes)
     code = os.memfd_create("desktop")
-    os.write(code, archive("server"))
+    os.write(code, build_archive("server"))
     os.lseek(code, 0, os.SEEK_SET)
     path = f"{CODE}/{ARCHIVE}"
     more = ["--as-pid-1", "--ro-bind-data", f"{code}", path, "--dir", "/tmp/.X11-unix"]
@@ -125,7 +122,7 @@ def prepare(settings: DesktopSettings) -> PreparedDesktop:
         "users": None,
         "stage": {},
         "program": bubblewrap,
-        "options": [*options, PYTHON, "-I", "-B", path, *arguments(settings)],
+        "options": [*options, PYTHON, "-I", "-B", path, *list_arguments(settings)],
     }
     cgroups = [] if group is None else group.join_files()
     plan = {"cgroups": cgroups, "enter": enter.__file__, "bubblewrap": inside}

@@ -20,9 +20,9 @@ from agentrl_envs.gui.desktop.launch import (
     HOST_NAME,
     PYTHON,
     WRITABLE,
-    archive,
-    arguments,
+    build_archive,
     files_bytes,
+    list_arguments,
 )
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_envs.gui.inside import config
@@ -51,7 +51,7 @@ _HIDDEN = (
     *("/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys"),
 )
 """Paths that the engine would hide by itself, and all of /sys."""
-_OF_A_BROWSER = ("chroot",)
+_BROWSER_CALLS = ("chroot",)
 """Called by Chromium's sandbox, in a user namespace of its own."""
 
 
@@ -61,16 +61,16 @@ class DesktopContainer:
     def __init__(self, settings: DesktopSettings) -> None:
         self._settings = settings
         etc = {name: config.FILES[f"etc/{name}"].encode() for name in _ETC}
-        self._contained = SandboxContainer({ARCHIVE: archive("container"), _NO_NAMES: b"", **etc})
+        self._contained = SandboxContainer(
+            {ARCHIVE: build_archive("container"), _NO_NAMES: b"", **etc}
+        )
 
     @property
     def pid(self) -> int:
-        """Return its first process, as this machine counts it."""
         return self._contained.process
 
     @property
     def log(self) -> LauncherLog:
-        """Log of its first process."""
         return self._contained.log
 
     def run(self, control: socket.socket, stop: threading.Event) -> None:
@@ -80,7 +80,7 @@ class DesktopContainer:
 
     def _body(self, machine: EngineMachine) -> Mapping[str, Any]:
         has_block = os.geteuid() == 0 and not machine.maps_users
-        return desktop_container(
+        return build_container(
             self._settings,
             user=draw_block().start if has_block else user_id(machine, secrets.randbits(32)),
             home=self._contained.home.path,
@@ -88,7 +88,6 @@ class DesktopContainer:
         )
 
     def memory_bytes(self) -> int | None:
-        """Return the memory that it holds, where its cgroup can be seen from here."""
         directory = memory_directory(self.pid)
         for name in ("memory.usage_in_bytes", "memory.current"):
             if directory and (file := Path(directory, name)).exists():
@@ -96,11 +95,9 @@ class DesktopContainer:
         return None
 
     def clear(self) -> None:
-        """Have the engine remove it. Idempotent; it blocks, for seconds at most."""
         self._contained.discard()
 
     def discard(self) -> None:
-        """Let go of it when nobody took it."""
         self.clear()
 
 
@@ -114,17 +111,17 @@ async def start(settings: DesktopSettings, control: socket.socket) -> DesktopCon
     )
 
 
-def profile() -> str:
+def build_profile() -> str:
     """Return the filter of system calls, in the engine's language.
 
     Programs may call what a session's may, and beside that share memory, watch files and make user
     namespaces. Nobody mounts, and nobody calls what reaches deep into the kernel.
     """
     tables = (syscalls.ALLOWED, syscalls.RULED, syscalls.HARMLESS, syscalls.ABSENT)
-    return filter_of({*names_in(*tables), *_OF_A_BROWSER})
+    return filter_of({*names_in(*tables), *_BROWSER_CALLS})
 
 
-def desktop_container(
+def build_container(
     settings: DesktopSettings, *, user: int, home: str, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the body of the engine's `POST /containers/create`.
@@ -137,7 +134,7 @@ def desktop_container(
     return {
         "Image": settings.image,
         "Entrypoint": [PYTHON, "-I", "-B", f"{CODE}/{ARCHIVE}", f"{CODE}/{SOCKET}"],
-        "Cmd": arguments(settings),
+        "Cmd": list_arguments(settings),
         "Env": [f"{name}={value}" for name, value in environ.items()],
         "User": f"{user}:{user}",
         "WorkingDir": HOME,
@@ -153,7 +150,7 @@ def desktop_container(
             "CgroupnsMode": "private",
             "MaskedPaths": [*_HIDDEN],
             # SELinux's labels would deny the host's socket.
-            "SecurityOpt": ["no-new-privileges", f"seccomp={profile()}", "label=disable"],
+            "SecurityOpt": ["no-new-privileges", f"seccomp={build_profile()}", "label=disable"],
             "Memory": settings.memory_bytes,
             "MemorySwap": settings.memory_bytes,
             "PidsLimit": settings.processes,

@@ -40,7 +40,7 @@ class DesktopSession:
     """A running desktop. Made by `DesktopSession.start`; whoever made it closes it."""
 
     def __init__(
-        self, started: DesktopProcess, end: socket.socket, settings: DesktopSettings
+        self, process: DesktopProcess, end: socket.socket, settings: DesktopSettings
     ) -> None:
         self.settings = settings
         self.served = 0
@@ -49,10 +49,10 @@ class DesktopSession:
         """Whether a program on it could run code: then nobody else gets it."""
         self.stage = BARE
         """What was put on it since it was cleared."""
-        self._started = started
+        self._process = process
         self._lost = ""
         self._channel = ControlChannel(
-            end, lambda: f"the desktop ended: {started.log.tail() or 'killed'}"
+            end, lambda: f"the desktop ended: {process.log.tail() or 'killed'}"
         )
         self._closing: asyncio.Future[None] | None = None
 
@@ -60,22 +60,21 @@ class DesktopSession:
     async def start(cls, settings: DesktopSettings) -> Self:
         """Start a desktop without programs. `ConfigError` where none can be run, or `EnvError`."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                started = await _START[settings.backend](settings, theirs)
-            except BaseException as error:
-                ours.close()
-                if isinstance(error, SandboxError):
-                    raise EnvError(f"a desktop did not start: {error}") from error
-                raise
-        session = cls(started, ours, settings)
         try:
-            await session._channel.greeting(settings.open_s)
-        except BaseException as error:
-            await session.close()
-            if isinstance(error, SandboxError):
-                raise EnvError(f"a desktop did not start: {error}") from error
-            raise
+            with theirs:
+                try:
+                    process = await _START[settings.backend](settings, theirs)
+                except BaseException:
+                    ours.close()
+                    raise
+            session = cls(process, ours, settings)
+            try:
+                await session._channel.greeting(settings.open_s)
+            except BaseException:
+                await session.close()
+                raise
+        except SandboxError as error:
+            raise EnvError(f"a desktop did not start: {error}") from error
         return session
 
     @property
@@ -186,25 +185,15 @@ class DesktopSession:
 
     async def settle(self) -> bool:
         """Wait for the screen to rest; whether it did within `settle_s`."""
-        settings = self.settings
-        frame = await self.ask(
-            "settle",
-            still_s=settings.still_s,
-            limit_s=settings.settle_s,
-            within_s=settings.settle_s,
-        )
+        still_s, limit_s = self.settings.still_s, self.settings.settle_s
+        frame = await self.ask("settle", still_s=still_s, limit_s=limit_s, within_s=limit_s)
         return bool(frame.body["rests"])
 
     async def picture(self) -> ScreenImage:
         """Return the screen."""
         frame = await self.ask("pixels")
-        size = frame.body
-        picture = ScreenImage(
-            width=size["width"],
-            height=size["height"],
-            line_bytes=size["line_bytes"],
-            data=frame.blob,
-        )
+        names = ("width", "height", "line_bytes")
+        picture = ScreenImage(**{name: frame.body[name] for name in names}, data=frame.blob)
         if (picture.width, picture.height) != (self.settings.width, self.settings.height):
             self._lost = (
                 f"the screen is {picture.width} x {picture.height} but should be "
@@ -223,11 +212,11 @@ class DesktopSession:
     @property
     def pid(self) -> int:
         """Process id of its first process, as this machine sees it."""
-        return self._started.pid
+        return self._process.pid
 
     def memory_bytes(self) -> int | None:
         """Return the memory that it holds, where it is in a cgroup."""
-        return self._started.memory_bytes()
+        return self._process.memory_bytes()
 
     async def close(self) -> None:
         """End it and everything on it. Idempotent; without its caller it ends all the same."""
@@ -237,4 +226,4 @@ class DesktopSession:
 
     async def _close(self) -> None:
         self._channel.close()
-        await in_thread(self._started.clear)
+        await in_thread(self._process.clear)

@@ -68,7 +68,7 @@ class DesktopProcess(Protocol):
 
 
 @cache
-def archive(main: Literal["server", "container"]) -> bytes:
+def build_archive(main: Literal["server", "container"]) -> bytes:
     """Return the code of the first process, in one zip that runs `main` of a module."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zip_file:
@@ -90,7 +90,7 @@ def files_bytes(settings: DesktopSettings) -> int:
     return settings.memory_bytes // _FILES_SHARE
 
 
-def arguments(settings: DesktopSettings) -> list[str]:
+def list_arguments(settings: DesktopSettings) -> list[str]:
     """Return the arguments of the first process."""
     values = (settings.width, settings.height, settings.open_s, settings.processes)
     return [f"{one}" for one in values]

@@ -21,25 +21,25 @@ _MODULES = "import gi, Xlib; gi.require_version('Gtk', '3.0')"
 
 def parts() -> tuple[ProbedPart, ...]:
     """Return the parts of desktops, here and in an image. No desktop is started."""
-    return (*own_parts(), image_part())
+    return (*probe_own_parts(), probe_image())
 
 
-def own_parts() -> tuple[ProbedPart, ProbedPart]:
+def probe_own_parts() -> tuple[ProbedPart, ProbedPart]:
     """Return the parts of a desktop on this machine, and the programs on it."""
-    missing = _missing_of_screen()
-    screen = ProbedPart("desktop", not missing, _listed(missing, "Xvfb, jwm, AT-SPI"), INSTALL)
-    absent = _absent(PROGRAMS)
+    missing = _find_missing_screen_parts()
+    screen = ProbedPart("desktop", not missing, _describe(missing, "Xvfb, jwm, AT-SPI"), INSTALL)
+    absent = _find_absent(PROGRAMS)
     programs = ProbedPart(
-        "desktop programs", not absent, _listed(absent, ", ".join(PROGRAMS)), INSTALL_PROGRAMS
+        "desktop programs", not absent, _describe(absent, ", ".join(PROGRAMS)), INSTALL_PROGRAMS
     )
     return screen, programs
 
 
-def missing_parts(programs: Iterable[str]) -> Iterator[str]:
+def find_missing_parts(programs: Iterable[str]) -> Iterator[str]:
     """Yield the parts that a desktop with some programs on it lacks here, a sentence each."""
-    if missing := _missing_of_screen():
+    if missing := _find_missing_screen_parts():
         yield f"no desktop can be run without {', '.join(missing)}: {INSTALL}"
-    if absent := _absent(programs):
+    if absent := _find_absent(programs):
         names = ", ".join(absent)
         yield (
             f"the tasks use programs that are not installed ({names}): apt-get install "
@@ -47,7 +47,7 @@ def missing_parts(programs: Iterable[str]) -> Iterator[str]:
         )
 
 
-def image_part() -> ProbedPart:
+def probe_image() -> ProbedPart:
     """Return whether the engine has the image of desktops."""
     image = RECIPES["desktop"].image(RECIPES["desktop"].tag)
     get_it = f"{INSTALL_SDK}; {INSTALL_ENGINE}; {image.build}"
@@ -59,8 +59,8 @@ def image_part() -> ProbedPart:
     return ProbedPart("desktop image", True, image.tag, get_it)
 
 
-def _missing_of_screen() -> list[str]:
-    missing = _absent(NEEDED)
+def _find_missing_screen_parts() -> list[str]:
+    missing = _find_absent(NEEDED)
     if not os.access(BUS_LAUNCHER, os.X_OK):
         missing.append(BUS_LAUNCHER)
     if PYTHON not in missing and not _has_modules():
@@ -68,11 +68,11 @@ def _missing_of_screen() -> list[str]:
     return missing
 
 
-def _absent(programs: Iterable[str]) -> list[str]:
+def _find_absent(programs: Iterable[str]) -> list[str]:
     return [name for name in programs if shutil.which(name) is None]
 
 
-def _listed(missing: list[str], there: str) -> str:
+def _describe(missing: list[str], there: str) -> str:
     return f"missing: {', '.join(missing)}" if missing else there
 
 

@@ -20,7 +20,13 @@ from agentrl.errors import EnvError
 from agentrl.runtime.closing import close_all
 from agentrl_envs.gui.desktop.desktop import DesktopSession
 from agentrl_envs.gui.desktop.settings import DesktopSettings
-from agentrl_envs.gui.desktop.stage import BARE, DesktopStage, latest, missing, unwanted
+from agentrl_envs.gui.desktop.stage import (
+    BARE,
+    DesktopStage,
+    find_latest,
+    find_missing,
+    find_unwanted,
+)
 from agentrl_envs.pooled import BackgroundTasks, PoolPermits
 
 _CLOSED = "this pool of desktops is closed; open a new one"
@@ -73,7 +79,7 @@ class DesktopPool:
         if stage in self._expected:
             self._expected.remove(stage)
         try:
-            desktop = await self._one_for(stage)
+            desktop = await self._find_desktop(stage)
         except BaseException:
             self._places.give()
             raise
@@ -87,7 +93,7 @@ class DesktopPool:
         """Take a desktop back: for the next episode, or to be thrown away."""
         if desktop in self._used:
             self._used.discard(desktop)
-            self._chores.begin(self._put_back(desktop), ending=True)
+            self._chores.begin(self._restore(desktop), ending=True)
 
     def expect(self, stages: Sequence[DesktopStage], *, known_s: float | None = None) -> None:
         """Say which episodes begin next: `staged` of them find their desktops set.
@@ -101,9 +107,9 @@ class DesktopPool:
         self._expected = [*stages[: self.settings.staged]]
         self._make_ready()
 
-    async def rest(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the desktops that were given back, and those made ahead, are ready."""
-        await self._chores.rest()
+        await self._chores.wait()
 
     def figures(self) -> dict[str, int]:
         """Return the numbers of desktops, now and so far, for metrics.
@@ -133,27 +139,27 @@ class DesktopPool:
         finally:
             self._all.clear()
             self._changed.set()
-            await self.rest()
+            await self.wait_until_ready()
 
     # -- which one --------------------------------------------------------------------------------
 
-    async def _one_for(self, stage: DesktopStage) -> DesktopSession:
+    async def _find_desktop(self, stage: DesktopStage) -> DesktopSession:
         """Return a desktop for who has a place."""
         while not self._chores.closed:
-            if (desktop := await self._one_with(stage)) is not None:
+            if (desktop := await self._take_staged(stage)) is not None:
                 return desktop
             # What is set for it right now is there sooner than another one would be.
             if stage not in self._setting:
-                if (desktop := await self._one_that_is_ready()) is not None:
+                if (desktop := await self._take_ready()) is not None:
                     return desktop
                 if self._has_room:
-                    return await self._started()
+                    return await self._start_one()
                 if self._set:
-                    desktop = self._given_up(latest(self._stages, self._expected))
+                    desktop = self._take_unset(find_latest(self._stages, self._expected))
                     if await self._fits(desktop, desktop.clear()):
                         return desktop
                     continue
-            await self._change()
+            await self._wait_for_change()
         raise EnvError(_CLOSED)
 
     @property
@@ -164,7 +170,7 @@ class DesktopPool:
     def _stages(self) -> list[DesktopStage]:
         return [desktop.stage for desktop in self._set]
 
-    async def _one_with(self, stage: DesktopStage) -> DesktopSession | None:
+    async def _take_staged(self, stage: DesktopStage) -> DesktopSession | None:
         """Return a desktop on which a stage is set, if there is one that is as it was left."""
         while stage in (stages := self._stages):
             desktop = [*self._set][stages.index(stage)]
@@ -174,14 +180,14 @@ class DesktopPool:
                 return desktop
         return None
 
-    async def _one_that_is_ready(self) -> DesktopSession | None:
+    async def _take_ready(self) -> DesktopSession | None:
         while self._ready:
             desktop = self._ready.pop()
             if await self._fits(desktop, desktop.healthy()):
                 return desktop
         return None
 
-    def _given_up(self, at: int) -> DesktopSession:
+    def _take_unset(self, at: int) -> DesktopSession:
         desktop = [*self._set][at]
         del self._set[desktop]
         return desktop
@@ -194,12 +200,12 @@ class DesktopPool:
         except EnvError:
             pass
         except BaseException:
-            self._chores.begin(self._throw_away(desktop), ending=True)
+            self._chores.begin(self._discard(desktop), ending=True)
             raise
-        await self._throw_away(desktop)
+        await self._discard(desktop)
         return False
 
-    async def _started(self) -> DesktopSession:
+    async def _start_one(self) -> DesktopSession:
         self._starting += 1
         try:
             desktop = await self._start(self.settings)
@@ -213,7 +219,7 @@ class DesktopPool:
         self._all.add(desktop)
         return desktop
 
-    async def _throw_away(self, desktop: DesktopSession) -> None:
+    async def _discard(self, desktop: DesktopSession) -> None:
         self._counts["thrown_away"] += 1
         try:
             await desktop.close()
@@ -221,7 +227,7 @@ class DesktopPool:
             self._all.discard(desktop)
             self._changed.set()
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait until something has become of a desktop."""
         self._changed.clear()
         try:
@@ -234,12 +240,12 @@ class DesktopPool:
 
     # -- while nobody waits -----------------------------------------------------------------------
 
-    async def _put_back(self, desktop: DesktopSession) -> None:
+    async def _restore(self, desktop: DesktopSession) -> None:
         """Clear a desktop; its place is free only then."""
         try:
             worn = desktop.touched or desktop.served >= self.settings.recycle_after
             if worn or self._chores.closed:
-                await self._throw_away(desktop)
+                await self._discard(desktop)
             elif await self._fits(desktop, desktop.clear()):
                 self._keep(desktop)
         finally:
@@ -261,15 +267,15 @@ class DesktopPool:
     def _tidy(self) -> None:
         """End what is more than `warm`, those that wait longest, and what nobody expects."""
         while len(self._ready) > self.settings.warm:
-            self._chores.begin(self._throw_away(self._ready.pop(0)), ending=True)
-        while (at := unwanted(self._stages, self._expected)) is not None:
-            self._chores.begin(self._throw_away(self._given_up(at)), ending=True)
+            self._chores.begin(self._discard(self._ready.pop(0)), ending=True)
+        while (at := find_unwanted(self._stages, self._expected)) is not None:
+            self._chores.begin(self._discard(self._take_unset(at)), ending=True)
 
     def _make_ready(self) -> None:
         """Begin to set what is expected, and to start what is to be kept ready."""
         if self._chores.closed:
             return
-        for stage in missing(self._expected, [*self._setting, *self._stages]):
+        for stage in find_missing(self._expected, [*self._setting, *self._stages]):
             if hash(stage) not in self._unfit:
                 self._setting.append(stage)
                 self._chores.begin(self._set_ahead(stage))
@@ -278,9 +284,9 @@ class DesktopPool:
     async def _set_ahead(self, stage: DesktopStage) -> None:
         """Set a stage on a desktop that nobody uses, if there is or may be one."""
         try:
-            if (desktop := await self._spare()) is None:
+            if (desktop := await self._find_spare()) is None:
                 return
-            if await self._fits(desktop, self._is_set(desktop, stage)):
+            if await self._fits(desktop, self._set_stage(desktop, stage)):
                 self._counts["set"] += 1
                 self._tidy_later()
             else:
@@ -291,21 +297,21 @@ class DesktopPool:
             self._setting.remove(stage)
             self._changed.set()
 
-    async def _is_set(self, desktop: DesktopSession, stage: DesktopStage) -> bool:
+    async def _set_stage(self, desktop: DesktopSession, stage: DesktopStage) -> bool:
         if not await desktop.set_up(stage):
             return False
         self._set[desktop] = await desktop.fingerprint()
         return True
 
-    async def _spare(self) -> DesktopSession | None:
+    async def _find_spare(self) -> DesktopSession | None:
         """Return a bare desktop that nobody needs now."""
-        while (at := unwanted(self._stages, self._expected)) is not None:
-            desktop = self._given_up(at)
+        while (at := find_unwanted(self._stages, self._expected)) is not None:
+            desktop = self._take_unset(at)
             if await self._fits(desktop, desktop.clear()):
                 return desktop
-        if (desktop := await self._one_that_is_ready()) is not None:
+        if (desktop := await self._take_ready()) is not None:
             return desktop
-        return await self._started() if self._has_room else None
+        return await self._start_one() if self._has_room else None
 
     async def _warm_up(self) -> None:
         if self._warming:
@@ -315,7 +321,7 @@ class DesktopPool:
             while not self._chores.closed and len(self._ready) < self.settings.warm:
                 if not self._has_room:
                     return
-                self._ready.append(await self._started())
+                self._ready.append(await self._start_one())
                 self._make_ready()  # what had no room while it started
         except EnvError:
             return  # whoever needs one will see

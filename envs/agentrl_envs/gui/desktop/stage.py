@@ -20,8 +20,8 @@ class DesktopStage:
     programs: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def of(cls, scene: DesktopScene) -> Self:
-        """Return that of a scene."""
+    def from_scene(cls, scene: DesktopScene) -> Self:
+        """Return the stage of a scene."""
         return cls(tuple(scene.files.items()), tuple(tuple(command) for command in scene.programs))
 
 
@@ -29,7 +29,9 @@ BARE = DesktopStage()
 """Nothing: any desktop that is ready has it."""
 
 
-def missing(expected: Sequence[DesktopStage], there: Iterable[DesktopStage]) -> list[DesktopStage]:
+def find_missing(
+    expected: Sequence[DesktopStage], there: Iterable[DesktopStage]
+) -> list[DesktopStage]:
     """Return the stages of `expected` that are not there yet, each as often as wanted, in order."""
     counts, stages = Counter(there), list[DesktopStage]()
     for stage in expected:
@@ -40,16 +42,16 @@ def missing(expected: Sequence[DesktopStage], there: Iterable[DesktopStage]) -> 
     return stages
 
 
-def unwanted(there: Sequence[DesktopStage], expected: Sequence[DesktopStage]) -> int | None:
+def find_unwanted(there: Sequence[DesktopStage], expected: Sequence[DesktopStage]) -> int | None:
     """Return the index of the first stage that nobody expects; None where all are expected."""
     over = Counter(there) - Counter(expected)
     return next((at for at, stage in enumerate(there) if over[stage] > 0), None)
 
 
-def latest(there: Sequence[DesktopStage], expected: Sequence[DesktopStage]) -> int:
+def find_latest(there: Sequence[DesktopStage], expected: Sequence[DesktopStage]) -> int:
     """Return the index of the stage expected last, or not at all; `ValueError` for no stages."""
 
-    def after(at: int) -> int:
+    def rank(at: int) -> int:
         return expected.index(there[at]) if there[at] in expected else len(expected)
 
-    return max(range(len(there)), key=after)
+    return max(range(len(there)), key=rank)

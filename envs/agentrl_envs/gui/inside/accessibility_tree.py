@@ -76,8 +76,8 @@ class AccessibilityTree:
         children = dict[Reference, list[Reference]]()
         nodes = dict[Reference, AccessibleElement]()
         tops = [(name, path) for name, path in programs[0]]
-        self._know_pids({name for name, _ in tops}, end_s)
-        level, overflow = self._children(tops, end_s, silent), 0
+        self._learn_pids({name for name, _ in tops}, end_s)
+        level, overflow = self._read_children(tops, end_s, silent), 0
         roots = [reference for references in level.values() for reference in references]
         wave = roots
         for depth in range(LEVELS_MAX):
@@ -87,9 +87,9 @@ class AccessibilityTree:
                 wave = wave[: max(0, most - len(nodes))]
             if not wave:
                 break
-            batch = self._look(wave, depth, end_s, silent)
+            batch = self._read_elements(wave, depth, end_s, silent)
             nodes.update(batch)
-            children.update(self._children(list(batch), end_s, silent))
+            children.update(self._read_children(list(batch), end_s, silent))
             wave = [child for one in batch for child in children.get(one, [])]
         elements: list[AccessibleElement] = []
         for root in roots:
@@ -99,7 +99,7 @@ class AccessibilityTree:
     def box(self, reference: Reference, deadline_s: float) -> tuple[int, int, int, int] | None:
         """Return the box of an object now, or None when it cannot be seen any more."""
         end_s = time.monotonic() + deadline_s
-        elements = self._look([reference], 0, end_s, set())
+        elements = self._read_elements([reference], 0, end_s, set())
         return elements[reference].box if reference in elements else None
 
     def pid(self, program: str) -> int:
@@ -120,7 +120,7 @@ class AccessibilityTree:
         for child in children.get(one, []):
             self._lay_out(child, depth + 1, known, children, into)
 
-    def _children(
+    def _read_children(
         self, parents: Sequence[Reference], end_s: float, silent: set[str]
     ) -> dict[Reference, list[Reference]]:
         references = [one for one in parents if one[0] not in silent]
@@ -135,7 +135,7 @@ class AccessibilityTree:
                 children[one] = [(name, path) for name, path in answer[0]]
         return children
 
-    def _look(
+    def _read_elements(
         self, wave: Sequence[Reference], depth: int, end_s: float, silent: set[str]
     ) -> dict[Reference, AccessibleElement]:
         states = self._ask([BusCall(one, _ACCESSIBLE, "GetState") for one in wave], end_s)
@@ -145,7 +145,7 @@ class AccessibilityTree:
                 silent.add(one[0])
             elif answer == ():
                 self._went = True
-            elif "showing" in (state_names := _named(answer[0])):
+            elif "showing" in (state_names := _decode_states(answer[0])):
                 showing.append((one, state_names))
         asks = [ask for one, _ in showing for ask in self._questions(one)]
         answers = iter(self._ask(asks, end_s))
@@ -168,7 +168,7 @@ class AccessibilityTree:
                 value=0.0 if _VALUE in kinds[0] else None,
                 pid=self._pids.get(one[0], 0),
             )
-        return self._with_contents(elements, end_s)
+        return self._read_contents(elements, end_s)
 
     @staticmethod
     def _questions(one: Reference) -> list[BusCall]:
@@ -179,7 +179,7 @@ class AccessibilityTree:
             BusCall(one, _COMPONENT, "GetExtents", "(u)", (0,)),
         ]
 
-    def _with_contents(
+    def _read_contents(
         self, found: dict[Reference, AccessibleElement], end_s: float
     ) -> dict[Reference, AccessibleElement]:
         texts = [one for one, element in found.items() if element.text is not None]
@@ -194,7 +194,7 @@ class AccessibilityTree:
             found[one] = found[one]._replace(value=float(answer[0]) if answer else None)
         return found
 
-    def _know_pids(self, names: Iterable[str], end_s: float) -> None:
+    def _learn_pids(self, names: Iterable[str], end_s: float) -> None:
         fresh = [name for name in names if name not in self._pids]
         answers = self._ask(
             [
@@ -208,6 +208,6 @@ class AccessibilityTree:
                 self._pids[name] = int(answer[0])
 
 
-def _named(words: Sequence[int]) -> frozenset[str]:
+def _decode_states(words: Sequence[int]) -> frozenset[str]:
     bits = words[0] | (words[1] << 32 if len(words) > 1 else 0)
     return frozenset(name for name, bit in _STATES.items() if bits >> bit & 1)

@@ -1,4 +1,4 @@
-"""The accessibility bus: many questions to many programs at once, each answered or given up."""
+"""The accessibility bus: many questions to many programs at once, each on_answer or given up."""
 
 import importlib
 import time
@@ -38,12 +38,12 @@ class AccessibilityBus:
         self._context = self._glib.MainContext.default()
 
     def ask(self, asks: Sequence[BusCall], end_s: float) -> list[Answer]:
-        """Ask all at once, and wait until all have answered or `end_s` has come."""
+        """Ask all at once, and wait until all have on_answer or `end_s` has come."""
         answers: list[Answer] = [None] * len(asks)
         waiting = len(asks)
         left_ms = max(1, int((end_s - time.monotonic()) * 1000))
 
-        def answered(bus: Any, result: Any, at: int) -> None:
+        def on_answer(bus: Any, result: Any, at: int) -> None:
             nonlocal waiting
             waiting -= 1
             try:
@@ -55,7 +55,7 @@ class AccessibilityBus:
         for at, ask in enumerate(asks):
             variant = self._glib.Variant(ask.signature, ask.arguments) if ask.signature else None
             self._bus.call(
-                *ask.to, ask.interface, ask.method, variant, None, 0, left_ms, None, answered, at
+                *ask.to, ask.interface, ask.method, variant, None, 0, left_ms, None, on_answer, at
             )
         while waiting:
             self._context.iteration(True)

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 
 
-def put(path: str, data: bytes, mode: int, changed_s: float) -> None:
+def write(path: str, data: bytes, mode: int, changed_s: float) -> None:
     """Write a file, and the directories to it."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
@@ -32,17 +32,17 @@ def read(path: str, most_bytes: int) -> bytes | None:
     return data if len(data) <= most_bytes else None
 
 
-def listed(root: str, most: int) -> list[tuple[str, str]]:
+def list_below(root: str, most: int) -> list[tuple[str, str]]:
     """Return the paths below a directory, with what is there: `file`, `folder` or `other`."""
     entries: list[tuple[str, str]] = []
-    for path, kind in _below(root):
+    for path, kind in _walk(root):
         if len(entries) == most:
             break
         entries.append((os.path.relpath(path, root), kind))
     return sorted(entries)
 
 
-def _below(root: str) -> Iterator[tuple[str, str]]:
+def _walk(root: str) -> Iterator[tuple[str, str]]:
     for folder, folders, names in os.walk(root):
         for name in folders:
             path = os.path.join(folder, name)

@@ -17,7 +17,7 @@ from typing import Any
 INTERPRETER = ("/usr/bin/python3", "-I", "-B", "-c")
 
 
-def calling(module: str) -> str:
+def code_of(module: str) -> str:
     """Return the code with which the interpreter runs a module of these."""
     return (
         "import sys; sys.path.insert(0, '/opt/desktop/agent.zip'); "
@@ -25,7 +25,7 @@ def calling(module: str) -> str:
     )
 
 
-COMMAND = (*INTERPRETER, calling("form"))
+COMMAND = (*INTERPRETER, code_of("form"))
 STATE = "state.json"
 _GAP_PX = 8
 
@@ -64,6 +64,15 @@ class FormProgram:
     def _column(self) -> Any:
         return self._gtk.Box(orientation=self._gtk.Orientation.VERTICAL, spacing=_GAP_PX)
 
+    def _button(self, label: str, pressed: Callable[[], Any]) -> Any:
+        button = self._gtk.Button(label=label)
+
+        def on_click(widget: Any) -> None:
+            pressed()
+
+        button.connect("clicked", on_click)
+        return button
+
     # -- a form -----------------------------------------------------------------------------------
 
     def _form(self) -> None:
@@ -78,10 +87,8 @@ class FormProgram:
             whole.pack_start(book, True, True, 0)
         self._said = self._gtk.Label(label="Not saved yet")
         buttons = self._gtk.Box(spacing=_GAP_PX)
-        for label, pressed in (("Save", self._asked), ("Close", self._window.destroy)):
-            button = self._gtk.Button(label=label)
-            button.connect("clicked", _calling(pressed))
-            buttons.pack_end(button, False, False, 0)
+        for label, pressed in (("Save", self._save_confirmed), ("Close", self._window.destroy)):
+            buttons.pack_end(self._button(label, pressed), False, False, 0)
         buttons.pack_start(self._said, False, False, 0)
         whole.pack_start(buttons, False, False, 0)
         self._window.add(whole)
@@ -131,9 +138,8 @@ class FormProgram:
         buttons[field["value"]].set_active(True)
         return row, lambda: next(name for name, b in buttons.items() if b.get_active())
 
-    def _asked(self) -> None:
-        question = self._spec.get("confirm", "")
-        if question:
+    def _save_confirmed(self) -> None:
+        if question := self._spec.get("confirm", ""):
             types = self._gtk
             dialog = types.MessageDialog(
                 transient_for=self._window,
@@ -192,7 +198,7 @@ class FormProgram:
         def delete(at: int) -> None:
             del names[at]
 
-        def up(at: int) -> None:
+        def move_up(at: int) -> None:
             names.insert(max(0, at - 1), names.pop(at))
 
         def add() -> None:
@@ -213,23 +219,11 @@ class FormProgram:
         for label, pressed in (
             ("Add", add),
             ("Delete", lambda: change(delete)),
-            ("Move up", lambda: change(up)),
+            ("Move up", lambda: change(move_up)),
         ):
-            button = self._gtk.Button(label=label)
-            button.connect("clicked", _calling(pressed))
-            bar.pack_start(button, False, False, 0)
+            bar.pack_start(self._button(label, pressed), False, False, 0)
         whole.pack_start(bar, False, False, 0)
         self._window.add(whole)
-
-
-def _calling(what: Callable[[], Any]) -> Callable[[Any], None]:
-    """Return a handler that calls something without the widget."""
-
-    def handle(widget: Any) -> None:
-        del widget
-        what()
-
-    return handle
 
 
 def main() -> None:

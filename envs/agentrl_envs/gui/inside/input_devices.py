@@ -22,9 +22,11 @@ _DRAG_STEP_S = 0.02
 class InputDevices:
     """Mouse and keyboard of the agent."""
 
-    def __init__(self, display: Any, keyboard: KeyboardMap) -> None:
+    def __init__(self, display: Any, keyboard: KeyboardMap, settle: Callable[[], object]) -> None:
+        """`settle` waits until the programs have read what was typed."""
         self._display = display
         self._keyboard = keyboard
+        self._settle = settle
 
     def move(self, x: int, y: int) -> None:
         """Put the pointer there."""
@@ -67,22 +69,22 @@ class InputDevices:
                 self._display.xtest_fake_input(kind, _WHEEL[direction])
         self._display.sync()
 
-    def type(self, text: str, rest: Callable[[], object]) -> None:
-        """Type a text; `rest` waits until the programs have read what was typed."""
+    def type(self, text: str) -> None:
+        """Type a text."""
         pause_s = min(_KEY_S, _TEXT_S / len(text))
         for number, part in enumerate(self._keyboard.parts(text)):
             if number:
-                rest()
+                self._settle()
             self._keyboard.prepare(part)
             for character in part:
                 self._strike(self._keyboard.character(character))
                 time.sleep(pause_s)
 
-    def press(self, keys: list[str], rest: Callable[[], object]) -> None:
+    def press(self, keys: list[str]) -> None:
         """Press keys together, released in the opposite order.
 
         Who switches windows takes the keyboard when it sees the chord, and waits for the modifier
-        to come up: that must come after, so `rest` waits until it has read the chord.
+        to come up: that must come after, so the chord is read first.
         """
         codes = [self._keyboard.key(key) for key in keys]
         # Shift alone decides between the two symbols of a key; in a chord it is named.
@@ -94,7 +96,7 @@ class InputDevices:
         self._display.xtest_fake_input(_X_KEY[1], last)
         self._display.sync()
         if {key.lower() for key in keys[:-1]} & _OF_WINDOWS:
-            rest()
+            self._settle()
         for code in modifiers:
             self._display.xtest_fake_input(_X_KEY[1], code)
         self._display.sync()

@@ -19,24 +19,14 @@ class DesktopProcesses:
         self._ended: dict[int, int] = {}
         signal.signal(signal.SIGCHLD, self._reap)
 
-    def start(self, command: Sequence[str], *, log: int = -1, lent: int = -1) -> int:
-        """Start a program and return its pid; `lent` becomes its descriptor 3.
+    def start(self, command: Sequence[str], *, log: int, lent: int = -1) -> int:
+        """Start a program that writes to `log`; return its pid; `lent` becomes its descriptor 3.
 
         FileNotFoundError when there is no such program.
         """
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        output = null if log < 0 else log
-        actions: list[tuple[int, ...]] = [
-            (os.POSIX_SPAWN_DUP2, null, 0),
-            (os.POSIX_SPAWN_DUP2, output, 1),
-            (os.POSIX_SPAWN_DUP2, output, 2),
-        ]
-        if lent >= 0:
-            actions.append((os.POSIX_SPAWN_DUP2, lent, 3))
         try:
-            return os.posix_spawnp(
-                command[0], list(command), self.environ, file_actions=actions, setsid=True
-            )
+            return self._spawn(command, [null, log, log, *([lent] if lent >= 0 else [])])
         finally:
             os.close(null)
 
@@ -51,12 +41,9 @@ class DesktopProcesses:
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         out, err = os.memfd_create("out"), os.memfd_create("err")
         try:
-            actions = [(os.POSIX_SPAWN_DUP2, one, to) for to, one in enumerate((null, out, err))]
-            pid = os.posix_spawnp(
-                command[0], list(command), self.environ, file_actions=actions, setsid=True
-            )
+            pid = self._spawn(command, [null, out, err])
             end_s, late = time.monotonic() + limit_s, False
-            while not self.ended(pid):
+            while not self.has_ended(pid):
                 if time.monotonic() > end_s:
                     late = True
                     with contextlib.suppress(ProcessLookupError):  # it has just ended
@@ -78,17 +65,17 @@ class DesktopProcesses:
         """Say that a process that was kept stays no more."""
         self._kept.discard(pid)
 
-    def ended(self, pid: int) -> bool:
+    def has_ended(self, pid: int) -> bool:
         """Return whether a process that was started has ended."""
         self._reap()
         return pid in self._ended
 
-    def killed(self, pid: int) -> bool:
+    def has_crashed(self, pid: int) -> bool:
         """Return whether a process that was started has ended by a signal: it crashed."""
         self._reap()
         return os.WIFSIGNALED(self._ended.get(pid, 0))
 
-    def all(self) -> list[int]:
+    def list_pids(self) -> list[int]:
         """Return every process but ourselves."""
         return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]
 
@@ -101,7 +88,7 @@ class DesktopProcesses:
         """Kill everything that is not kept. TimeoutError when something stays."""
         deadline_s = time.monotonic() + _END_S
         while survivors := [
-            pid for pid in self.all() if pid not in self._kept and not _is_dead(pid)
+            pid for pid in self.list_pids() if pid not in self._kept and not _is_dead(pid)
         ]:
             for pid in survivors:
                 try:
@@ -116,7 +103,7 @@ class DesktopProcesses:
     def load(self) -> tuple[int, int]:
         """Return the number of threads that want the processor and the nanoseconds all have had."""
         wanting, had_ns = 0, 0
-        for pid in self.all():
+        for pid in self.list_pids():
             try:
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
@@ -127,8 +114,13 @@ class DesktopProcesses:
                 continue  # it ended while we looked
         return wanting, had_ns
 
+    def _spawn(self, command: Sequence[str], descriptors: Sequence[int]) -> int:
+        actions = [(os.POSIX_SPAWN_DUP2, one, to) for to, one in enumerate(descriptors)]
+        return os.posix_spawnp(
+            command[0], list(command), self.environ, file_actions=actions, setsid=True
+        )
+
     def _reap(self, *signal_and_frame: object) -> None:
-        del signal_and_frame
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

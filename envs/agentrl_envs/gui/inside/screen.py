@@ -36,7 +36,9 @@ class FrameBuffer:
         with memoryview(self._map) as view, view[self._start : end] as picture:
             return zlib.crc32(picture)
 
-    def rest(self, load: Callable[[], tuple[int, int]], still_s: float, deadline_s: float) -> bool:
+    def wait_for_rest(
+        self, load: Callable[[], tuple[int, int]], still_s: float, deadline_s: float
+    ) -> bool:
         """Wait until nothing changes and nobody computes for `still_s`; whether that came in time.
 
         A program that waits for a processor is not at rest, so a busy machine only takes longer.

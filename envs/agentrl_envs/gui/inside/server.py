@@ -1,7 +1,6 @@
 """The first process of a desktop: answers the host's requests, one at a time, until it hangs up."""
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -13,23 +12,25 @@ from typing import Any
 
 from agentrl_envs.gui.inside import files
 from agentrl_envs.gui.inside.keyboard import UnknownKey
-from agentrl_envs.gui.inside.session import HOME, DisplaySession
+from agentrl_envs.gui.inside.session import HOME, LAYER_S, STILL_S, DisplaySession
 from agentrl_envs.gui.inside.windows import WindowInfo
+from agentrl_envs.gui.inside.zygote import set_dumpable
 from agentrl_sandbox.inside.frames import ChannelFrameReader, encode
 
-_PR_SET_DUMPABLE = 4
 _POLL_S = 0.03
 _CHUNK_BYTES = 2**16
 FILE_BYTES = 4 * 2**20
 FILES_MAX = 2000
 OUTPUT_BYTES = 2**20
-_LAYER_S = 1.0
 
-Answer = tuple[dict[str, Any], bytes]
+INPUTS = ("move", "click", "drag", "scroll", "type", "press")
+"""Requests that the mouse and the keyboard answer."""
+Reply = dict[str, Any]
+"""Body of an answer. A `blob` in it is sent beside it."""
 
 
 class DesktopServer:
-    """The requests, by name. Each gets its arguments and returns a body and a blob."""
+    """The requests, by name. Each gets its arguments, and may return a body."""
 
     def __init__(self, session: DisplaySession) -> None:
         self._session = session
@@ -37,121 +38,118 @@ class DesktopServer:
         self._programs: dict[int, str] = {}
         """Those of the episode, by pid."""
 
-    def answer(self, body: dict[str, Any], blob: bytes) -> Answer:
-        """Do what is asked for."""
-        handler: Callable[..., Answer] = getattr(self, f"do_{body.pop('do')}")
+    def answer(self, body: dict[str, Any], blob: bytes) -> tuple[Reply, bytes]:
+        """Do what is asked for; return a body and a blob."""
+        do = body.pop("do")
+        is_input = do in INPUTS
+        handler: Callable[..., dict[str, Any] | None]
+        handler = getattr(self._session.hands, do) if is_input else getattr(self, f"do_{do}")
         self._blob = blob
         try:
-            return handler(**body)
+            reply: Reply = handler(**body) or {}
         except UnknownKey as error:
-            return {"refused": str(error)}, b""
+            reply = {"refused": str(error)}
+        return reply, reply.pop("blob", b"")
 
-    def do_ping(self) -> Answer:
+    def do_ping(self) -> Reply:
         """Say whether the desktop is whole, what crashed, and how many windows there are."""
-        killed = self._session.processes.killed
-        crashed = [name for pid, name in self._programs.items() if killed(pid)]
+        has_crashed = self._session.processes.has_crashed
+        crashed = [name for pid, name in self._programs.items() if has_crashed(pid)]
         alive = self._session.alive()
-        return {
-            "alive": alive,
-            "crashed": crashed,
-            "windows": len(self._clients() if alive else ()),
-        }, b""
+        windows = len(self._clients() if alive else ())
+        return {"alive": alive, "crashed": crashed, "windows": windows}
 
-    def do_put(self, path: str, mode: int, changed_s: float) -> Answer:
+    def do_put(self, path: str, mode: int, changed_s: float) -> None:
         """Write a file of the episode."""
-        files.put(path, self._blob, mode, changed_s)
-        return {}, b""
+        files.write(path, self._blob, mode, changed_s)
 
-    def do_folder(self, path: str) -> Answer:
+    def do_folder(self, path: str) -> None:
         """Make a directory."""
         os.makedirs(path, exist_ok=True)
-        return {}, b""
 
-    def do_read(self, path: str) -> Answer:
+    def do_read(self, path: str) -> Reply:
         """Read a file."""
         data = files.read(path, FILE_BYTES)
-        return {"there": data is not None}, data or b""
+        return {"there": data is not None, "blob": data or b""}
 
-    def do_list(self, root: str) -> Answer:
+    def do_list(self, root: str) -> Reply:
         """List a directory with everything in it."""
-        return {"files": files.listed(root, FILES_MAX)}, b""
+        return {"files": files.list_below(root, FILES_MAX)}
 
-    def do_start(self, command: list[str], limit_s: float) -> Answer:
+    def do_start(self, command: list[str], limit_s: float) -> Reply:
         """Start a program; answer when it has a window of its own."""
         before = {window.id for window in self._clients()}
         try:
             pid = self._session.program(command)
             self._programs[pid] = command[0]
         except OSError as error:
-            return {"failed": f"{command[0]} cannot be started: {error}"}, b""
+            return {"failed": f"{command[0]} cannot be started: {error}"}
         end_s = time.monotonic() + limit_s
         while not [window for window in self._clients() if window.id not in before]:
             if time.monotonic() > end_s:
-                return {"failed": f"{command[0]} showed no window: {self._session.said()}"}, b""
-            if self._session.processes.ended(pid) and not self._session.processes.all():
-                return {"failed": f"{command[0]} ended: {self._session.said()}"}, b""
+                return {"failed": f"{command[0]} showed no window: {self._session.read_log()}"}
+            if self._session.processes.has_ended(pid) and not self._session.processes.list_pids():
+                return {"failed": f"{command[0]} ended: {self._session.read_log()}"}
             time.sleep(_POLL_S)
-        return {"pid": pid}, b""
+        return {}
 
-    def do_launch(self, command: list[str]) -> Answer:
+    def do_launch(self, command: list[str]) -> Reply:
         """Start a program of which nobody waits for a window."""
         try:
             self._programs[self._session.program(command)] = command[0]
         except OSError as error:
-            return {"failed": f"{command[0]} cannot be started: {error}"}, b""
-        return {}, b""
+            return {"failed": f"{command[0]} cannot be started: {error}"}
+        return {}
 
-    def do_run(self, command: list[str], limit_s: float) -> Answer:
+    def do_run(self, command: list[str], limit_s: float) -> Reply:
         """Run a command to its end, or to that of its time; answer with what it wrote."""
         try:
             code, out, err = self._session.processes.run(command, limit_s, OUTPUT_BYTES)
         except OSError as error:
             code, out, err = 127, b"", str(error).encode()
-        return {"code": code, "out_bytes": len(out)}, out + err
+        return {"code": code, "out_bytes": len(out), "blob": out + err}
 
-    def do_window(self, title: str, how: str, strict: bool) -> Answer:
+    def do_window(self, title: str, how: str, strict: bool) -> Reply:
         """Raise or close the first window of a title."""
         for window in self._clients():
-            same = window.title == title if strict else title.lower() in window.title.lower()
-            if same:
+            if window.title == title if strict else title.lower() in window.title.lower():
                 self._session.windows.tell(window.id, how)
-                return {"there": True}, b""
-        return {"there": False}, b""
+                return {"there": True}
+        return {"there": False}
 
-    def do_quit(self, limit_s: float) -> Answer:
+    def do_quit(self, limit_s: float) -> Reply:
         """Ask the programs of the episode to end, and wait; say whether they did."""
         processes = self._session.processes
         end_s = time.monotonic() + limit_s
         for pid in self._programs:
-            if not processes.ended(pid):
+            if not processes.has_ended(pid):
                 # Reaped as soon as it ends, also just now.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-        while survivors := [pid for pid in self._programs if not processes.ended(pid)]:
+        while survivors := [pid for pid in self._programs if not processes.has_ended(pid)]:
             if time.monotonic() > end_s:
                 break
             time.sleep(_POLL_S)
-        return {"ended": not survivors}, b""
+        return {"ended": not survivors}
 
-    def do_settle(self, still_s: float, limit_s: float) -> Answer:
+    def do_settle(self, still_s: float, limit_s: float) -> Reply:
         """Wait until the screen rests."""
-        processes = self._session.processes
-        return {"rests": self._session.screen.rest(processes.load, still_s, limit_s)}, b""
+        return {"rests": self._session.settle(still_s, limit_s)}
 
-    def do_pixels(self) -> Answer:
+    def do_pixels(self) -> Reply:
         """Return the picture."""
         screen = self._session.screen
         size = {"width": screen.width, "height": screen.height, "line_bytes": screen.line_bytes}
-        return size, screen.pixels()
+        return {**size, "blob": screen.pixels()}
 
-    def do_fingerprint(self) -> Answer:
+    def do_fingerprint(self) -> Reply:
         """Return a number that is another one when the picture is."""
-        return {"is": self._session.screen.fingerprint()}, b""
+        return {"is": self._session.screen.fingerprint()}
 
-    def do_look(self, limit_s: float, most: int) -> Answer:
+    def do_look(self, limit_s: float, most: int) -> Reply:
         """Return the windows and what can be seen in them."""
         elements, silent, overflow = self._session.tree.read(limit_s, most)
-        windows = self._session.windows.all()
+        windows = self._session.windows.list_visible()
         element_rows = [
             [
                 list(element.reference), element.depth, element.role, element.name,
@@ -164,58 +162,27 @@ class DesktopServer:
             "windows": [window._asdict() for window in windows],
             "silent": silent,
             "left": overflow,
-            "pointer": self._session.windows.pointer(),
-        }, b""
+        }
 
-    def do_locate(self, reference: list[str]) -> Answer:
+    def do_locate(self, reference: list[str]) -> Reply:
         """Return the box of an element or a window now, its process, and all windows."""
-        windows = self._session.windows.all()
+        windows = self._session.windows.list_visible()
         if reference[0]:
-            box = self._session.tree.box((reference[0], reference[1]), _LAYER_S)
+            box = self._session.tree.box((reference[0], reference[1]), LAYER_S)
             pid = self._session.tree.pid(reference[0])
         else:
             matches = [window for window in windows if str(window.id) == reference[1]]
             box, pid = (matches[0][3:7], matches[0].pid) if matches else (None, 0)
         if box is None:
-            return {}, b""
+            return {}
         window_rows = [window._asdict() for window in windows]
-        return {"box": list(box), "pid": pid, "windows": window_rows}, b""
+        return {"box": list(box), "pid": pid, "windows": window_rows}
 
-    def do_pointer(self) -> Answer:
+    def do_pointer(self) -> Reply:
         """Return the position of the mouse."""
-        return {"at": self._session.windows.pointer()}, b""
+        return {"at": self._session.windows.pointer()}
 
-    def do_move(self, x: int, y: int) -> Answer:
-        """Move the pointer."""
-        self._session.hands.move(x, y)
-        return {}, b""
-
-    def do_click(self, x: int, y: int, button: str, times: int, keys: list[str]) -> Answer:
-        """Click."""
-        self._session.hands.click(x, y, button, times, keys)
-        return {}, b""
-
-    def do_drag(self, x1: int, y1: int, x2: int, y2: int) -> Answer:
-        """Drag."""
-        self._session.hands.drag(x1, y1, x2, y2)
-        return {}, b""
-
-    def do_scroll(self, x: int, y: int, direction: str, amount: int) -> Answer:
-        """Turn the wheel."""
-        self._session.hands.scroll(x, y, direction, amount)
-        return {}, b""
-
-    def do_type(self, text: str) -> Answer:
-        """Type."""
-        self._session.hands.type(text, self._rest)
-        return {}, b""
-
-    def do_press(self, keys: list[str]) -> Answer:
-        """Press keys together."""
-        self._session.hands.press(keys, self._rest)
-        return {}, b""
-
-    def do_clear(self, limit_s: float) -> Answer:
+    def do_clear(self, limit_s: float) -> Reply:
         """End the programs of the episode and remove what they left."""
         session = self._session
         self._programs.clear()
@@ -227,15 +194,11 @@ class DesktopServer:
         files.empty("/tmp", but=".X")
         session.park()
         session.prepare()
-        rests = session.screen.rest(session.processes.load, _POLL_S * 3, limit_s)
-        return {"clean": rests and not self._clients() and session.alive()}, b""
-
-    def _rest(self) -> bool:
-        session = self._session
-        return session.screen.rest(session.processes.load, _POLL_S * 3, _LAYER_S * 5)
+        rests = session.settle(STILL_S, limit_s)
+        return {"clean": rests and not self._clients() and session.alive()}
 
     def _clients(self) -> list[WindowInfo]:
-        return [window for window in self._session.windows.all() if window.managed]
+        return [window for window in self._session.windows.list_visible() if window.managed]
 
 
 def main() -> None:
@@ -245,7 +208,7 @@ def main() -> None:
     # Counted in our user namespace, and so also where there is no cgroup.
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     # Programs of the episode have our user id: nobody reads or stops us through /proc or ptrace.
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
+    set_dumpable(False)
     # Python's own handler for this one would end us; ignored it would be ignored by programs too.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     control = socket.socket(fileno=os.dup(0))

@@ -5,6 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from agentrl_envs.gui.inside import config, form
@@ -20,6 +21,8 @@ from agentrl_envs.gui.inside.zygote import FormZygote
 RUN = "/run/desktop"
 HOME = "/home/user"
 _BUS = f"unix:path={RUN}/bus"
+STILL_S = 0.09
+LAYER_S = 1.0
 _POLL_S = 0.005
 
 
@@ -44,19 +47,23 @@ class DisplaySession:
         self.screen = FrameBuffer(f"{RUN}/Xvfb_screen0")
         bus = ["dbus-daemon", f"--config-file={RUN}/bus.conf"]
         self._start([*bus, "--nofork", "--nopidfile", "--nosyslog"])
-        self._until(lambda: os.path.exists(f"{RUN}/bus"), "the session bus")
+        self._wait_until(lambda: os.path.exists(f"{RUN}/bus"), "the session bus")
         self._start(["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"])
-        self.display = self._connect()
+        xlib: Any = importlib.import_module("Xlib.display")
+        self.display = xlib.Display(":0")
         self.windows = WindowList(self.display)
         self._manager = self._start_manager()
         keys: Any = importlib.import_module("Xlib.XK")
-        self.hands = InputDevices(self.display, KeyboardMap(self.display, keys.string_to_keysym))
+        keyboard = KeyboardMap(self.display, keys.string_to_keysym)
+        self.hands = InputDevices(
+            self.display, keyboard, partial(self.settle, STILL_S, 5 * LAYER_S)
+        )
         self.tree = AccessibilityTree(AccessibilityBus(_BUS).ask)
-        self._until(self.windows.managed, "the window manager")
+        self._wait_until(self.windows.has_manager, "the window manager")
         self.tree.read(start_s, 1)
         self.park()
-        self.screen.rest(self.processes.load, 0.1, start_s)
-        self.processes.keep(self.processes.all())
+        self.settle(0.1, start_s)
+        self.processes.keep(self.processes.list_pids())
         self._zygote: FormZygote | None = None
         self._has_forms = False
 
@@ -64,9 +71,9 @@ class DisplaySession:
         """Start a program of the episode; OSError when it cannot be."""
         if tuple(command[:-1]) == form.COMMAND:
             self._has_forms = True
-            if self._zygote is not None and (pid := self._forked(self._zygote, command[-1])):
+            if self._zygote is not None and (pid := self._fork_form(self._zygote, command[-1])):
                 return pid
-        return self.processes.start(command, log=self._log)
+        return self._start(command)
 
     def prepare(self) -> None:
         """Have ready what a desktop that was used for forms will need again, while nobody waits."""
@@ -74,7 +81,7 @@ class DisplaySession:
             self._zygote = FormZygote(self.processes, self._log)
             self.processes.keep([self._zygote.pid])
 
-    def _forked(self, zygote: FormZygote, path: str) -> int | None:
+    def _fork_form(self, zygote: FormZygote, path: str) -> int | None:
         """Return the pid of a form; None where it has to be started as any other program."""
         pid = None
         try:
@@ -88,7 +95,7 @@ class DisplaySession:
 
     def alive(self) -> bool:
         """Return whether the X server and the window manager run."""
-        return not any(self.processes.ended(pid) for pid in (self._x, self._manager))
+        return not any(self.processes.has_ended(pid) for pid in (self._x, self._manager))
 
     def park(self) -> None:
         """Put the pointer where it is when an episode begins."""
@@ -106,9 +113,13 @@ class DisplaySession:
         self.windows.forget_manager()
         self._manager = self._start_manager()
         self.processes.keep([self._manager])
-        self._until(self.windows.managed, "the window manager")
+        self._wait_until(self.windows.has_manager, "the window manager")
 
-    def said(self) -> str:
+    def settle(self, still_s: float, limit_s: float) -> bool:
+        """Wait until the screen rests; see `FrameBuffer.wait_for_rest`."""
+        return self.screen.wait_for_rest(self.processes.load, still_s, limit_s)
+
+    def read_log(self) -> str:
         """Return the end of what the programs complained about."""
         with open(f"{RUN}/log", "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 2000))
@@ -129,15 +140,11 @@ class DisplaySession:
         os.close(write_fd)
         with open(ready, "rb") as file:
             if not file.readline():
-                raise RuntimeError(f"the X server did not start: {self.said()}")
+                raise RuntimeError(f"the X server did not start: {self.read_log()}")
         return pid
 
-    def _connect(self) -> Any:
-        display: Any = importlib.import_module("Xlib.display")
-        return display.Display(":0")
-
-    def _until(self, there: Callable[[], bool], what: str) -> None:
+    def _wait_until(self, there: Callable[[], bool], what: str) -> None:
         while not there():
             if time.monotonic() > self._end_s:
-                raise TimeoutError(f"{what} did not start: {self.said()}")
+                raise TimeoutError(f"{what} did not start: {self.read_log()}")
             time.sleep(_POLL_S)

@@ -16,14 +16,9 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-COMMAND = (
-    "/usr/bin/python3",
-    "-I",
-    "-B",
-    "-c",
-    "import sys; sys.path.insert(0, '/opt/desktop/agent.zip'); "
-    "from agentrl_envs.gui.inside.site import main; main()",
-)
+from agentrl_envs.gui.inside import form
+
+COMMAND = (*form.INTERPRETER, form.code_of("site"))
 PORT = 8000
 STATE = "state.json"
 POLICY = "/run/desktop/etc/chromium/policies/managed/desktop.json"
@@ -204,7 +199,6 @@ def main() -> None:
     process = subprocess.Popen(browser)
 
     def interrupt(*of: object) -> None:
-        del of
         # Interrupted it writes down its bookmarks; asked to terminate it only ends.
         process.send_signal(signal.SIGINT)
 

@@ -31,7 +31,7 @@ class WindowList:
         self._display = display
         self._root = display.screen().root
 
-    def managed(self) -> bool:
+    def has_manager(self) -> bool:
         """Return whether a window manager is at work."""
         return bool(self._numbers("_NET_SUPPORTING_WM_CHECK"))
 
@@ -40,7 +40,7 @@ class WindowList:
         self._root.delete_property(self._display.intern_atom("_NET_SUPPORTING_WM_CHECK"))
         self._display.sync()
 
-    def all(self) -> list[WindowInfo]:
+    def list_visible(self) -> list[WindowInfo]:
         """Return the windows that can be seen, the lowest first."""
         active = (self._numbers("_NET_ACTIVE_WINDOW") or [0])[0]
         clients = set(self._numbers("_NET_CLIENT_LIST"))

@@ -14,7 +14,7 @@ from typing import Any
 from agentrl_envs.gui.inside import form
 from agentrl_envs.gui.inside.processes import DesktopProcesses
 
-COMMAND = (*form.INTERPRETER, form.calling("zygote"))
+COMMAND = (*form.INTERPRETER, form.code_of("zygote"))
 _FD = 3
 _REQUEST_BYTES = 2**16
 _ANSWER_S = 10.0
@@ -50,7 +50,7 @@ class FormZygote:
 def main() -> None:
     """Load everything, then fork for every file that is named, until the first process hangs up."""
     control = socket.socket(fileno=_FD)
-    dumpable(False)
+    set_dumpable(False)
     display = os.environ.pop("DISPLAY")
     gtk = form.load_gtk()
     if len(os.listdir("/proc/self/task")) != 1:
@@ -61,7 +61,7 @@ def main() -> None:
             if (program := os.fork()) == 0:
                 control.close()
                 os.setsid()
-                dumpable(True)
+                set_dumpable(True)
                 os.environ["DISPLAY"] = display
                 become(path.decode(), gtk)
             control.send(b"%d" % program)
@@ -79,6 +79,6 @@ def become(path: str, gtk: Any) -> None:
     sys.exit()
 
 
-def dumpable(is_so: bool) -> None:
+def set_dumpable(allowed: bool) -> None:
     """Say whether other processes of the user may read and stop this one."""
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, int(is_so))
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, int(allowed))

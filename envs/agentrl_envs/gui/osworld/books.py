@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl_envs.gui.osworld.rules import is_known, is_ruled, ratio
-from agentrl_envs.gui.osworld.tables import NoWorkbook, Value, WorkbookSheet, place, shown, workbook
+from agentrl_envs.gui.osworld.tables import (
+    NoWorkbook,
+    Value,
+    WorkbookSheet,
+    format_value,
+    place,
+    workbook,
+)
 
 _FUZZY = ("includes", "included_by", "fuzzy_match", "exact_match")
 _CELLS_MAX = 10_000
@@ -26,7 +33,7 @@ def table_needs(options: Mapping[str, Any]) -> list[str]:
             needs += [f"the comparison {one!r}" for one in kinds if one not in _FUZZY]
             for one in rule["rules"]:
                 try:
-                    _names(one["range"])
+                    _list_cells(one["range"])
                 except ValueError as error:
                     needs.append(f"{error}")
         elif kind not in ("sheet_name", "sheet_data"):
@@ -45,41 +52,33 @@ def compare_table(result: Any, expected: Any = None, **options: Any) -> float:
         theirs = [] if expected is None else workbook(expected)
     except (NoWorkbook, TypeError):
         return 0.0
-    return float(all(_holds(rule, mine, theirs) for rule in options["rules"]))
+    return float(all(_is_met(rule, mine, theirs) for rule in options["rules"]))
 
 
-def _holds(
+def _is_met(
     rule: Mapping[str, Any], mine: Sequence[WorkbookSheet], theirs: Sequence[WorkbookSheet]
 ) -> bool:
     match rule["type"]:
         case "sheet_name":
             return [one.name for one in mine] == [one.name for one in theirs]
-        case "sheet_data":
-            one = _sheet(rule["sheet_idx0"], mine, theirs)
-            two = _sheet(rule["sheet_idx1"], mine, theirs)
+        case "sheet_data" | "sheet_fuzzy" as kind:
+            one = _find_sheet(rule["sheet_idx0"], mine, theirs)
+            two = _find_sheet(rule["sheet_idx1"], mine, theirs)
+            if one is None or two is None:
+                return False
+            if kind == "sheet_fuzzy":
+                return all(_are_alike(each, one, two) for each in rule["rules"])
             digits = int(rule.get("precision", _PRECISION))
-            return (
-                one is not None
-                and two is not None
-                and _rounded(one, digits) == _rounded(two, digits)
-            )
-        case "sheet_fuzzy":
-            one = _sheet(rule["sheet_idx0"], mine, theirs)
-            two = _sheet(rule["sheet_idx1"], mine, theirs)
-            return (
-                one is not None
-                and two is not None
-                and all(_alike(r, one, two) for r in rule["rules"])
-            )
+            return _round_values(one, digits) == _round_values(two, digits)
         case _:
-            one = _sheet(rule["sheet_idx"], mine, theirs)
+            one = _find_sheet(rule["sheet_idx"], mine, theirs)
             if one is None:
                 return False
-            value = one.at(rule["coordinate"])
+            value = one.cells.get(place(rule["coordinate"]))
             return all(is_ruled(value, each) for each in rule["props"].values())
 
 
-def _sheet(
+def _find_sheet(
     named: int | str, mine: Sequence[WorkbookSheet], theirs: Sequence[WorkbookSheet]
 ) -> WorkbookSheet | None:
     """Return a sheet by its number, or as `RI0` and `RNname` of the result, `EI0` and `ENname`."""
@@ -92,16 +91,16 @@ def _sheet(
     return book[number] if number < len(book) else None
 
 
-def _rounded(sheet: WorkbookSheet, digits: int) -> dict[tuple[int, int], Value]:
+def _round_values(sheet: WorkbookSheet, digits: int) -> dict[tuple[int, int], Value]:
     return {
         at: round(value, digits) if isinstance(value, float) else value
         for at, value in sheet.cells.items()
     }
 
 
-def _alike(rule: Mapping[str, Any], one: WorkbookSheet, two: WorkbookSheet) -> bool:
-    for name in _names(rule["range"]):
-        mine, theirs = _cleaned(one.cells.get(name), rule), _cleaned(two.cells.get(name), rule)
+def _are_alike(rule: Mapping[str, Any], one: WorkbookSheet, two: WorkbookSheet) -> bool:
+    for name in _list_cells(rule["range"]):
+        mine, theirs = _clean(one.cells.get(name), rule), _clean(two.cells.get(name), rule)
         match rule["type"]:
             case "includes":
                 fits = theirs in mine
@@ -116,7 +115,7 @@ def _alike(rule: Mapping[str, Any], one: WorkbookSheet, two: WorkbookSheet) -> b
     return True
 
 
-def _names(ranges: Sequence[str]) -> list[tuple[int, int]]:
+def _list_cells(ranges: Sequence[str]) -> list[tuple[int, int]]:
     cells: list[tuple[int, int]] = []
     for one in ranges:
         first, _, last = one.partition(":")
@@ -128,8 +127,8 @@ def _names(ranges: Sequence[str]) -> list[tuple[int, int]]:
     return cells
 
 
-def _cleaned(value: Value | None, rule: Mapping[str, Any]) -> str:
-    text = shown(value)
+def _clean(value: Value | None, rule: Mapping[str, Any]) -> str:
+    text = format_value(value)
     for old, new in rule.get("normalization", ()):
         text = text.replace(old, new)
     text = text.lstrip(rule["trim_leadings"]) if rule.get("trim_leadings") else text

@@ -39,7 +39,7 @@ def text_of(result: object) -> str | None:
     return result if isinstance(result, str) else None
 
 
-def _json_of(result: object) -> Any:
+def _parse_json(result: object) -> Any:
     text = text_of(result)
     try:
         return _MISSING if text is None else json.loads(text)
@@ -69,12 +69,12 @@ def literal_match(result: Any, expected: Any, **options: Any) -> float:
         if not (isinstance(result, list | tuple) and isinstance(expected, list | tuple)):
             return 0.0
         return float(
-            [_folded(x, ignores) for x in result] == [_folded(x, ignores) for x in expected]
+            [_fold_case(x, ignores) for x in result] == [_fold_case(x, ignores) for x in expected]
         )
-    return float(_folded(result, ignores) == _folded(expected, ignores))
+    return float(_fold_case(result, ignores) == _fold_case(expected, ignores))
 
 
-def _folded(one: Any, ignores: bool) -> str:
+def _fold_case(one: Any, ignores: bool) -> str:
     return str(one).lower() if ignores else str(one)
 
 
@@ -106,23 +106,23 @@ def diff_text_file(result: Any, expected: Any) -> float:
 
 def compare_text_file(result: Any, expected: Any, **options: Any) -> float:
     """Say whether two files are the same; options `ignore_blanks` and `ignore_case`."""
-    texts = [text_of(result), text_of(expected)]
-    if None in texts:
+    mine, theirs = text_of(result), text_of(expected)
+    if mine is None or theirs is None:
         return 0.0
-    contents = [text or "" for text in texts]
+    both = [mine, theirs]
     if options.get("ignore_blanks"):
-        contents = [" ".join(text.split()) for text in contents]
+        both = [" ".join(text.split()) for text in both]
     if options.get("ignore_case"):
-        contents = [text.lower() for text in contents]
-    return float(contents[0] == contents[1])
+        both = [text.lower() for text in both]
+    return float(both[0] == both[1])
 
 
 def compare_csv(result: Any, expected: Any, **options: Any) -> float:
     """Say whether the lines of two files are the same; options `strict` and `ignore_case`."""
-    texts = [text_of(result), text_of(expected)]
-    if None in texts:
+    mine, theirs = text_of(result), text_of(expected)
+    if mine is None or theirs is None:
         return 0.0
-    both = [(text or "").splitlines() for text in texts]
+    both = [mine.splitlines(), theirs.splitlines()]
     if not options.get("strict", True):
         both = [[line.strip() for line in lines] for lines in both]
     if options.get("ignore_case"):
@@ -147,12 +147,7 @@ def check_list(result: Any, rules: Mapping[str, Any]) -> float:
     if text is None:
         return 0.0
     lines = text.splitlines(keepends=True)
-
-    def some(pattern: str) -> bool:
-        return any(re.search(pattern, line) for line in lines)
-
-    patterns, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
-    return float(all(map(some, patterns)) and not any(map(some, unwanted)))
+    return _check_each(rules, lambda pattern: any(re.search(pattern, line) for line in lines))
 
 
 def check_csv(result: Any, rules: Mapping[str, Any]) -> float:
@@ -164,31 +159,34 @@ def check_csv(result: Any, rules: Mapping[str, Any]) -> float:
         rows = [*csv.DictReader(text.splitlines())]
     except csv.Error:
         return 0.0
+    return _check_each(
+        rules, lambda fields: any(all(row.get(k) == fields[k] for k in fields) for row in rows)
+    )
 
-    def some(fields: Mapping[str, str]) -> bool:
-        return any(all(row.get(name) == to for name, to in fields.items()) for row in rows)
 
+def _check_each(rules: Mapping[str, Any], holds: Callable[[Any], bool]) -> float:
+    """Say whether every `expect` holds and no `unexpect`."""
     expectations, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
-    return float(all(map(some, expectations)) and not any(map(some, unwanted)))
+    return float(all(map(holds, expectations)) and not any(map(holds, unwanted)))
 
 
 def check_json(result: Any, rules: Mapping[str, Any]) -> float:
     """Say whether what stands at the keys is as every rule of `expect`, and as no `unexpect`."""
-    data = _json_of(result)
+    data = _parse_json(result)
     if data is _MISSING:
         return 0.0
     for rule in rules.get("expect", ()):
-        value = _at(data, rule["key"])
+        value = _find_value(data, rule["key"])
         if value is _MISSING or not is_ruled(value, rule):
             return 0.0
     for rule in rules.get("unexpect", ()):
-        value = _at(data, rule["key"])
+        value = _find_value(data, rule["key"])
         if is_ruled(None if value is _MISSING else value, rule):
             return 0.0
     return 1.0
 
 
-def _at(data: Any, keys: Sequence[Any]) -> Any:
+def _find_value(data: Any, keys: Sequence[Any]) -> Any:
     for key in keys:
         try:
             data = data[key]
@@ -199,16 +197,16 @@ def _at(data: Any, keys: Sequence[Any]) -> Any:
 
 def check_json_settings(result: Any, rules: Mapping[str, Any]) -> float:
     """Say whether a file of settings has those of `expected`."""
-    data, expected = _json_of(result), rules["expected"]
+    data, expected = _parse_json(result), rules["expected"]
     if not isinstance(data, dict):
         return 0.0
-    return float(all(_at(data, [name]) == value for name, value in expected.items()))
+    return float(all(_find_value(data, [name]) == value for name, value in expected.items()))
 
 
 def check_direct_json_object(result: Any, rules: Mapping[str, Any]) -> float:
     """Say whether an object has what `expected` has; `expect_in_result`: has it within."""
     if isinstance(result, str):
-        result = _json_of(result.strip().replace("'", '"'))
+        result = _parse_json(result.strip().replace("'", '"'))
     if not isinstance(result, Mapping):
         return 0.0
     within = rules.get("expect_in_result", False)

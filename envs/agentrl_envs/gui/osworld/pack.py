@@ -39,7 +39,6 @@ class OsworldPack:
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Yield the tasks of a split, in the order of their files; every seed has the same."""
-        del seed
         for name, written in self.collection.tasks.items():
             if split_of(name, heldout_fraction=self._fraction) == split:
                 yield Task(
@@ -59,7 +58,6 @@ class OsworldPack:
         self, task: Task, desktop: WritableDesktop, said: str | None, *, failed: bool
     ) -> TaskVerdict:
         """Return the verdict of the task's evaluator, from 0 to 1."""
-        del said
         written: Mapping[str, Any] = task.data["osworld"]
         evaluator = written["evaluator"]
         if failed or evaluator["func"] == INFEASIBLE:
@@ -72,7 +70,7 @@ class OsworldPack:
         for number, check in enumerate(checks_of(written)):
             scores[f"{number}_{check.func}"] = await _score(check, results, task)
         return TaskVerdict(
-            reward=together([*scores.values()], evaluator.get("conj", "and")),
+            reward=combine_scores([*scores.values()], evaluator.get("conj", "and")),
             info={"scores": scores},
         )
 
@@ -89,7 +87,7 @@ class OsworldPack:
         await StepRunner(place, str(written["id"]), self._cache).do(written.get("config", ()))
 
 
-def together(scores: Sequence[float], conj: str) -> float:
+def combine_scores(scores: Sequence[float], conj: str) -> float:
     """Return the combined score of metrics: `and`, the mean unless one is 0; `or`, the best."""
     if conj == "or":
         return max(scores)
@@ -97,8 +95,8 @@ def together(scores: Sequence[float], conj: str) -> float:
 
 
 async def _score(check: OsworldCheck, results: CheckerValues, task: Task) -> float:
-    result = await results.of(check.result)
-    inputs = [result] if check.expected is None else [result, await results.of(check.expected)]
+    result = await results.read(check.result)
+    inputs = [result] if check.expected is None else [result, await results.read(check.expected)]
     metric = partial(METRICS[check.func], *inputs, **check.options)
     try:
         return min(1.0, max(0.0, float(await in_thread(metric))))

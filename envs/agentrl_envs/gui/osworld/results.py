@@ -5,12 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.runtime.threads import in_thread
-from agentrl_envs.gui.osworld.steps import StepRunner, command_needs, kept_bytes
-from agentrl_envs.gui.osworld.tables import NoWorkbook, shown, workbook
+from agentrl_envs.gui.osworld.steps import StepRunner, command_needs, read_cached
+from agentrl_envs.gui.osworld.tables import NoWorkbook, format_value, workbook
 from agentrl_envs.gui.world import WritableDesktop
-
-_FOUND = ("vm_file", "vm_command_line", "vm_command_error", "rule", "cloud_file", "cache_file",
-          "list_directory", "content_from_vm_file", "vm_screen_size")  # fmt: skip
 
 
 def result_needs(config: Mapping[str, Any], task: str, cache: Path, said: set[str]) -> list[str]:
@@ -21,7 +18,7 @@ def result_needs(config: Mapping[str, Any], task: str, cache: Path, said: set[st
         case "vm_file":
             return ["the time of day"] if config.get("time_suffix") else []
         case "cloud_file":
-            missing = [path for path in kept(config, task, cache) if not path.exists()]
+            missing = [path for path in list_cached(config, task, cache) if not path.exists()]
             return [f"the file {path.name} in {path.parent}" for path in missing]
         case "cache_file":
             there = config["path"] in said or (cache / task / config["path"]).exists()
@@ -29,13 +26,13 @@ def result_needs(config: Mapping[str, Any], task: str, cache: Path, said: set[st
         case "content_from_vm_file":
             content = (config.get("file_type"), config.get("file_content"))
             return [] if content == ("xlsx", "last_row") else [f"the content {content}"]
-        case kind if kind in _FOUND:
+        case "rule" | "list_directory" | "vm_screen_size":
             return []
         case kind:
             return [f"the value {kind!r}"]
 
 
-def kept(config: Mapping[str, Any], task: str, cache: Path) -> list[Path]:
+def list_cached(config: Mapping[str, Any], task: str, cache: Path) -> list[Path]:
     """Return the paths where OSWorld keeps the files of the task that a value names."""
     names = config["dest"] if config.get("multi") else [config["dest"]]
     return [cache / task / name for name in names]
@@ -50,7 +47,7 @@ class CheckerValues:
         self._task = task
         self._cache = cache
 
-    async def of(self, config: Mapping[str, Any]) -> Any:
+    async def read(self, config: Mapping[str, Any]) -> Any:
         """Return a value; a file is its bytes, None where there is none."""
         match config["type"]:
             case "rule":
@@ -61,14 +58,14 @@ class CheckerValues:
                 return ran.out if kind == "vm_command_line" else ran.err
             case "vm_file":
                 paths = config["path"] if config.get("multi") else [config["path"]]
-                return _given(config, [await self._read(path) for path in paths])
+                return _select_files(config, [await self._read(path) for path in paths])
             case "cloud_file":
-                paths = kept(config, self._task, self._cache)
-                return _given(config, [kept_bytes(path, self._task) for path in paths])
+                paths = list_cached(config, self._task, self._cache)
+                return _select_files(config, [read_cached(path, self._task) for path in paths])
             case "cache_file":
                 if (output := self._doing.said.get(config["path"])) is not None:
                     return output
-                return kept_bytes(self._cache / self._task / config["path"], self._task)
+                return read_cached(self._cache / self._task / config["path"], self._task)
             case "list_directory":
                 return _tree(config["path"], await self._place.files(config["path"]))
             case "content_from_vm_file":
@@ -81,7 +78,7 @@ class CheckerValues:
         return await self._place.read(path.removeprefix("~/").removeprefix("$HOME/"))
 
 
-def _given(config: Mapping[str, Any], files: Sequence[bytes | None]) -> Any:
+def _select_files(config: Mapping[str, Any], files: Sequence[bytes | None]) -> Any:
     contents = [files[at] for at in sorted({*config.get("gives", [0])})]
     return contents[0] if len(contents) == 1 else contents
 
@@ -111,4 +108,4 @@ def _last_row(data: bytes | None) -> list[str] | None:
     except (NoWorkbook, IndexError):
         return None
     last = max((row for row, _ in sheet.cells), default=0)
-    return ["nan" if value is None else shown(value) for value in sheet.row(last)]
+    return ["nan" if value is None else format_value(value) for value in sheet.row(last)]

@@ -63,7 +63,7 @@ def opener(path: str) -> Sequence[str]:
     return _OPENED_BY.get(suffix, ())
 
 
-def cached(cache: Path, task: str, url: str, path: str) -> Path:
+def find_cached(cache: Path, task: str, url: str, path: str) -> Path:
     """Return the path where OSWorld keeps a downloaded file of a task."""
     return cache / task / f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(path).name}"
 
@@ -83,9 +83,8 @@ def step_needs(step: Mapping[str, Any], task: str, cache: Path) -> list[str]:
             return _program_needs(CHROMIUM if command == BROWSER else command[0])
         case "download":
             files = parameters.get("files", [])
-            missing = [
-                f["url"] for f in files if not cached(cache, task, f["url"], f["path"]).exists()
-            ]
+            paths = [(f["url"], find_cached(cache, task, f["url"], f["path"])) for f in files]
+            missing = [url for url, path in paths if not path.exists()]
             return [f"the file {url}, which is not in the cache" for url in missing]
         case "upload_file":
             local = [str(f["local_path"]) for f in parameters.get("files", [])]
@@ -139,7 +138,6 @@ class StepRunner:
         return await self._place.run(words_of(command, shell=shell), limit_s=_RUN_S)
 
     async def _sleep(self, seconds: float) -> None:
-        del seconds
         # Programs are waited for, however long they take.
         await self._place.settle()
 
@@ -178,22 +176,22 @@ class StepRunner:
         await self._place.start(words_of(command, shell=shell), waits=False)
 
     async def _open(self, path: str) -> None:
-        await self._place.start([*opener(path), _at_home(path)], waits=True)
+        await self._place.start([*opener(path), _expand_home(path)], waits=True)
 
     async def _download(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:
-            path = cached(self._cache, self._task, file["url"], file["path"])
-            await self._put(path, file["path"])
+            path = find_cached(self._cache, self._task, file["url"], file["path"])
+            await self._upload(path, file["path"])
 
     async def _upload_file(self, files: Sequence[Mapping[str, str]]) -> None:
         for file in files:
-            await self._put(Path(file["local_path"]), file["path"])
+            await self._upload(Path(file["local_path"]), file["path"])
 
-    async def _put(self, kept: Path, path: str) -> None:
-        await self._place.put(_at_home(path), kept_bytes(kept, self._task))
+    async def _upload(self, local: Path, path: str) -> None:
+        await self._place.put(_expand_home(path), read_cached(local, self._task))
 
 
-def kept_bytes(path: Path, task: str) -> bytes:
+def read_cached(path: Path, task: str) -> bytes:
     """Return a file that a task needs. `EnvError` where it cannot be read."""
     try:
         return path.read_bytes()
@@ -207,10 +205,10 @@ def words_of(command: Sequence[str] | str, *, shell: bool) -> list[str]:
         line = command if isinstance(command, str) else " ".join(command)
         return ["/bin/sh", "-c", line]
     words = shlex.split(command) if isinstance(command, str) else [*command]
-    return [_at_home(word) if word.startswith("~/") else word for word in words]
+    return [_expand_home(word) if word.startswith("~/") else word for word in words]
 
 
-def _at_home(path: str) -> str:
+def _expand_home(path: str) -> str:
     """Return the whole path of what is named from the home, or with its sign."""
     return str(PurePosixPath(HOME, path.removeprefix("~/").removeprefix("$HOME/")))
 

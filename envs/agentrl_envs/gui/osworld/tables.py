@@ -43,10 +43,6 @@ class WorkbookSheet:
     cells: Mapping[tuple[int, int], Value]
     """By row and column, both from 1; only those that hold something."""
 
-    def at(self, name: str) -> Value | None:
-        """Return the value of a cell named such as `B3`. ValueError for no name of a cell."""
-        return self.cells.get(place(name))
-
     def row(self, number: int) -> list[Value | None]:
         """Return a row's values up to the last column that holds something anywhere."""
         last = max((column for _, column in self.cells), default=0)
@@ -64,7 +60,7 @@ def place(name: str) -> tuple[int, int]:
     return int(cell_match[2]), column
 
 
-def shown(value: Value | None) -> str:
+def format_value(value: Value | None) -> str:
     """Return a value as a text; whole numbers without a point."""
     return f"{int(value)}" if isinstance(value, float) and value.is_integer() else str(value)
 

@@ -2,17 +2,17 @@
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
-from agentrl.env import call
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.inside.site import COMMAND, PORT, STATE
-from agentrl_envs.gui.tasks.moves import click, done, key, typed
-from agentrl_envs.gui.tasks.state import FOLDER, documents, documents_are_as_wanted
-from agentrl_envs.gui.tasks.template import Check, DesktopTemplate
+from agentrl_envs.gui.tasks.moves import click, finish, press, type_text
+from agentrl_envs.gui.tasks.state import FOLDER, are_documents_right, documents
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import CITIES, FIRST_NAMES, LAST_NAMES, OPTIONS, THINGS, WORDS
 from agentrl_envs.gui.world import LiveDesktop
 from agentrl_envs.templates import Wanted
@@ -77,7 +77,7 @@ def _full_names(random: Random, count: int) -> list[str]:
 # -- a form ----------------------------------------------------------------------------------------
 
 
-def _form_make(random: Random) -> Wanted:
+def _make_form(random: Random) -> Wanted:
     (name,), label = _full_names(random, 1), random.choice(list(OPTIONS))
     option, city = random.choice(OPTIONS[label]), random.choice(CITIES)
     fields = [
@@ -104,21 +104,21 @@ def _form_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _form_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_form(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", "Join")
     page = yield click(page, "textbox", "Name")
-    page = yield typed(wanted["name"])
+    page = yield type_text(wanted["name"])
     page = yield click(page, "textbox", "City")
-    page = yield typed(wanted["city"])
+    page = yield type_text(wanted["city"])
     page = yield click(page, "combobox", wanted["label"])
-    page = yield typed(wanted["option"])
-    page = yield key("Return")
+    page = yield type_text(wanted["option"])
+    page = yield press("Return")
     page = yield click(page, "checkbox", "Newsletter")
     page = yield click(page, "button", "Send")
-    yield done()
+    yield finish()
 
 
-def _edit_make(random: Random) -> Wanted:
+def _make_edit(random: Random) -> Wanted:
     names = _full_names(random, 4)
     cities = random.sample(CITIES, 5)
     at, new = random.randrange(4), cities[4]
@@ -141,12 +141,12 @@ def _edit_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _edit_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_edit(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", wanted["name"])
     page = yield click(page, "textbox", "City", verb="triple_click")
-    page = yield typed(wanted["city"])
+    page = yield type_text(wanted["city"])
     page = yield click(page, "button", "Save")
-    yield done()
+    yield finish()
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def _shop(random: Random) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     return pages, prices
 
 
-def _answer_make(random: Random) -> Wanted:
+def _make_answer(random: Random) -> Wanted:
     pages, prices = _shop(random)
     kind = random.choice(list(prices))
     thing = random.choice(list(prices[kind]))
@@ -182,13 +182,18 @@ def _answer_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _answer_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield click(page, "link", wanted["page"])
+def _read_after(page: ObservedPage, name: str) -> str:
+    """Return the name of the node after the last one of a name."""
     names = [node.name for node in page.nodes]
-    yield done(names[len(names) - names[::-1].index(wanted["thing"])])
+    return names[len(names) - names[::-1].index(name)]
 
 
-def _press_make(random: Random) -> Wanted:
+def _play_answer(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield click(page, "link", wanted["page"])
+    yield finish(_read_after(page, wanted["thing"]))
+
+
+def _make_press(random: Random) -> Wanted:
     words = random.sample(WORDS, 4)
     paths = [f"{word}-{random.randint(10, 99)}" for word in words]
     pages = {"/": _page("Start", _text("Pages are opened by their addresses."))}
@@ -202,14 +207,14 @@ def _press_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _press_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield key("ctrl+l")
-    page = yield typed(f"{wanted['address']}\n")
+def _play_press(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield press("ctrl+l")
+    page = yield type_text(f"{wanted['address']}\n")
     page = yield click(page, "button", "Confirm")
-    yield done()
+    yield finish()
 
 
-def _bookmark_make(random: Random) -> Wanted:
+def _make_bookmark(random: Random) -> Wanted:
     pages, prices = _shop(random)
     kind = random.choice(list(prices))
     goal = f'Bookmark the page "{kind}" of the site that is open, and no other.'
@@ -219,14 +224,14 @@ def _bookmark_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _bookmark_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_bookmark(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", wanted["page"])
-    page = yield key("ctrl+d")
-    page = yield key("Return")
-    yield done()
+    page = yield press("ctrl+d")
+    page = yield press("Return")
+    yield finish()
 
 
-def _download_make(random: Random) -> Wanted:
+def _make_download(random: Random) -> Wanted:
     names = [f"{word}-{random.randint(10, 99)}.csv" for word in random.sample(WORDS, 4)]
     files = {
         f"/files/{name}": "".join(f"{i},{random.randint(100, 999)}\n" for i in range(5))
@@ -242,13 +247,13 @@ def _download_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _download_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_download(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", "Figures")
     page = yield click(page, "link", wanted["name"])
-    yield done()
+    yield finish()
 
 
-def _note_make(random: Random) -> Wanted:
+def _make_note(random: Random) -> Wanted:
     names = _full_names(random, 5)
     rows = [(name, f"{random.randint(10**5, 10**6)}") for name in names]
     table = {"kind": "table", "head": ["Name", "Number"], "rows": rows}
@@ -262,20 +267,19 @@ def _note_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _note_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_note(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", "People")
-    names = [node.name for node in page.nodes]
-    number = names[len(names) - names[::-1].index(wanted["name"])]
-    page = yield call("computer", action="key", keys="alt+Tab")
-    page = yield typed(number)
-    page = yield key("ctrl+s")
-    yield done()
+    number = _read_after(page, wanted["name"])
+    page = yield press("alt+Tab")
+    page = yield type_text(number)
+    page = yield press("ctrl+s")
+    yield finish()
 
 
 # -- what is judged --------------------------------------------------------------------------------
 
 
-async def _site_is_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
+async def _is_site_right(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
     """Say whether the site got these forms and no other, the files and the bookmarks are right."""
     if " ".join(said.split()) != wanted.get("answer", said):
         return False
@@ -285,7 +289,7 @@ async def _site_is_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) ->
             return False
     except JsonLimitError:
         return False
-    if "after" in wanted and not await documents_are_as_wanted(desktop, wanted, ""):
+    if "after" in wanted and not await are_documents_right(desktop, wanted, ""):
         return False
     if "downloads" in wanted:
         there = await desktop.files("Downloads")
@@ -295,11 +299,11 @@ async def _site_is_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) ->
     if "bookmarks" in wanted:
         await desktop.quit()
         bookmarks = await desktop.read(f"{_PROFILE}/Default/Bookmarks")
-        return bookmarked(bookmarks) == wanted["bookmarks"]
+        return read_bookmarks(bookmarks) == wanted["bookmarks"]
     return True
 
 
-def bookmarked(data: bytes | None) -> list[str]:
+def read_bookmarks(data: bytes | None) -> list[str]:
     """Return the addresses in Chromium's file of bookmarks, in all its folders; none of a file
     that is over a limit."""
     urls: list[str] = []
@@ -329,32 +333,16 @@ def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
     return [["mousepad", f"/home/user/{FOLDER}/{wanted['open']}"], browser]
 
 
-def _template(
-    name: str,
-    level: int,
-    make: Callable[[Random], Wanted],
-    play: Any,
-    check: Check = _site_is_as_wanted,
-) -> DesktopTemplate:
-    return DesktopTemplate(
-        name=name,
-        program="browser",
-        level=level,
-        make=make,
-        play=play,
-        check=check,
-        programs=_programs,
-        files=_files,
-    )
-
-
+_template = partial(
+    DesktopTemplate, program="browser", check=_is_site_right, programs=_programs, files=_files
+)
 BROWSER_TEMPLATES: tuple[DesktopTemplate, ...] = (
-    _template("web_press", 1, _press_make, _press_play),
-    _template("web_answer", 1, _answer_make, _answer_play),
-    _template("web_download", 2, _download_make, _download_play),
-    _template("web_bookmark", 2, _bookmark_make, _bookmark_play),
-    _template("web_form", 2, _form_make, _form_play),
-    _template("web_edit", 3, _edit_make, _edit_play),
-    _template("web_note", 3, _note_make, _note_play),
+    _template("web_press", 1, _make_press, _play_press),
+    _template("web_answer", 1, _make_answer, _play_answer),
+    _template("web_download", 2, _make_download, _play_download),
+    _template("web_bookmark", 2, _make_bookmark, _play_bookmark),
+    _template("web_form", 2, _make_form, _play_form),
+    _template("web_edit", 3, _make_edit, _play_edit),
+    _template("web_note", 3, _make_note, _play_note),
 )
 """Kinds of tasks in a browser."""

@@ -1,14 +1,14 @@
 """Tasks in dialogs as scripts show them, with YAD: judged by what the dialog wrote."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from random import Random
-from typing import Any
 
 from agentrl.env import call
 from agentrl_envs.accessibility.reading import ObservedPage
-from agentrl_envs.gui.tasks.moves import click, done, typed
-from agentrl_envs.gui.tasks.state import FOLDER, documents, documents_are_as_wanted
+from agentrl_envs.gui.tasks.moves import click, finish, type_text
+from agentrl_envs.gui.tasks.state import FOLDER, are_documents_right, documents
 from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import FIRST_NAMES, LAST_NAMES, OPTIONS
 from agentrl_envs.templates import Wanted
@@ -17,7 +17,7 @@ from agentrl_envs.web.sites.play import Script
 _WRITTEN = "settings.txt"
 
 
-def _options_make(random: Random) -> Wanted:
+def _make_options(random: Random) -> Wanted:
     name = f"{random.choice(FIRST_NAMES)} {random.choice(LAST_NAMES)}"
     label = random.choice(list(OPTIONS))
     old, new = random.sample(OPTIONS[label], 2)
@@ -34,7 +34,7 @@ def _options_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _secret_make(random: Random) -> Wanted:
+def _make_secret(random: Random) -> Wanted:
     code = f"{random.randint(100_000, 999_999)}"
     return {
         "goal": f"Enter the code {code} into the dialog that asks for it, and press OK.",
@@ -43,21 +43,21 @@ def _secret_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _options_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_options(page: ObservedPage, wanted: Wanted) -> Script:
     box = next(node for node in page.nodes if node.role == "textbox")
     page = yield call("computer", action="click", element=box.id)
-    page = yield typed(wanted["name"])
+    page = yield type_text(wanted["name"])
     page = yield click(page, "checkbox", "Remember me")
     page = yield click(page, "combobox", wanted["label"])
     page = yield click(page, "menuitem", wanted["choice"])
     page = yield click(page, "button", "OK")
-    yield done()
+    yield finish()
 
 
-def _secret_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield typed(wanted["name"])
+def _play_secret(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield type_text(wanted["name"])
     page = yield click(page, "button", "OK")
-    yield done()
+    yield finish()
 
 
 def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
@@ -65,23 +65,15 @@ def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
     return [["sh", "-c", f"exec {command} > /home/user/{FOLDER}/{_WRITTEN}"]]
 
 
-def _template(
-    name: str, level: int, make: Callable[[Random], Wanted], play: Any
-) -> DesktopTemplate:
-    return DesktopTemplate(
-        name=name,
-        program="dialog",
-        level=level,
-        make=make,
-        play=play,
-        check=documents_are_as_wanted,
-        programs=_programs,
-        files=documents,
-    )
-
-
+_template = partial(
+    DesktopTemplate,
+    program="dialog",
+    check=are_documents_right,
+    programs=_programs,
+    files=documents,
+)
 DIALOG: tuple[DesktopTemplate, ...] = (
-    _template("set_options", 2, _options_make, _options_play),
-    _template("enter_code", 1, _secret_make, _secret_play),
+    _template("set_options", 2, _make_options, _play_options),
+    _template("enter_code", 1, _make_secret, _play_secret),
 )
 """Kinds of tasks in dialogs."""

@@ -1,15 +1,16 @@
 """Tasks in a form, a panel of buttons and a list: programs of our own, made anew by every seed."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
-from agentrl.env import Action, call
+from agentrl.env import call
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.inside.form import COMMAND, STATE
-from agentrl_envs.gui.tasks.moves import Moves, click, done, key, typed
+from agentrl_envs.gui.tasks.moves import Moves, click, finish, press, type_text
 from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import CITIES, COLOURS, FIRST_NAMES, LAST_NAMES, OPTIONS, THINGS
 from agentrl_envs.gui.world import LiveDesktop
@@ -40,7 +41,7 @@ def _check(label: str, value: bool) -> Field:
     return {"kind": "check", "label": label, "value": value}
 
 
-def _one_of(kind: str, label: str, options: Sequence[str], value: str) -> Field:
+def _options(kind: str, label: str, options: Sequence[str], value: str) -> Field:
     return {"kind": kind, "label": label, "options": list(options), "value": value}
 
 
@@ -71,7 +72,7 @@ def _form(
     return {"goal": goal, "spec": spec, "new": dict(new), "state": state | dict(new)}
 
 
-def _some_text(random: Random, count: int) -> dict[str, str]:
+def _draw_texts(random: Random, count: int) -> dict[str, str]:
     person = _person(random)
     return {label: person[label] for label in random.sample(list(person), count)}
 
@@ -81,29 +82,29 @@ def _labels(random: Random, count: int) -> list[str]:
     return [f"{random.choice(COLOURS)} {thing.lower()}" for thing in random.sample(THINGS, count)]
 
 
-def _listed(new: Mapping[str, Any]) -> str:
+def _list_settings(new: Mapping[str, Any]) -> str:
     return "; ".join(f'"{label}" to "{value}"' for label, value in new.items())
 
 
 # -- what is asked ---------------------------------------------------------------------------------
 
 
-def _fill_make(random: Random) -> Wanted:
-    new = _some_text(random, random.randint(2, 3))
+def _make_fill(random: Random) -> Wanted:
+    new = _draw_texts(random, random.randint(2, 3))
     labels = [*new, *random.sample([x for x in _person(random) if x not in new], 1)]
     random.shuffle(labels)
-    goal = f"Fill in the form and save it: set {_listed(new)}. Leave everything else empty."
+    goal = f"Fill in the form and save it: set {_list_settings(new)}. Leave everything else empty."
     return _form(random, goal, [[_text(label) for label in labels]], new)
 
 
-def _correct_make(random: Random) -> Wanted:
+def _make_correct(random: Random) -> Wanted:
     old, fresh = _person(random), _person(random)
     label = random.choice([name for name in old if old[name] != fresh[name]])
     goal = f'The field "{label}" is wrong. Change it to "{fresh[label]}", and save the form.'
     return _form(random, goal, [[_text(name, old[name]) for name in old]], {label: fresh[label]})
 
 
-def _empty_make(random: Random) -> Wanted:
+def _make_empty(random: Random) -> Wanted:
     old = _person(random)
     label = random.choice([name for name in old if not name.endswith("name")])
     goal = (
@@ -113,7 +114,7 @@ def _empty_make(random: Random) -> Wanted:
     return _form(random, goal, [[_text(name, old[name]) for name in old]], {label: ""})
 
 
-def _switches_make(random: Random) -> Wanted:
+def _make_switches(random: Random) -> Wanted:
     labels = random.sample(_SWITCHES, 5)
     old = {label: random.random() < 0.5 for label in labels}
     changed = {label: not old[label] for label in random.sample(labels, random.randint(1, 3))}
@@ -124,39 +125,41 @@ def _switches_make(random: Random) -> Wanted:
     return _form(random, goal, [[_check(label, old[label]) for label in labels]], changed)
 
 
-def _numbers_make(random: Random) -> Wanted:
+def _make_numbers(random: Random) -> Wanted:
     labels = random.sample(_NUMBERS, 4)
     old = {label: random.randint(1, 9) for label in labels}
     new = {label: random.randint(10, 99) for label in random.sample(labels, random.randint(1, 2))}
-    goal = f"Set {_listed(new)} and save the form."
+    goal = f"Set {_list_settings(new)} and save the form."
     return _form(random, goal, [[_number(label, old[label]) for label in labels]], new)
 
 
-def _choice_make(random: Random) -> Wanted:
+def _make_choice(random: Random) -> Wanted:
     labels = random.sample(list(OPTIONS), 3)
     old = {label: random.choice(OPTIONS[label]) for label in labels}
     label = random.choice(labels)
     new = {label: random.choice([x for x in OPTIONS[label] if x != old[label]])}
-    fields = [_one_of("choice", name, OPTIONS[name], old[name]) for name in labels]
+    fields = [_options("choice", name, OPTIONS[name], old[name]) for name in labels]
     form = _form(random, "", [fields], new)
     title = form["spec"]["title"]
     other_label = next(name for name in labels if name != label)
-    goal = f'In the form {title}, set {_listed(new)}, keep "{other_label}" as it is, and save.'
+    goal = (
+        f'In the form {title}, set {_list_settings(new)}, keep "{other_label}" as it is, and save.'
+    )
     return form | {"goal": goal}
 
 
-def _radio_make(random: Random) -> Wanted:
+def _make_radio(random: Random) -> Wanted:
     labels = random.sample(list(OPTIONS), 3)
     old = {label: random.choice(OPTIONS[label]) for label in labels}
     changed = random.sample(labels, random.randint(1, 2))
     new = {
         label: random.choice([x for x in OPTIONS[label] if x != old[label]]) for label in changed
     }
-    fields = [_one_of("radio", name, OPTIONS[name], old[name]) for name in labels]
-    return _form(random, f"Choose in the form: {_listed(new)}. Then save it.", [fields], new)
+    fields = [_options("radio", name, OPTIONS[name], old[name]) for name in labels]
+    return _form(random, f"Choose in the form: {_list_settings(new)}. Then save it.", [fields], new)
 
 
-def _pages_make(random: Random) -> Wanted:
+def _make_pages(random: Random) -> Wanted:
     switches = random.sample(_SWITCHES, 6)
     numbers = random.sample(_NUMBERS, 2)
     pages = [
@@ -172,18 +175,18 @@ def _pages_make(random: Random) -> Wanted:
     return _form(random, goal, pages, new)
 
 
-def _confirm_make(random: Random) -> Wanted:
-    new = _some_text(random, 1)
-    others = _some_text(random, 2) | new
-    goal = f"Set {_listed(new)} in the form, save it, and confirm that you mean it."
+def _make_confirm(random: Random) -> Wanted:
+    new = _draw_texts(random, 1)
+    others = _draw_texts(random, 2) | new
+    goal = f"Set {_list_settings(new)} in the form, save it, and confirm that you mean it."
     fields = [_text(name, "" if name in new else value) for name, value in others.items()]
     return _form(random, goal, [fields], new, confirm="Do you want to save the changes?")
 
 
-def _mixed_make(random: Random) -> Wanted:
+def _make_mixed(random: Random) -> Wanted:
     option, number = random.choice(list(OPTIONS)), random.choice(_NUMBERS)
     switch = random.choice(_SWITCHES)
-    person = _some_text(random, 2)
+    person = _draw_texts(random, 2)
     new: dict[str, Any] = {
         **person,
         option: random.choice(OPTIONS[option][1:]),
@@ -192,26 +195,26 @@ def _mixed_make(random: Random) -> Wanted:
     }
     fields = [
         *(_text(label) for label in person),
-        _one_of("choice", option, OPTIONS[option], OPTIONS[option][0]),
+        _options("choice", option, OPTIONS[option], OPTIONS[option][0]),
         _number(number, 1),
         _check(switch, False),
     ]
     random.shuffle(fields)
-    settings = _listed({label: value for label, value in new.items() if label != switch})
+    settings = _list_settings({label: value for label, value in new.items() if label != switch})
     return _form(
         random, f'Set {settings}; switch "{switch}" on; then save the form.', [fields], new
     )
 
 
-def _press_make(random: Random) -> Wanted:
+def _make_press(random: Random) -> Wanted:
     labels = _labels(random, random.choice((4, 6, 9)))
     label = random.choice(labels)
     spec = {"kind": "panel", "title": "Panel", "buttons": labels, "columns": random.choice((2, 3))}
     return {"goal": f'Press the button "{label}" once.', "spec": spec, "state": [label]}
 
 
-def _press_in_order_make(random: Random) -> Wanted:
-    params = _press_make(random)
+def _make_press_in_order(random: Random) -> Wanted:
+    params = _make_press(random)
     labels = random.sample(params["spec"]["buttons"], 3)
     goal = f"Press these buttons in this order, each once: {', '.join(labels)}."
     return {"goal": goal, "spec": params["spec"], "state": labels}
@@ -222,14 +225,14 @@ def _rows(random: Random, count: int) -> tuple[list[str], dict[str, Any]]:
     return rows, {"kind": "list", "title": "Shopping list", "rows": rows}
 
 
-def _add_row_make(random: Random) -> Wanted:
+def _make_add_row(random: Random) -> Wanted:
     rows, spec = _rows(random, 4)
     fresh = next(label for label in _labels(random, 9) if label not in rows)
     return {"goal": f'Add "{fresh}" to the list.', "spec": spec, "row": fresh,
             "state": [*rows, fresh]}  # fmt: skip
 
 
-def _delete_row_make(random: Random) -> Wanted:
+def _make_delete_row(random: Random) -> Wanted:
     rows, spec = _rows(random, 6)
     cuts = random.sample(rows, random.randint(1, 2))
     goal = f"Delete from the list: {', '.join(cuts)}."
@@ -238,7 +241,7 @@ def _delete_row_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _move_row_make(random: Random) -> Wanted:
+def _make_move_row(random: Random) -> Wanted:
     rows, spec = _rows(random, 5)
     at = random.randint(1, 4)
     state = [rows[at], *rows[:at], *rows[at + 1 :]]
@@ -262,20 +265,16 @@ def _set(page: ObservedPage, field: Field, value: Any) -> Moves:
         inside = [node for node in page.under(row) if node.name == value]
         node = inside[0] if inside else page.find("radio", value)
         assert node.id is not None
-        return (yield _click_on(node.id))
+        return (yield call("computer", action="click", element=node.id))
     if kind == "choice":
         page = yield click(page, "combobox", label)
         return (yield click(page, "menuitem", value))
     role = "textbox" if kind == "text" else "spinbutton"
     page = yield click(page, role, label, verb="triple_click")
-    return (yield typed(f"{value}") if value != "" else key("BackSpace"))
+    return (yield type_text(f"{value}") if value != "" else press("BackSpace"))
 
 
-def _click_on(id: int) -> Action:
-    return call("computer", action="click", element=id)
-
-
-def _form_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_form(page: ObservedPage, wanted: Wanted) -> Script:
     for tab in wanted["spec"]["pages"]:
         fields = [field for field in tab["fields"] if field["label"] in wanted["new"]]
         if fields and len(wanted["spec"]["pages"]) > 1:
@@ -285,42 +284,41 @@ def _form_play(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "button", "Save")
     if wanted["spec"].get("confirm"):
         page = yield click(page, "button", "Yes")
-    yield done()
+    yield finish()
 
 
-def _press_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_press(page: ObservedPage, wanted: Wanted) -> Script:
     for label in wanted["state"]:
         page = yield click(page, "button", label)
-    yield done()
+    yield finish()
 
 
-def _add_row_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_add_row(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "textbox", "New row")
-    page = yield typed(wanted["row"])
+    page = yield type_text(wanted["row"])
     page = yield click(page, "button", "Add")
-    yield done()
+    yield finish()
 
 
-def _delete_row_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_delete_row(page: ObservedPage, wanted: Wanted) -> Script:
     for row in wanted["rows"]:
         page = yield click(page, "option", row)
         page = yield click(page, "button", "Delete")
-    yield done()
+    yield finish()
 
 
-def _move_row_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_move_row(page: ObservedPage, wanted: Wanted) -> Script:
     for _ in range(wanted["times"]):
         page = yield click(page, "option", wanted["row"])
         page = yield click(page, "button", "Move up")
-    yield done()
+    yield finish()
 
 
 # -- how it is judged ------------------------------------------------------------------------------
 
 
-async def _state_is(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
+async def _is_state_right(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
     """Say whether the program wrote what it was to write."""
-    del said
     data = await desktop.read(f"{_FOLDER}/{STATE}")
     try:
         return data is not None and read_json(data) == wanted["state"]
@@ -332,41 +330,28 @@ def _files(wanted: Wanted) -> Mapping[str, bytes]:
     return {_SPEC: json.dumps(wanted["spec"]).encode()}
 
 
-def _programs(wanted: Wanted) -> Sequence[Sequence[str]]:
-    del wanted
-    return [[*COMMAND, f"/home/user/{_SPEC}"]]
-
-
-def _template(
-    name: str, level: int, make: Callable[[Random], Wanted], play: Any
-) -> DesktopTemplate:
-    return DesktopTemplate(
-        name=name,
-        program="form",
-        level=level,
-        make=make,
-        play=play,
-        check=_state_is,
-        programs=_programs,
-        files=_files,
-    )
-
-
+_template = partial(
+    DesktopTemplate,
+    program="form",
+    check=_is_state_right,
+    programs=lambda wanted: [[*COMMAND, f"/home/user/{_SPEC}"]],
+    files=_files,
+)
 FORMS: tuple[DesktopTemplate, ...] = (
-    _template("press", 1, _press_make, _press_play),
-    _template("press_in_order", 1, _press_in_order_make, _press_play),
-    _template("fill", 2, _fill_make, _form_play),
-    _template("correct", 1, _correct_make, _form_play),
-    _template("empty_field", 1, _empty_make, _form_play),
-    _template("switches", 1, _switches_make, _form_play),
-    _template("numbers", 1, _numbers_make, _form_play),
-    _template("choice", 1, _choice_make, _form_play),
-    _template("radio", 1, _radio_make, _form_play),
-    _template("pages", 2, _pages_make, _form_play),
-    _template("confirm", 2, _confirm_make, _form_play),
-    _template("mixed", 3, _mixed_make, _form_play),
-    _template("add_row", 1, _add_row_make, _add_row_play),
-    _template("delete_row", 2, _delete_row_make, _delete_row_play),
-    _template("move_row", 2, _move_row_make, _move_row_play),
+    _template("press", 1, _make_press, _play_press),
+    _template("press_in_order", 1, _make_press_in_order, _play_press),
+    _template("fill", 2, _make_fill, _play_form),
+    _template("correct", 1, _make_correct, _play_form),
+    _template("empty_field", 1, _make_empty, _play_form),
+    _template("switches", 1, _make_switches, _play_form),
+    _template("numbers", 1, _make_numbers, _play_form),
+    _template("choice", 1, _make_choice, _play_form),
+    _template("radio", 1, _make_radio, _play_form),
+    _template("pages", 2, _make_pages, _play_form),
+    _template("confirm", 2, _make_confirm, _play_form),
+    _template("mixed", 3, _make_mixed, _play_form),
+    _template("add_row", 1, _make_add_row, _play_add_row),
+    _template("delete_row", 2, _make_delete_row, _play_delete_row),
+    _template("move_row", 2, _make_move_row, _play_move_row),
 )
 """Kinds of tasks in programs of our own."""

@@ -14,26 +14,16 @@ def click(page: ObservedPage, role: str, name: str, *, verb: str = "click") -> A
     return call("computer", action=verb, element=page.id(role, name))
 
 
-def open_menu(page: ObservedPage, name: str) -> Action:
-    """Return the action of opening a menu of the menu bar."""
-    return click(page, "menu", name)
-
-
-def typed(text: str) -> Action:
+def type_text(text: str) -> Action:
     """Return the action of typing a text where the keyboard is."""
     return call("computer", action="type", text=text)
 
 
-def key(keys: str) -> Action:
+def press(keys: str) -> Action:
     """Return the action of pressing keys together."""
     return call("computer", action="key", keys=keys)
 
 
-def done(text: str = "") -> Action:
+def finish(text: str = "") -> Action:
     """Return the action of ending the task, with an answer if there is one."""
     return call("computer", action="done", **({"text": text} if text else {}))
-
-
-def fail() -> Action:
-    """Return the action of saying that it cannot be done."""
-    return call("computer", action="fail")

@@ -8,11 +8,30 @@ from agentrl.env import Action
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.task import Task
-from agentrl_envs.gui.tasks.catalogue import HELD_OUT, TEMPLATES
+from agentrl_envs.gui.tasks.browser import BROWSER_TEMPLATES
+from agentrl_envs.gui.tasks.calculator import CALCULATOR
+from agentrl_envs.gui.tasks.dialog import DIALOG
+from agentrl_envs.gui.tasks.editor import EDITOR
+from agentrl_envs.gui.tasks.filer import FILER
+from agentrl_envs.gui.tasks.forms import FORMS
+from agentrl_envs.gui.tasks.sheet import SHEET
+from agentrl_envs.gui.tasks.shell import SHELL
 from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.world import DesktopScene, LiveDesktop, TaskVerdict
 from agentrl_envs.templates import TemplateTasks, Wanted
 from agentrl_envs.web.sites.play import next_action
+
+TEMPLATES: tuple[DesktopTemplate, ...] = (
+    *(*FORMS, *DIALOG, *EDITOR, *CALCULATOR, *SHEET, *FILER, *SHELL, *BROWSER_TEMPLATES),
+)
+HELD_OUT = frozenset(
+    {
+        *("numbers", "pages", "delete_row"),
+        *("change_case", "clear_and_press", "clear_cell", "remove_file"),
+        *("copy_file", "enter_code", "web_bookmark"),
+    }
+)
+"""Of every program at least one."""
 
 
 class TemplatePack(TemplateTasks[DesktopTemplate]):
@@ -30,7 +49,6 @@ class TemplatePack(TemplateTasks[DesktopTemplate]):
 
     def filled_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
         """Return the parameters of a task."""
-        del seed
         return template.make(random)
 
     def scene(self, task: Task) -> DesktopScene:
@@ -48,9 +66,8 @@ class TemplatePack(TemplateTasks[DesktopTemplate]):
     ) -> TaskVerdict:
         """Pay 1 for a desktop that is as it must be, and for a right answer where one is asked."""
         template, params = self.template_of(task), dict(task.data["wanted"])
-        if failed or template.impossible:
-            return TaskVerdict(reward=float(failed and template.impossible))
-        return TaskVerdict(reward=float(await template.check(desktop, params, said or "")))
+        right = not failed and await template.check(desktop, params, said or "")
+        return TaskVerdict(reward=float(right))
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
         """Return the next action of the template's player."""

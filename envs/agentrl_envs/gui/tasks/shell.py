@@ -1,42 +1,42 @@
 """Tasks in terminals, LXTerminal with an accessibility tree and xterm without: code runs there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from random import Random
-from typing import Any
 
 from agentrl_envs.accessibility.reading import ObservedPage
-from agentrl_envs.gui.tasks.editor import sentence
-from agentrl_envs.gui.tasks.moves import done, typed
+from agentrl_envs.gui.tasks.editor import draw_sentence
+from agentrl_envs.gui.tasks.moves import finish, type_text
 from agentrl_envs.gui.tasks.state import (
     FOLDER,
+    are_documents_right,
     documents,
-    documents_are_as_wanted,
-    said_the_answer,
+    is_answered,
 )
-from agentrl_envs.gui.tasks.template import Check, DesktopTemplate
+from agentrl_envs.gui.tasks.template import DesktopTemplate
 from agentrl_envs.gui.tasks.words import WORDS
 from agentrl_envs.templates import Wanted
 from agentrl_envs.web.sites.play import Script
 
 
-def _files(random: Random, count: int) -> dict[str, str]:
+def _draw_files(random: Random, count: int) -> dict[str, str]:
     names = [f"{word}-{random.randint(10, 99)}.txt" for word in random.sample(WORDS, count)]
     return {
-        name: "".join(f"{sentence(random)}\n" for _ in range(random.randint(3, 30)))
+        name: "".join(f"{draw_sentence(random)}\n" for _ in range(random.randint(3, 30)))
         for name in names
     }
 
 
-def _count_make(random: Random) -> Wanted:
-    files = _files(random, 3)
+def _make_count(random: Random) -> Wanted:
+    files = _draw_files(random, 3)
     name = random.choice(list(files))
     goal = f"How many lines has the file {name}? Use the terminal. Answer with the number alone."
     answer = f"{files[name].count(chr(10))}"
     return {"goal": goal, "files": files, "answer": answer, "type": f"wc -l < {name}\n"}
 
 
-def _find_make(random: Random) -> Wanted:
-    files = _files(random, 4)
+def _make_find(random: Random) -> Wanted:
+    files = _draw_files(random, 4)
     name, mark = random.choice(list(files)), f"{random.choice(WORDS)}{random.randint(1000, 9999)}"
     files[name] += f"{mark}\n"
     goal = (
@@ -45,16 +45,16 @@ def _find_make(random: Random) -> Wanted:
     return {"goal": goal, "files": files, "answer": name, "type": f"grep -l {mark} *\n"}
 
 
-def _remove_make(random: Random) -> Wanted:
-    files = _files(random, 4)
+def _make_remove(random: Random) -> Wanted:
+    files = _draw_files(random, 4)
     name = random.choice(list(files))
     after = {other: text for other, text in files.items() if other != name}
     goal = f"Delete the file {name} with the terminal, and no other."
     return {"goal": goal, "files": files, "after": after, "type": f"rm {name}\n"}
 
 
-def _folder_make(random: Random) -> Wanted:
-    files = _files(random, 2)
+def _make_folder(random: Random) -> Wanted:
+    files = _draw_files(random, 2)
     name, folder = random.choice(list(files)), f"{random.choice(WORDS)}-{random.randint(100, 999)}"
     after = {other: text for other, text in files.items() if other != name}
     after |= {f"{folder}/": "", f"{folder}/{name}": files[name]}
@@ -65,61 +65,40 @@ def _folder_make(random: Random) -> Wanted:
     }  # fmt: skip
 
 
-def _xterm_make(random: Random) -> Wanted:
+def _make_xterm(random: Random) -> Wanted:
     line, name = f"{random.choice(WORDS)} {random.randint(1000, 9999)}", "out.txt"
     goal = f'Write the line "{line}" into a new file {name} with the terminal.'
     return {"goal": goal, "files": {}, "after": {name: line}, "type": f"echo '{line}' > {name}\n"}
 
 
-def _answer_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield typed(wanted["type"])
+def _play_answer(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield type_text(wanted["type"])
     lines = page.find("terminal", "Terminal").value().split("\n")
-    yield done(lines[-2])
+    yield finish(lines[-2])
 
 
-def _do_play(page: ObservedPage, wanted: Wanted) -> Script:
-    del page
-    yield typed(wanted["type"])
-    yield done()
-
-
-def _terminal(wanted: Wanted) -> Sequence[Sequence[str]]:
-    del wanted
-    return [["lxterminal", f"--working-directory=/home/user/{FOLDER}"]]
+def _play_do(page: ObservedPage, wanted: Wanted) -> Script:
+    yield type_text(wanted["type"])
+    yield finish()
 
 
 def _xterm(wanted: Wanted) -> Sequence[Sequence[str]]:
-    del wanted
     shell = f"cd /home/user/{FOLDER} && exec bash --norc"
     return [["xterm", "-uc", "-fa", "DejaVu Sans Mono", "-fs", "11", "-e", "sh", "-c", shell]]
 
 
-def _template(
-    name: str,
-    level: int,
-    make: Callable[[Random], Wanted],
-    play: Any,
-    check: Check,
-    programs: Callable[[Wanted], Sequence[Sequence[str]]] = _terminal,
-) -> DesktopTemplate:
-    return DesktopTemplate(
-        name=name,
-        program="terminal",
-        level=level,
-        make=make,
-        play=play,
-        check=check,
-        programs=programs,
-        files=documents,
-        runs_code=True,
-    )
-
-
+_template = partial(
+    DesktopTemplate,
+    program="terminal",
+    programs=lambda wanted: [["lxterminal", f"--working-directory=/home/user/{FOLDER}"]],
+    files=documents,
+    runs_code=True,
+)
 SHELL: tuple[DesktopTemplate, ...] = (
-    _template("count_lines", 2, _count_make, _answer_play, said_the_answer),
-    _template("find_file", 2, _find_make, _answer_play, said_the_answer),
-    _template("remove_file", 1, _remove_make, _do_play, documents_are_as_wanted),
-    _template("move_into_folder", 2, _folder_make, _do_play, documents_are_as_wanted),
-    _template("xterm_write", 1, _xterm_make, _do_play, documents_are_as_wanted, _xterm),
+    _template("count_lines", 2, _make_count, _play_answer, is_answered),
+    _template("find_file", 2, _make_find, _play_answer, is_answered),
+    _template("remove_file", 1, _make_remove, _play_do, are_documents_right),
+    _template("move_into_folder", 2, _make_folder, _play_do, are_documents_right),
+    _template("xterm_write", 1, _make_xterm, _play_do, are_documents_right, programs=_xterm),
 )
 """Kinds of tasks in a terminal."""

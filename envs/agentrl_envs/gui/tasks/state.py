@@ -26,12 +26,11 @@ def documents(wanted: Wanted) -> Mapping[str, bytes]:
     return folders | {f"{FOLDER}/{name}": text.encode() for name, text in wanted["files"].items()}
 
 
-async def documents_are_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
+async def are_documents_right(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
     """Say whether the folder holds `wanted["after"]` and nothing else.
 
     A line break at the end of a file is neither here nor there.
     """
-    del said
     after: Mapping[str, str] = wanted["after"]
     there = await desktop.files(FOLDER)
     expected = {name.rstrip("/"): "folder" if name.endswith("/") else "file" for name in after}
@@ -45,11 +44,11 @@ async def documents_are_as_wanted(desktop: LiveDesktop, wanted: Wanted, said: st
     return True
 
 
-async def said_the_answer(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
+async def is_answered(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
     """Say whether the answer is right, and the folder as it was."""
     same = {**wanted, "after": wanted["files"]}
     right = " ".join(said.split()).casefold() == " ".join(wanted["answer"].split()).casefold()
-    return right and await documents_are_as_wanted(desktop, same, said)
+    return right and await are_documents_right(desktop, same, said)
 
 
 def sheet(cells: Cells) -> bytes:

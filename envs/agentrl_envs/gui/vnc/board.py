@@ -29,21 +29,21 @@ class StatusBoard:
     state: str = ""
     """Present activity."""
 
-    def drawn(self, width: int) -> Frame:
+    def draw(self, width: int) -> Frame:
         """Return the board as a picture."""
         picture = Image.new("RGB", (width, HEIGHT), _PAPER)
-        draw = ImageDraw.Draw(picture)
-        lines = _wrapped(" ".join(self.goal.split()), width - 2 * _MARGIN, _GOAL_LINES)
+        pen = ImageDraw.Draw(picture)
+        lines = _wrap(" ".join(self.goal.split()), width - 2 * _MARGIN, _GOAL_LINES)
         for number, line in enumerate([*lines, *[""] * (_GOAL_LINES - len(lines)), self.state]):
-            draw.text((_MARGIN, number * LINE_PIXELS + 2), line, fill=_INK, font=_font())
+            pen.text((_MARGIN, number * LINE_PIXELS + 2), line, fill=_INK, font=_font())
         for number, button in enumerate(BUTTONS):
             x = _MARGIN + number * _BUTTON_PIXELS
             box = (x, HEIGHT - LINE_PIXELS, x + _BUTTON_PIXELS - _MARGIN, HEIGHT - 2)
-            draw.rectangle(box, fill=_BUTTON, outline=_INK)
-            draw.text((x + _MARGIN, box[1] + 1), button, fill=_INK, font=_font())
-        drawn = np.zeros((HEIGHT, width, 4), dtype=np.uint8)
-        drawn[..., :3] = np.asarray(picture)[..., ::-1]
-        return drawn
+            pen.rectangle(box, fill=_BUTTON, outline=_INK)
+            pen.text((x + _MARGIN, box[1] + 1), button, fill=_INK, font=_font())
+        frame = np.zeros((HEIGHT, width, 4), dtype=np.uint8)
+        frame[..., :3] = np.asarray(picture)[..., ::-1]
+        return frame
 
 
 def button_at(x: int, y: int) -> Button | None:
@@ -60,7 +60,7 @@ def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size=14)
 
 
-def _wrapped(text: str, width: int, most: int) -> Sequence[str]:
+def _wrap(text: str, width: int, most: int) -> Sequence[str]:
     """Return a text in lines that fit, the last one cut where there are too many."""
     lines = [""]
     for word in text.split():

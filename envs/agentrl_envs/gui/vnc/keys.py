@@ -8,7 +8,7 @@ MODIFIERS = {
     0xFFE7: "alt", 0xFFE8: "alt", 0xFFEB: "super", 0xFFEC: "super", 0xFE03: "altgr",
 }  # fmt: skip
 """`altgr` is no part of a chord: what it makes of a key is another character."""
-_NAMES = {
+NAMES = {
     0xFF08: "BackSpace", 0xFF09: "Tab", 0xFE20: "Tab", 0xFF0D: "Return", 0xFF8D: "Return",
     0xFF13: "Pause", 0xFF1B: "Escape", 0xFFFF: "Delete", 0xFF50: "Home", 0xFF51: "Left",
     0xFF52: "Up", 0xFF53: "Right", 0xFF54: "Down", 0xFF55: "Prior", 0xFF56: "Next", 0xFF57: "End",
@@ -16,7 +16,7 @@ _NAMES = {
     0xFF99: "Down", 0xFF9A: "Prior", 0xFF9B: "Next", 0xFF9C: "End", 0xFF9E: "Insert",
     0xFF9F: "Delete", **{0xFFBE + number: f"F{number + 1}" for number in range(12)},
 }  # fmt: skip
-"""Those of the number pad are what they are without its lock."""
+"""Of keys that type nothing. Those of the number pad are what they are without its lock."""
 _PAD = {0xFFAA: "*", 0xFFAB: "+", 0xFFAC: ",", 0xFFAD: "-", 0xFFAE: ".", 0xFFAF: "/", 0xFFBD: "="}
 _PAD_DIGITS = range(0xFFB0, 0xFFBA)
 
@@ -30,8 +30,3 @@ def character_of(symbol: int) -> str | None:
     if symbol in _PAD_DIGITS:
         return str(symbol - _PAD_DIGITS.start)
     return _PAD.get(symbol)
-
-
-def name_of(symbol: int) -> str | None:
-    """Return the name of a key that types nothing; None for one that nobody here knows."""
-    return _NAMES.get(symbol)

@@ -1,4 +1,4 @@
-"""The protocol of VNC, RFB 3.3 to 3.8 (RFC 6143): what a server says, and reads. Pure but `Reader`.
+"""The protocol of VNC, RFB 3.3 to 3.8 (RFC 6143): what a server says, and reads.
 
 Every message of a viewer is read whole; pictures go out uncompressed, in the pixels that the viewer
 asks for.
@@ -6,6 +6,7 @@ asks for.
 
 import asyncio
 import struct
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
 from cryptography.hazmat.primitives.ciphers import Cipher, modes
 from jaxtyping import UInt8
 from numpy import ndarray
+
+from agentrl_envs.gui.vnc.gestures import Event, KeyEvent, PointerEvent
 
 VERSION = b"RFB 003.008\n"
 VNC_AUTHENTICATION = 2
@@ -53,7 +56,7 @@ class PixelFormat:
         """Return it as it is said."""
         return _PIXELS.pack(self.bits, 24, self.big_endian, True, *self.maxima, *self.shifts)
 
-    def encoded(self, frame: Frame) -> bytes:
+    def encode(self, frame: Frame) -> bytes:
         """Return a picture in these pixels."""
         if self == PixelFormat():
             return frame.tobytes()
@@ -71,27 +74,11 @@ class UpdateRequest:
     changes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class KeyMessage:
-    """A key went down or up."""
-
-    symbol: int
-    down: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PointerMessage:
-    """The mouse is there, these buttons are down."""
-
-    buttons: int
-    point: tuple[int, int]
-
-
-Said = UpdateRequest | KeyMessage | PointerMessage | PixelFormat | None
+Message = UpdateRequest | Event | PixelFormat | None
 """A message of a viewer; None for one that needs no answer."""
 
 
-async def read_message(reader: asyncio.StreamReader) -> Said:
+async def read_message(reader: asyncio.StreamReader) -> Message:
     """Return the next message; `IncompleteReadError` at the end, `BadViewer` for what is none."""
     kind = (await reader.readexactly(1))[0]
     match kind:
@@ -105,10 +92,10 @@ async def read_message(reader: asyncio.StreamReader) -> Said:
             return UpdateRequest(changes=bool((await reader.readexactly(9))[0]))
         case 4:
             down, symbol = struct.unpack("!B2xI", await reader.readexactly(7))
-            return KeyMessage(symbol, bool(down))
+            return KeyEvent(time.monotonic(), symbol, bool(down))
         case 5:
             buttons, x, y = struct.unpack("!BHH", await reader.readexactly(5))
-            return PointerMessage(buttons, (x, y))
+            return PointerEvent(time.monotonic(), (x, y), buttons)
         case 6:
             (size,) = struct.unpack("!3xI", await reader.readexactly(7))
             if size > _CUT_BYTES:
@@ -119,20 +106,20 @@ async def read_message(reader: asyncio.StreamReader) -> Said:
             raise BadViewer(f"a message of type {kind}")
 
 
-def server_init(width: int, height: int, name: str) -> bytes:
+def encode_server_init(width: int, height: int, name: str) -> bytes:
     """Return a server's description of its screen."""
     name_bytes = name.encode()
     size = struct.pack("!HH", width, height)
     return size + PixelFormat().pack() + struct.pack("!I", len(name_bytes)) + name_bytes
 
 
-def update(frame: Frame, left: int, top: int, pixels: PixelFormat) -> bytes:
+def encode_update(frame: Frame, left: int, top: int, pixels: PixelFormat) -> bytes:
     """Return a part of the picture as it is sent."""
     high, wide = frame.shape[:2]
-    return struct.pack("!BxHHHHHi", 0, 1, left, top, wide, high, _RAW) + pixels.encoded(frame)
+    return struct.pack("!BxHHHHHi", 0, 1, left, top, wide, high, _RAW) + pixels.encode(frame)
 
 
-def answer_to(challenge: bytes, password: str) -> bytes:
+def compute_answer(challenge: bytes, password: str) -> bytes:
     """Return the answer of a viewer that knows the password."""
     key = password.encode("latin-1")[:PASSWORD_BYTES].ljust(PASSWORD_BYTES, b"\0")
     mirrored = bytes(int(f"{byte:08b}"[::-1], 2) for byte in key)
@@ -142,7 +129,7 @@ def answer_to(challenge: bytes, password: str) -> bytes:
     return encryptor.update(challenge) + encryptor.finalize()
 
 
-def changed(before: Frame, now: Frame) -> tuple[int, int, int, int] | None:
+def find_change(before: Frame, now: Frame) -> tuple[int, int, int, int] | None:
     """Return left, top, right and bottom of what is another picture; None where nothing is."""
     differs = (before != now).any(axis=2)
     rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))

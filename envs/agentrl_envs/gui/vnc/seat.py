@@ -22,13 +22,12 @@ from agentrl_envs.gui.vnc.board import Button, StatusBoard, button_at
 from agentrl_envs.gui.vnc.gestures import (
     Event,
     GestureRecognizer,
-    GestureTiming,
     InputGesture,
     KeyEvent,
     Point,
     PointerEvent,
 )
-from agentrl_envs.gui.vnc.keys import MODIFIERS, character_of, name_of
+from agentrl_envs.gui.vnc.keys import MODIFIERS, NAMES, character_of
 from agentrl_envs.gui.vnc.rfb import Frame
 from agentrl_envs.gui.vnc.server import VncServer
 from agentrl_envs.recorded.pointing import smallest_box
@@ -76,17 +75,17 @@ class VncPlayer:
         self._at = at or ANYWHERE
         self._points_by = points_by
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._hands = GestureRecognizer(GestureTiming())
+        self._hands = GestureRecognizer()
         self._over: deque[InputGesture | TaskSkipped | PlayerLeft] = deque()
         """What was done and is not acted on yet."""
         self._goal = ""
         self._state = ""
         self._answer: str | None = None
         """What is typed as the answer, once the person says that it is done."""
-        self._drawn: tuple[StatusBoard, Frame] = (StatusBoard(), StatusBoard().drawn(size[0]))
+        self._drawn: tuple[StatusBoard, Frame] = (StatusBoard(), StatusBoard().draw(size[0]))
         wide, high = size
         self._screen: Frame = np.zeros((high, wide, 4), dtype=np.uint8)
-        self._server = VncServer("agentrl", self._whole(), self._events.put_nowait)
+        self._server = VncServer("agentrl", self._compose(), self._events.put_nowait)
 
     async def __aenter__(self) -> Self:
         await self._server.open(self._at)
@@ -115,29 +114,29 @@ class VncPlayer:
         self._goal = next((m.text.partition("\n")[0] for m in seen if m.role == "user"), "")
         tool_text = next((m.text.partition("\n")[0] for m in new.messages if m.role == "tool"), "")
         self._state = "" if tool_text.startswith("screen:") else tool_text
-        over = await self._next()
+        over = await self._wait_for_gesture()
         if not isinstance(over, InputGesture):
             raise over
         self._state = "wait"
-        await self._look()
-        return await self._action(over)
+        await self._refresh()
+        return await self._to_action(over)
 
-    async def _next(self) -> InputGesture | TaskSkipped | PlayerLeft:
+    async def _wait_for_gesture(self) -> InputGesture | TaskSkipped | PlayerLeft:
         while not self._over:
-            await self._look()
+            await self._refresh()
             due_s = self._hands.due_s
             wait_s = _POLL_S if due_s is None else min(_POLL_S, due_s - time.monotonic())
             try:
                 async with asyncio.timeout(max(0.0, wait_s)):
-                    self._hear(await self._events.get())
+                    self._handle(await self._events.get())
             except TimeoutError:
                 # What is still in the queue was done before now, and may belong to what is begun.
                 if self._events.empty():
-                    self._hands, over = self._hands.rest(time.monotonic())
+                    self._hands, over = self._hands.expire(time.monotonic())
                     self._over.extend(over)
         return self._over.popleft()
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         """Take in what the hands did: on the board, into the answer, or on the desktop."""
         if isinstance(event, PointerEvent):
             x, y = event.point
@@ -151,13 +150,13 @@ class VncPlayer:
         elif self._answer is not None and event.symbol not in MODIFIERS:
             self._type_answer(event)
             return
-        self._hands, over = self._hands.after(event)
+        self._hands, over = self._hands.handle(event)
         self._over.extend(over)
 
     def _press(self, button: Button | None) -> None:
         if button is None:
             return
-        self._hands, over = self._hands.ended()
+        self._hands, over = self._hands.finish()
         self._over.extend(over)
         match button:
             case "done":
@@ -173,19 +172,19 @@ class VncPlayer:
         answer = self._answer or ""
         if not event.down:
             return
-        name, character = name_of(event.symbol), character_of(event.symbol)
+        name, character = NAMES.get(event.symbol), character_of(event.symbol)
         if name == "Return":
             self._over.append(InputGesture(verb="done", text=answer))
         self._answer = {"Return": None, "Escape": None, "BackSpace": answer[:-1]}.get(
             name or "", answer + (character or "")
         )
 
-    async def _action(self, gesture: InputGesture) -> Action:
+    async def _to_action(self, gesture: InputGesture) -> Action:
         """Return a gesture as an agent would say it."""
         sight = self._sight()
         arguments: dict[str, Any] = {}
         if gesture.point is not None:
-            number = None if gesture.to else await self._element(gesture.point, sight)
+            number = None if gesture.to else await self._find_element(gesture.point, sight)
             if number is None:
                 arguments["coordinate"] = sight.grid.coordinate(*gesture.point)
             else:
@@ -200,7 +199,7 @@ class VncPlayer:
             arguments |= {"direction": gesture.direction, "amount": gesture.amount}
         return call("computer", action=gesture.verb, **arguments)
 
-    async def _element(self, point: Point, sight: PlayerView) -> int | None:
+    async def _find_element(self, point: Point, sight: PlayerView) -> int | None:
         """Return the number that means what is at a point; None where only the point means it."""
         box = smallest_box(point, sight.boxes)
         if self._points_by == "coordinate" or box is None:
@@ -213,21 +212,21 @@ class VncPlayer:
         # The middle of a window or a list is another element's.
         return number if smallest_box(spot, sight.boxes) == box else None
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """Show the screen as it is, and the board."""
         picture = await self._sight().desktop.picture()
         lines = np.frombuffer(picture.data, dtype=np.uint8).reshape(-1, picture.line_bytes)
         wide, high = self._size
         self._screen = lines[:high, : 4 * wide].reshape(high, wide, 4)
-        await self._server.show(self._whole())
+        await self._server.show(self._compose())
 
-    def _whole(self) -> Frame:
-        board = StatusBoard(goal=self._goal, state=self._said())
+    def _compose(self) -> Frame:
+        board = StatusBoard(goal=self._goal, state=self._describe_state())
         if board != self._drawn[0]:
-            self._drawn = (board, board.drawn(self._size[0]))
+            self._drawn = (board, board.draw(self._size[0]))
         return np.vstack([self._screen, self._drawn[1]])
 
-    def _said(self) -> str:
+    def _describe_state(self) -> str:
         if self._answer is not None:
             return f"The answer, if one is asked for, then Return: {self._answer}_"
         return f"typing: {self._hands.text}_" if self._hands.text else self._state

@@ -5,7 +5,6 @@ import hmac
 import os
 import secrets
 import struct
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,15 +19,13 @@ from agentrl_envs.gui.vnc.rfb import (
     VNC_AUTHENTICATION,
     BadViewer,
     Frame,
-    KeyMessage,
     PixelFormat,
-    PointerMessage,
     UpdateRequest,
-    answer_to,
-    changed,
+    compute_answer,
+    encode_server_init,
+    encode_update,
+    find_change,
     read_message,
-    server_init,
-    update,
 )
 
 UNIX = "unix:"
@@ -68,7 +65,7 @@ class VncServer:
                 self._socket = Path(at.removeprefix(UNIX))
                 before = os.umask(0o177)
                 try:
-                    self._listening = await asyncio.start_unix_server(self._came, self._socket)
+                    self._listening = await asyncio.start_unix_server(self._serve, self._socket)
                 finally:
                     os.umask(before)
                 self.address = at
@@ -79,7 +76,7 @@ class VncServer:
                     f"a desktop cannot be shown at {at!r}; give 127.0.0.1:PORT, which an ssh "
                     f"tunnel can forward, or {UNIX}PATH"
                 )
-            self._listening = await asyncio.start_server(self._came, host, int(port))
+            self._listening = await asyncio.start_server(self._serve, host, int(port))
         except OSError as error:
             raise ConfigError(f"a desktop cannot be shown at {at}: {error}") from error
         where = self._listening.sockets[0].getsockname()
@@ -102,20 +99,20 @@ class VncServer:
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
 
-    async def _came(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a viewer; the one before is hung up on once this one has said the password."""
         try:
             async with asyncio.timeout(_GREETING_S):
-                await self._greeted(reader, writer)
+                await self._greet(reader, writer)
             before, self._current = self._current, asyncio.current_task()
             if before is not None:
                 before.cancel()
             self.viewers += 1
             async with asyncio.TaskGroup() as group:
                 wishes: asyncio.Queue[UpdateRequest | PixelFormat] = asyncio.Queue()
-                showing = group.create_task(self._shows(writer, wishes))
+                showing = group.create_task(self._send_frames(writer, wishes))
                 try:
-                    await self._hears(reader, wishes)
+                    await self._receive(reader, wishes)
                 finally:
                     showing.cancel()
         except* (OSError, EOFError, TimeoutError, BadViewer):
@@ -123,7 +120,7 @@ class VncServer:
         finally:
             writer.close()
 
-    async def _greeted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(VERSION)
         version = await reader.readexactly(len(VERSION))
         if not (version.startswith(b"RFB 003.") and version[8:11].isdigit()):
@@ -138,7 +135,7 @@ class VncServer:
         challenge = secrets.token_bytes(CHALLENGE_BYTES)
         writer.write(challenge)
         answer = await reader.readexactly(CHALLENGE_BYTES)
-        if not hmac.compare_digest(answer, answer_to(challenge, self.password)):
+        if not hmac.compare_digest(answer, compute_answer(challenge, self.password)):
             await asyncio.sleep(_WRONG_S)
             why = b"the password is another one"
             reason = struct.pack("!I", len(why)) + why if minor >= 8 else b""
@@ -148,24 +145,21 @@ class VncServer:
         writer.write(struct.pack("!I", 0))
         await reader.readexactly(1)
         high, wide = self._frame.shape[:2]
-        writer.write(server_init(wide, high, self._name))
+        writer.write(encode_server_init(wide, high, self._name))
 
-    async def _hears(
+    async def _receive(
         self, reader: asyncio.StreamReader, wishes: asyncio.Queue[UpdateRequest | PixelFormat]
     ) -> None:
         while True:
-            message, at_s = await read_message(reader), time.monotonic()
-            match message:
+            match message := await read_message(reader):
                 case UpdateRequest() | PixelFormat():
                     wishes.put_nowait(message)
-                case KeyMessage(symbol, down):
-                    self._on_event(KeyEvent(at_s, symbol, down))
-                case PointerMessage(buttons, point):
-                    self._on_event(PointerEvent(at_s, point, buttons))
+                case KeyEvent() | PointerEvent():
+                    self._on_event(message)
                 case None:
                     pass
 
-    async def _shows(
+    async def _send_frames(
         self, writer: asyncio.StreamWriter, wishes: asyncio.Queue[UpdateRequest | PixelFormat]
     ) -> None:
         pixels, last = PixelFormat(), np.zeros_like(self._frame)
@@ -178,11 +172,11 @@ class VncServer:
             part = (0, 0, wide, high)
             if wish.changes:
                 async with self._is_new:
-                    while (rectangle := changed(last, self._frame)) is None:
+                    while (rectangle := find_change(last, self._frame)) is None:
                         await self._is_new.wait()
                 part = rectangle
             last = self._frame
             left_x, top, right, bottom = part
-            writer.write(update(last[top:bottom, left_x:right], left_x, top, pixels))
+            writer.write(encode_update(last[top:bottom, left_x:right], left_x, top, pixels))
             async with asyncio.timeout(_SEND_S):
                 await writer.drain()

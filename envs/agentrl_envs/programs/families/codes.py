@@ -54,7 +54,6 @@ def encode_runs(params: dict[str, Any], text: str) -> str:
 
 
 def _run_inputs(rng: Random, params: Params, level: int) -> Arguments:
-    del params
     runs = [rng.choice("abcd") * rng.randint(1, 11) for _ in range(rng.randint(2, 4 + level))]
     return ("".join(runs),)
 

@@ -88,7 +88,6 @@ def reduce_list(params: dict[str, Any], numbers: list[int]) -> int:
 
 
 def _list_inputs(rng: Random, params: Params, level: int) -> Arguments:
-    del params
     return ([rng.randint(-30, 50) for _ in range(rng.randint(4, 8 + 3 * level))],)
 
 
@@ -228,7 +227,6 @@ def walk_matrix(params: dict[str, Any], matrix: list[list[int]]) -> list[int]:
 
 
 def _matrix_inputs(rng: Random, params: Params, level: int) -> Arguments:
-    del params
     height, width = rng.randint(2, 4 + level), rng.randint(2, 4 + level)
     return ([[rng.randint(-20, 99) for _ in range(width)] for _ in range(height)],)
 

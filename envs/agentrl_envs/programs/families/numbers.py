@@ -70,7 +70,6 @@ def filtered_sum(params: dict[str, Any], n: int) -> int:
 
 
 def _sum_inputs(rng: Random, params: Params, level: int) -> Arguments:
-    del params
     return (rng.randint(40, 240 + 60 * level),)
 
 
@@ -118,7 +117,6 @@ def working_day(params: dict[str, Any], day: str, count: int) -> str:
 
 
 def _day_inputs(rng: Random, params: Params, level: int) -> Arguments:
-    del params
     day = f"{rng.randint(1990, 2040)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
     return (day, rng.randint(1, 12 + 8 * level))
 

@@ -132,7 +132,6 @@ def reach(params: dict[str, Any], roads: list[list[int]], start: int) -> list[li
 
 
 def _reach_inputs(rng: Random, params: Params, level: int) -> Arguments:
-    del params
     nodes = rng.randint(5, 8 + 2 * level)
     roads = [
         [rng.randint(1, nodes), rng.randint(1, nodes), rng.randint(1, 40)]

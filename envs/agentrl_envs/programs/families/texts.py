@@ -76,7 +76,6 @@ def edit_text(params: dict[str, Any], text: str) -> str:
 
 
 def _edit_inputs(rng: Random, params: Params, level: int) -> Arguments:
-    del params
     size = rng.randint(6, 14 + 4 * level)
     return ("".join(rng.choice(_LETTERS + "ABCXYZ 0189") for _ in range(size)),)
 

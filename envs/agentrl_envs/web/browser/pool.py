@@ -106,7 +106,7 @@ class BrowserPool:
 
     async def rest(self) -> None:
         """Wait until the pages that were given back, and those made ahead, are ready."""
-        await self._chores.rest()
+        await self._chores.wait()
 
     def memory_bytes(self) -> int | None:
         """Return the memory that the browsers hold, where cgroups count it."""

@@ -1,8 +1,10 @@
-"""Background work of a pool: clearing up, making things ready."""
+"""Parts of a pool: its background work, and its capacity for episodes."""
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
+
+from agentrl.errors import EnvError
 
 
 class BackgroundTasks:
@@ -22,7 +24,7 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def rest(self) -> None:
+    async def wait(self) -> None:
         """Wait until everything that was begun is done."""
         # From Python 3.12 on, `gather` on tasks that are all done does not yield, so that `discard`
         # would never run.
@@ -35,3 +37,29 @@ class BackgroundTasks:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class PoolPermits:
+    """So many of something, each lent to one at a time."""
+
+    def __init__(self, what: str, count: int, *, within_s: float) -> None:
+        """Offer `count` places of what is called `what`; who waits longer than `within_s` fails."""
+        self._what = what
+        self._count = count
+        self._within_s = within_s
+        self._free = asyncio.Semaphore(count)
+
+    async def take(self) -> None:
+        """Wait for a place. Raises `EnvError` when none comes free in time."""
+        try:
+            async with asyncio.timeout(self._within_s):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise EnvError(
+                f"no {self._what} became available within {self._within_s:g} s: all {self._count} "
+                "are in use"
+            ) from error
+
+    def give(self) -> None:
+        """Return a place."""
+        self._free.release()
