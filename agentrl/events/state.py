@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from agentrl.env import ForkStrategy, Observation, TurnRequest
+from agentrl.env import ForkStrategy, TurnRequest
 from agentrl.errors import AgentrlError, FailureKind
 from agentrl.events.history import ActionHistory, RecordedStep
 from agentrl.events.kinds import (
@@ -355,26 +355,30 @@ class GroupState:
 
     def apply(self, event: Event, *, keeps_observations: bool) -> None:
         """Take an event of the group."""
-        self._settle_note(event)
+        if self._unsure:
+            self._settle_note(event)
         if isinstance(event, GrowthEvent):
             for id, node in zip(event.node_ids, event.nodes, strict=True):
                 self.tree.restore(id, node)
-                self.told.add(id)
+            self.told.update(event.node_ids)
         match event:
-            case GroupResized(size=size):
-                self.size = size
+            case TurnCompleted(trajectory=id, at=at, exchange=exchange):
+                self.rollouts[id].stop(
+                    at, exchange if keeps_observations else exchange.without_observation()
+                )
+            case TurnExtended(trajectory=id, at=at):
+                self.rollouts[id].at, self.rollouts[id].mid_turn = at, True
             case RolloutStarted():
                 self._start(event)
             case BranchesPlanned(trajectory=id, fork=fork):
                 self._start(replace(self.rollouts[id].started, fork=fork))
-            case TurnCompleted(trajectory=id, at=at, exchange=exchange):
-                self.rollouts[id].stop(at, _kept(exchange, whole=keeps_observations))
-            case TurnExtended(trajectory=id, at=at):
-                self.rollouts[id].at, self.rollouts[id].mid_turn = at, True
             case RolloutFinished(trajectory=id, leaf=leaf, exchange=exchange):
                 rollout = self.rollouts[id]
                 if exchange is not None:
-                    rollout.stop(leaf.node, _kept(exchange, whole=keeps_observations))
+                    rollout.stop(
+                        leaf.node,
+                        exchange if keeps_observations else exchange.without_observation(),
+                    )
                 rollout.status, rollout.leaf = "ended", leaf
                 rollout.at, rollout.mid_turn = leaf.node, False
             case RolloutAbandoned(trajectory=id, reason=reason, failure=failure):
@@ -385,6 +389,8 @@ class GroupState:
                 self._notes.append(event)
                 if with_end and id is not None:
                     self._unsure[id] = event
+            case GroupResized(size=size):
+                self.size = size
             case GroupCompleted():
                 self.status = "complete"
             case _:
@@ -493,10 +499,3 @@ class RunState:
                 f"group {group} is not open: it was never opened, or was trained or dropped before"
             )
         return state
-
-
-def _kept(exchange: EnvExchange, *, whole: bool) -> EnvExchange:
-    """Return an exchange as a state keeps it."""
-    if whole:
-        return exchange
-    return replace(exchange, observation=Observation((), request=exchange.observation.request))

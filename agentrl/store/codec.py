@@ -26,7 +26,8 @@ from agentrl.trajectory import Failed, Finished, Leaf, Node, Truncated
 _LENGTH = struct.Struct("<I")
 MAX_DEPTH = 256
 """Depth limit of a record's JSON. A call's arguments are 64 deep, a level at most three here."""
-_JSON = json.JSONEncoder(separators=(",", ":"))
+_JSON = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+"""Of what `_Encoder.plain` makes, in which nothing contains itself."""
 
 _TOO_DEEP = (
     f"a value is nested too deeply: its record would have more than {MAX_DEPTH} levels; flatten "
@@ -170,27 +171,33 @@ class _Encoder:
         # By exact type first: that is nearly every value, and a chain of `isinstance` costs.
         if kind in _AS_THEY_ARE:
             return value
-        if kind is tuple:
-            return {"$tuple": [self.plain(item) for item in cast(tuple[Any, ...], value)]}
+        if kind is tuple or kind is list:
+            items = [
+                item if type(item) in _AS_THEY_ARE else self.plain(item)
+                for item in cast(Sequence[Any], value)
+            ]
+            return items if kind is list else {"$tuple": items}
         if (names := _FIELDS.get(kind)) is not None:
             return self._object(kind.__name__, names, value)
+        if kind is dict:
+            return self._mapping(value)
         match value:
-            case str() | int() | float():
-                return value
-            case tuple():
-                return {"$tuple": [self.plain(item) for item in cast(tuple[Any, ...], value)]}
-            case list():
-                return [self.plain(item) for item in cast(list[Any], value)]
             case Node():
                 return {"$node": self._node(value)}
             case Image():
                 return {"$image": [self._objects.put(value.data), value.media_type]}
             case Observation():
-                tools = None if value.tools is None else self._stored(value.tools)
+                tools = None if value.tools is None else self._store_tools(value.tools)
                 rare = [value.anew, value.after, self.plain(value.request)]
                 while rare and (rare[-1] is None or rare[-1] is False):
                     rare.pop()
                 return {"$observation": [self.plain(value.messages), tools, *rare]}
+            case str() | int() | float():
+                return value
+            case tuple():
+                return self.plain(tuple(cast(tuple[Any, ...], value)))
+            case list():
+                return self.plain(list(cast(list[Any], value)))
             case Mapping():
                 return self._mapping(cast(Mapping[Any, Any], value))
             case bytes():
@@ -214,28 +221,29 @@ class _Encoder:
         return record
 
     def _mapping(self, value: Mapping[Any, Any]) -> Any:
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {key: self.plain(item) for key, item in value.items()}
-        return {"$dict": [[self.plain(key), self.plain(item)] for key, item in value.items()]}
+        for key in value:
+            if not isinstance(key, str) or key.startswith("$"):
+                return {"$dict": [[self.plain(k), self.plain(item)] for k, item in value.items()]}
+        return {key: self.plain(item) for key, item in value.items()}
 
-    def _stored(self, value: Sequence[Any]) -> str:
-        text = _JSON.encode([self.plain(item) for item in value])
+    def _store_tools(self, tools: Sequence[Any]) -> str:
+        text = _JSON.encode([self.plain(tool) for tool in tools])
         return self._objects.put(text.encode())
 
     def _node(self, node: Node) -> list[Any]:
-        count = len(node.token_ids)
-        arrays = struct.pack(f"<{count}I", *node.token_ids)
+        count, entropy_count = len(node.token_ids), len(node.entropies)
         if node.source == "sampled":
-            arrays += struct.pack(f"<{count}i{count}d", *node.versions, *node.logprobs)
-        arrays += struct.pack(f"<{len(node.entropies)}d", *node.entropies)
-        self._arrays.append(arrays)
+            shape = f"<{count}I{count}i{count}d{entropy_count}d"
+            numbers = (*node.token_ids, *node.versions, *node.logprobs, *node.entropies)
+        else:
+            shape, numbers = f"<{count}I{entropy_count}d", (*node.token_ids, *node.entropies)
+        self._arrays.append(struct.pack(shape, *numbers))
         images = [self.plain(image) for image in node.images]
-        shape = [count, len(node.entropies)]
         rare: list[Any] = [node.withdraws, list(map(list, node.image_spans)), node.resumes]
         while rare and not rare[-1]:
             rare.pop()
         head = [node.parent, node.source, node.turn, node.seconds, node.tool_status]
-        return [*head, images, *shape, *rare]
+        return [*head, images, count, entropy_count, *rare]
 
 
 class _Decoder:

@@ -18,6 +18,7 @@ from agentrl.events.kinds import (
     BranchesPlanned,
     CheckpointStarted,
     ComponentNoted,
+    EnvExchange,
     Event,
     GroupCompleted,
     GroupDropped,
@@ -440,13 +441,13 @@ class StoreIndex:
 
     def _count(self, sequence: int, event: GrowthEvent) -> None:
         """Count what a record adds to its trajectory, in one go."""
-        tokens = sum(len(node.token_ids) for node in event.nodes)
-        versions = set[int]().union(*(node.versions for node in event.nodes))
-        for version in sorted(versions - self._versions):
+        tokens = sum([len(node.token_ids) for node in event.nodes])
+        versions = frozenset[int]().union(*[node.versions for node in event.nodes])
+        new_versions = versions - self._versions
+        for version in sorted(new_versions):
             self._base.execute("INSERT OR IGNORE INTO versions VALUES (?, ?)", (version, sequence))
-        turns = 0
-        if isinstance(event, TurnCompleted | RolloutFinished) and event.exchange is not None:
-            turns = int(event.exchange.action is not None)
+        exchange: EnvExchange | None = getattr(event, "exchange", None)
+        turns = int(exchange is not None and exchange.action is not None)
         if versions:
             self._base.execute(
                 "UPDATE trajectories SET turns = turns + ?, tokens = tokens + ?,"
@@ -459,7 +460,7 @@ class StoreIndex:
                 "UPDATE trajectories SET turns = turns + ?, tokens = tokens + ? WHERE id = ?",
                 (turns, tokens, event.trajectory),
             )
-        self._fresh |= versions - self._versions
+        self._fresh |= new_versions
 
     def _redo_trained(self, sequence: int, position: int) -> None:
         """Let groups be trained or complete as the checkpoint at `position` has it."""

@@ -132,6 +132,8 @@ class SegmentWriter:
         """
         self.folder = folder
         self.number = number
+        self.file = segment_file(folder, number)
+        """Segment that is written to."""
         self.sequence = sequence
         """The number of the next record: how many there are."""
         self._limit_bytes = limit_bytes
@@ -143,11 +145,6 @@ class SegmentWriter:
             self._begin()
         else:
             self._open(offset)
-
-    @property
-    def file(self) -> Path:
-        """Return the segment that is written to."""
-        return segment_file(self.folder, self.number)
 
     def append(self, kind: int, payload: bytes) -> tuple[int, RecordLocation]:
         """Write one record with the operating system; return its number and place.
@@ -196,6 +193,7 @@ class SegmentWriter:
     def _next_segment(self) -> None:
         self.close()
         self.number += 1
+        self.file = segment_file(self.folder, self.number)
         self._begin()
 
     def _begin(self) -> None:

@@ -8,7 +8,7 @@ an event that cannot follow kept; a subscriber's errors counted in all and not i
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.env import Action, Observation
+from agentrl.env import Action, Observation, TurnRequest
 from agentrl.errors import AgentrlError
 from agentrl.events.kinds import (
     PLAYED_AGAIN,
@@ -274,6 +274,16 @@ def test_turns_stand_where_they_were_told() -> None:
     assert before is not None
     assert (before.at, before.turns, before.mid_turn) == (0, 0, False)
     assert rollout.rollout.until(2) is None
+
+
+def test_a_state_keeps_all_of_an_exchange_but_what_it_shows() -> None:
+    request = TurnRequest(max_tokens=3)
+    observation = Observation((Message("user", "hi"),), tools=(), request=request)
+    step = (observation, 0.5, True, True, {"reward_components": {"a": 0.5}, "tool_results": (1,)})
+    exchange = EnvExchange.stepping(Action("x"), cast(Any, step), seconds=2.0)
+    exchange = replace(exchange, env_seed=7)
+    bare = Observation((), request=request)
+    assert exchange.without_observation() == replace(exchange, observation=bare)
 
 
 def test_a_try_takes_the_place_of_the_one_before() -> None:
