@@ -471,7 +471,7 @@ class Tree:
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,
             jumps=self._jumps(ids),
-            images=_shown(path),
+            images=_collect_image_spans(path),
             root=leaf.root,
         )
 
@@ -570,7 +570,7 @@ def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int
     return tuple(reversed(runs))
 
 
-def _shown(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
+def _collect_image_spans(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
     """Return the images of nodes, and where in the tokens of all of them."""
     starts = accumulate((len(part.token_ids) for part in path), initial=0)
     return tuple(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.arguments import Overrides, writable
+from agentrl.cli.arguments import Overrides, check_writable
 from agentrl.cli.console import err, show_table
 from agentrl.cli.progress import watch
 from agentrl.errors import ConfigError
@@ -63,7 +63,7 @@ def evaluate(
     from agentrl.config.load import load_config
     from agentrl.runtime.atomic_files import write_json
 
-    writable(json, "--json")
+    check_writable(json, "--json")
     http_endpoint = None if endpoint is None and model is None else endpoint_of(endpoint, model)
     if target.is_dir():
         if http_endpoint is None and player is None:

@@ -89,7 +89,7 @@ class _Bar:
         self._words = ""
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
-        self._words = shown(figures) or self._words
+        self._words = format_figures(figures) or self._words
         self._bars.update(self._task, advance=amount, figures=self._words)
 
 
@@ -161,7 +161,7 @@ class _Lines:
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
         self._done += amount
-        self._words = shown(figures) or self._words
+        self._words = format_figures(figures) or self._words
         now, tenths = self._clock(), self._done * TENTHS // max(self._total, 1)
         quiet_s = now - self._last
         if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
@@ -184,7 +184,7 @@ class _Lines:
         return ", ".join(part for part in parts if part)
 
 
-def shown(figures: Mapping[str, float]) -> str:
+def format_figures(figures: Mapping[str, float]) -> str:
     """Return the figures worth a glance, in the order of `SHOWN`."""
     label_values = {label: figures[name] for name, label in SHOWN.items() if name in figures}
     return ", ".join(f"{label} {_number(value)}" for label, value in label_values.items())

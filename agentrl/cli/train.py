@@ -45,7 +45,7 @@ def train(
     from agentrl.config.load import load_config
     from agentrl.run.preflight import check_training
 
-    launch = TorchrunLaunch.of()
+    launch = TorchrunLaunch.read()
     if launch is not None and not launch.leads:
         from agentrl.learn.sharded.torchrun import follow
 

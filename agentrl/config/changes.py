@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from agentrl.config.run import RunConfig
-from agentrl.config.schema import plain, shown
+from agentrl.config.schema import format_value, plain
 
 LISTED = 8
 
 
 def changes(was: RunConfig, now: RunConfig, *, counts: Callable[[str], bool]) -> str:
     """Return the relevant keys that differ, each with both values; empty if there are none."""
-    old, new = dict(_flat(plain(was))), dict(_flat(plain(now)))
+    old, new = dict(_flatten(plain(was))), dict(_flatten(plain(now)))
     changed = [
-        f"{key} was {_known(old, key)} and is {_known(new, key)}"
+        f"{key} was {_format_known(old, key)} and is {_format_known(new, key)}"
         for key in sorted(old.keys() | new.keys())
         if not (key in old and key in new and old[key] == new[key]) and counts(key)
     ]
@@ -22,14 +22,14 @@ def changes(was: RunConfig, now: RunConfig, *, counts: Callable[[str], bool]) ->
     return "; ".join(changed)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted key and value of every leaf."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield from _flat(cast(dict[str, Any], value), f"{prefix}{key}.")
+            yield from _flatten(cast(dict[str, Any], value), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _known(values: Mapping[str, object], key: str) -> str:
-    return shown(values[key]) if key in values else "not set"
+def _format_known(values: Mapping[str, object], key: str) -> str:
+    return format_value(values[key]) if key in values else "not set"

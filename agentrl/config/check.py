@@ -17,7 +17,7 @@ def cross_check(config: RunConfig) -> list[ConfigProblem]:
         return [ConfigProblem("", text) for rule in RULES for text in rule(config)]
 
 
-def _one_policy(config: RunConfig) -> Iterator[str]:
+def _check_policy(config: RunConfig) -> Iterator[str]:
     policy = config.policy
     if policy.path is None and policy.make is None:
         yield (
@@ -31,7 +31,7 @@ def _one_policy(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _heads(config: RunConfig) -> Iterator[str]:
+def _check_heads(config: RunConfig) -> Iterator[str]:
     make = config.policy.make
     if make is None:
         return
@@ -47,7 +47,7 @@ def _heads(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _pass_at_k(config: RunConfig) -> Iterator[str]:
+def _check_pass_at_k(config: RunConfig) -> Iterator[str]:
     k, samples = config.evaluate.k, config.evaluate.samples_per_task
     if not k:
         yield (
@@ -60,7 +60,7 @@ def _pass_at_k(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _scaling(config: RunConfig) -> Iterator[str]:
+def _check_scaling(config: RunConfig) -> Iterator[str]:
     scaling = config.evaluate.scaling
     if scaling is None:
         return
@@ -76,7 +76,7 @@ def _scaling(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _turn_fits(config: RunConfig) -> Iterator[str]:
+def _check_turn_length(config: RunConfig) -> Iterator[str]:
     turn, context = config.sampling.max_turn_tokens, config.engine.context_tokens
     if turn >= context:
         yield (
@@ -96,7 +96,7 @@ _OF_ONE_MODE = {
 }
 
 
-def _mode(config: RunConfig) -> Iterator[str]:
+def _check_mode(config: RunConfig) -> Iterator[str]:
     rollout = config.rollout
     for key, modes in _OF_ONE_MODE.items():
         value, default = getattr(rollout, key), type(rollout).model_fields[key].default
@@ -125,7 +125,7 @@ def _mode(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _own_gpus(config: RunConfig) -> Iterator[str]:
+def _check_nccl(config: RunConfig) -> Iterator[str]:
     engine, cluster = config.engine, config.cluster
     if engine.processes and cluster.kind == "ray" and cluster.engine_gpus < 1:
         yield (
@@ -135,7 +135,7 @@ def _own_gpus(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _engines(config: RunConfig) -> Iterator[str]:
+def _check_engines(config: RunConfig) -> Iterator[str]:
     engine = config.engine
     urls = engine.endpoint.urls if engine.endpoint is not None else ()
     count = len(urls) or len(engine.addresses) or engine.processes
@@ -177,7 +177,7 @@ def _engines(config: RunConfig) -> Iterator[str]:
             "weights directly; remove it, or set engine.processes or engine.addresses"
         )
     if engine.broadcast is not None and engine.broadcast.backend == "nccl":
-        yield from _own_gpus(config)
+        yield from _check_nccl(config)
     if engine.probe is not None and engine.probe.tokens >= engine.context_tokens:
         yield (
             f"engine.probe.tokens is {engine.probe.tokens} and engine.context_tokens is "
@@ -211,7 +211,7 @@ _OF_SOME_TOPOLOGIES = {
 }
 
 
-def _branching(config: RunConfig) -> Iterator[str]:
+def _check_branching(config: RunConfig) -> Iterator[str]:
     section = config.rollout.branching
     for key, topologies in _OF_SOME_TOPOLOGIES.items():
         value, default = getattr(section, key), type(section).model_fields[key].default
@@ -237,10 +237,10 @@ def _branching(config: RunConfig) -> Iterator[str]:
             f"sampling.max_turn_tokens is {config.sampling.max_turn_tokens}: a turn must be longer "
             "than its probe; lower the first"
         )
-    yield from _tree_shape(config)
+    yield from _check_tree_shape(config)
 
 
-def _tree_shape(config: RunConfig) -> Iterator[str]:
+def _check_tree_shape(config: RunConfig) -> Iterator[str]:
     section, size = config.rollout.branching, config.rollout.group_size
     leaves = section.trees * (1 + section.rounds * section.width)
     if section.topology == "tree_grpo" and leaves != size:
@@ -262,7 +262,7 @@ def _tree_shape(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _isolated(config: RunConfig) -> Iterator[str]:
+def _check_sandbox(config: RunConfig) -> Iterator[str]:
     sandbox = config.sandbox
     if sandbox.backend == "process" and not sandbox.allow_unisolated:
         yield (
@@ -271,7 +271,7 @@ def _isolated(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _warmed_up(config: RunConfig) -> Iterator[str]:
+def _check_warmstart(config: RunConfig) -> Iterator[str]:
     warmstart = config.warmstart
     if warmstart is None:
         return
@@ -291,7 +291,7 @@ def _warmed_up(config: RunConfig) -> Iterator[str]:
             )
 
 
-def _batch_splits(config: RunConfig) -> Iterator[str]:
+def _check_minibatches(config: RunConfig) -> Iterator[str]:
     trajectories = config.rollout.tasks_per_step * config.rollout.group_size
     if config.learn.minibatches > trajectories:
         yield (
@@ -301,7 +301,7 @@ def _batch_splits(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _context_trains(config: RunConfig) -> Iterator[str]:
+def _check_micro_batch(config: RunConfig) -> Iterator[str]:
     micro, context = config.learn.micro_batch_tokens, config.engine.context_tokens
     if micro < context:
         yield (
@@ -310,7 +310,7 @@ def _context_trains(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _schedule(config: RunConfig) -> Iterator[str]:
+def _check_schedule(config: RunConfig) -> Iterator[str]:
     """Yield conflicts between the length schedule and the rest of a config."""
     schedule, branching = config.rollout.schedule, config.rollout.branching
     if schedule is None:
@@ -343,7 +343,7 @@ def _schedule(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _endpoint(config: RunConfig) -> Iterator[str]:
+def _check_endpoint(config: RunConfig) -> Iterator[str]:
     """Yield conflicts between an external server and the rest of a config."""
     engine = config.engine
     if engine.kind != "endpoint":
@@ -377,21 +377,21 @@ def _endpoint(config: RunConfig) -> Iterator[str]:
 
 
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
-    _one_policy,
-    _heads,
-    _pass_at_k,
-    _scaling,
-    _turn_fits,
-    _mode,
-    _engines,
-    _endpoint,
-    _branching,
+    _check_policy,
+    _check_heads,
+    _check_pass_at_k,
+    _check_scaling,
+    _check_turn_length,
+    _check_mode,
+    _check_engines,
+    _check_endpoint,
+    _check_branching,
     draft_conflicts,
     curation_conflicts,
-    _schedule,
-    _isolated,
-    _warmed_up,
-    _batch_splits,
-    _context_trains,
+    _check_schedule,
+    _check_sandbox,
+    _check_warmstart,
+    _check_minibatches,
+    _check_micro_batch,
     learning_conflicts,
 )

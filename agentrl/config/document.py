@@ -184,7 +184,7 @@ def read(path: Path) -> ConfigDocument:
                 f"{path}: with anchors expanded it has {count} keys and values, and a config may "
                 f"have at most {MOST_NODES}; remove some, or remove repeated anchors"
             )
-        walk.mapping(node, ())
+        walk.record_mapping(node, ())
         values: dict[str, Any] = loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -222,7 +222,7 @@ class _Walk:
             self._counts[id(node)] = 1 + len(text) // NODE_CHARACTERS + sum(inner)
         return self._counts[id(node)]
 
-    def mapping(self, node: yaml.MappingNode, above: KeyPath) -> None:
+    def record_mapping(self, node: yaml.MappingNode, above: KeyPath) -> None:
         lines: dict[str, int] = {}
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
@@ -246,14 +246,14 @@ class _Walk:
                 self.problems.append(ConfigProblem(origin, text))
             lines[key.value] = line
             self.origins[path] = origin
-            self.any(value, path)
+            self.record_node(value, path)
 
-    def any(self, node: yaml.Node, path: KeyPath) -> None:
+    def record_node(self, node: yaml.Node, path: KeyPath) -> None:
         if isinstance(node, yaml.MappingNode):
-            self.mapping(node, path)
+            self.record_mapping(node, path)
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                self.any(item, (*path, str(index)))
+                self.record_node(item, (*path, str(index)))
 
 
 def _children(node: yaml.Node) -> Iterator[yaml.Node]:
@@ -282,11 +282,15 @@ def _read_text(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: this config file does not exist; {_near(path)}") from error
+        raise ConfigError(f"{path}: this config file does not exist; {_suggest(path)}") from error
     except IsADirectoryError as error:
-        raise ConfigError(f"{path} is a folder, not a config file; {_near(path / 'x')}") from error
+        raise ConfigError(
+            f"{path} is a folder, not a config file; {_suggest(path / 'x')}"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text; is it a config file? {_near(path)}") from error
+        raise ConfigError(
+            f"{path}: not UTF-8 text; is it a config file? {_suggest(path)}"
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror}; check its permissions"
@@ -294,12 +298,12 @@ def _read_text(path: Path) -> str:
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(
             f"{path} has more than {MOST_CHARACTERS:,} characters, the maximum for a config; is it "
-            f"a config file? {_near(path)}"
+            f"a config file? {_suggest(path)}"
         )
     return text
 
 
-def _near(path: Path) -> str:
+def _suggest(path: Path) -> str:
     """Say which YAML files lie where the user looked, the most similar names first."""
     folder = path.parent
     while not folder.is_dir():

@@ -14,7 +14,7 @@ _peeking: ContextVar[bool] = ContextVar("agentrl_config_peeking", default=False)
 
 
 class ConfigSection(BaseModel):
-    """A closed, frozen group of keys. Reading a key is remembered, see `unread`.
+    """A closed, frozen group of keys. Reading a key is remembered, see `find_unread`.
 
     Attribute access and `model_dump` count as reading; comparison, `repr` and whatever happens
     inside `peeking` do not. The memory is this process's: what a worker process reads of a pickled
@@ -43,7 +43,7 @@ class ConfigSection(BaseModel):
 
     def model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the keys as keyword arguments; counts as reading every one, inner ones too."""
-        for section in _sections_in(self):
+        for section in _find_sections(self):
             private = object.__getattribute__(section, "__pydantic_private__")
             private["_read"].update(type(section).model_fields)
         return super().model_dump(*args, **kwargs)
@@ -68,17 +68,17 @@ def is_tag(name: str, field: FieldInfo) -> bool:
     return name == "name" and get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
-def unread(section: ConfigSection, prefix: str = "") -> list[str]:
+def find_unread(section: ConfigSection, prefix: str = "") -> list[str]:
     """Return the dotted names of keys that differ from their default and were never read. A key
     that repeats its default is left out: without it the run would be the same. So a saved resolved
     config, which names every key, may be trained again."""
     with peeking():
-        return [prefix + key for key in _unread(section)]
+        return [prefix + key for key in _find_unread(section)]
 
 
 def check_all_read(section: ConfigSection) -> None:
     """Raise `ConfigError` if a key was set and the run never looked at it."""
-    if names := unread(section):
+    if names := find_unread(section):
         is_are = "is" if len(names) == 1 else "are"
         raise ConfigError(
             f"{', '.join(names)} {is_are} set but never read: no part of this run uses "
@@ -87,13 +87,13 @@ def check_all_read(section: ConfigSection) -> None:
         )
 
 
-def _unread(section: ConfigSection) -> Iterator[str]:
+def _find_unread(section: ConfigSection) -> Iterator[str]:
     read = cast(set[str], object.__getattribute__(section, "__pydantic_private__")["_read"])
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if is_tag(name, field) or value == field.get_default(call_default_factory=True):
             continue
-        inner = list(_inside(value))
+        inner = list(_find_unread_within(value))
         if inner:
             below = [f"{name}{key}" for key in inner]
             yield from below
@@ -101,33 +101,33 @@ def _unread(section: ConfigSection) -> Iterator[str]:
             yield name
 
 
-def _inside(value: object) -> Iterator[str]:
+def _find_unread_within(value: object) -> Iterator[str]:
     """Yield the unread keys of the sections in `value`, as they follow its own name."""
     match value:
         case ConfigSection():
-            yield from (f".{key}" for key in _unread(value))
+            yield from (f".{key}" for key in _find_unread(value))
         case Mapping():
             for name, item in cast(Mapping[str, object], value).items():
-                yield from (f".{name}{key}" for key in _inside(item))
+                yield from (f".{name}{key}" for key in _find_unread_within(item))
         case Sequence() if not isinstance(value, str | bytes):
             for index, item in enumerate(cast(Sequence[object], value)):
-                yield from (f".{index}{key}" for key in _inside(item))
+                yield from (f".{index}{key}" for key in _find_unread_within(item))
         case _:
             return
 
 
-def _sections_in(value: object) -> Iterator[ConfigSection]:
+def _find_sections(value: object) -> Iterator[ConfigSection]:
     match value:
         case ConfigSection():
             yield value
             with peeking():
                 inner = [getattr(value, name) for name in type(value).model_fields]
-            yield from (section for item in inner for section in _sections_in(item))
+            yield from (section for item in inner for section in _find_sections(item))
         case Mapping():
             for item in cast(Mapping[str, object], value).values():
-                yield from _sections_in(item)
+                yield from _find_sections(item)
         case Sequence() if not isinstance(value, str | bytes):
             for item in cast(Sequence[object], value):
-                yield from _sections_in(item)
+                yield from _find_sections(item)
         case _:
             return

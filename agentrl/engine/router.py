@@ -10,7 +10,7 @@ from agentrl.engine.health import EngineHealth, EngineHealthRule
 from agentrl.errors import first_error
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.runtime.closing import await_all, close_all
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class EngineRouter:
         except BaseException:
             # Why they are not paused counts, and not that one did not resume either.
             resuming = (engine.resume() for engine in self._engines)
-            await to_the_end(asyncio.gather(*resuming, return_exceptions=True))
+            await await_to_the_end(asyncio.gather(*resuming, return_exceptions=True))
             raise
 
     async def resume(self) -> None:

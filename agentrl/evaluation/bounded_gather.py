@@ -10,7 +10,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-async def together(
+async def gather_bounded(
     function: Callable[[A], Awaitable[R]], arguments: Sequence[A], *, limit: int | None = None
 ) -> list[R]:
     """Return the result of `function` for each argument, in order, at most `limit` at a time.

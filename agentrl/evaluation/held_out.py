@@ -70,13 +70,13 @@ class HeldOutEvaluation:
             # Entropies are for choosing what trains, and cost a pass over the vocabulary per token.
             play = _Play(self, replace(rollouts, entropies=False), bar, record)
             trees = await play.collect()
-        counted = play.counted(trees)
+        counted = play.select_counted(trees)
         check_scored([leaf.outcome for tree in counted for leaf in tree.leaves])
         report = self.report([one for tree in counted for one in tree.trajectories()], k=self.k)
         return replace(
             report,
             spent=play.meter.spent.to_json() if play.meters else None,
-            stopped=play.why_stopped(len(counted), beyond=len(trees) - len(counted)),
+            stopped=play.describe_stop(len(counted), beyond=len(trees) - len(counted)),
         )
 
     def report(
@@ -138,14 +138,14 @@ class _Play:
             trees = (await scheduler.next_batch()).trees
         return sorted(trees, key=lambda tree: self._places[tree.task.fingerprint])
 
-    def counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
+    def select_counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
         """Return the trees that the report is of: with an early stop those it was decided on."""
         enough = self._first.stopped_at
         if enough is None:
             return trees
         return [tree for tree in trees if self._places[tree.task.fingerprint] < enough]
 
-    def why_stopped(self, tasks: int, *, beyond: int) -> dict[str, Any] | None:
+    def describe_stop(self, tasks: int, *, beyond: int) -> dict[str, Any] | None:
         """Return the reason for a stop before the last task; None where there was none."""
         of = len(self.evaluation.tasks)
         if (until := self.evaluation.until) is not None and self._first.stopped_at is not None:
@@ -173,8 +173,8 @@ class _Play:
             self._take,
             sampling=evaluation.sampling,
             seed=self._seed,
-            play=self._metered if self.meters else None,
-            hooks=RolloutHooks(on_turn=self._turned, on_finished=self._ended),
+            play=self._play_metered if self.meters else None,
+            hooks=RolloutHooks(on_turn=self._count_turn, on_finished=self._count_end),
             version=version,
             events=self._record.events if self._record else None,
             first_group=self._record.next_group if self._record else 0,
@@ -189,7 +189,7 @@ class _Play:
         again = self._repeats.of(number, task.id)
         return derive(self.evaluation.seed, task.id, sample, *again)
 
-    def _turned(self, attempt: RolloutKey, tree: Tree) -> None:
+    def _count_turn(self, attempt: RolloutKey, tree: Tree) -> None:
         # Tasks of many turns end late: turns are what shows that a slow policy plays at all.
         del attempt, tree
         self._turns += 1
@@ -198,7 +198,7 @@ class _Play:
     def _reward(self) -> dict[str, float]:
         return {"reward": self._sum / self._count} if self._count else {}
 
-    def _ended(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
+    def _count_end(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
         del attempt
         if self._adopting and self.meters:
             self.meter.keep(tree, leaf)
@@ -206,10 +206,10 @@ class _Play:
         if reward is not None:
             self._turns += 1  # its last, after which nobody asks again
             self._sum, self._count = self._sum + reward, self._count + 1
-        self._first.ended(self._places[tree.task.fingerprint], reward)
+        self._first.record_end(self._places[tree.task.fingerprint], reward)
         self._bar.advance(1, {"turns": self._turns, **self._reward()})
 
-    async def _metered(self, slot: RolloutSlot) -> Leaf:
+    async def _play_metered(self, slot: RolloutSlot) -> Leaf:
         world = await self.rollouts.brought_back(slot)
         stand = slot.stand
         calls = stand.tool_calls if stand else 0

@@ -37,7 +37,7 @@ def mean_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Inter
     mean = _mean(values)
     half = math.inf
     if len(values) > 1:
-        half = two_sided_t(confidence, len(values) - 1) * math.sqrt(_squared_error(values))
+        half = two_sided_t(confidence, len(values) - 1) * math.sqrt(_estimate_error(values))
     return IntervalEstimate(mean=mean, low=mean - half, high=mean + half, tasks=len(values))
 
 
@@ -78,7 +78,7 @@ def _effective_number(
 ) -> float:
     """Return the number of independent yes-or-no trials that the values are worth together."""
     tasks = len(values)
-    squared_error = _squared_error(values)
+    squared_error = _estimate_error(values)
     if trials is None:
         if mean in (0, 1):
             return tasks
@@ -101,6 +101,6 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values)
 
 
-def _squared_error(values: Sequence[float]) -> float:
+def _estimate_error(values: Sequence[float]) -> float:
     """Return the estimated variance of the mean."""
     return statistics.variance(values) / len(values)

@@ -20,7 +20,7 @@ def pass_at_k(passed: int, *, samples: int, k: int) -> float:
     return 1 - math.prod((failures - i) / (samples - i) for i in range(k))
 
 
-def all_pass_k(passed: int, *, samples: int, k: int) -> float:
+def pass_hat_k(passed: int, *, samples: int, k: int) -> float:
     """Return the unbiased estimate of pass^k from `passed` passes among `samples` attempts.
 
     It is C(passed, k) / C(samples, k): the share of all ways to pick k of the attempts in which

@@ -23,7 +23,7 @@ from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.scope import run_scope
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import call_either
-from agentrl.runtime.user_code import with_place
+from agentrl.runtime.user_code import append_place
 from agentrl.sandbox import using_sandbox
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, Truncated
@@ -117,13 +117,13 @@ async def _play_sample(
 
     # In a task of its own: an environment that cancels its task ends this trajectory alone.
     async with asyncio.TaskGroup() as group:
-        playing = group.create_task(_played(env, tree.task, act, config.rollout))
+        playing = group.create_task(_play_episode(env, tree.task, act, config.rollout))
     cancelled = Failed("cancelled", "the trajectory was cancelled")
     outcome = cancelled if playing.cancelled() else playing.result()
     tree.end(Leaf(node=at, outcome=outcome, sample=sample, tool_calls=call_count))
 
 
-async def _played(env: Env, task: Task, act: Act, rollout: RolloutSection) -> Outcome:
+async def _play_episode(env: Env, task: Task, act: Act, rollout: RolloutSection) -> Outcome:
     """Play one episode, and close its environment."""
     limit = asyncio.timeout(rollout.episode_s)
     deadline = f"rollout.episode_s, {rollout.episode_s:g} s"
@@ -146,7 +146,7 @@ async def _played(env: Env, task: Task, act: Act, rollout: RolloutSection) -> Ou
             raise
         await close_world(env)
     except RolloutError as error:
-        return Failed(error.kind, with_place(str(error), error))
+        return Failed(error.kind, append_place(str(error), error))
     return Finished(episode.reward) if episode.is_over else Truncated("turns", episode.reward)
 
 

@@ -55,7 +55,7 @@ class EvaluationReport:
 
         Raises `ConfigError` when there is nothing to report, or no task has k trajectories.
         """
-        groups = _by_task(trajectories)
+        groups = _group_by_task(trajectories)
         if not groups:
             raise ConfigError(
                 "there are no trajectories to report on; give the evaluation at least one task"
@@ -154,7 +154,7 @@ class EvaluationReport:
         return rows
 
 
-def _by_task(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
+def _group_by_task(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.task.id, []).append(trajectory)

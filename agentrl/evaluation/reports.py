@@ -52,7 +52,7 @@ def read_report(path: Path, which: Which = "after") -> StoredReport:
             about=dict(report["about"]),
             threshold=float(report["threshold"]),
             confidence=float(report["confidence"]),
-            samples=tuple(map(EvaluationSample.of_json, report["samples"])),
+            samples=tuple(map(EvaluationSample.from_json, report["samples"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(

@@ -108,7 +108,7 @@ class TrajectoryRescorer:
         retries = self.retries
         while True:
             try:
-                return await self._once(recording, task or recording.task)
+                return await self._rescore_once(recording, task or recording.task)
             except RolloutError as error:
                 if retries == 0:
                     outcome = Failed(error.kind, str(error))
@@ -117,18 +117,18 @@ class TrajectoryRescorer:
                     )
                 retries -= 1
 
-    async def _once(self, recording: RecordedTrajectory, task: Task) -> RescoreResult:
+    async def _rescore_once(self, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         env = self.make_env()
         try:
             by = self.by or rescored_by(env)
             if by == "record" and isinstance(env, RecordScorer):
-                return await self._from_record(env, recording, task)
+                return await self._rescore_record(env, recording, task)
             with blame(EnvError, f"scoring task {task.id} again"):
-                return await self._replayed(env, recording, task)
+                return await self._replay(env, recording, task)
         finally:
             await close_world(env)
 
-    async def _from_record(
+    async def _rescore_record(
         self, env: RecordScorer, recording: RecordedTrajectory, task: Task
     ) -> RescoreResult:
         """Ask the checker alone; nothing runs but what it runs itself."""
@@ -140,9 +140,9 @@ class TrajectoryRescorer:
                 async with asyncio.timeout(self.limits.step_s):
                     rewards[-1], info = await env.rescore(task, conversation(recording.exchanges))
             components |= info.get("reward_components", {})
-        return _scored(recording, sum(rewards), components, last.terminated)
+        return _judge(recording, sum(rewards), components, last.terminated)
 
-    async def _replayed(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
+    async def _replay(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         opening, *turns = recording.exchanges
         options = {"task": task, "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
@@ -157,16 +157,16 @@ class TrajectoryRescorer:
             assert turn.action is not None
             async with asyncio.timeout(self.limits.step_s):
                 answer = checked_step(env, await env.step(turn.action))
-            rewards.append(_finite(answer, task))
+            rewards.append(_check_reward(answer, task))
             components |= answer[4].get("reward_components", {})
             if answer[2] or answer[3]:
                 why = "" if number == len(turns) else f"it now ends at {where}"
-                return _scored(recording, sum(rewards), components, answer[2], why=why)
+                return _judge(recording, sum(rewards), components, answer[2], why=why)
             if turn.terminated or turn.truncated:
                 return _without(recording, "goes_on", f"it ended at {where}, but now continues")
             if fingerprint(answer[0]) != fingerprint(turn.observation):
                 return _without(recording, "diverged", f"the answer to {where} differs")
-        return _scored(recording, sum(rewards), components, terminated=False)
+        return _judge(recording, sum(rewards), components, terminated=False)
 
 
 def conversation(exchanges: Sequence[EnvExchange]) -> tuple[Message, ...]:
@@ -179,7 +179,7 @@ def conversation(exchanges: Sequence[EnvExchange]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _scored(
+def _judge(
     recording: RecordedTrajectory,
     reward: float,
     components: dict[str, float],
@@ -207,7 +207,7 @@ def _without(recording: RecordedTrajectory, verdict: Verdict, why: str) -> Resco
     return RescoreResult(recording=recording, verdict=verdict, why=why)
 
 
-def _finite(answer: Step, task: Task) -> float:
+def _check_reward(answer: Step, task: Task) -> float:
     if (fault := reward_fault(answer[1])) is None:
         return answer[1]
     raise EnvError(f"scoring task {task.id} again: the reward is {fault}; fix the reward function")

@@ -28,7 +28,7 @@ class EvaluationSample:
     """First words of the task, for people."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> Self:
+    def from_trajectory(cls, trajectory: Trajectory) -> Self:
         """Return the sample of a trajectory."""
         return cls(
             task=trajectory.task.id,
@@ -40,7 +40,7 @@ class EvaluationSample:
         )
 
     @classmethod
-    def of_json(cls, row: Mapping[str, Any]) -> Self:
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
         """Read the output of `to_json`; raise `KeyError` or `TypeError` for anything else."""
         reward = row["reward"]
         return cls(
@@ -65,4 +65,4 @@ def first_words(task: Task) -> str:
 
 def samples_of(trajectories: Iterable[Trajectory]) -> tuple[EvaluationSample, ...]:
     """Return the samples of trajectories, in their order."""
-    return tuple(map(EvaluationSample.of, trajectories))
+    return tuple(map(EvaluationSample.from_trajectory, trajectories))

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from agentrl.evaluation.bootstrap import bootstrap_estimate
 from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
-from agentrl.evaluation.passk import all_pass_k, pass_at_k
+from agentrl.evaluation.passk import pass_at_k, pass_hat_k
 from agentrl.metrics.rollout_metrics import component_means
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
 
@@ -99,7 +99,7 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: ScoringRules) -> Evalua
     scored = [trajectory for trajectory in every if reward_of(trajectory.outcome) is not None]
     rewards = [task_rewards for task_rewards in map(_rewards, groups) if task_rewards]
     pass_at = {k: passes(rewards, rules, k=k) for k in rules.k}
-    all_pass = {k: passes(rewards, rules, k=k, figure=all_pass_k) for k in rules.k if k > 1}
+    all_pass = {k: passes(rewards, rules, k=k, figure=pass_hat_k) for k in rules.k if k > 1}
     return EvaluationScores(
         tasks=len(groups),
         trajectories=len(every),

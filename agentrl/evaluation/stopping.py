@@ -48,7 +48,7 @@ class OrderedStopTracker:
     _rewards: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
     _first: list[list[float]] = field(default_factory=list[list[float]])
 
-    def ended(self, task: int, reward: float | None) -> None:
+    def record_end(self, task: int, reward: float | None) -> None:
         """Take the end of a trajectory of task number `task`; None for one that broke."""
         if self.rule is None:
             return

@@ -18,14 +18,14 @@ def two_sided_t(confidence: float, degrees: int) -> float:
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2
-        if _within(middle, degrees) < confidence:
+        if _compute_coverage(middle, degrees) < confidence:
             low = middle
         else:
             high = middle
     return math.sqrt(degrees) * math.tan((low + high) / 2)
 
 
-def _within(angle: float, degrees: int) -> float:
+def _compute_coverage(angle: float, degrees: int) -> float:
     """Return P(|T| < t) for t = sqrt(degrees) * tan(angle)."""
     odd = degrees % 2
     term = math.cos(angle) if odd else 1.0

@@ -21,9 +21,9 @@ def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "")
     A turn is one `agent` step, with the tools' answers as its observation; what else was said is a
     step of its own. Token ids and log-probs are there where the episode has its tokens.
     """
-    steps = [_told(message, images) for message in episode.opening]
+    steps = [_build_message_step(message, images) for message in episode.opening]
     for number, turn in enumerate(episode.turns):
-        steps += _turn_steps(number, turn, episode.tokens, images)
+        steps += _build_turn_steps(number, turn, episode.tokens, images)
     if not steps:
         return None
     agent: Row = {"name": "agentrl", "version": __version__}
@@ -51,7 +51,7 @@ def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "")
     }
 
 
-def _turn_steps(
+def _build_turn_steps(
     number: int, turn: ExportedTurn, tokens: TrajectoryTokens | None, images: ImageFiles
 ) -> list[dict[str, Any]]:
     step: Row = {"source": "agent", "message": _content(turn.said.content, images)}
@@ -69,10 +69,10 @@ def _turn_steps(
         step["metrics"] = _metrics(number, tokens)
     malformed: Row = {"malformed": list(turn.malformed)} if turn.malformed else {}
     step["extra"] = {"reward": turn.reward, **malformed}
-    return [step, *(_told(m, images) for m in turn.answers if m.role != "tool")]
+    return [step, *(_build_message_step(m, images) for m in turn.answers if m.role != "tool")]
 
 
-def _told(message: Message, images: ImageFiles) -> Row:
+def _build_message_step(message: Message, images: ImageFiles) -> Row:
     """Return a message that no turn of this episode said; a tool's is told as the user's."""
     sources = {"system": "system", "user": "user", "tool": "user", "assistant": "agent"}
     step: Row = {"source": sources[message.role], "message": _content(message.content, images)}

@@ -30,7 +30,7 @@ class TrajectoryTokens:
     """As in `Trajectory`: places whose token follows another one than the one before it."""
 
     @classmethod
-    def of(cls, path: Trajectory) -> "TrajectoryTokens":
+    def from_trajectory(cls, path: Trajectory) -> "TrajectoryTokens":
         """Return the tokens of a path."""
         return cls(
             ids=path.token_ids,
@@ -156,7 +156,7 @@ def _episode(
             ExportedTurn(
                 said=exchange.action.message
                 if exchange.observation.anew
-                else _as_answered(exchange.action.message, exchange.observation.messages),
+                else _match_call_ids(exchange.action.message, exchange.observation.messages),
                 malformed=exchange.action.malformed,
                 answers=exchange.observation.messages,
                 reward=exchange.reward,
@@ -170,11 +170,11 @@ def _episode(
         seconds=leaf.seconds,
         tool_calls=leaf.tool_calls,
         forked_from=None if trajectory.fork is None else trajectory.fork.parent,
-        tokens=TrajectoryTokens.of(group.tree.trajectory(leaf)) if tokens else None,
+        tokens=TrajectoryTokens.from_trajectory(group.tree.trajectory(leaf)) if tokens else None,
     )
 
 
-def _as_answered(said: Message, answers: Sequence[Message]) -> Message:
+def _match_call_ids(said: Message, answers: Sequence[Message]) -> Message:
     """Return a turn whose calls have the ids that their answers name.
 
     A program behind the gateway is handed the calls under ids that are unique in its conversation,

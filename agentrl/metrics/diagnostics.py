@@ -47,7 +47,7 @@ MEMORISED_TIMES = 20
 """Times that each demonstration was shown by then; a policy that generalised needs fewer."""
 
 
-def memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
+def find_memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
     """Say whether a warm start learnt its demonstrations by heart, instead of how to solve tasks.
 
     `times` is how often each was shown, `loss` the last one in nats per token.

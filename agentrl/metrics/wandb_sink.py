@@ -44,7 +44,7 @@ class WandbSink:
             raise ConfigError(
                 f"metrics.wandb needs wandb: {install_command('wandb')}, or set it to null"
             ) from error
-        run_id = _known_as(folder)
+        run_id = _read_run_id(folder)
         try:
             self._run: Run | None = wandb.init(
                 dir=folder,
@@ -81,7 +81,7 @@ class WandbSink:
             run.finish()
 
 
-def _known_as(folder: Path) -> str | None:
+def _read_run_id(folder: Path) -> str | None:
     try:
         return str(json.loads((folder / KNOWN_AS).read_text(encoding="utf-8"))["id"])
     except FileNotFoundError:

@@ -413,7 +413,7 @@ def build_trainer(config: RunConfig, policy: "PolicyModel") -> "PolicyTrainer":
 
     It may start processes; who asked for it closes it.
     """
-    if config.learn.devices.count > 1 or TorchrunLaunch.of() is not None:
+    if config.learn.devices.count > 1 or TorchrunLaunch.read() is not None:
         from agentrl.run.build_trainer import leading_trainer
 
         return leading_trainer(config, policy, _build_rank_launcher(config))

@@ -15,7 +15,7 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.env import rescored_by
 from agentrl.errors import ConfigError
-from agentrl.evaluation.bounded_gather import together
+from agentrl.evaluation.bounded_gather import gather_bounded
 from agentrl.evaluation.compare import PolicyComparison, compare
 from agentrl.evaluation.rescore import SCORED, RecordedTrajectory, RescoreResult, TrajectoryRescorer
 from agentrl.evaluation.sample import EvaluationSample
@@ -197,7 +197,7 @@ async def rescore_all(
         return result
 
     with progress.phase("reverify", total=len(recordings)) as bar:
-        return await together(one, recordings, limit=concurrency)
+        return await gather_bounded(one, recordings, limit=concurrency)
 
 
 def recordings_of(group: GroupState) -> list[RecordedTrajectory]:

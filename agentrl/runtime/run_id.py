@@ -42,10 +42,10 @@ def using_run_id(value: str) -> Generator[None]:
 
 def run_id() -> str:
     """Return the id in force, or this process's own."""
-    return _run_id.get(None) or _own(os.getpid())
+    return _run_id.get(None) or _make_process_id(os.getpid())
 
 
 @cache
-def _own(pid: int) -> str:
+def _make_process_id(pid: int) -> str:
     """Return the id of a process; a forked one asks for its own."""
     return new_run_id(f"process-{pid}")

@@ -17,7 +17,7 @@ from agentrl.metrics.diagnostics import (
     DiagnosticThresholds,
     RunDiagnostics,
     diagnose,
-    memorised,
+    find_memorised,
 )
 
 LIMITS = DiagnosticThresholds(window=5)
@@ -131,11 +131,11 @@ def test_a_watch_says_each_sign_once() -> None:
 def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
     """Few demonstrations shown often until nothing is left to learn; a mutant that looks at the
     loss alone is caught by a warm start that has generalised."""
-    text = memorised(demonstrations=28, times=685.7, loss=0.0003)
+    text = find_memorised(demonstrations=28, times=685.7, loss=0.0003)
     assert text is not None
     assert text.startswith("28 demonstrations, loss 0.0003: memorised. Each was shown 686")
-    assert memorised(demonstrations=10_000, times=2.9, loss=0.0003) is None
-    assert memorised(demonstrations=28, times=685.7, loss=0.2) is None
+    assert find_memorised(demonstrations=10_000, times=2.9, loss=0.0003) is None
+    assert find_memorised(demonstrations=28, times=685.7, loss=0.2) is None
     said: list[str] = []
     watch = RunDiagnostics(LIMITS, stops=False, say=said.append, memorised=text)
     for line in run(TEACHES_NOTHING, 40):

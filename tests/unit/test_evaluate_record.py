@@ -327,9 +327,9 @@ def test_looks_wait_for_the_first_tasks() -> None:
     rules = ScoringRules(k=(1,), threshold=1.0, confidence=0.95)
     first = OrderedStopTracker(IntervalStopRule(half_width=0.35, min_tasks=6, every=1), rules, 1)
     for task in (3, 1, 2, 5, 4):
-        first.ended(task, 1.0)
+        first.record_end(task, 1.0)
     assert first.stopped_at is None
-    first.ended(0, None)
+    first.record_end(0, None)
     assert first.stopped_at == 6
 
 

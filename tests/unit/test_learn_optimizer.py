@@ -19,7 +19,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.ema import EmaSection
 from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.optimizer import AdamWSection
-from agentrl.config.section import unread
+from agentrl.config.section import find_unread
 from agentrl.errors import ConfigError
 from agentrl.learn.ema import WeightEma
 from agentrl.learn.schedule import between, warmup
@@ -110,7 +110,7 @@ def test_every_key_is_read_before_the_first_step() -> None:
         head_chunk_tokens=7,
     )
     PolicyTrainer(model_of(), config, seed=0, steps=4)
-    assert unread(config) == []
+    assert find_unread(config) == []
 
 
 def test_the_average_golden() -> None:

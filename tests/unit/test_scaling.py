@@ -28,7 +28,7 @@ from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod
 from agentrl.evaluation.scaling.catalogue import method_of
-from agentrl.evaluation.scaling.listening_env import hinted
+from agentrl.evaluation.scaling.listening_env import add_hint
 from agentrl.evaluation.scaling.methods import (
     BestOfN,
     MajorityVote,
@@ -39,19 +39,19 @@ from agentrl.evaluation.scaling.methods import (
 )
 from agentrl.evaluation.scaling.notes import (
     note_question,
+    parse_vote,
     plan_hint,
     plan_question,
     transcript,
-    voted,
 )
 from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
 from agentrl.evaluation.scaling.tournament import (
     TournamentResult,
+    choose_winner,
     comparisons_of,
-    shown_order,
+    rotate_group,
     tournament,
-    won,
 )
 from agentrl.message import Message, ToolCall
 from agentrl.policy import GenerateRequest, Sampling
@@ -135,14 +135,14 @@ def test_a_tournament_keeps_as_many_as_it_should(
 
 def test_a_taste_for_a_place_cancels_out() -> None:
     """A judge that always takes the first shown gives each half of the votes."""
-    orders = [shown_order((7, 8), vote) for vote in range(8)]
+    orders = [rotate_group((7, 8), vote) for vote in range(8)]
     assert orders[:2] == [(7, 8), (8, 7)]
     assert Counter(order[0] for order in orders) == {7: 4, 8: 4}
     wins = Counter(
         played(2, lambda order, seed: 0, votes=8, seed=seed).survivors[0] for seed in range(400)
     )
     assert 140 < wins[0] < 260
-    assert [shown_order((1, 2, 3), vote)[0] for vote in range(4)] == [1, 2, 3, 1]
+    assert [rotate_group((1, 2, 3), vote)[0] for vote in range(4)] == [1, 2, 3, 1]
 
 
 def test_who_meets_whom_is_drawn() -> None:
@@ -154,9 +154,9 @@ def test_who_meets_whom_is_drawn() -> None:
 
 
 def test_votes_are_counted() -> None:
-    assert won([3, 5, 5], (3, 5)) == 5
-    assert won([5, 3], (3, 5)) == 5
-    assert won([], (3, 5)) == 3
+    assert choose_winner([3, 5, 5], (3, 5)) == 5
+    assert choose_winner([5, 3], (3, 5)) == 5
+    assert choose_winner([], (3, 5)) == 3
     votes = iter([2, None, -1, 1, 1, 1, 0, 1])
     found = played(2, lambda order, _: next(votes), seed=0)
     assert len(found.comparisons[0].votes) == 5
@@ -183,7 +183,7 @@ def test_who_has_no_result_loses_without_a_vote() -> None:
 
 
 def test_a_judges_answer_names_a_place() -> None:
-    assert [voted(text, 2) for text in ("2", "Attempt 1.", "none", "7", "not 1 but 2")] == [
+    assert [parse_vote(text, 2) for text in ("2", "Attempt 1.", "none", "7", "not 1 but 2")] == [
         1,
         0,
         None,
@@ -209,12 +209,12 @@ def test_a_long_attempt_loses_its_middle() -> None:
 
 def test_a_hint_stands_behind_the_tasks_words() -> None:
     system, user = Message("system", "be good"), Message("user", ("look", " here"))
-    assert hinted((system, user), "psst") == (
+    assert add_hint((system, user), "psst") == (
         system,
         Message("user", ("look", " here", "\n\npsst")),
     )
-    assert hinted((user, Message("user", "b")), "psst")[1].text == "b\n\npsst"
-    assert hinted((system,), "psst") == (system, Message("user", "psst"))
+    assert add_hint((user, Message("user", "b")), "psst")[1].text == "b\n\npsst"
+    assert add_hint((system,), "psst") == (system, Message("user", "psst"))
 
 
 TASK = Task(prompt="the task", id="t", answer="hidden")

@@ -41,7 +41,7 @@ from agentrl.runtime.http_endpoint import (
     HttpEndpointClient,
     RetryPolicy,
 )
-from agentrl.runtime.threads import in_thread, in_thread_to_the_end
+from agentrl.runtime.threads import finish_in_thread, run_in_thread
 from agentrl.weight_sync.adapters import AdapterWeights, adapted_in
 from agentrl.weight_sync.check import TRIES, CheckedWeights, WeightCheck, complaint
 
@@ -189,7 +189,7 @@ class CompletionsEngine(ClosingResource):
             before, self._before = self._before, old
             # The server may still be at a step of the last version: its folder stays until now.
             if before is not None and before.folder is not None:
-                await in_thread(shutil.rmtree, before.folder, ignore_errors=True)
+                await run_in_thread(shutil.rmtree, before.folder, ignore_errors=True)
 
     async def close(self) -> None:
         """End every request as aborted; adapters and their folder are gone. Idempotent."""
@@ -200,7 +200,7 @@ class CompletionsEngine(ClosingResource):
         self._end_all()
         await self._let_go(self._held)
         await self._client.close()
-        await in_thread_to_the_end(self._clear)
+        await finish_in_thread(self._clear)
 
     async def __aenter__(self) -> Self:
         """Find out what the server is; raises `ConfigError` where it cannot be trained from."""
@@ -318,7 +318,7 @@ class CompletionsEngine(ClosingResource):
             folder = self._folder / name
             new = ServedVersion(name, version, folder, proof)
             try:
-                await in_thread_to_the_end(write_adapter, weights, folder)
+                await finish_in_thread(write_adapter, weights, folder)
                 why = await self._given(new)
             except BaseException:
                 await self._undone(new)
@@ -388,7 +388,7 @@ class CompletionsEngine(ClosingResource):
     async def _undone(self, new: ServedVersion) -> None:
         await self._let_go(new)
         if new.folder is not None:
-            await in_thread_to_the_end(shutil.rmtree, new.folder, ignore_errors=True)
+            await finish_in_thread(shutil.rmtree, new.folder, ignore_errors=True)
 
     async def _let_go(self, held: ServedVersion) -> None:
         """Have the server forget an adapter; one that cannot be asked has forgotten it already."""

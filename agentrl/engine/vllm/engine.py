@@ -22,7 +22,7 @@ from agentrl.errors import AgentrlError, EngineError, WeightsUnproven, blame
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck, complaint
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class VllmEngine(ClosingResource):
         """
         self._check_usable()
         async with self._turn:
-            await to_the_end(self._loaded(weights, version))
+            await await_to_the_end(self._loaded(weights, version))
 
     async def _loaded(self, weights: Weights, version: int) -> None:
         try:

@@ -106,14 +106,14 @@ def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[T
                 message["tool_call_id"] = message["tool_call_id"] if is_open else open_calls[0]
                 open_calls.remove(message["tool_call_id"])
         else:
-            messages += _unanswered(open_calls)
+            messages += _answer_open_calls(open_calls)
             if "tool_calls" in message:
                 message["tool_calls"] = [
-                    _sendable(n, c) for n, c in enumerate(message["tool_calls"])
+                    _repair_call(n, c) for n, c in enumerate(message["tool_calls"])
                 ]
             open_calls = [call["id"] for call in message.get("tool_calls", ())]
         messages.append(message)
-    return [*messages, *_unanswered(open_calls)], tools
+    return [*messages, *_answer_open_calls(open_calls)], tools
 
 
 def read_arguments(arguments: Any) -> Any:
@@ -167,7 +167,7 @@ def _data_url(image: Image) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"
 
 
-def _sendable(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
+def _repair_call(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call as endpoints take it back: with an id, and with arguments they can read."""
     function = call["function"]
     try:
@@ -183,5 +183,5 @@ def _sendable(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unanswered(open_calls: Sequence[str]) -> list[dict[str, Any]]:
+def _answer_open_calls(open_calls: Sequence[str]) -> list[dict[str, Any]]:
     return [{"role": "tool", "tool_call_id": call, "content": ""} for call in open_calls]

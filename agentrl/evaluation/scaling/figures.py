@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from agentrl.evaluation.compare import paired_difference
+from agentrl.evaluation.compare import subtract_paired
 from agentrl.evaluation.interval import IntervalEstimate
 from agentrl.evaluation.scaling.attempt import ScalingResult
 from agentrl.evaluation.scores import ScoringRules, estimate_json, passes
@@ -51,7 +51,7 @@ class ScalingReport:
         }
 
 
-def scaled_figures(
+def build_scaling(
     method: str, solutions: Sequence[TaskSolution], rules: ScoringRules
 ) -> ScalingReport:
     """Return the figures of a method on some tasks; attempts that broke are in no rate."""
@@ -68,7 +68,7 @@ def scaled_figures(
     return ScalingReport(
         method=method,
         plain=passes(rewards, rules) if rewards else None,
-        gain=paired_difference(away, trials=1, confidence=rules.confidence) if away else None,
+        gain=subtract_paired(away, trials=1, confidence=rules.confidence) if away else None,
         costs=_costs(solutions),
         notes=[
             {"task": one.solved.chosen.trajectory.task.id} | dict(one.solved.notes)

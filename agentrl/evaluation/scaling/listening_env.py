@@ -31,7 +31,7 @@ class ListeningEnv(EnvWrapper):
         observation, info = await super().reset(seed=seed, options=options)
         self._said = self.heard[(options or {}).get("sample", 0)] = [*observation.messages]
         if self.hint:
-            observation = replace(observation, messages=hinted(observation.messages, self.hint))
+            observation = replace(observation, messages=add_hint(observation.messages, self.hint))
         return observation, info
 
     async def step(self, action: Action) -> Step:
@@ -41,7 +41,7 @@ class ListeningEnv(EnvWrapper):
         return answer
 
 
-def hinted(messages: tuple[Message, ...], hint: str) -> tuple[Message, ...]:
+def add_hint(messages: tuple[Message, ...], hint: str) -> tuple[Message, ...]:
     """Return messages with `hint` at the end of the user's last one; in one of its own without."""
     users = [at for at, message in enumerate(messages) if message.role == "user"]
     if not users:

@@ -4,16 +4,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrl.evaluation.bounded_gather import together
+from agentrl.evaluation.bounded_gather import gather_bounded
 from agentrl.evaluation.scaling.attempt import ScalingAgent, ScalingAttempt, ScalingResult
 from agentrl.evaluation.scaling.notes import (
     NO_RESULT,
     note_question,
     notes_hint,
+    parse_vote,
     plan_hint,
     plan_question,
     vote_question,
-    voted,
 )
 from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
 from agentrl.evaluation.scaling.tournament import TournamentResult, tournament
@@ -46,7 +46,7 @@ class MajorityVote:
         answers = [self.answer(one.answer) for one in attempts]
         index = majority(answers)
         return ScalingResult(
-            chosen=attempts[index] if index is not None else _some(attempts),
+            chosen=attempts[index] if index is not None else _choose_unbroken(attempts),
             attempts=attempts,
             notes={"answers": answers, "chosen": index},
         )
@@ -69,7 +69,7 @@ class BestOfN:
         ]
         index = best_of(scores)
         return ScalingResult(
-            chosen=attempts[index] if index is not None else _some(attempts),
+            chosen=attempts[index] if index is not None else _choose_unbroken(attempts),
             attempts=attempts,
             notes={"scores": scores, "chosen": index},
         )
@@ -99,7 +99,7 @@ class TournamentSettings:
                 seed=derive(seed, "note", place),
             )
 
-        return await together(note, range(len(attempts)))
+        return await gather_bounded(note, range(len(attempts)))
 
     async def among(
         self,
@@ -114,7 +114,9 @@ class TournamentSettings:
 
         async def vote(order: tuple[int, ...], seed: int) -> int | None:
             question = vote_question(task, [notes[one] for one in order])
-            return voted(await agent.ask(question, max_tokens=VOTE_TOKENS, seed=seed), len(order))
+            return parse_vote(
+                await agent.ask(question, max_tokens=VOTE_TOKENS, seed=seed), len(order)
+            )
 
         return await tournament(
             range(len(attempts)),
@@ -140,7 +142,9 @@ class RtvMethod:
         notes = await self.by.notes(agent, attempts, seed)
         result = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
         return ScalingResult(
-            chosen=attempts[result.survivors[0]], attempts=attempts, notes=_voted(notes, result)
+            chosen=attempts[result.survivors[0]],
+            attempts=attempts,
+            notes=_note_votes(notes, result),
         )
 
 
@@ -167,7 +171,10 @@ class PdrMethod:
         return ScalingResult(
             chosen=second[result.survivors[0]],
             attempts=(*first, *second),
-            notes={"first": _voted(notes, best), "second": _voted(again, result)},
+            notes={
+                "first": _note_votes(notes, best),
+                "second": _note_votes(again, result),
+            },
         )
 
 
@@ -200,12 +207,12 @@ class SageMethod:
         return ScalingResult(chosen=second, attempts=(first, second), notes={"plan": plan})
 
 
-def _some(attempts: Sequence[ScalingAttempt]) -> ScalingAttempt:
+def _choose_unbroken(attempts: Sequence[ScalingAttempt]) -> ScalingAttempt:
     """Return the attempt to submit where nothing can be told: the first that did not break."""
     return next((one for one in attempts if not one.broke), attempts[0])
 
 
-def _voted(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
+def _note_votes(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
     return {
         "notes": list(notes),
         "comparisons": [one.to_json() for one in found.comparisons],

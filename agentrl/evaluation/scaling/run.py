@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from agentrl.errors import ConfigError, EngineError, RolloutError, blame
-from agentrl.evaluation.bounded_gather import together
+from agentrl.evaluation.bounded_gather import gather_bounded
 from agentrl.evaluation.budget import TokenPrices
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod, ScalingResult
-from agentrl.evaluation.scaling.figures import TaskSolution, scaled_figures
+from agentrl.evaluation.scaling.figures import TaskSolution, build_scaling
 from agentrl.evaluation.scaling.listening_env import Heard, ListeningEnv
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
@@ -43,22 +43,22 @@ class ScaledEvaluation:
 
         async def solve(task: Task) -> TaskSolution:
             agent = PolicyAgent(task, rollouts, evaluation, asking)
-            solution = await self._solved(agent)
+            solution = await self._solve_task(agent)
             reward = reward_of(solution.solved.chosen.trajectory.outcome)
             rewards.extend([] if reward is None else [reward])
             bar.advance(1, {"reward": fmean(rewards)} if rewards else {})
             return solution
 
         with progress.phase(f"evaluate by {self.name}", total=len(evaluation.tasks)) as bar:
-            solutions = await together(solve, evaluation.tasks, limit=self.tasks_at_once)
+            solutions = await gather_bounded(solve, evaluation.tasks, limit=self.tasks_at_once)
         report = evaluation.report(
             [replace(one.solved.chosen.trajectory, sample=0) for one in solutions],
             k=(1,),
             about={"scaling": self.name},
         )
-        return replace(report, scaled=scaled_figures(self.name, solutions, report.rules))
+        return replace(report, scaled=build_scaling(self.name, solutions, report.rules))
 
-    async def _solved(self, agent: "PolicyAgent") -> TaskSolution:
+    async def _solve_task(self, agent: "PolicyAgent") -> TaskSolution:
         seed = derive(self.evaluation.seed, agent.task.id, self.name)
         try:
             solved = await self.method.solve(agent, seed=seed)
@@ -120,7 +120,7 @@ class PolicyAgent:
             ScalingAttempt(trajectory=one, messages=tuple(transcripts.get(one.sample, ())))
             for one in tree.trajectories()
         ]
-        self._count(tree)
+        self._count_tokens(tree)
         if not self._rounds:
             self.plain = len(found)
         self._rounds += 1
@@ -170,7 +170,7 @@ class PolicyAgent:
                     raise
                 retries -= 1
 
-    def _count(self, tree: Tree) -> None:
+    def _count_tokens(self, tree: Tree) -> None:
         """Count what was sampled, of attempts that broke too."""
         for leaf in tree.leaves:
             context = 0

@@ -61,13 +61,13 @@ def groups_of(
     return groups, tuple(contenders[at:])
 
 
-def shown_order(group: tuple[int, ...], vote: int) -> tuple[int, ...]:
+def rotate_group(group: tuple[int, ...], vote: int) -> tuple[int, ...]:
     """Return the order a group is shown in for one of its votes: every vote moves it by one."""
     turn = vote % len(group)
     return (*group[turn:], *group[:turn])
 
 
-def won(votes: Sequence[int], group: Sequence[int]) -> int:
+def choose_winner(votes: Sequence[int], group: Sequence[int]) -> int:
     """Return the contender with most votes.
 
     Of equals it is the one voted for first, without votes the first of all.
@@ -113,11 +113,11 @@ async def tournament(
             cast: list[int] = []
             seeds = [rng.randrange(2**31) for _ in range(votes)]
             for ballot in range(votes if len(live) > 1 else 0):
-                order = shown_order(live, ballot)
+                order = rotate_group(live, ballot)
                 choice = await vote(order, seeds[ballot])
                 if choice is not None and 0 <= choice < len(order):
                     cast.append(order[choice])
-            winners.append(won(cast, live))
+            winners.append(choose_winner(cast, live))
             comparisons.append(
                 TournamentVote(
                     round=number, contenders=group, votes=tuple(cast), winner=winners[-1]

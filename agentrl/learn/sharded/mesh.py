@@ -59,7 +59,7 @@ class MeshRanks(TrainerRanks):
 
     def tallied(self, tally: MetricAccumulator) -> MetricAccumulator:
         """Return the merged tally of all ranks."""
-        return MetricAccumulator.of(self._gathered(tally.numbers()))
+        return MetricAccumulator.from_totals(self._gathered(tally.numbers()))
 
     def add_gradients(self, module: nn.Module) -> None:
         """Let every rank have the sum of the gradients of a module that is whole on each."""

@@ -9,7 +9,7 @@ from PIL import Image as Pictures
 
 from agentrl.errors import ConfigError
 from agentrl.message import Image
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui.desktop import DesktopSession, ScreenImage
 from agentrl_envs.web.observation.look import capped
@@ -139,10 +139,10 @@ async def look(
     if pictured:
         picture = await desktop.picture()
         size = (picture.width, picture.height)
-        png = await in_thread(encoded, picture, wants.shown(*size))
+        png = await run_in_thread(encoded, picture, wants.shown(*size))
         for kind in pictured:
             spots = {number: tuple(map(float, box)) for number, box in boxes.items()}
-            marked = await in_thread(mark, png, _four(spots), size) if kind == "marks" else png
+            marked = await run_in_thread(mark, png, _four(spots), size) if kind == "marks" else png
             images.append(Image(marked))
     return DesktopView(
         text=text, images=tuple(images), nodes=nodes, boxes=boxes, silent=tuple(silent)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from socket import socket
 
 from agentrl.errors import SandboxError
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_sandbox.launch.launcher import LauncherLog
 from agentrl_sandbox.lease import ResourceLease
 
@@ -59,7 +59,7 @@ class StartedProcess:
         finally:
             self.log.close()
             if self.lease is not None:
-                await in_thread(self.lease.clear)
+                await run_in_thread(self.lease.clear)
 
 
 def start_process(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from agentrl.errors import AgentrlError, ToolFailure
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_sandbox.host_process import HostProcess
 from agentrl_tools.mcp.server import McpServer
 
@@ -142,7 +142,7 @@ class McpConnection:
 
     async def _live(self) -> None:
         # It takes half a second of processor time, which the loop does not have.
-        await in_thread(importlib.import_module, "mcp")
+        await run_in_thread(importlib.import_module, "mcp")
         from mcp import Client
 
         try:
