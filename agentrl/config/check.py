@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
-from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import ConfigProblem
-from agentrl.config.drafting import draft_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import UNTIL_STEPS, RunConfig
+from agentrl.config.schema import plain
 from agentrl.config.section import peeking
 from agentrl.engine.vllm_release import TEMPERATURES
+from agentrl.rollout.curation.rules import CurationContext, conflicts, curation_of
 
 
 def cross_check(config: RunConfig) -> list[ConfigProblem]:
@@ -311,7 +311,6 @@ def _check_micro_batch(config: RunConfig) -> Iterator[str]:
 
 
 def _check_schedule(config: RunConfig) -> Iterator[str]:
-    """Yield conflicts between the length schedule and the rest of a config."""
     schedule, branching = config.rollout.schedule, config.rollout.branching
     if schedule is None:
         return
@@ -344,7 +343,6 @@ def _check_schedule(config: RunConfig) -> Iterator[str]:
 
 
 def _check_endpoint(config: RunConfig) -> Iterator[str]:
-    """Yield conflicts between an external server and the rest of a config."""
     engine = config.engine
     if engine.kind != "endpoint":
         if engine.endpoint is not None:
@@ -376,6 +374,49 @@ def _check_endpoint(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _check_drafts(config: RunConfig) -> Iterator[str]:
+    drafts = config.rollout.drafts
+    if drafts is None:
+        return
+    if not config.engine.tells_distributions:
+        yield (
+            "rollout.drafts is set, but it needs full token distributions, which engine.kind "
+            "endpoint and vLLM's own sampler do not report; set rollout.drafts to null, "
+            "engine.kind: local, or engine.kind: vllm with engine.vllm.sampler: agentrl"
+        )
+    topology = config.rollout.branching.topology
+    if topology != "none":
+        yield (
+            f"rollout.drafts is set and rollout.branching.topology is {topology}: branching "
+            "depends on how a trajectory was sampled, and draft tokens are not sampled; set "
+            "rollout.drafts to null or the topology to none"
+        )
+    if drafts.residual and (drafts.leniency > 1 or drafts.scale < 1):
+        yield (
+            f"rollout.drafts.residual is true with rollout.drafts.leniency {drafts.leniency:.6g} "
+            f"and rollout.drafts.scale {drafts.scale:.6g}: tokens would be accepted more often "
+            "than the policy allows; set rollout.drafts.leniency: 1 and keep scale at 1 or more"
+        )
+    default = type(drafts).model_fields["alternatives"].default
+    if not drafts.residual and drafts.alternatives != default:
+        yield (
+            f"rollout.drafts.alternatives is {drafts.alternatives}, but it has no effect with "
+            "rollout.drafts.residual: false; remove it, or set residual: true"
+        )
+
+
+def _check_curation(config: RunConfig) -> Iterator[str]:
+    rollout = config.rollout
+    context = CurationContext(
+        group_size=rollout.group_size,
+        tasks_per_step=rollout.tasks_per_step,
+        tasks=config.env.task_limit,
+        entropies=config.engine.tells_distributions,
+        max_age=rollout.max_age,
+    )
+    yield from conflicts(curation_of(plain(config.curation)), context)
+
+
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _check_policy,
     _check_heads,
@@ -386,8 +427,8 @@ RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
     _check_engines,
     _check_endpoint,
     _check_branching,
-    draft_conflicts,
-    curation_conflicts,
+    _check_drafts,
+    _check_curation,
     _check_schedule,
     _check_sandbox,
     _check_warmstart,

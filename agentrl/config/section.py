@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 from pydantic.fields import FieldInfo
@@ -43,10 +43,11 @@ class ConfigSection(BaseModel):
 
     def model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the keys as keyword arguments; counts as reading every one, inner ones too."""
-        for section in _find_sections(self):
-            private = object.__getattribute__(section, "__pydantic_private__")
-            private["_read"].update(type(section).model_fields)
+        mark_read(self)
         return super().model_dump(*args, **kwargs)
+
+
+Section = TypeVar("Section", bound=ConfigSection)
 
 
 @contextmanager
@@ -57,6 +58,14 @@ def peeking() -> Generator[None]:
         yield
     finally:
         _peeking.reset(token)
+
+
+def mark_read(section: Section) -> Section:
+    """Return a section, of which every key, inner ones too, now counts as read."""
+    for inner in _find_sections(section):
+        private = object.__getattribute__(inner, "__pydantic_private__")
+        private["_read"].update(type(inner).model_fields)
+    return section
 
 
 def is_tag(name: str, field: FieldInfo) -> bool:
@@ -73,7 +82,7 @@ def find_unread(section: ConfigSection, prefix: str = "") -> list[str]:
     that repeats its default is left out: without it the run would be the same. So a saved resolved
     config, which names every key, may be trained again."""
     with peeking():
-        return [prefix + key for key in _find_unread(section)]
+        return list(_find_unread(section, prefix))
 
 
 def check_all_read(section: ConfigSection) -> None:
@@ -87,31 +96,25 @@ def check_all_read(section: ConfigSection) -> None:
         )
 
 
-def _find_unread(section: ConfigSection) -> Iterator[str]:
-    read = cast(set[str], object.__getattribute__(section, "__pydantic_private__")["_read"])
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if is_tag(name, field) or value == field.get_default(call_default_factory=True):
-            continue
-        inner = list(_find_unread_within(value))
-        if inner:
-            below = [f"{name}{key}" for key in inner]
-            yield from below
-        elif name not in read:
-            yield name
-
-
-def _find_unread_within(value: object) -> Iterator[str]:
-    """Yield the unread keys of the sections in `value`, as they follow its own name."""
+def _find_unread(value: object, prefix: str) -> Iterator[str]:
+    """Yield the unread keys in `value`, whose own keys begin with `prefix`."""
     match value:
         case ConfigSection():
-            yield from (f".{key}" for key in _find_unread(value))
+            read = object.__getattribute__(value, "__pydantic_private__")["_read"]
+            for name, field in type(value).model_fields.items():
+                item = getattr(value, name)
+                if is_tag(name, field) or item == field.get_default(call_default_factory=True):
+                    continue
+                inner = list(_find_unread(item, f"{prefix}{name}."))
+                yield from inner
+                if not inner and name not in read:
+                    yield prefix + name
         case Mapping():
             for name, item in cast(Mapping[str, object], value).items():
-                yield from (f".{name}{key}" for key in _find_unread_within(item))
+                yield from _find_unread(item, f"{prefix}{name}.")
         case Sequence() if not isinstance(value, str | bytes):
             for index, item in enumerate(cast(Sequence[object], value)):
-                yield from (f".{index}{key}" for key in _find_unread_within(item))
+                yield from _find_unread(item, f"{prefix}{index}.")
         case _:
             return
 

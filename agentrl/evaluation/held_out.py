@@ -2,19 +2,14 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from agentrl.evaluation.budget import (
-    BudgetMeter,
-    EvaluationBudget,
-    MeteredEnv,
-    MeteredSampler,
-    TokenPrices,
-)
+from agentrl.config.evaluate import BudgetsSection, UntilSection
+from agentrl.evaluation.budget import BudgetMeter, MeteredEnv, MeteredSampler, has_bounds
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scores import Interval, ScoringRules
-from agentrl.evaluation.stopping import IntervalStopRule, OrderedStopTracker
+from agentrl.evaluation.stopping import OrderedStopTracker
 from agentrl.policy import Sampling
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
@@ -46,13 +41,8 @@ class HeldOutEvaluation:
     seed: int
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Conditions of the evaluation, such as the environment, for the report."""
-    each: EvaluationBudget = field(default_factory=EvaluationBudget)
-    """Of one trajectory."""
-    total: EvaluationBudget = field(default_factory=EvaluationBudget)
-    """Of all of them."""
-    prices: TokenPrices = field(default_factory=TokenPrices)
-    until: IntervalStopRule | None = None
-    """Rule for stopping before all tasks are played."""
+    budgets: BudgetsSection = field(default_factory=BudgetsSection)
+    until: UntilSection | None = None
 
     async def run(
         self,
@@ -75,7 +65,7 @@ class HeldOutEvaluation:
         report = self.report([one for tree in counted for one in tree.trajectories()], k=self.k)
         return replace(
             report,
-            spent=play.meter.spent.to_json() if play.meters else None,
+            spent=asdict(play.meter.spent) if play.meters else None,
             stopped=play.describe_stop(len(counted), beyond=len(trees) - len(counted)),
         )
 
@@ -110,8 +100,9 @@ class _Play:
     ) -> None:
         self.evaluation = evaluation
         self.rollouts = rollouts
-        self.meter = BudgetMeter(evaluation.each, evaluation.total, evaluation.prices)
-        self.meters = evaluation.each.bounds or evaluation.total.bounds
+        budgets = evaluation.budgets
+        self.meter = BudgetMeter(budgets)
+        self.meters = has_bounds(budgets.each) or has_bounds(budgets.total)
         self._bar = bar
         self._record = record
         rules = ScoringRules(
@@ -152,9 +143,9 @@ class _Play:
             return {"by": "half_width", "at": until.half_width, "tasks": tasks, "of": of} | (
                 {"played_beyond": beyond} if beyond else {}
             )
-        if tasks == of or (what := self.meter.spent_up) is None:
+        if tasks == of or (what := self.meter.exhausted) is None:
             return None
-        at = getattr(self.evaluation.total, what)
+        at = getattr(self.evaluation.budgets.total, what)
         return {"by": f"budget.{what}", "at": at, "tasks": tasks, "of": of}
 
     def _scheduler(self) -> RolloutScheduler:
@@ -181,7 +172,7 @@ class _Play:
         )
 
     def _take(self, count: int) -> list[Task]:
-        if self._first.stopped_at is not None or self.meter.spent_up is not None:
+        if self._first.stopped_at is not None or self.meter.exhausted is not None:
             return []
         return [self._left.popleft() for _ in range(min(count, len(self._left)))]
 

@@ -3,30 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentrl.config.evaluate import UntilSection
 from agentrl.evaluation.scores import ScoringRules, passes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntervalStopRule:
-    """Stop at the first look at which half the interval of pass@1 is at most so wide.
+def is_enough(until: UntilSection, rewards: Sequence[Sequence[float]], rules: ScoringRules) -> bool:
+    """Return whether to stop after these tasks, which are the first ones in their order.
 
     The rule of Chow and Robbins (1965) for intervals of fixed width: whether to stop depends on how
     wide the interval is and not on where it lies, so that looking often costs no coverage in the
     limit of narrow intervals. `min_tasks` keeps it from stopping on the luck of the first few.
     """
-
-    half_width: float
-    min_tasks: int = 50
-    every: int = 10
-    """Tasks between two looks."""
-
-    def enough(self, rewards: Sequence[Sequence[float]], rules: ScoringRules) -> bool:
-        """Return whether to stop after these tasks, which are the first ones in their order."""
-        tasks = len(rewards)
-        if tasks < self.min_tasks or (tasks - self.min_tasks) % self.every:
-            return False
-        estimate = passes([task_rewards for task_rewards in rewards if task_rewards], rules)
-        return estimate is not None and (estimate.high - estimate.low) / 2 <= self.half_width
+    tasks = len(rewards)
+    if tasks < until.min_tasks or (tasks - until.min_tasks) % until.every:
+        return False
+    estimate = passes([task_rewards for task_rewards in rewards if task_rewards], rules)
+    return estimate is not None and (estimate.high - estimate.low) / 2 <= until.half_width
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +30,7 @@ class OrderedStopTracker:
     their rewards alone, however the timing falls.
     """
 
-    rule: IntervalStopRule | None
+    until: UntilSection | None
     rules: ScoringRules
     samples: int
     """Trajectories per task."""
@@ -50,12 +42,12 @@ class OrderedStopTracker:
 
     def record_end(self, task: int, reward: float | None) -> None:
         """Take the end of a trajectory of task number `task`; None for one that broke."""
-        if self.rule is None:
+        if self.until is None:
             return
         self._ended[task] = self._ended.get(task, 0) + 1
         if reward is not None:
             self._rewards.setdefault(task, []).append(reward)
         while self.stopped_at is None and self._ended.get(len(self._first), 0) >= self.samples:
             self._first.append(self._rewards.get(len(self._first), []))
-            if self.rule.enough(self._first, self.rules):
+            if is_enough(self.until, self._first, self.rules):
                 self.stopped_at = len(self._first)

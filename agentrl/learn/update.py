@@ -10,8 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.learning.aggregation import Aggregation
-from agentrl.config.learning.loss import aggregation_of
+from agentrl.config.learning.loss import Aggregation, aggregation_of
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.correction import (
     CorrectionFunction,

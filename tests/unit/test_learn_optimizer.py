@@ -15,10 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.ema import EmaSection
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection, EmaSection, LearnSection, LoraSection
 from agentrl.config.section import find_unread
 from agentrl.errors import ConfigError
 from agentrl.learn.ema import WeightEma

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import CriticSection, LearnSection
 from agentrl.config.learning.advantage import GaeAdvantage
-from agentrl.config.learning.critic import CriticSection
 from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.learning.shaping import FapoShaping, OverlongShaping
 from agentrl.config.load import load_config

@@ -18,12 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.evaluate import ScalingSection
+from agentrl.config.evaluate import BudgetsSection, PricesSection, ScalingSection
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
-from agentrl.evaluation.budget import TokenPrices
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod
@@ -412,7 +411,9 @@ def scaled(method: ScalingMethod, name: str, **settings: Any) -> EvaluationRepor
                 confidence=0.95,
                 sampling=Sampling(),
                 seed=5,
-                prices=TokenPrices(prompt_per_million=1e6, sampled_per_million=1e6),
+                budgets=BudgetsSection(
+                    prices=PricesSection(prompt_per_million=1e6, sampled_per_million=1e6)
+                ),
             ),
             method=method,
             name=name,

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from agentrl.errors import ConfigError, EngineError, RolloutError, blame
 from agentrl.evaluation.bounded_gather import gather_bounded
-from agentrl.evaluation.budget import TokenPrices
+from agentrl.evaluation.budget import compute_cost
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod, ScalingResult
@@ -97,11 +97,6 @@ class PolicyAgent:
     money: float = 0.0
     _rounds: int = 0
 
-    @property
-    def prices(self) -> TokenPrices:
-        """Prices of tokens."""
-        return self.evaluation.prices
-
     async def attempts(self, count: int, *, hint: str = "") -> list[ScalingAttempt]:
         """Play the task `count` more times; the first round has the evaluation's own seeds."""
         transcripts: Heard = {}
@@ -154,7 +149,7 @@ class PolicyAgent:
         completion = await self._answer(request)
         sampled = len(completion.token_ids)
         self.asked_tokens += sampled
-        self.money += self.prices.of(prompt_tokens=len(prompt), sampled_tokens=sampled)
+        self._add_cost(len(prompt), sampled)
         return chat.parse(completion.token_ids).text
 
     async def _answer(self, request: GenerateRequest) -> Completion:
@@ -178,5 +173,9 @@ class PolicyAgent:
                 if node.source == "sampled":
                     sampled = len(node.token_ids)
                     self.attempt_tokens += sampled
-                    self.money += self.prices.of(prompt_tokens=context, sampled_tokens=sampled)
+                    self._add_cost(context, sampled)
                 context += len(node.token_ids)
+
+    def _add_cost(self, prompt: int, sampled: int) -> None:
+        prices = self.evaluation.budgets.prices
+        self.money += compute_cost(prices, prompt_tokens=prompt, sampled_tokens=sampled)

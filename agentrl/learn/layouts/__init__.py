@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from agentrl.config.learning.layout import LayoutName
+from agentrl.config.learn import LayoutName
 from agentrl.learn.layouts.packed import PackedLayout
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.layouts.tree import PrefixTreeLayout

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from agentrl.config.learning.precision import Precision
+from agentrl.config.learn import Precision
 from agentrl.errors import LearnError
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
