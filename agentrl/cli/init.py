@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.console import out
+from agentrl.cli.console import show_text
 from agentrl.errors import ConfigError
 from agentrl.runtime.distribution import DISTRIBUTION
 
@@ -39,11 +39,9 @@ def init(
 ) -> None:
     """Create a project with an environment, a config, and a passing test."""
     project = make_project(name, folder)
-    out.print(
+    show_text(
         f"created {project}; next:\n  cd {project}\n  pytest\n  agentrl train "
-        f"{module_name(name)}.yaml",
-        markup=False,
-        highlight=False,
+        f"{module_name(name)}.yaml"
     )
 
 

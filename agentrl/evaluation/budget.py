@@ -6,7 +6,8 @@ on, since ending them would leave out the long ones and favour what is short.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -162,25 +163,24 @@ class MeteredEnv(EnvWrapper):
         self.meter = meter
 
     def around(self, inner: Env) -> "MeteredEnv":
-        """Return another environment, counted here too."""
         return MeteredEnv(inner, self.meter)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode."""
-        began = time.monotonic()
-        try:
+        with self._count_seconds():
             return await super().reset(seed=seed, options=options)
-        finally:
-            self.meter.add("env_s", time.monotonic() - began)
 
     async def step(self, action: Action) -> Step:
-        """Answer one assistant message."""
-        began = time.monotonic()
-        try:
+        with self._count_seconds():
             answer = await super().step(action)
-        finally:
-            self.meter.add("env_s", time.monotonic() - began)
         self.meter.add("tool_calls", len(answer[4].get("tool_results", ())))
         return answer
+
+    @contextmanager
+    def _count_seconds(self) -> Generator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.meter.add("env_s", time.monotonic() - began)

@@ -34,7 +34,6 @@ class HeldOutEvaluation:
     samples_per_task: int
     k: tuple[int, ...]
     threshold: float
-    """A trajectory passes when its reward is at least this."""
     confidence: float
     interval: Interval = "wilson"
     sampling: Sampling
@@ -182,7 +181,6 @@ class _Play:
 
     def _count_turn(self, attempt: RolloutKey, tree: Tree) -> None:
         # Tasks of many turns end late: turns are what shows that a slow policy plays at all.
-        del attempt, tree
         self._turns += 1
         self._bar.advance(0, {"turns": self._turns, **self._reward()})
 
@@ -190,7 +188,6 @@ class _Play:
         return {"reward": self._sum / self._count} if self._count else {}
 
     def _count_end(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
-        del attempt
         if self._adopting and self.meters:
             self.meter.keep(tree, leaf)
         reward = reward_of(leaf.outcome)

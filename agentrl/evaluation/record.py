@@ -39,7 +39,6 @@ class EvaluationRecord:
 
     run: RunStore
     groups: tuple[GroupState, ...] = ()
-    """Groups that were played before."""
 
     @classmethod
     def open(cls, folder: Path, settings: StoreSettings, *, seed: int, resume: bool) -> Self:

@@ -8,6 +8,7 @@ and ends are today's, which is what they are looked at for.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from agentrl.authoring.env_contract import checked_opening, checked_step, reward_fault
@@ -47,11 +48,9 @@ class RecordedTrajectory:
 
     task: Task
     sample: int
-    """Index among the attempts at the task."""
     world_sample: int
     """That its world was reset with; another one's for a branch."""
     seed: int
-    """Of its world."""
     exchanges: Sequence[EnvExchange]
     """The reset and every complete turn."""
     leaf: Leaf
@@ -87,7 +86,6 @@ class TrajectoryRescorer:
     make_env: Callable[[], Env]
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     retries: int = 2
-    """Tries after one that broke."""
     by: RescoreBy | None = None
     """Method for scoring again; None as the environment declares."""
 
@@ -111,9 +109,10 @@ class TrajectoryRescorer:
                 return await self._rescore_once(recording, task or recording.task)
             except RolloutError as error:
                 if retries == 0:
-                    outcome = Failed(error.kind, str(error))
+                    why = str(error)
+                    outcome = Failed(error.kind, why)
                     return RescoreResult(
-                        recording=recording, verdict="broke", outcome=outcome, why=str(error)
+                        recording=recording, verdict="broke", outcome=outcome, why=why
                     )
                 retries -= 1
 
@@ -143,13 +142,14 @@ class TrajectoryRescorer:
         return _judge(recording, sum(rewards), components, last.terminated)
 
     async def _replay(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
+        unscored = partial(RescoreResult, recording=recording)
         opening, *turns = recording.exchanges
         options = {"task": task, "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
             returned = await env.reset(seed=recording.seed, options=options)
         observation, _ = checked_opening(env, returned)
         if turns and fingerprint(observation) != fingerprint(opening.observation):
-            return _without(recording, "diverged", "the first observation differs")
+            return unscored(verdict="diverged", why="the first observation differs")
         rewards: list[float] = []
         components: dict[str, float] = {}
         for number, turn in enumerate(turns, 1):
@@ -163,9 +163,10 @@ class TrajectoryRescorer:
                 why = "" if number == len(turns) else f"it now ends at {where}"
                 return _judge(recording, sum(rewards), components, answer[2], why=why)
             if turn.terminated or turn.truncated:
-                return _without(recording, "goes_on", f"it ended at {where}, but now continues")
+                why = f"it ended at {where}, but now continues"
+                return unscored(verdict="goes_on", why=why)
             if fingerprint(answer[0]) != fingerprint(turn.observation):
-                return _without(recording, "diverged", f"the answer to {where} differs")
+                return unscored(verdict="diverged", why=f"the answer to {where} differs")
         return _judge(recording, sum(rewards), components, terminated=False)
 
 
@@ -201,10 +202,6 @@ def _judge(
         components=components,
         why=why,
     )
-
-
-def _without(recording: RecordedTrajectory, verdict: Verdict, why: str) -> RescoreResult:
-    return RescoreResult(recording=recording, verdict=verdict, why=why)
 
 
 def _check_reward(answer: Step, task: Task) -> float:

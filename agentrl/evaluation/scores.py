@@ -8,13 +8,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from agentrl.evaluation.bootstrap import bootstrap_estimate
-from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
+from agentrl.evaluation.interval import (
+    IntervalEstimate,
+    mean_estimate,
+    rate_estimate,
+    replace_infinite,
+)
 from agentrl.evaluation.passk import pass_at_k, pass_hat_k
 from agentrl.metrics.rollout_metrics import component_means
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
 
 Interval = Literal["wilson", "bootstrap"]
-"""Method for intervals; see docs/evaluation.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +85,14 @@ class EvaluationScores:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON; an unbounded end of an interval is null."""
-        estimates = {name: estimate_json(one) for name, one in self.estimates.items()}
+        estimates = {name: asdict(one) for name, one in self.estimates.items()}
         return {
             "tasks": self.tasks,
             "trajectories": self.trajectories,
             "failed": self.failed,
             "outcomes": dict(self.outcomes),
             "outcome_rates": {name: n / self.trajectories for name, n in self.outcomes.items()},
-            **estimates,
+            **replace_infinite(estimates),
             **self.costs,
         }
 
@@ -185,11 +189,3 @@ def _mean_of(
     trajectories: Sequence[Trajectory], what: Callable[[Trajectory], float]
 ) -> float | None:
     return statistics.fmean(map(what, trajectories)) if trajectories else None
-
-
-def estimate_json(estimate: IntervalEstimate) -> dict[str, Any]:
-    """Return an estimate as JSON; an unbounded end of its interval is null."""
-    ends = {end: value for end, value in asdict(estimate).items() if end in ("low", "high")}
-    return asdict(estimate) | {
-        end: value if math.isfinite(value) else None for end, value in ends.items()
-    }

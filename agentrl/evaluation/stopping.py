@@ -33,7 +33,6 @@ class OrderedStopTracker:
     until: UntilSection | None
     rules: ScoringRules
     samples: int
-    """Trajectories per task."""
     stopped_at: int | None = None
     """Number of tasks that were enough; None before that."""
     _ended: dict[int, int] = field(default_factory=dict[int, int])

@@ -92,10 +92,10 @@ def _result(message: Message, known: set[str], images: ImageFiles) -> Row:
 def _content(content: Content, images: ImageFiles) -> str | list[Row]:
     if isinstance(content, str):
         return content
-    return [_part(part, images) for part in content]
+    return [_build_part(part, images) for part in content]
 
 
-def _part(part: str | Image, images: ImageFiles) -> Row:
+def _build_part(part: str | Image, images: ImageFiles) -> Row:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if part.media_type not in ENDINGS:

@@ -93,15 +93,8 @@ class ExportedTrajectory:
         return outcome_name(self.outcome)
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedGroup:
-    """A group whose records are gone."""
-
-    group: int
-
-
-def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | PrunedGroup]:
-    """Yield every trajectory of a run that ended, group by group, and groups that were pruned.
+def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | None]:
+    """Yield every trajectory of a run that ended, group by group; None for a group that is pruned.
 
     A live run is read as far as it is. Raises `ConfigError` where there is no run, and
     `DamagedStore` where records are damaged.
@@ -119,7 +112,7 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | Pru
             pruned_segments = ledger.pruned().keys()
             for group in reader.groups():
                 if any(place.segment in pruned_segments for _, place in ledger.places(group)):
-                    yield PrunedGroup(group)
+                    yield None
                     continue
                 restored, state = reader.group(group), reader.state(group)
                 assert state is not None

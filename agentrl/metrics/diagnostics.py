@@ -118,8 +118,9 @@ def component_falls(lines: Sequence[Line], limits: DiagnosticsSection) -> str | 
     poor, rich = _ends(lines, "reward/mean", limits.window)
     if poor is None or rich is None or rich - poor < limits.reward_gain:
         return None
-    for name in sorted({n for line in lines[-limits.window :] for n in line}):
-        first, last = _ends(lines, name, limits.window) if _is_part(name) else (None, None)
+    names = {name for line in lines[-limits.window :] for name in line}
+    for name in sorted(name for name in names if name.startswith("component/")):
+        first, last = _ends(lines, name, limits.window)
         if first is None or last is None or first <= 0 or last >= limits.component_left * first:
             continue
         return (
@@ -170,10 +171,6 @@ class RunDiagnostics:
             if self.limits.action == "stop":
                 raise LearnError(f"{text}. To continue anyway, set diagnostics.action: warn")
             self.say(text)
-
-
-def _is_part(name: str) -> bool:
-    return name.startswith("component/")
 
 
 def _mean(lines: Sequence[Line], name: str, least: int) -> float | None:

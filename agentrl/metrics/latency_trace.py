@@ -23,11 +23,8 @@ class TurnCost:
     """One policy message and the environment's answer."""
 
     tokens: int
-    """Sampled."""
     step_s: float
-    """Seconds of the environment."""
     reply_tokens: int = 0
-    """Tokens of its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,6 @@ class LatencyTrace:
     name: str
     trajectories: tuple[TrajectoryCost, ...]
     failure_rate: float = 0.0
-    """Share of attempts that break."""
 
     def __post_init__(self) -> None:
         if not any(t.turns and not t.failed for t in self.trajectories):

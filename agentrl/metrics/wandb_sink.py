@@ -70,12 +70,10 @@ class WandbSink:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Send the finite figures of a step."""
         if self._run is not None:
             self._run.log({**figures, "step": step})
 
     def close(self) -> None:
-        """Send what is left and end the run there. Idempotent."""
         run, self._run = self._run, None
         if run is not None:
             run.finish()

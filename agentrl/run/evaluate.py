@@ -13,7 +13,7 @@ from agentrl.evaluation.player import evaluate_player
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.reports import REPORT
-from agentrl.evaluation.scaling.catalogue import method_of
+from agentrl.evaluation.scaling.methods import method_of
 from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.models.place import is_gguf, policy_place
 from agentrl.run import build

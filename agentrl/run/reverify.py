@@ -7,7 +7,7 @@ policy is not run: what it did is on the disk.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,7 +87,7 @@ class ReverifyReport:
             "other_tasks": self.other_tasks,
             "comparison": None if comparison is None else comparison.to_json(),
             "samples": [
-                now.to_json()
+                asdict(now)
                 | {"verdict": one.verdict, "before": one.before, "why": one.why}
                 | {"components": one.components}
                 for one, (_, now) in zip(self.found, samples, strict=True)

@@ -39,8 +39,10 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file as `write_text` does."""
-    with _replacing(path) as partial:
-        _write(partial, data)
+    with _replacing(path) as partial, partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -70,13 +72,6 @@ def _replacing(path: Path) -> Generator[Path]:
         if isinstance(error, OSError) and str(error.filename) == str(partial):
             error.filename = str(path)
         raise
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:

@@ -15,27 +15,19 @@ ENTRY_POINTS = "agentrl.runtime.doctor"
 
 
 class SystemPart(Protocol):
-    """Something a machine has or lacks."""
+    """Something a machine has or lacks: a version or why it cannot be used, and how to get it."""
 
     @property
-    def name(self) -> str:
-        """Return its name."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def live(self) -> bool:
-        """Return whether it can be used now."""
-        ...
+    def live(self) -> bool: ...
 
     @property
-    def detail(self) -> str:
-        """Return a version, or why it cannot be used."""
-        ...
+    def detail(self) -> str: ...
 
     @property
-    def get_it(self) -> str:
-        """Return the command that installs or enables it."""
-        ...
+    def get_it(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)

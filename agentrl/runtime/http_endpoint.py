@@ -74,7 +74,6 @@ class RetryPolicy:
     """Waits between tries, and the number of tries before giving up."""
 
     def __init__(self, *, first_wait_s: float, retries: int) -> None:
-        """Wait twice as long each time, and no more than so often in a row."""
         self._first_wait_s = first_wait_s
         self._retries = retries
         self._failed = 0
@@ -102,10 +101,7 @@ class HttpEndpointClient:
         first_wait_s: float = 0.5,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """Nothing is asked yet; `transport` is httpx's own unless given.
-
-        Raises `ConfigError` where httpx is missing.
-        """
+        """Raise `ConfigError` where httpx is missing."""
         try:
             import httpx
         except ImportError as error:
@@ -268,5 +264,4 @@ class HttpEndpointClient:
 
 
 def _beginning(said: bytes | bytearray) -> str:
-    """Return the first words of a server's answer, for an error."""
     return said[:REFUSAL_BYTES].decode(errors="replace")

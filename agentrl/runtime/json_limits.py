@@ -109,16 +109,15 @@ def check_json(value: Any, limits: JsonLimits = DEFAULT_LIMITS) -> None:
     while level:
         inner: list[Any] = []
         for item in level:
-            kind = cast("type[Any]", type(item))
-            if kind is str:
+            if isinstance(item, str):
                 _check_text(item, limits)
-            elif kind is int:
+            elif item is None or isinstance(item, bool):
+                continue
+            elif isinstance(item, int):
                 _check_integer(item, limits)
-            elif kind is float:
+            elif isinstance(item, float):
                 if not isfinite(item):
                     _refuse_constant(repr(item))
-            elif item is None or kind is bool:
-                continue
             else:
                 items = _items(item, limits)
                 count += len(items)
@@ -159,19 +158,10 @@ def _items(item: Any, limits: JsonLimits) -> Sequence[Any]:
                 )
             _check_text(key, limits)
         return [*values.values()]
-    if isinstance(item, str):
-        _check_text(item, limits)
-    elif isinstance(item, int):
-        _check_integer(item, limits)
-    elif isinstance(item, float):
-        if not isfinite(item):
-            _refuse_constant(repr(item))
-    else:
-        raise JsonLimitError(
-            f"a value has type {type(item).__name__}, which JSON does not support; use text, "
-            "numbers, true, false, null, lists and objects"
-        )
-    return ()
+    raise JsonLimitError(
+        f"a value has type {type(item).__name__}, which JSON does not support; use text, numbers, "
+        "true, false, null, lists and objects"
+    )
 
 
 def _check_text(text: str, limits: JsonLimits) -> None:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
@@ -146,8 +147,10 @@ async def await_to_the_end(
     work: "Coroutine[Any, Any, R] | asyncio.Future[R]",
     undo: Callable[[R], Coroutine[Any, Any, object]] | None = None,
     /,
+    *,
+    stop: Callable[[], object] = lambda: None,
 ) -> R:
-    """Await work; a cancelled caller waits for its end before it goes on.
+    """Await work; a cancelled caller calls `stop` and waits for the work's end before it goes on.
 
     Where the work makes what somebody must let go of again, `undo` says how: nobody takes it then.
     """
@@ -155,6 +158,7 @@ async def await_to_the_end(
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        stop()
         await _await_end(running)
         if undo is not None and running.exception() is None:
             await await_to_the_end(undo(running.result()))
@@ -179,15 +183,8 @@ async def run_in_stoppable_thread(
     ended before the caller was cancelled. Both functions may block.
     """
     stop = threading.Event()
-    running = _start(function, stop)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stop.set()
-        await _await_end(running)
-        if undo is not None and running.exception() is None:
-            await finish_in_thread(undo, running.result())
-        raise
+    undo_in_thread = None if undo is None else partial(finish_in_thread, undo)
+    return await await_to_the_end(_start(function, stop), undo_in_thread, stop=stop.set)
 
 
 async def _await_end(running: asyncio.Future[R]) -> None:

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -220,7 +221,7 @@ def stored(path: Path, samples: list[EvaluationSample], **about: object) -> Path
         "about": {"env": "demo/Sum-v0", "seed": 1, **about},
         "threshold": 1.0,
         "confidence": 0.9,
-        "samples": [sample.to_json() for sample in samples],
+        "samples": [asdict(sample) for sample in samples],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report))

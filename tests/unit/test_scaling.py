@@ -26,7 +26,6 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod
-from agentrl.evaluation.scaling.catalogue import method_of
 from agentrl.evaluation.scaling.listening_env import add_hint
 from agentrl.evaluation.scaling.methods import (
     BestOfN,
@@ -35,6 +34,10 @@ from agentrl.evaluation.scaling.methods import (
     RtvMethod,
     SageMethod,
     TournamentSettings,
+    best_of,
+    majority,
+    method_of,
+    usual_answer,
 )
 from agentrl.evaluation.scaling.notes import (
     note_question,
@@ -44,11 +47,10 @@ from agentrl.evaluation.scaling.notes import (
     transcript,
 )
 from agentrl.evaluation.scaling.run import ScaledEvaluation
-from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
 from agentrl.evaluation.scaling.tournament import (
     TournamentResult,
     choose_winner,
-    comparisons_of,
+    groups_of,
     rotate_group,
     tournament,
 )
@@ -84,6 +86,16 @@ def test_the_best_score_is_taken() -> None:
     assert best_of([0.1, 0.7, 0.7, None]) == 1
     assert best_of([None, -2.0, float("nan"), -1.0]) == 3
     assert best_of([None, float("nan")]) is None
+
+
+def comparisons_of(contenders: int, *, size: int, keep: int) -> list[int]:
+    """Return the number of comparisons in each round."""
+    rounds: list[int] = []
+    while contenders > keep:
+        groups, byes = groups_of(range(contenders), size=size, keep=keep)
+        rounds.append(len(groups))
+        contenders = len(groups) + len(byes)
+    return rounds
 
 
 def test_a_tournament_has_the_size_of_the_papers() -> None:

@@ -23,8 +23,7 @@ class EndpointChat:
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[TokenSegment, ...]:
-        """Return the tools and the first messages."""
-        lines = [_Line({"tools": list(tools)}), *map(_message, messages)]
+        lines = [{"tools": list(tools)}, *map(_message, messages)]
         return (TokenSegment("prompt", _bytes(lines)),)
 
     def reply(
@@ -34,8 +33,7 @@ class EndpointChat:
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
     ) -> tuple[TokenSegment, ...]:
-        """Return the messages that follow a turn; `tools` where they changed."""
-        tool_lines = [] if tools is None else [_Line({"tools": list(tools)})]
+        tool_lines = [] if tools is None else [{"tools": list(tools)}]
         token_ids = _bytes([*tool_lines, *map(_message, messages)])
         closing = () if ended else (TokenSegment("template", (END,)),)
         return (*closing, TokenSegment("tool", token_ids)) if token_ids else closing
@@ -78,7 +76,7 @@ def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
         if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
             raise TypeError("the name or id of a call is not text")
     fields = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
-    return _bytes([_Line({"role": "assistant", **fields})])
+    return _bytes([{"role": "assistant", **fields}])
 
 
 def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[ToolSchema]]:
@@ -128,16 +126,12 @@ def read_arguments(arguments: Any) -> Any:
     return value
 
 
-class _Line(dict[str, Any]):
-    """One line."""
-
-
-def _bytes(lines: Iterable[_Line]) -> tuple[int, ...]:
+def _bytes(lines: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
     return tuple(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
-def _message(message: Message) -> _Line:
-    line = _Line(role=message.role, content=_content(message.content))
+def _message(message: Message) -> dict[str, Any]:
+    line: dict[str, Any] = {"role": message.role, "content": _content(message.content)}
     if message.tool_calls:
         line["tool_calls"] = [
             {

@@ -21,7 +21,6 @@ class ListeningEnv(EnvWrapper):
         self._said: list[Message] = []
 
     def around(self, inner: Env) -> "ListeningEnv":
-        """Return another environment that is listened to."""
         return ListeningEnv(inner, self.heard, self.hint)
 
     async def reset(
@@ -35,7 +34,6 @@ class ListeningEnv(EnvWrapper):
         return observation, info
 
     async def step(self, action: Action) -> Step:
-        """Answer one assistant message."""
         answer = await super().step(action)
         self._said += (action.message, *answer[0].messages)
         return answer

@@ -1,11 +1,19 @@
 """The methods, each a way from a task to the attempt that is submitted."""
 
+import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
 
+from agentrl.config.evaluate import ScalingSection
 from agentrl.evaluation.bounded_gather import gather_bounded
-from agentrl.evaluation.scaling.attempt import ScalingAgent, ScalingAttempt, ScalingResult
+from agentrl.evaluation.scaling.attempt import (
+    ScalingAgent,
+    ScalingAttempt,
+    ScalingMethod,
+    ScalingResult,
+)
 from agentrl.evaluation.scaling.notes import (
     NO_RESULT,
     note_question,
@@ -15,9 +23,9 @@ from agentrl.evaluation.scaling.notes import (
     plan_question,
     vote_question,
 )
-from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
 from agentrl.evaluation.scaling.tournament import TournamentResult, tournament
 from agentrl.message import Message
+from agentrl.runtime.imports import import_callable
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import call_either
 from agentrl.task import Task
@@ -31,6 +39,31 @@ VOTE_TOKENS = 16
 """Of a judge's answer: a number."""
 
 
+def usual_answer(text: str) -> str:
+    """Return an answer as it is counted: one line, no case, one space between words."""
+    return " ".join(text.casefold().split()).strip(" .")
+
+
+def majority(answers: Sequence[str | None]) -> int | None:
+    """Return the first that gives the answer most give; None where nobody gives one.
+
+    An answer that is None or empty abstains. Of answers given equally often the first one counts.
+    """
+    votes = [answer for answer in answers if answer]
+    if not votes:
+        return None
+    return answers.index(Counter(votes).most_common(1)[0][0])
+
+
+def best_of(scores: Sequence[float | None]) -> int | None:
+    """Return the first of those a verifier scores highest; None where it scored nothing.
+
+    A score that is None, or no number, does not count.
+    """
+    values = [s for s in scores if s is not None and not math.isnan(s)]
+    return scores.index(max(values)) if values else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MajorityVote:
     """The attempt with the answer that most attempts give (self-consistency, arXiv 2203.11171)."""
@@ -40,8 +73,6 @@ class MajorityVote:
     """Of what was said last: equal texts are equal answers, and an empty one abstains."""
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play all, count the answers."""
-        del seed
         attempts = tuple(await agent.attempts(self.samples))
         answers = [self.answer(one.answer) for one in attempts]
         index = majority(answers)
@@ -60,8 +91,6 @@ class BestOfN:
     samples: int = 16
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play all, score those that did not break."""
-        del seed
         attempts = tuple(await agent.attempts(self.samples))
         scores = [
             None if one.broke else await call_either(self.verifier, agent.task, one.messages)
@@ -137,14 +166,13 @@ class RtvMethod:
     by: TournamentSettings = field(default_factory=TournamentSettings)
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play all, write notes, vote."""
         attempts = tuple(await agent.attempts(self.samples))
         notes = await self.by.notes(agent, attempts, seed)
         result = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
         return ScalingResult(
             chosen=attempts[result.survivors[0]],
             attempts=attempts,
-            notes=_note_votes(notes, result),
+            notes=_log_votes(notes, result),
         )
 
 
@@ -160,7 +188,6 @@ class PdrMethod:
     by: TournamentSettings = field(default_factory=TournamentSettings)
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play, write notes, vote for those to read; play again, write and vote for one."""
         first = tuple(await agent.attempts(self.samples))
         notes = await self.by.notes(agent, first, derive(seed, "first"))
         best = await self.by.among(agent, first, notes, self.keep, derive(seed, "first votes"))
@@ -171,10 +198,7 @@ class PdrMethod:
         return ScalingResult(
             chosen=second[result.survivors[0]],
             attempts=(*first, *second),
-            notes={
-                "first": _note_votes(notes, best),
-                "second": _note_votes(again, result),
-            },
+            notes={"first": _log_votes(notes, best), "second": _log_votes(again, result)},
         )
 
 
@@ -188,7 +212,6 @@ class SageMethod:
     """Check of the first attempt: where it holds, that one is submitted and there is no second."""
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Explore, plan, play again; the second attempt is submitted."""
         (first,) = await agent.attempts(1)
         if (
             self.check is not None
@@ -212,9 +235,39 @@ def _choose_unbroken(attempts: Sequence[ScalingAttempt]) -> ScalingAttempt:
     return next((one for one in attempts if not one.broke), attempts[0])
 
 
-def _note_votes(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
+def _log_votes(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
     return {
         "notes": list(notes),
-        "comparisons": [one.to_json() for one in found.comparisons],
+        "comparisons": [asdict(one) for one in found.comparisons],
         "survivors": list(found.survivors),
     }
+
+
+def method_of(section: ScalingSection) -> ScalingMethod:
+    """Return the method. Raises `ConfigError` for a function that is not there."""
+    by = TournamentSettings(
+        group=section.group,
+        votes=section.votes,
+        note_tokens=section.note_tokens,
+        transcript_chars=section.transcript_chars,
+    )
+    match section.name:
+        case "majority":
+            answer = _function(section.answer) or usual_answer
+            return MajorityVote(samples=section.samples, answer=answer)
+        case "best_of":
+            return BestOfN(verifier=_function(section.verifier), samples=section.samples)
+        case "rtv":
+            return RtvMethod(samples=section.samples, by=by)
+        case "pdr":
+            return PdrMethod(samples=section.samples, keep=section.keep, by=by)
+        case "sage":
+            return SageMethod(
+                note_tokens=section.note_tokens,
+                transcript_chars=section.transcript_chars,
+                check=_function(section.check),
+            )
+
+
+def _function(name: str | None) -> Any:
+    return None if name is None else cast("Any", import_callable(name))

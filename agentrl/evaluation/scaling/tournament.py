@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 Vote = Callable[[tuple[int, ...], int], Awaitable[int | None]]
 """Asks a judge once: the contenders in the order they are shown, and a seed. Returns the place of
@@ -23,15 +22,6 @@ class TournamentVote:
     votes: tuple[int, ...]
     """The contender each valid vote was for."""
     winner: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "round": self.round,
-            "contenders": list(self.contenders),
-            "votes": list(self.votes),
-            "winner": self.winner,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +63,6 @@ def choose_winner(votes: Sequence[int], group: Sequence[int]) -> int:
     Of equals it is the one voted for first, without votes the first of all.
     """
     return Counter(votes).most_common(1)[0][0] if votes else group[0]
-
-
-def comparisons_of(contenders: int, *, size: int, keep: int) -> list[int]:
-    """Return the number of comparisons in each round."""
-    rounds: list[int] = []
-    while contenders > keep:
-        groups, byes = groups_of(range(contenders), size=size, keep=keep)
-        rounds.append(len(groups))
-        contenders = len(groups) + len(byes)
-    return rounds
 
 
 async def tournament(
