@@ -125,16 +125,6 @@ def _check_mode(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _check_nccl(config: RunConfig) -> Iterator[str]:
-    engine, cluster = config.engine, config.cluster
-    if engine.processes and cluster.kind == "ray" and cluster.engine_gpus < 1:
-        yield (
-            f"engine.broadcast.backend is nccl and cluster.engine_gpus is {cluster.engine_gpus:g}: "
-            "NCCL needs a separate GPU for each engine; set cluster.engine_gpus to 1, or choose "
-            "gloo"
-        )
-
-
 def _check_engines(config: RunConfig) -> Iterator[str]:
     engine = config.engine
     urls = engine.endpoint.urls if engine.endpoint is not None else ()
@@ -166,18 +156,29 @@ def _check_engines(config: RunConfig) -> Iterator[str]:
                     f"{key} is {temperature:g}, but vLLM's own sampler accepts only 0 and "
                     f"{least:g} to {most:g}; change {key}, or set engine.vllm.sampler: agentrl"
                 )
-    if engine.probe is not None and engine.kind == "local" and not count:
+    useless = {
+        "probe": engine.probe is not None and engine.kind == "local",
+        "broadcast": engine.broadcast is not None,
+    }
+    for key, is_set in useless.items():
+        if is_set and not count:
+            yield (
+                f"engine.{key} is set, but the engine runs in this process and copies the "
+                "trainer's weights directly; remove it, or set engine.processes or "
+                "engine.addresses"
+            )
+    if (
+        engine.broadcast is not None
+        and engine.broadcast.backend == "nccl"
+        and engine.processes
+        and config.cluster.kind == "ray"
+        and config.cluster.engine_gpus < 1
+    ):
         yield (
-            "engine.probe is set, but the engine runs in this process and copies the trainer's "
-            "weights directly; remove it, or set engine.processes or engine.addresses"
+            "engine.broadcast.backend is nccl and cluster.engine_gpus is "
+            f"{config.cluster.engine_gpus:g}: NCCL needs a separate GPU for each engine; set "
+            "cluster.engine_gpus to 1, or choose gloo"
         )
-    if engine.broadcast is not None and not count:
-        yield (
-            "engine.broadcast is set, but the engine runs in this process and copies the trainer's "
-            "weights directly; remove it, or set engine.processes or engine.addresses"
-        )
-    if engine.broadcast is not None and engine.broadcast.backend == "nccl":
-        yield from _check_nccl(config)
     if engine.probe is not None and engine.probe.tokens >= engine.context_tokens:
         yield (
             f"engine.probe.tokens is {engine.probe.tokens} and engine.context_tokens is "
@@ -314,23 +315,20 @@ def _check_schedule(config: RunConfig) -> Iterator[str]:
     schedule, branching = config.rollout.schedule, config.rollout.branching
     if schedule is None:
         return
-    least = {
-        "min_turn_tokens": (schedule.min_turn_tokens, "sampling.max_turn_tokens"),
-        "min_turns": (schedule.min_turns, "rollout.max_turns"),
-    }
-    limits = {
-        "min_turn_tokens": config.sampling.max_turn_tokens,
-        "min_turns": config.rollout.max_turns,
-    }
-    if all(value is None for value, _ in least.values()):
+    turn_tokens, turns = config.sampling.max_turn_tokens, config.rollout.max_turns
+    bounds = (
+        ("min_turn_tokens", schedule.min_turn_tokens, "sampling.max_turn_tokens", turn_tokens),
+        ("min_turns", schedule.min_turns, "rollout.max_turns", turns),
+    )
+    if all(value is None for _, value, _, _ in bounds):
         yield (
             "rollout.schedule sets neither min_turn_tokens nor min_turns, so it has no effect; set "
             "one of them, or remove the section"
         )
-    for key, (value, limit) in least.items():
-        if value is not None and value >= limits[key]:
+    for key, value, limit_key, limit in bounds:
+        if value is not None and value >= limit:
             yield (
-                f"rollout.schedule.{key} is {value} and {limit} is {limits[key]}: the minimum must "
+                f"rollout.schedule.{key} is {value} and {limit_key} is {limit}: the minimum must "
                 "be below the full limit; lower the first, or remove it"
             )
     tokens = schedule.min_turn_tokens

@@ -62,6 +62,10 @@ KINDS: Mapping[str, str] = {
 }
 
 
+def _reject(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+
+
 class _Loader(yaml.SafeLoader):
     """YAML with the plain values of YAML 1.2: `1e-3` is a number, `no` and `12:30` are text."""
 
@@ -83,18 +87,15 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Construct the value of a node; refuses kinds of values that only YAML has."""
         if node.tag not in TAGS:
-            raise yaml.MarkedYAMLError(
-                None,
-                None,
+            raise _reject(
                 f"{_kind(node)}, but a config holds only text, numbers, true, false, null, lists, "
                 "and mappings",
-                node.start_mark,
+                node,
             )
         try:
             return super().construct_object(node, deep=deep)
         except (KeyError, ValueError) as error:
-            problem = f"{node.value!r:.40}, expected {_kind(node)}"
-            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
+            raise _reject(f"{node.value!r:.40}, expected {_kind(node)}", node) from error
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -127,16 +128,16 @@ TAGS = frozenset({*(tag for tag, _, _ in _RULES), *(f"tag:yaml.org,2002:{t}" for
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = str(loader.construct_scalar(node))
     if len(text) > MOST_DIGITS:
-        problem = f"a number of {len(text)} digits, and at most {MOST_DIGITS} are allowed"
-        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+        raise _reject(
+            f"a number of {len(text)} digits, and at most {MOST_DIGITS} are allowed", node
+        )
     return int(text, 0)
 
 
 def _construct_str(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        problem = "a text with a lone surrogate"
-        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+        raise _reject("a text with a lone surrogate", node)
     return text
 
 
@@ -234,16 +235,11 @@ class _Walk:
                 )
             origin, path = f"{self.path}:{line}", (*above, str(key.value))
             if key.tag != "tag:yaml.org,2002:str":
-                text = (
-                    f"the key {key.value} is {_kind(key)}, but keys must be text; put it in quotes"
-                )
-                self.problems.append(ConfigProblem(origin, text))
+                text = f"the key {key.value} is {_kind(key)}, but keys must be text"
+                self.problems.append(ConfigProblem(origin, f"{text}; put it in quotes"))
             if key.value in lines:
-                text = (
-                    f"{'.'.join(path)} is set twice, first on line {lines[key.value]}; remove one "
-                    "of them"
-                )
-                self.problems.append(ConfigProblem(origin, text))
+                text = f"{'.'.join(path)} is set twice, first on line {lines[key.value]}"
+                self.problems.append(ConfigProblem(origin, f"{text}; remove one of them"))
             lines[key.value] = line
             self.origins[path] = origin
             self.record_node(value, path)

@@ -91,7 +91,6 @@ def _format_markdown_row(key: ConfigKey) -> str:
 
 
 def _describe_unknown(path: str) -> str:
-    """Name the part of a dotted key that does not exist."""
     parts = path.split(".")
     sections: tuple[type[ConfigSection], ...] = (RunConfig,)
     for depth in range(1, len(parts) + 1):

@@ -1,7 +1,7 @@
 """From a file and overrides to a checked `RunConfig`, and back to a file."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from agentrl.config.document import ConfigDocument, KeyPath, dump, read
 from agentrl.config.override import Overrides, apply, merge
 from agentrl.config.problem import config_error, problems_of
 from agentrl.config.run import RunConfig
-from agentrl.config.schema import keys, method_of, plain
+from agentrl.config.schema import format_value, keys, method_of, plain
 from agentrl.errors import ConfigError
 from agentrl.runtime.atomic_files import write_text
 
@@ -86,3 +86,31 @@ def _find_choices() -> Iterator[tuple[KeyPath, str]]:
             default = key.field.get_default(call_default_factory=True)
             if method := method_of(type(default)):
                 yield tuple(key.path.split(".")), method
+
+
+LISTED = 8
+
+
+def changes(was: RunConfig, now: RunConfig, *, counts: Callable[[str], bool]) -> str:
+    """Return the relevant keys that differ, each with both values; empty if there are none."""
+    old, new = dict(_flatten(plain(was))), dict(_flatten(plain(now)))
+    changed = [
+        f"{key} was {_format_known(old, key)} and is {_format_known(new, key)}"
+        for key in sorted(old.keys() | new.keys())
+        if not (key in old and key in new and old[key] == new[key]) and counts(key)
+    ]
+    more = len(changed) - LISTED
+    changed[LISTED:] = [f"and {more} more"] if more > 0 else []
+    return "; ".join(changed)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(cast(dict[str, Any], value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _format_known(values: Mapping[str, object], key: str) -> str:
+    return format_value(values[key]) if key in values else "not set"

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, cast
 
@@ -69,17 +70,17 @@ def problems_of(
     return list(problems.values())
 
 
+@dataclass(slots=True)
 class _Place:
     """Place of an error in the schema."""
 
-    def __init__(self, root: type[ConfigSection]) -> None:
-        self.path: tuple[str, ...] = ()
-        self.sections: tuple[type[ConfigSection], ...] = (root,)
-        """The sections whose key is meant; the methods to choose from at a choice."""
-        self.parents: tuple[type[ConfigSection], ...] = ()
-        self.key: ConfigKey | None = None
-        self.annotation: object = root
-        self.metadata: Sequence[object] = ()
+    annotation: object
+    sections: tuple[type[ConfigSection], ...]
+    """The sections whose key is meant; the methods to choose from at a choice."""
+    path: tuple[str, ...] = ()
+    parents: tuple[type[ConfigSection], ...] = ()
+    key: ConfigKey | None = None
+    metadata: Sequence[object] = ()
 
     @property
     def parents_own(self) -> bool:
@@ -88,13 +89,12 @@ class _Place:
 
     @property
     def dotted(self) -> str:
-        """Return the path as the user writes it."""
         return ".".join(self.path)
 
 
 def _locate(loc: Sequence[int | str], root: type[ConfigSection]) -> _Place:
     """Follow pydantic's location down the schema, leaving out the names of union members."""
-    place = _Place(root)
+    place = _Place(root, (root,))
     for part in loc:
         members = [s for s in place.sections if len(place.sections) > 1 and method_of(s) == part]
         if members:
@@ -103,18 +103,14 @@ def _locate(loc: Sequence[int | str], root: type[ConfigSection]) -> _Place:
             every = [key for section in place.sections for key in iter_own_keys(section)]
             place.parents, place.path = place.sections, (*place.path, str(part))
             place.key = next((key for key in every if key.name == part), None)
-            _enter(place, place.key.field.annotation if place.key else None)
+            place.annotation = place.key.field.annotation if place.key else None
+            place.sections = sections_of(place.annotation)
             place.metadata = place.key.field.metadata if place.key else ()
         elif isinstance(part, int) or (place.key and takes(place.annotation, dict)):
             place.path = (*place.path, str(part))
-            _enter(place, element_of(place.annotation))
-            place.metadata = ()
+            place.annotation, place.metadata = element_of(place.annotation), ()
+            place.sections = sections_of(place.annotation)
     return place
-
-
-def _enter(place: _Place, annotation: object) -> None:
-    place.annotation = annotation
-    place.sections = sections_of(annotation)
 
 
 def _describe(details: ErrorDetails, place: _Place, root: type[ConfigSection]) -> str:
@@ -164,9 +160,7 @@ def _quote_doc(place: _Place) -> str:
 
 
 def _suggest(value: object, annotation: object, *, required: bool) -> str:
-    """Return a hint how to write the intended value."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if takes(annotation, str) and (number or isinstance(value, bool)):
+    if takes(annotation, str) and isinstance(value, int | float):
         return f'; write it in quotes: "{format_value(value)}"'
     if takes(annotation, int) and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"

@@ -11,7 +11,6 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 from agentrl.config.branching import BranchingSection
 from agentrl.config.cluster import ClusterSection
 from agentrl.config.curation import CurationSection
-from agentrl.config.diagnostics import DiagnosticsSection
 from agentrl.config.evaluate import EvaluateSection
 from agentrl.config.learn import LayoutName, LearnSection
 from agentrl.config.section import ConfigSection
@@ -566,6 +565,30 @@ class ViewSection(ConfigSection):
                     "specific"
                 )
         return patterns
+
+
+class DiagnosticsSection(ConfigSection):
+    """Diagnostics that warn once, with advice, when training shows signs of failure."""
+
+    action: Literal["stop", "warn", "none"] = "warn"
+    """`stop` writes a checkpoint and ends the run; `warn` prints a warning once and continues."""
+    window: PositiveInt = 10
+    """Number of steps over which a metric is averaged."""
+    zero_advantage: float = Field(default=0.9, ge=0, le=1)
+    """Maximum fraction of trajectories with zero advantage."""
+    entropy_left: float = Field(default=0.1, ge=0, le=1)
+    """Minimum entropy relative to the first window."""
+    heldout_drop: PositiveFloat = 0.1
+    """Maximum drop of the held-out reward below its best value while the training reward rises."""
+    length_growth: PositiveFloat = 2.0
+    """Maximum growth of trajectory length relative to the first window without a gain in reward."""
+    reward_gain: float = Field(default=0.02, ge=0)
+    """Minimum increase that counts as a gain in reward."""
+    other_task_likeness: float = Field(default=0.8, ge=0, le=1)
+    """Maximum similarity of trajectories of different tasks without a gain in reward."""
+    component_left: float = Field(default=0.5, ge=0, le=1)
+    """Minimum of a reward component relative to its first window while the reward rises; 0 disables
+    the check."""
 
 
 class RunConfig(ConfigSection):

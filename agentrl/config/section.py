@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
 from agentrl.errors import ConfigError
@@ -45,6 +45,18 @@ class ConfigSection(BaseModel):
         """Return the keys as keyword arguments; counts as reading every one, inner ones too."""
         mark_read(self)
         return super().model_dump(*args, **kwargs)
+
+
+class CustomMethod(ConfigSection):
+    """Your own function, called with the slot's arguments and `arguments`."""
+
+    name: Literal["custom"] = "custom"
+    function: str
+    """Import path of the function, as `package.module:name`."""
+    arguments: dict[str, bool | int | float | str] = Field(
+        default_factory=dict[str, bool | int | float | str]
+    )
+    """Additional keyword arguments of the function."""
 
 
 Section = TypeVar("Section", bound=ConfigSection)

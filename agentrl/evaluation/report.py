@@ -6,10 +6,9 @@ from typing import Any, Self
 
 from agentrl.errors import ConfigError
 from agentrl.evaluation.interval import IntervalEstimate, format_cells
-from agentrl.evaluation.passk import pass_at_k
 from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scaling.figures import ScalingReport
-from agentrl.evaluation.scores import EvaluationScores, Interval, ScoringRules, score
+from agentrl.evaluation.scores import EvaluationScores, Interval, ScoringRules, pass_at_k, score
 from agentrl.trajectory import Trajectory
 
 HEADINGS = ("figure", "value", "interval", "tasks")

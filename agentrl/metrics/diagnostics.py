@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from agentrl.config.diagnostics import DiagnosticsSection
+from agentrl.config.run import DiagnosticsSection
 from agentrl.errors import LearnError
 
 Line = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.diagnostics import DiagnosticsSection
+from agentrl.config.run import DiagnosticsSection
 from agentrl.errors import LearnError
 from agentrl.metrics.diagnostics import (
     RULES,

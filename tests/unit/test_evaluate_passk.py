@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.passk import pass_at_k, pass_hat_k
+from agentrl.evaluation.scores import pass_at_k, pass_hat_k
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,10 @@ from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
 from agentrl.evaluation.budget import BudgetUsage, find_exhausted, has_bounds
-from agentrl.evaluation.held_out import HeldOutEvaluation
+from agentrl.evaluation.held_out import HeldOutEvaluation, OrderedStopTracker, is_enough
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scores import ScoringRules
-from agentrl.evaluation.stopping import OrderedStopTracker, is_enough
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.runner import RolloutRunner

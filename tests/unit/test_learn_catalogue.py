@@ -16,9 +16,8 @@ import pytest
 import yaml
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.schema import element_of, first_line, iter_own_keys, method_of, sections_of
-from agentrl.config.section import ConfigSection
+from agentrl.config.section import ConfigSection, CustomMethod
 from agentrl.errors import ConfigError
 from agentrl.learn import catalogue
 from agentrl.learn.catalogue import SLOTS, MethodSlot, rows, slots, variants

@@ -26,7 +26,6 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod
-from agentrl.evaluation.scaling.listening_env import add_hint
 from agentrl.evaluation.scaling.methods import (
     BestOfN,
     MajorityVote,
@@ -46,7 +45,7 @@ from agentrl.evaluation.scaling.notes import (
     plan_question,
     transcript,
 )
-from agentrl.evaluation.scaling.run import ScaledEvaluation
+from agentrl.evaluation.scaling.run import ScaledEvaluation, add_hint
 from agentrl.evaluation.scaling.tournament import (
     TournamentResult,
     choose_winner,

@@ -38,7 +38,6 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
 
 
 def _check_group_size(config: "RunConfig") -> Iterator[str]:
-    """Yield a conflict if a group of one trajectory has nothing to be compared with."""
     advantage, allocation = config.learn.advantage, config.curation.allocation
     if config.rollout.group_size > 1 or isinstance(allocation, DarsAllocation):
         return

@@ -4,8 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
-from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import ConfigSection
+from agentrl.config.section import ConfigSection, CustomMethod
 
 Aggregation = Literal[
     "token-mean",

@@ -75,12 +75,7 @@ class MajorityVote:
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
         attempts = tuple(await agent.attempts(self.samples))
         answers = [self.answer(one.answer) for one in attempts]
-        index = majority(answers)
-        return ScalingResult(
-            chosen=attempts[index] if index is not None else _choose_unbroken(attempts),
-            attempts=attempts,
-            notes={"answers": answers, "chosen": index},
-        )
+        return _submit(attempts, majority(answers), answers=answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +91,7 @@ class BestOfN:
             None if one.broke else await call_either(self.verifier, agent.task, one.messages)
             for one in attempts
         ]
-        index = best_of(scores)
-        return ScalingResult(
-            chosen=attempts[index] if index is not None else _choose_unbroken(attempts),
-            attempts=attempts,
-            notes={"scores": scores, "chosen": index},
-        )
+        return _submit(attempts, best_of(scores), scores=scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +220,11 @@ class SageMethod:
         return ScalingResult(chosen=second, attempts=(first, second), notes={"plan": plan})
 
 
-def _choose_unbroken(attempts: Sequence[ScalingAttempt]) -> ScalingAttempt:
-    """Return the attempt to submit where nothing can be told: the first that did not break."""
-    return next((one for one in attempts if not one.broke), attempts[0])
+def _submit(attempts: tuple[ScalingAttempt, ...], index: int | None, **notes: Any) -> ScalingResult:
+    """Submit an attempt; the first that did not break where nothing can be told."""
+    unbroken = next((one for one in attempts if not one.broke), attempts[0])
+    chosen = unbroken if index is None else attempts[index]
+    return ScalingResult(chosen=chosen, attempts=attempts, notes={**notes, "chosen": index})
 
 
 def _log_votes(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """An evaluation in which a method decides what is submitted for each task."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
+from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import ConfigError, EngineError, RolloutError, blame
 from agentrl.evaluation.bounded_gather import gather_bounded
 from agentrl.evaluation.budget import compute_cost
@@ -11,9 +14,9 @@ from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod, ScalingResult
 from agentrl.evaluation.scaling.figures import TaskSolution, build_scaling
-from agentrl.evaluation.scaling.listening_env import Heard, ListeningEnv
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.rollout.env_wrapper import EnvWrapper
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.seeds import derive
@@ -79,6 +82,48 @@ class ScaledEvaluation:
             asked_tokens=agent.asked_tokens,
             money=agent.money,
         )
+
+
+Heard = dict[int, list[Message]]
+"""Conversations by sample; one that is begun again replaces what was heard."""
+
+
+class ListeningEnv(EnvWrapper):
+    """Keeps what is said in `heard`, and shows `hint` behind the task's own words."""
+
+    def __init__(self, inner: Env, heard: Heard, hint: str = "") -> None:
+        super().__init__(inner)
+        self.heard, self.hint = heard, hint
+        self._said: list[Message] = []
+
+    def around(self, inner: Env) -> "ListeningEnv":
+        return ListeningEnv(inner, self.heard, self.hint)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode; the hint is no part of what is heard."""
+        observation, info = await super().reset(seed=seed, options=options)
+        self._said = self.heard[(options or {}).get("sample", 0)] = [*observation.messages]
+        if self.hint:
+            observation = replace(observation, messages=add_hint(observation.messages, self.hint))
+        return observation, info
+
+    async def step(self, action: Action) -> Step:
+        answer = await super().step(action)
+        self._said += (action.message, *answer[0].messages)
+        return answer
+
+
+def add_hint(messages: tuple[Message, ...], hint: str) -> tuple[Message, ...]:
+    """Return messages with `hint` at the end of the user's last one; in one of its own without."""
+    users = [at for at, message in enumerate(messages) if message.role == "user"]
+    if not users:
+        return (*messages, Message("user", hint))
+    last = messages[users[-1]]
+    content = last.content
+    more = f"{content}\n\n{hint}" if isinstance(content, str) else (*content, f"\n\n{hint}")
+    return (*messages[: users[-1]], replace(last, content=more), *messages[users[-1] + 1 :])
 
 
 @dataclass(slots=True, eq=False)
