@@ -56,16 +56,11 @@ def _free(name: str) -> str:
     A project is installed under its name: one of a package would take that package's place.
     """
     module = module_name(name)
-    has_meaning = keyword.iskeyword(module) or module in sys.stdlib_module_names
-    if has_meaning or name == DISTRIBUTION or _is_package(module):
-        return f"my_{name}"
-    return name
-
-
-def _is_package(module: str) -> bool:
-    """Return whether Python finds a module of this name; a folder that only lies here is none."""
-    spec = find_spec(module)
-    return spec is not None and spec.origin is not None
+    is_taken = keyword.iskeyword(module) or module in sys.stdlib_module_names
+    if not is_taken and name != DISTRIBUTION:
+        spec = find_spec(module)
+        is_taken = spec is not None and spec.origin is not None  # else a folder that lies here
+    return f"my_{name}" if is_taken or name == DISTRIBUTION else name
 
 
 def make_project(name: str, folder: Path) -> Path:

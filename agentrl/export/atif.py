@@ -54,8 +54,7 @@ def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "")
 def _build_turn_steps(
     number: int, turn: ExportedTurn, tokens: TrajectoryTokens | None, images: ImageFiles
 ) -> list[dict[str, Any]]:
-    step: Row = {"source": "agent", "message": _content(turn.said.content, images)}
-    step["llm_call_count"] = 1
+    step = _build_message_step(turn.said, images) | {"llm_call_count": 1}
     if turn.said.tool_calls:
         step["tool_calls"] = [
             {"tool_call_id": c.id, "function_name": c.name, "arguments": dict(c.arguments)}

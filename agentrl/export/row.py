@@ -15,27 +15,22 @@ from agentrl.trajectory import Failed, Finished, Outcome, Truncated, outcome_nam
 FILE = "trajectories.jsonl"
 FORMAT = 2
 Row = dict[str, Any]
+_SAME = ("run", "group", "group_state", "step", "trajectory", "sample", "forked_from")
+_SAME_AT_THE_END = ("components", "seconds", "tool_calls")
+"""Keys that hold a field of the episode as it is."""
 
 
 def row_of(episode: ExportedTrajectory, images: ImageFiles) -> Row:
     """Return an episode as a JSON-able object; its images are written beside it."""
     row: Row = {
         "format": FORMAT,
-        "run": episode.run,
-        "group": episode.group,
-        "group_state": episode.group_state,
-        "step": episode.step,
-        "trajectory": episode.trajectory,
-        "sample": episode.sample,
-        "forked_from": episode.forked_from,
+        **{name: getattr(episode, name) for name in _SAME},
         "task": _task_row(episode.task, images),
         "outcome": outcome_name(episode.outcome),
         "reward": episode.reward,
         "error": episode.outcome.error if isinstance(episode.outcome, Failed) else None,
         "turn_rewards": [turn.reward for turn in episode.turns],
-        "components": episode.components,
-        "seconds": episode.seconds,
-        "tool_calls": episode.tool_calls,
+        **{name: getattr(episode, name) for name in _SAME_AT_THE_END},
         "tools": [dict(tool) for tool in episode.tools],
         "messages": message_rows(episode, images),
     }
@@ -53,21 +48,12 @@ def episode_of(row: Mapping[str, Any], images: ImageFiles) -> ExportedTrajectory
         )
     opening, turns = _parse_turns(row["messages"], row["turn_rewards"], images)
     return ExportedTrajectory(
-        run=row["run"],
-        group=row["group"],
-        group_state=row["group_state"],
-        step=row["step"],
-        trajectory=row["trajectory"],
-        sample=row["sample"],
-        forked_from=row["forked_from"],
+        **{name: row[name] for name in _SAME + _SAME_AT_THE_END},
         task=_parse_task(row["task"], images),
         outcome=_parse_outcome(row),
         opening=opening,
         tools=tuple(row["tools"]),
         turns=turns,
-        components=dict(row["components"]),
-        seconds=row["seconds"],
-        tool_calls=row["tool_calls"],
         tokens=_parse_tokens(row["tokens"]) if "tokens" in row else None,
     )
 
@@ -194,14 +180,14 @@ def _token_row(tokens: TrajectoryTokens) -> Row:
         "mask": mask,
         "sources": list(tokens.sources),
         "turns": list(tokens.turns),
-        "logprobs": [
-            x if is_sampled else None for x, is_sampled in zip(tokens.logprobs, mask, strict=True)
-        ],
-        "versions": [
-            x if is_sampled else None for x, is_sampled in zip(tokens.versions, mask, strict=True)
-        ],
+        "logprobs": _mask_out(tokens.logprobs, mask),
+        "versions": _mask_out(tokens.versions, mask),
         "jumps": [list(jump) for jump in tokens.jumps],
     }
+
+
+def _mask_out(values: Sequence[float], mask: Sequence[bool]) -> list[float | None]:
+    return [x if is_kept else None for x, is_kept in zip(values, mask, strict=True)]
 
 
 def _parse_tokens(row: Mapping[str, Any]) -> TrajectoryTokens:
