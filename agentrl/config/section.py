@@ -89,12 +89,12 @@ def is_tag(name: str, field: FieldInfo) -> bool:
     return name == "name" and get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
-def find_unread(section: ConfigSection, prefix: str = "") -> list[str]:
+def find_unread(section: ConfigSection) -> list[str]:
     """Return the dotted names of keys that differ from their default and were never read. A key
     that repeats its default is left out: without it the run would be the same. So a saved resolved
     config, which names every key, may be trained again."""
     with peeking():
-        return list(_find_unread(section, prefix))
+        return list(_find_unread(section, ""))
 
 
 def check_all_read(section: ConfigSection) -> None:

@@ -42,11 +42,7 @@ def bootstrap_estimate(
 
 
 def resample_means(values: Sequence[float], *, resamples: int, seed: int) -> "np.ndarray":
-    """Return the means of `resamples` samples of as many values, drawn with replacement.
-
-    The draws are of how often each different value comes up, which for passes of a few samples is
-    far quicker than drawing every task.
-    """
+    """Return the means of `resamples` draws with replacement: counts of values, not each task."""
     different, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), resamples)
     return drawn @ different / len(values)

@@ -135,10 +135,7 @@ class MeteredSampler:
     meter: TrajectoryMeter
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn, no longer than the tokens that are left.
-
-        Raises `StoppedTrajectory` where nothing is left.
-        """
+        """Sample one turn within the tokens left; raise `StoppedTrajectory` where none are."""
         meter, budgets = self.meter, self.meter.meter.budgets
         meter.check()
         most = budgets.each.tokens

@@ -94,10 +94,7 @@ class HeldOutEvaluation:
         phase: str = "evaluate",
         record: "EvaluationRecord | None" = None,
     ) -> EvaluationReport:
-        """Play every task and return the report; failures are reported apart, never as zeros.
-
-        With `record` everything is kept there, and what it has kept is not played again.
-        """
+        """Play every task that `record` has not kept yet; failures are reported apart, no zeros."""
         total = len(self.tasks) * self.samples_per_task
         with progress.phase(phase, total=total) as bar:
             # Entropies are for choosing what trains, and cost a pass over the vocabulary per token.
@@ -210,8 +207,8 @@ class _Play:
             play=self._play_metered if self.meters else None,
             hooks=RolloutHooks(on_turn=self._count_turn, on_finished=self._count_end),
             version=version,
-            events=self._record.events if self._record else None,
-            first_group=self._record.next_group if self._record else 0,
+            events=self._record.run.events if self._record else None,
+            first_group=(self._record.run.next_group or 0) if self._record else 0,
         )
 
     def _take(self, count: int) -> list[Task]:

@@ -44,13 +44,8 @@ class EvaluationReport:
         confidence: float = 0.95,
         interval: Interval = "wilson",
         about: Mapping[str, Any] | None = None,
-        spent: Mapping[str, float] | None = None,
-        stopped: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make the report of `trajectories`; pass@1 is always in it.
-
-        Raises `ConfigError` when there is nothing to report, or no task has k trajectories.
-        """
+        """Make a report, pass@1 always in it; `ConfigError` where no task has k trajectories."""
         groups = _group_by_task(trajectories)
         if not groups:
             raise ConfigError(
@@ -72,8 +67,6 @@ class EvaluationReport:
             },
             samples=tuple(map(EvaluationSample.from_trajectory, trajectories)),
             about=about or {},
-            spent=spent,
-            stopped=stopped,
         )
 
     def summary(self) -> dict[str, Any]:

@@ -92,11 +92,7 @@ class TrajectoryRescorer:
     async def rescore(
         self, recording: RecordedTrajectory, *, task: Task | None = None
     ) -> RescoreResult:
-        """Score a trajectory with today's checker; `task` takes the place of its own.
-
-        Failures of the infrastructure are data: verdict `broke`. Raises `ConfigError` as the
-        environment does.
-        """
+        """Score a trajectory with today's checker, of `task` if given; failures are `broke`."""
         if isinstance(recording.leaf.outcome, Failed):
             why = recording.leaf.outcome.error
             return RescoreResult(recording=recording, verdict="broke_then", why=why)

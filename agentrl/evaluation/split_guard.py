@@ -198,10 +198,7 @@ def _find_sharing(
 def _find_by_hash(
     heldout: Sequence[Shingles], train: Sequence[Shingles], similarity: float
 ) -> Iterable[tuple[int, int]]:
-    """Yield the pairs that MinHash finds similar: what it takes does not grow with their number.
-
-    It looks for somewhat less similar ones, since it misses some at the edge of what it looks for.
-    """
+    """Yield the pairs MinHash finds, somewhat less similar ones too: it misses some at the edge."""
     # A third of a second to import, which a small comparison does not need.
     from datasketch import MinHash, MinHashLSH
 

@@ -15,7 +15,7 @@ from agentrl.trajectory import context_runs
 VERSION = "ATIF-v1.7"
 
 
-def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "") -> Row | None:
+def atif_of(episode: ExportedTrajectory, images: ImageFiles) -> Row | None:
     """Return an episode as an ATIF document, or None for one in which nothing was said.
 
     A turn is one `agent` step, with the tools' answers as its observation; what else was said is a
@@ -27,8 +27,6 @@ def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "")
     if not steps:
         return None
     agent: Row = {"name": "agentrl", "version": __version__}
-    if model:
-        agent["model_name"] = model
     if episode.tools:
         agent["tool_definitions"] = [dict(tool) for tool in episode.tools]
     return {

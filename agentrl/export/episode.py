@@ -168,11 +168,7 @@ def _episode(
 
 
 def _match_call_ids(said: Message, answers: Sequence[Message]) -> Message:
-    """Return a turn whose calls have the ids that their answers name.
-
-    A program behind the gateway is handed the calls under ids that are unique in its conversation,
-    and answers those, in order.
-    """
+    """Return a turn with the call ids its answers name: a gateway's programs get others."""
     answer_ids = [m.tool_call_id for m in answers if m.role == "tool" and m.tool_call_id]
     call_ids = {call.id for call in said.tool_calls}
     others = iter(id for id in dict.fromkeys(answer_ids) if id not in call_ids)

@@ -42,11 +42,7 @@ def export(
     filters: Sequence[str] = (),
     tokens: bool = False,
 ) -> ExportSummary:
-    """Write a run's ended trajectories into the new folder `output`.
-
-    Raises `ConfigError` where there is no run, `output` is there already, a filter is none, or the
-    format needs a package that is missing.
-    """
+    """Write a run's ended trajectories into the new folder `output`; `ConfigError` if it cannot."""
     conditions = [ExportCondition.parse(text) for text in filters]
     if split is not None:
         conditions.append(ExportCondition("split", "=", split))

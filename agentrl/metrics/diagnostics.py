@@ -26,10 +26,7 @@ MEMORISED_TIMES = 20
 
 
 def find_memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
-    """Say whether a warm start learnt its demonstrations by heart, instead of how to solve tasks.
-
-    `times` is how often each was shown, `loss` the last one in nats per token.
-    """
+    """Say whether a warm start learnt by heart, shown `times` each down to `loss` per token."""
     if times < MEMORISED_TIMES or loss > MEMORISED_LOSS:
         return None
     return (

@@ -75,10 +75,7 @@ class LatencyTrace:
 
 
 def cost_of(tree: Tree, leaf: Leaf) -> TrajectoryCost:
-    """Return the cost of a recorded trajectory.
-
-    Time that the nodes do not account for (reset, the last step, close) counts as reset.
-    """
+    """Return the cost of a trajectory; reset is the time that the nodes do not account for."""
     turns: list[TurnCost] = []
     prompt, tokens, reply, step_s, known_s = 0, 0, 0, 0.0, 0.0
     for node in () if leaf.node is None else tree.path(leaf.node):
@@ -131,10 +128,7 @@ def write_trace(path: Path, trace: LatencyTrace) -> None:
 
 
 def read_trace(path: Path, *, name: str = "") -> LatencyTrace:
-    """Read a trace file, or what a run appended. `ConfigError` for anything else.
-
-    A line without its end, left by a crash, is no line.
-    """
+    """Read a trace file without a torn last line; `ConfigError` for anything else."""
     if not path.exists():
         raise ConfigError(
             f"{path}: no such file; a run writes its trace as it proceeds, and `agentrl trace "

@@ -63,10 +63,7 @@ def read_json(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Any:
 
 
 def parse_json(text: str, start: int, limits: JsonLimits = DEFAULT_LIMITS) -> tuple[Any, int]:
-    """Return the JSON value that begins at `start`, and where it ends. Check it with `check_json`.
-
-    Raises `JsonLimitError`, and nothing else; positions in it are counted from `start`.
-    """
+    """Return the JSON value at `start`, unchecked, and its end; errors count from `start`."""
 
     def parse_int(digits: str) -> int:
         # Before `int`, whose work is quadratic and which refuses more than 4,300 digits.
@@ -100,10 +97,7 @@ def check_text_bytes(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> 
 
 
 def check_json(value: Any, limits: JsonLimits = DEFAULT_LIMITS) -> None:
-    """Raise `JsonLimitError` unless a value is JSON within the limits on values.
-
-    Tuples count as lists. A value may be shared or hold itself: the work is bounded by the limits.
-    """
+    """Raise `JsonLimitError` unless a value is JSON within the limits; tuples count as lists."""
     level: list[Any] = [value]
     count, depth = 1, 0
     while level:

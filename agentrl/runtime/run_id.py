@@ -24,10 +24,7 @@ def new_run_id(name: str) -> str:
 
 @contextmanager
 def using_run_id(value: str) -> Generator[None]:
-    """Let everything made inside the block carry `value`.
-
-    `ValueError` unless it is 1 to 128 letters, digits, dots, dashes and underscores.
-    """
+    """Let everything made inside the block carry `value`; `ValueError` for one that is no id."""
     if not _RULE.fullmatch(value):
         raise ValueError(
             f"{value!r} is not a run id, which has 1 to 128 letters, digits, '.', '-' and '_'; "

@@ -98,10 +98,7 @@ class CallThread:
             raise
 
     async def end(self, last: Callable[[], object]) -> None:
-        """Have `last` called, and end the thread after it.
-
-        Where a caller was cancelled nobody waits: the thread may still be in that call.
-        """
+        """Have `last` called, then end the thread; nobody waits where a caller was cancelled."""
         future, work = _prepare_call(last)
         self._calls.put(work)
         self._end()
@@ -125,10 +122,7 @@ async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) 
 
 
 async def convert_exit(work: Awaitable[R]) -> R:
-    """Await code of the user's in a task of its own, where `sys.exit` would end the loop.
-
-    Raises `RuntimeError` for an exit.
-    """
+    """Await code of the user's in a task of its own; raise `RuntimeError` for a `sys.exit`."""
     try:
         return await work
     except SystemExit as error:
@@ -136,10 +130,7 @@ async def convert_exit(work: Awaitable[R]) -> R:
 
 
 async def finish_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function in a thread; a cancelled caller waits for its end before it goes on.
-
-    For work that must not be left half done, such as an optimiser step.
-    """
+    """Run a function, such as an optimiser step, in a thread that a cancelled caller waits for."""
     return await await_to_the_end(_start(function, *args, **kwargs))
 
 
@@ -166,10 +157,7 @@ async def await_to_the_end(
 
 
 async def make_in_thread(make: Callable[[], R], undo: Callable[[R], object], /) -> R:
-    """Make something in a thread; a cancelled caller waits for it, and has it undone.
-
-    For what somebody must let go of again. Both functions may block.
-    """
+    """Make something in a thread; a cancelled caller waits, and has it undone. Both may block."""
     return await run_in_stoppable_thread(lambda stop: make(), undo)
 
 
@@ -197,11 +185,7 @@ async def _await_end(running: asyncio.Future[R]) -> None:
 
 
 def run_to_the_end(main: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine from synchronous code, also where an event loop runs already.
-
-    A notebook has a loop of its own: there the coroutine gets a loop in a thread, and the caller
-    waits for it.
-    """
+    """Run a coroutine from synchronous code; where a loop runs, as in a notebook, in a thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -66,10 +66,7 @@ class EndpointChat:
 
 
 def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return an endpoint's message as the line that `EndpointChat.parse` reads.
-
-    Raises `KeyError`, `TypeError` or `AttributeError` for what is no message of the protocol.
-    """
+    """Return a message as a line for `EndpointChat.parse`; a lookup or type error for none."""
     if not isinstance(message.get("content") or "", str):
         raise TypeError("the content is not text")
     for call in message.get("tool_calls") or ():
@@ -115,10 +112,7 @@ def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[T
 
 
 def read_arguments(arguments: Any) -> Any:
-    """Return the arguments of a model's call; raise `JsonLimitError` for invalid JSON.
-
-    They are JSON as a text, and from some servers a value.
-    """
+    """Return a call's arguments, JSON as a text or a value; raise `JsonLimitError` for neither."""
     if isinstance(arguments, str):
         return read_json(arguments or "{}", CALL_LIMITS)
     value = {} if arguments is None else arguments

@@ -47,11 +47,7 @@ class EndpointEngine(ClosingResource):
         return 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Ask for one turn.
-
-        Raises `EngineError` for an answer that is none, and after the last retry; `ConfigError` for
-        what every request would be refused for: a wrong key, a wrong model.
-        """
+        """Ask for one turn; `ConfigError` for a wrong key or model, `EngineError` for no answer."""
         if request.id in self._flights:
             raise ValueError(
                 f"request {request.id!r} is already in flight; give each request its own id"

@@ -45,10 +45,7 @@ def usual_answer(text: str) -> str:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the first that gives the answer most give; None where nobody gives one.
-
-    An answer that is None or empty abstains. Of answers given equally often the first one counts.
-    """
+    """Return the first index of the most frequent answer; None and empty ones abstain."""
     votes = [answer for answer in answers if answer]
     if not votes:
         return None
@@ -56,10 +53,7 @@ def majority(answers: Sequence[str | None]) -> int | None:
 
 
 def best_of(scores: Sequence[float | None]) -> int | None:
-    """Return the first of those a verifier scores highest; None where it scored nothing.
-
-    A score that is None, or no number, does not count.
-    """
+    """Return the first index of the highest score; None and nan do not count."""
     values = [s for s in scores if s is not None and not math.isnan(s)]
     return scores.index(max(values)) if values else None
 

@@ -35,10 +35,7 @@ class ScaledEvaluation:
     tasks_at_once: int = 1
 
     async def run(self, rollouts: RolloutRunner, progress: RunProgress) -> EvaluationReport:
-        """Solve every task and return the report of what was submitted.
-
-        A task whose method breaks, because a question to the model did, has failed.
-        """
+        """Solve every task; one whose method breaks, because a question did, has failed."""
         evaluation = self.evaluation
         rollouts = replace(rollouts, entropies=False)
         asking = asyncio.Semaphore(rollouts.concurrency)

@@ -58,10 +58,7 @@ def rotate_group(group: tuple[int, ...], vote: int) -> tuple[int, ...]:
 
 
 def choose_winner(votes: Sequence[int], group: Sequence[int]) -> int:
-    """Return the contender with most votes.
-
-    Of equals it is the one voted for first, without votes the first of all.
-    """
+    """Return the contender with most votes: of equals the first voted for, else the first."""
     return Counter(votes).most_common(1)[0][0] if votes else group[0]
 
 
