@@ -172,14 +172,14 @@ def blame(
         origin = error.__cause__ or error.__context__
         of_timeout = isinstance(origin, asyncio.CancelledError)
         if not (of_timeout if limit is None else limit.expired()):
-            raise kind(f"{what}: {_described(error)}") from error
+            raise kind(f"{what}: {_describe(error)}") from error
         hint = f" ({deadline}); raise it, or find out what is hanging" if deadline else ""
         raise kind(f"{what}: missed its deadline{hint}") from error
     except (Exception, SystemExit) as error:  # else what calls sys.exit would end the run, and well
-        raise kind(f"{what}: {_described(error)}") from error
+        raise kind(f"{what}: {_describe(error)}") from error
 
 
-def _described(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return the type and the text of an error; the text may be code of the user's, and raise."""
     name = type(error).__name__
     try:

@@ -471,7 +471,7 @@ class Tree:
             seconds=leaf.seconds,
             tool_calls=leaf.tool_calls,
             jumps=self._jumps(ids),
-            images=_shown(path),
+            images=_collect_image_spans(path),
             root=leaf.root,
         )
 
@@ -481,7 +481,6 @@ class Tree:
         return tuple(self.trajectory(leaf) for leaf in leaves)
 
     def _check(self, node: Node) -> None:
-        """Raise `ValueError` for a node whose parent is not there, or that withdraws otherwise."""
         if node.parent is not None and not 0 <= node.parent < len(self._nodes):
             raise ValueError(f"parent {node.parent} is not one of the tree's {len(self._nodes)}")
         if node.withdraws:
@@ -570,7 +569,7 @@ def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int
     return tuple(reversed(runs))
 
 
-def _shown(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
+def _collect_image_spans(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
     """Return the images of nodes, and where in the tokens of all of them."""
     starts = accumulate((len(part.token_ids) for part in path), initial=0)
     return tuple(
@@ -579,7 +578,6 @@ def _shown(path: Sequence[Node]) -> tuple[ImageSpan, ...]:
 
 
 def _spans(node: Node, start: int) -> list[ImageSpan]:
-    """Return the images of a node whose first token is at `start`."""
     return [
         ImageSpan(image, start + first, start + stop)
         for image, (first, stop) in zip(node.images, node.image_spans, strict=False)
@@ -587,6 +585,4 @@ def _spans(node: Node, start: int) -> list[ImageSpan]:
 
 
 def _prompt_key(node: Node) -> tuple[object, ...]:
-    """Return the key that equal prompts share."""
-    images = tuple(node.images)
-    return node.parent, tuple(node.token_ids), images, node.withdraws, node.resumes
+    return node.parent, tuple(node.token_ids), tuple(node.images), node.withdraws, node.resumes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from agentrl.evaluation.bootstrap import bootstrap_estimate, resampled_means
+from agentrl.evaluation.bootstrap import bootstrap_estimate, resample_means
 from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
 
 Estimator = Callable[[Sequence[float], int], IntervalEstimate]
@@ -45,7 +45,7 @@ def bootstrap(values: Sequence[float], samples: int) -> IntervalEstimate:
 def percentile(values: Sequence[float], samples: int) -> IntervalEstimate:
     """Return the plain percentile bootstrap over tasks."""
     del samples
-    low, high = np.quantile(resampled_means(values, resamples=1000, seed=0), [0.025, 0.975])
+    low, high = np.quantile(resample_means(values, resamples=1000, seed=0), [0.025, 0.975])
     return IntervalEstimate(
         mean=sum(values) / len(values), low=float(low), high=float(high), tasks=len(values)
     )

@@ -20,7 +20,7 @@ import torch
 from numpy import ndarray
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.config.learning.layout import LayoutName
+from agentrl.config.learn import LayoutName
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.token_logprobs import score
 from agentrl.message import ImageSpan

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agentrl.evaluation.compare import paired_difference
+from agentrl.evaluation.compare import subtract_paired
 from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
 from agentrl.export.row import read_jsonl
 from agentrl.learn.checkpoint import latest
@@ -103,7 +103,7 @@ def estimate(figures: Figures, name: str) -> IntervalEstimate:
 def difference(a: Figures, b: Figures, name: str) -> IntervalEstimate:
     """Return b less a, paired by task."""
     away = [b[task][name] - a[task][name] for task in sorted(a.keys() & b.keys())]
-    return paired_difference(away, trials=1) if name in PASSES else mean_estimate(away)
+    return subtract_paired(away, trials=1) if name in PASSES else mean_estimate(away)
 
 
 def shown(estimate: IntervalEstimate, sign: str = "") -> str:

@@ -22,8 +22,7 @@ import torch
 from PIL import Image as Pictures
 from transformers import PreTrainedModel
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.gap import GapAlarmSection
+from agentrl.config.learn import GapAlarmSection, LearnSection
 from agentrl.config.load import load_config
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.learn.trainer import PolicyTrainer

@@ -16,7 +16,7 @@ from agentrl.authoring.tool_schema import ToolSignature, signature_of
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ForkUnsupported, ToolError, ToolFailure, blame
 from agentrl.message import Content, Image, ToolCall
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource, is_tool
 
 T = TypeVar("T")
@@ -271,7 +271,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 async def _invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
-    result = await in_thread(function, **arguments)
+    result = await run_in_thread(function, **arguments)
     # What a decorator has made of an asynchronous function need not look like one.
     return await result if inspect.isawaitable(result) else result
 

@@ -33,7 +33,7 @@ from agentrl.cli import (
     warmstart,
     watch,
 )
-from agentrl.cli.console import out, show_error
+from agentrl.cli.console import show_error, show_text
 from agentrl.cli.reference import markdown
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.runtime.distribution import __version__
@@ -77,13 +77,13 @@ app.add_typer(model.app, name="model")
 
 def _show_reference(wanted: bool) -> None:
     if wanted:
-        out.print(markdown(app), markup=False, highlight=False)
+        show_text(markdown(app))
         raise typer.Exit
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        out.print(f"agentrl {__version__}", markup=False, highlight=False)
+        show_text(f"agentrl {__version__}")
         raise typer.Exit
 
 
@@ -112,7 +112,6 @@ def options(
     ] = False,
 ) -> None:
     """Train tool-using language-model agents with multi-turn reinforcement learning."""
-    del debug, version, reference
 
 
 def add_commands() -> None:

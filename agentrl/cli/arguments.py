@@ -19,7 +19,7 @@ EnvKwargs = Annotated[
 ]
 
 
-def writable(file: Path | None, option: str) -> None:
+def check_writable(file: Path | None, option: str) -> None:
     """Raise `ConfigError` where `file` cannot be written, before the work that it is to hold."""
     if file is None:
         return
@@ -36,7 +36,7 @@ def writable(file: Path | None, option: str) -> None:
         )
 
 
-def env_kwargs(text: str) -> dict[str, Any]:
+def parse_env_kwargs(text: str) -> dict[str, Any]:
     """Parse the value of `EnvKwargs`. Raises `ConfigError` for anything but an object."""
     try:
         settings = read_json(text)

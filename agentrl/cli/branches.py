@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.console import out, show_table
+from agentrl.cli.console import show_table, show_text
 
 
 def branches(
@@ -37,14 +37,13 @@ def branches(
             counts[one.decision.reason] += 1
             counts["branches"] += len(one.decision.children)
             if why:
-                out.print(f"{where}, {explain(one.decision)}", markup=False, highlight=False)
+                show_text(f"{where}, {explain(one.decision)}")
             continue
         for copied in one.copies:
             counts["failed copies"] += bool(copied.error)
             if why and copied.error:
                 place = f"trajectory {name_of(copied.origin.path)}, turn {copied.origin.turn}"
-                text = f"{where}, {place}: environment not forked: {copied.error}"
-                out.print(text, markup=False, highlight=False)
+                show_text(f"{where}, {place}: environment not forked: {copied.error}")
     if not groups:
         raise ConfigError(f"{run} has no group for that task or step; omit --task and --step")
     if not why:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.arguments import EnvKwargs, env_kwargs
+from agentrl.cli.arguments import EnvKwargs, parse_env_kwargs
 from agentrl.cli.console import out
 
 
@@ -34,7 +34,7 @@ def check_env(
     from agentrl.registry import make
     from agentrl.testing import check_env as check
 
-    env = make(id, **env_kwargs(kwargs))
+    env = make(id, **parse_env_kwargs(kwargs))
     proving = check(
         env, episodes=episodes, max_turns=max_turns, timeout_s=timeout_s, grace_s=grace_s
     )

@@ -1,20 +1,12 @@
 """`agentrl compare`."""
 
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from agentrl.cli.console import out, show_table
-
-
-class IntervalMethod(StrEnum):
-    """Method of the confidence intervals."""
-
-    wilson = "wilson"
-    bootstrap = "bootstrap"
 
 
 def compare(
@@ -49,8 +41,8 @@ def compare(
         ),
     ] = None,
     interval: Annotated[
-        IntervalMethod, typer.Option(help="Interval method.")
-    ] = IntervalMethod.wilson,
+        Literal["wilson", "bootstrap"], typer.Option(help="Interval method.")
+    ] = "wilson",
     show: Annotated[
         int, typer.Option(help="Number of flipped tasks to list in each direction.")
     ] = 10,
@@ -70,7 +62,7 @@ def compare(
         common=common,
         threshold=threshold,
         confidence=confidence,
-        interval=interval.value,
+        interval=interval,
     )
     show_table(HEADINGS, comparison.rows())
     for title, flips in (("gained", comparison.gained), ("lost", comparison.lost)):

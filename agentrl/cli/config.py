@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import out
+from agentrl.cli.console import out, show_text
 
 app = typer.Typer(help="Explain config keys and print resolved configs.")
 
@@ -21,8 +21,7 @@ def explain(
     """Show the type, default, and meaning of a config key."""
     from agentrl.config import explain as explained
 
-    text = explained.markdown() if markdown else explained.explain(key)
-    out.print(text, markup=False, highlight=False)
+    show_text(explained.markdown() if markdown else explained.explain(key))
 
 
 @app.command("show")

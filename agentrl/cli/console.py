@@ -19,7 +19,6 @@ class LastingStream(io.TextIOWrapper):
     """A standard stream that a tool cannot close: what the command says comes after it."""
 
     def close(self) -> None:
-        """Flush, and stay open."""
         self.flush()
 
 
@@ -37,6 +36,11 @@ def _lasting(stream: TextIO) -> TextIO:
         errors=stream.errors,
         line_buffering=stream.line_buffering,
     )
+
+
+def show_text(text: str, console: Console = out) -> None:
+    """Write a line as it is, without markup."""
+    console.print(text, markup=False, highlight=False)
 
 
 def show_error(error: Exception, message: str = "") -> None:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.cli.arguments import Overrides
-from agentrl.cli.console import out
+from agentrl.cli.console import out, show_text
 
 
 def doctor(
@@ -38,8 +38,7 @@ def doctor(
 
 
 def _check(config_file: Path, overrides: list[str]) -> None:
-    """Raise `ConfigError` for a missing requirement of the config, as `train` would at its
-    start."""
+    """Raise `ConfigError` for a missing requirement, as `train` would at its start."""
     from agentrl.config.load import load_config
     from agentrl.run.preflight import check_training
 
@@ -48,4 +47,4 @@ def _check(config_file: Path, overrides: list[str]) -> None:
     from agentrl.run.build import build_env_factory  # not before: it takes a second
 
     build_env_factory(config)
-    out.print(f"{config_file}: this machine meets all requirements", markup=False, highlight=False)
+    show_text(f"{config_file}: this machine meets all requirements")

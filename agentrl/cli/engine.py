@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import out
+from agentrl.cli.console import show_text
 from agentrl.runtime.machine import device_of
 
 app = typer.Typer(help="Serve inference engines for runs on other machines.", no_args_is_help=True)
@@ -65,10 +65,8 @@ def serve(
             host,
             port,
             key=key,
-            ready=lambda place: out.print(
-                f"the engine listens on {place}; press Ctrl-C to stop it",
-                markup=False,
-                highlight=False,
+            ready=lambda place: show_text(
+                f"the engine listens on {place}; press Ctrl-C to stop it"
             ),
         )
     )

@@ -1,17 +1,14 @@
 """`agentrl eval`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from agentrl.cli.arguments import Overrides, writable
-from agentrl.cli.console import err, show_table
+from agentrl.cli.arguments import Overrides, check_writable
+from agentrl.cli.console import err, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from agentrl.evaluation.endpoint import HttpEndpoint
 
 
 def evaluate(
@@ -62,9 +59,12 @@ def evaluate(
     """Evaluate a policy on held-out tasks."""
     from agentrl.config.load import load_config
     from agentrl.runtime.atomic_files import write_json
+    from agentrl.runtime.http_endpoint import HttpEndpoint
 
-    writable(json, "--json")
-    http_endpoint = None if endpoint is None and model is None else endpoint_of(endpoint, model)
+    check_writable(json, "--json")
+    http_endpoint = None
+    if endpoint is not None or model is not None:
+        http_endpoint = HttpEndpoint(url=endpoint or "", model=model or "")
     if target.is_dir():
         if http_endpoint is None and player is None:
             checkpoint = checkpoint_of(target, checkpoint)
@@ -88,21 +88,13 @@ def evaluate(
         )
     show_table(HEADINGS, report.rows())
     if cut := report.overall.outcomes.get("truncated_tokens", 0):
-        err.print(
+        show_text(
             f"{cut} trajectories were truncated by the context limit; raise engine.context_tokens "
             f"({config.engine.context_tokens}) to let them finish",
-            markup=False,
-            highlight=False,
+            err,
         )
     if json is not None:
         write_json(json, report.to_json())
-
-
-def endpoint_of(url: str | None, model: str | None) -> "HttpEndpoint":
-    """Return the endpoint that two options name."""
-    from agentrl.evaluation.endpoint import HttpEndpoint
-
-    return HttpEndpoint(url=url or "", model=model or "")
 
 
 def checkpoint_of(run: Path, named: Path | None) -> Path:

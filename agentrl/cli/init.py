@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.console import out
+from agentrl.cli.console import show_text
 from agentrl.errors import ConfigError
 from agentrl.runtime.distribution import DISTRIBUTION
 
@@ -39,11 +39,9 @@ def init(
 ) -> None:
     """Create a project with an environment, a config, and a passing test."""
     project = make_project(name, folder)
-    out.print(
+    show_text(
         f"created {project}; next:\n  cd {project}\n  pytest\n  agentrl train "
-        f"{module_name(name)}.yaml",
-        markup=False,
-        highlight=False,
+        f"{module_name(name)}.yaml"
     )
 
 
@@ -58,16 +56,11 @@ def _free(name: str) -> str:
     A project is installed under its name: one of a package would take that package's place.
     """
     module = module_name(name)
-    has_meaning = keyword.iskeyword(module) or module in sys.stdlib_module_names
-    if has_meaning or name == DISTRIBUTION or _is_package(module):
-        return f"my_{name}"
-    return name
-
-
-def _is_package(module: str) -> bool:
-    """Return whether Python finds a module of this name; a folder that only lies here is none."""
-    spec = find_spec(module)
-    return spec is not None and spec.origin is not None
+    is_taken = keyword.iskeyword(module) or module in sys.stdlib_module_names
+    if not is_taken and name != DISTRIBUTION:
+        spec = find_spec(module)
+        is_taken = spec is not None and spec.origin is not None  # else a folder that lies here
+    return f"my_{name}" if is_taken or name == DISTRIBUTION else name
 
 
 def make_project(name: str, folder: Path) -> Path:

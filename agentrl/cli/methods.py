@@ -7,7 +7,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from agentrl.cli.console import out
+from agentrl.cli.console import out, show_text
 
 
 def methods(
@@ -22,7 +22,7 @@ def methods(
 
     slots = catalogue.slots(slot)
     if markdown:
-        out.print(catalogue.markdown(), markup=False, highlight=False)
+        show_text(catalogue.markdown())
         return
     for each in slots:
         out.print(Text(f"learn.{each.key}", style="bold"))
@@ -33,7 +33,6 @@ def methods(
 
 
 def _show(row: Sequence[str]) -> None:
-    """Write a method: its name, what it is, and one line for each of the other headings."""
     from agentrl.learn import catalogue
 
     name, meaning, *others = row

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentrl.cli.console import err, out, show_table
+from agentrl.cli.console import err, show_table, show_text
 from agentrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def get(
         near = get_close_matches(name, MODELS, n=1)
         meant = f"did you mean {near[0]!r}?" if near else f"the models are {', '.join(MODELS)}"
         raise ConfigError(f"there is no model {name!r}; {meant}")
-    folder = make_folder(model, to, say=lambda text: err.print(text, markup=False, highlight=False))
-    path = name if to is None else folder
-    out.print(f"{name} is in {folder}; policy.path={path}", markup=False, highlight=False)
+    folder = make_folder(model, to, say=lambda text: show_text(text, err))
+    show_text(f"{name} is in {folder}; policy.path={name if to is None else folder}")
 
 
 @app.command("list")

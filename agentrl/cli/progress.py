@@ -16,6 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from agentrl.cli.console import show_text
 from agentrl.runtime.progress import NOTHING, ProgressPhase, RunProgress
 
 SHOWN: Mapping[str, str] = {
@@ -40,17 +41,18 @@ FIRST_SIGN_S = 10.0
 def watch(console: Console) -> Generator[RunProgress]:
     """Show progress on a console, as bars if it is a terminal; what is open ends with the block."""
     if not console.is_terminal:
-        yield PlainProgress(lambda line: console.print(line, markup=False, highlight=False))
+        yield PlainProgress(lambda line: show_text(line, console))
         return
-    with RichProgress(console) as progress:
+    progress = RichProgress(console)
+    with progress.bars:
         yield progress
 
 
 class RichProgress:
-    """One line per phase with bar, figures, elapsed time and time to go; use it in `with`."""
+    """One line per phase with bar, figures, elapsed time and time to go, within `bars`."""
 
     def __init__(self, console: Console) -> None:
-        self._bars = rich_progress.Progress(
+        self.bars = rich_progress.Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -61,35 +63,26 @@ class RichProgress:
             console=console,
         )
 
-    def __enter__(self) -> "RichProgress":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
-
     @contextmanager
     def phase(self, name: str, *, total: int, done: int = 0) -> Generator[ProgressPhase]:
         """Add a line; it stays, as it was last, when the phase ends."""
-        task = self._bars.add_task(name, total=total, completed=done, figures="")
+        task = self.bars.add_task(name, total=total, completed=done, figures="")
         try:
-            yield _Bar(self._bars, task)
+            yield _Bar(self.bars, task)
         finally:
-            self._bars.stop_task(task)
+            self.bars.stop_task(task)
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
-        self._bars.console.print(text, markup=False, highlight=False)
+        show_text(text, self.bars.console)
 
 
 class _Bar:
     def __init__(self, bars: rich_progress.Progress, task: TaskID) -> None:
-        self._bars, self._task = bars, task
-
-        self._words = ""
+        self._bars, self._task, self._words = bars, task, ""
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
-        self._words = shown(figures) or self._words
+        self._words = format_figures(figures) or self._words
         self._bars.update(self._task, advance=amount, figures=self._words)
 
 
@@ -104,21 +97,14 @@ class PlainProgress:
         first_sign_s: float = FIRST_SIGN_S,
     ) -> None:
         self._write = write
-        self._clock = clock
-        self._first_sign_s = first_sign_s
+        self.clock = clock
+        self.first_sign_s = first_sign_s
 
     def phase(
         self, name: str, *, total: int, done: int = 0
     ) -> AbstractContextManager[ProgressPhase]:
         """Write that a phase begins, goes on and ends."""
-        return _Lines(
-            name,
-            total=total,
-            done=done,
-            write=self._write,
-            clock=self._clock,
-            first_sign_s=self._first_sign_s,
-        )
+        return _Lines(self, name, total=total, done=done)
 
     def say(self, text: str) -> None:
         """Write a line."""
@@ -128,22 +114,14 @@ class PlainProgress:
 class _Lines:
     """The lines of one phase; a thread, which ends with it, writes while nothing gets done."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        total: int,
-        done: int,
-        write: Callable[[str], None],
-        clock: Callable[[], float],
-        first_sign_s: float,
-    ) -> None:
-        self._name, self._total, self._write, self._clock = name, total, write, clock
+    def __init__(self, progress: PlainProgress, name: str, *, total: int, done: int) -> None:
+        self._name, self._total = name, total
+        self._write, self._clock = progress.say, progress.clock
         self._done = self._before = done
         self._tenths = done * TENTHS // max(total, 1)
         self._words = ""
-        self._began = self._last = clock()
-        self._first_sign_s = first_sign_s
+        self._began = self._last = self._clock()
+        self._first_sign_s = progress.first_sign_s
         self._is_over = threading.Event()
         self._signs = threading.Thread(target=self._show_signs, name="progress", daemon=True)
 
@@ -161,7 +139,7 @@ class _Lines:
 
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
         self._done += amount
-        self._words = shown(figures) or self._words
+        self._words = format_figures(figures) or self._words
         now, tenths = self._clock(), self._done * TENTHS // max(self._total, 1)
         quiet_s = now - self._last
         if quiet_s >= LONGEST_QUIET_S or (tenths > self._tenths and quiet_s >= QUIET_S):
@@ -184,7 +162,7 @@ class _Lines:
         return ", ".join(part for part in parts if part)
 
 
-def shown(figures: Mapping[str, float]) -> str:
+def format_figures(figures: Mapping[str, float]) -> str:
     """Return the figures worth a glance, in the order of `SHOWN`."""
     label_values = {label: figures[name] for name, label in SHOWN.items() if name in figures}
     return ", ".join(f"{label} {_number(value)}" for label, value in label_values.items())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from agentrl.cli.arguments import EnvKwargs, env_kwargs
+from agentrl.cli.arguments import EnvKwargs, parse_env_kwargs
 from agentrl.cli.console import err, out
 from agentrl.cli.progress import watch
 
@@ -62,18 +62,18 @@ def record(
     from agentrl.authoring.env_contract import checked_tasks
     from agentrl.registry import make
 
-    make_env = partial(make, id, **env_kwargs(kwargs))
+    make_env = partial(make, id, **parse_env_kwargs(kwargs))
     train_tasks = list(islice(checked_tasks(make_env(), "train", seed=seed), tasks))
     if player == "human":
-        count = asyncio.run(_by_hand(make_env(), train_tasks, file, at=at, terminal=terminal))
+        count = asyncio.run(_record_human(make_env(), train_tasks, file, at=at, terminal=terminal))
     else:
         count = asyncio.run(
-            _by_gold(make_env, train_tasks, file, seed=seed, concurrency=concurrency)
+            _record_gold(make_env, train_tasks, file, seed=seed, concurrency=concurrency)
         )
     out.print(f"wrote {count} recordings to {file}", markup=False)
 
 
-async def _by_gold(
+async def _record_gold(
     make_env: "Callable[[], Env]",
     tasks: "Sequence[Task]",
     file: Path,
@@ -100,7 +100,7 @@ async def _by_gold(
     return write_recordings(file, map(recording_of, episodes), picture_files=True)
 
 
-async def _by_hand(
+async def _record_human(
     env: "Env", tasks: "Sequence[Task]", file: Path, *, at: str, terminal: bool
 ) -> int:
     """Let the person at the terminal play, each episode kept as soon as it is over."""

@@ -1,7 +1,6 @@
 """Every command as Markdown: what `agentrl --markdown` prints, and docs/cli.md holds."""
 
 from collections.abc import Iterator
-from enum import Enum
 from inspect import cleandoc
 from typing import Any, Final
 
@@ -31,9 +30,7 @@ def _leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _chapter(path: str, command: Any) -> Iterator[str]:
-    parameters = [
-        parameter for parameter in command.params if not getattr(parameter, "hidden", False)
-    ]
+    parameters = [each for each in command.params if not getattr(each, "hidden", False)]
     arguments = [each for each in parameters if each.param_type_name == "argument"]
     options = [each for each in parameters if each.param_type_name == "option"]
     pieces = [*(_argument(each) for each in arguments), *(["[OPTIONS]"] if options else [])]
@@ -73,4 +70,4 @@ def _default(parameter: Any) -> str:
         return f"`{parameter.opts[0]}`" if default is True else ""
     if callable(default) or default in (None, "", (), []):
         return ""
-    return f"`{default.value if isinstance(default, Enum) else default}`"
+    return f"`{default}`"

@@ -1,9 +1,8 @@
 """`agentrl reverify`."""
 
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,21 +12,6 @@ from agentrl.cli.progress import watch
 
 if TYPE_CHECKING:
     from agentrl.evaluation.rescore import RescoreResult
-
-
-class RescoreMethod(StrEnum):
-    """Method of re-scoring trajectories."""
-
-    auto = "auto"
-    record = "record"
-    replay = "replay"
-
-
-class TaskSourceChoice(StrEnum):
-    """Source of the tasks' answers and verifier data."""
-
-    record = "record"
-    today = "today"
 
 
 def reverify(
@@ -40,20 +24,20 @@ def reverify(
     overrides: Overrides = None,
     *,
     how: Annotated[
-        RescoreMethod,
+        Literal["auto", "record", "replay"],
         typer.Option(
             help=(
                 "Method: from the stored record, by replaying the actions, or the environment's "
                 "choice."
             )
         ),
-    ] = RescoreMethod.auto,
+    ] = "auto",
     tasks: Annotated[
-        TaskSourceChoice,
+        Literal["record", "today"],
         typer.Option(
             help="Task definitions to use: those in the record, or the environment's current ones."
         ),
-    ] = TaskSourceChoice.record,
+    ] = "record",
     limit: Annotated[
         int | None, typer.Option(min=1, help="Re-score only this many of the newest groups.")
     ] = None,
@@ -73,8 +57,8 @@ def reverify(
         report = score_again(
             folder,
             overrides or (),
-            how=how.value,
-            tasks=tasks.value,
+            how=how,
+            tasks=tasks,
             limit=limit,
             progress=progress,
         )
@@ -84,10 +68,8 @@ def reverify(
         out.print()
     every = len(report.found)
     rows = [(name, str(count), f"{count / every:.1%}") for name, count in report.verdicts.items()]
-    rows += [("groups pruned", str(report.pruned), "")] if report.pruned else []
-    rows += (
-        [("not among the current tasks", str(report.other_tasks), "")] if report.other_tasks else []
-    )
+    left_out = {"groups pruned": report.pruned, "not among the current tasks": report.other_tasks}
+    rows += [(name, str(count), "") for name, count in left_out.items() if count]
     show_table(("trajectories", "count", "share"), rows)
     for title, kind in (("changed", report.changed), ("no score now", report.unknown)):
         if kind and show:

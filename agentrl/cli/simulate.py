@@ -9,9 +9,9 @@ import typer
 from agentrl.cli.arguments import Overrides
 from agentrl.cli.console import err, out, show_table
 from agentrl.cli.progress import watch
+from agentrl.cli.trace import find_trace
 
 if TYPE_CHECKING:
-    from agentrl.metrics.latency_trace import LatencyTrace
     from agentrl.simulate.study import StudyResult, StudySetting
 
 
@@ -51,7 +51,8 @@ def simulate(
     results = study.compare(setting)
     sync = results[0].per_s
     rows = [_row(one, sync) for one in results]
-    show_table(HEADINGS, [*rows, _ideal(results[0])], title=_title(setting))
+    ideal = ("ideal", f"{results[0].ideal_per_s:.3f}", "", "100%", *[""] * 6)
+    show_table(HEADINGS, [*rows, ideal], title=_title(setting))
     for one in results:
         out.print(f"\n{one.setting.policy.mode}\n{timeline.text(one.timeline)}", markup=False)
     if picture is not None:
@@ -91,10 +92,6 @@ def _row(one: "StudyResult", sync_per_s: float) -> tuple[str, ...]:
     )
 
 
-def _ideal(one: "StudyResult") -> tuple[str, ...]:
-    return ("ideal", f"{one.ideal_per_s:.3f}", "", "100%", "", "", "", "", "", "")
-
-
 def _title(setting: "StudySetting") -> str:
     policy, trace = setting.policy, setting.trace
     return (
@@ -131,7 +128,7 @@ def _setting(
         speed = EngineSpeed(slots=config.engine.slots)
         target = trace or "agentic"
     return StudySetting(
-        trace=_trace(target),
+        trace=find_trace(target),
         policy=policy,
         speed=speed,
         train_s=train_s,
@@ -139,13 +136,6 @@ def _setting(
         warm_steps=min(3, steps - 1),
         failure_rate=failures,
     )
-
-
-def _trace(name: str) -> "LatencyTrace":
-    from agentrl.metrics.latency_trace import read_trace
-    from agentrl.simulate.synthetic import TRACES, synthetic
-
-    return synthetic(name) if name in TRACES else read_trace(Path(name))
 
 
 def _recommend(setting: "StudySetting") -> None:
@@ -159,14 +149,11 @@ def _recommend(setting: "StudySetting") -> None:
     for mode in ("partial", "async"):
         best = recommend.recommend(results, mode)
         policy = best.setting.policy
-        knob = (
-            f"over_provision: {policy.over_provision:g}"
-            if mode == "partial"
-            else f"max_staleness: {policy.max_staleness}"
-        )
-        rows.append(
-            (mode, str(policy.concurrency), knob, f"{best.per_s:.3f}", f"{best.engine_busy:.1%}")
-        )
+        knob = f"max_staleness: {policy.max_staleness}"
+        if mode == "partial":
+            knob = f"over_provision: {policy.over_provision:g}"
+        figures = (f"{best.per_s:.3f}", f"{best.engine_busy:.1%}")
+        rows.append((mode, str(policy.concurrency), knob, *figures))
     out.print()
     show_table(
         ("mode", "concurrency", "", "trajectories/s", "engine busy"), rows, title="recommended"

@@ -1,11 +1,14 @@
 """`agentrl trace record` and `agentrl trace show`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentrl.cli.console import err, show_table
+
+if TYPE_CHECKING:
+    from agentrl.metrics.latency_trace import LatencyTrace
 
 app = typer.Typer(help="Record and inspect latency traces of trajectories, for `agentrl simulate`.")
 
@@ -42,10 +45,9 @@ def show(
     ],
 ) -> None:
     """Print latency and length statistics of a trace."""
-    from agentrl.metrics.latency_trace import quantile, read_trace
-    from agentrl.simulate.synthetic import TRACES, synthetic
+    from agentrl.metrics.latency_trace import quantile
 
-    read = synthetic(trace) if trace in TRACES else read_trace(Path(trace))
+    read = find_trace(trace)
     costs = read.trajectories
     figures = {
         "turns": [float(len(cost.turns)) for cost in costs],
@@ -60,3 +62,11 @@ def show(
     ]
     title = f"{read.name}: {len(costs)} trajectories, {read.failure_rate:.1%} of attempts failed"
     show_table(("", "least", "median", "90 %", "99 %", "most"), rows, title=title)
+
+
+def find_trace(name: str) -> "LatencyTrace":
+    """Return the synthetic trace of this name, or the one in the file."""
+    from agentrl.metrics.latency_trace import read_trace
+    from agentrl.simulate.synthetic import TRACES, synthetic
+
+    return synthetic(name) if name in TRACES else read_trace(Path(name))

@@ -3,7 +3,7 @@
 import shlex
 import signal
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import err, out, show_table
+from agentrl.cli.console import err, out, show_table, show_text
 from agentrl.cli.progress import watch
 from agentrl.runtime.torchrun import TorchrunLaunch
 
@@ -45,7 +45,7 @@ def train(
     from agentrl.config.load import load_config
     from agentrl.run.preflight import check_training
 
-    launch = TorchrunLaunch.of()
+    launch = TorchrunLaunch.read()
     if launch is not None and not launch.leads:
         from agentrl.learn.sharded.torchrun import follow
 
@@ -75,7 +75,6 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
     """Stop as cleanly when a scheduler or a container runtime asks as when a person does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, interrupt)
@@ -92,14 +91,13 @@ def _sigterm_as_ctrl_c() -> Generator[None]:
 
 def show(result: "TrainingResult") -> None:
     """Print a run's evaluations, its reward curve, and the command that opens the viewer."""
-    rows = [(when, *_cells(evaluation)) for when, evaluation in _evaluations(result)]
+    rows = [("before", *_cells(result.before)), ("after", *_cells(result.after))]
     headings = ("", "pass@1", "interval", "tasks")
     show_table(headings, rows, title=f"held-out tasks, {result.steps} steps")
     out.print(", ".join(f"{phase} {s:.1f} s" for phase, s in result.seconds.items()), markup=False)
     if words := _reward_curve(result.folder):
-        out.print(words, markup=False, highlight=False, soft_wrap=True)
-    command = shlex.join([program(), "view", str(result.folder)])
-    out.print(f"open the viewer: {command}", markup=False, highlight=False, soft_wrap=True)
+        show_text(words)
+    show_text(f"open the viewer: {shlex.join([program(), 'view', str(result.folder)])}")
 
 
 def _reward_curve(folder: Path) -> str:
@@ -118,11 +116,6 @@ def _reward_curve(folder: Path) -> str:
 def program() -> str:
     """Return the command that a person types to run agentrl: the program as it was called."""
     return sys.argv[0] if sys.argv[0].endswith("/agentrl") else "agentrl"
-
-
-def _evaluations(result: "TrainingResult") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield "before", result.before
-    yield "after", result.after
 
 
 def _cells(found: Mapping[str, Any]) -> tuple[str, str, str]:

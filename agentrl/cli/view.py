@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli.console import err, out
+from agentrl.cli.console import err, show_text
 
 PORT = 8765
 
@@ -72,13 +72,12 @@ def view(
             ) from error
         finally:
             unfinished.unlink(missing_ok=True)
-    size = output.stat().st_size
-    err.print(f"wrote {output}, {size / 2**20:.1f} MiB", markup=False)
+    err.print(f"wrote {output}, {output.stat().st_size / 2**20:.1f} MiB", markup=False)
     if opens:
         webbrowser.open(output.resolve().as_uri())
 
 
 def _announce(url: str, *, opens: bool) -> None:
-    out.print(url, markup=False, highlight=False)
+    show_text(url)
     if opens:
         webbrowser.open(url)

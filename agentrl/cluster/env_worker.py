@@ -26,8 +26,8 @@ from agentrl.errors import (
 )
 from agentrl.runtime.run_id import using_run_id
 from agentrl.runtime.scope import run_scope
-from agentrl.runtime.threads import without_exit
-from agentrl.runtime.user_code import with_place
+from agentrl.runtime.threads import convert_exit
+from agentrl.runtime.user_code import append_place
 from agentrl.sandbox import SandboxSettings, using_sandbox
 
 Method = Literal["reset", "step", "fork", "close"]
@@ -62,11 +62,11 @@ class RemoteFailure:
             case EngineLost():
                 return cls("engine_lost", str(error))
             case RolloutError():
-                return cls(error.kind, with_place(str(error), error))
+                return cls(error.kind, append_place(str(error), error))
             case TimeoutError():
                 return cls("env", "missed its deadline")
             case _:
-                return cls("env", with_place(f"{type(error).__name__}: {error}", error))
+                return cls("env", append_place(f"{type(error).__name__}: {error}", error))
 
     def error(self) -> Exception:
         """Return the error again."""
@@ -116,7 +116,7 @@ class EnvWorkerHost:
             )
         work = self._call(number, method, *arguments)
         # A context of its own, so that what an environment binds is its own.
-        running = asyncio.create_task(without_exit(work), context=self._context.copy())
+        running = asyncio.create_task(convert_exit(work), context=self._context.copy())
         self._calls[number] = running
         running.add_done_callback(partial(self._ended, number))
         try:

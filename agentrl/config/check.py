@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
-from agentrl.config.curating import curation_conflicts
 from agentrl.config.document import ConfigProblem
-from agentrl.config.drafting import draft_conflicts
 from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import UNTIL_STEPS, RunConfig
+from agentrl.config.schema import plain
 from agentrl.config.section import peeking
 from agentrl.engine.vllm_release import TEMPERATURES
+from agentrl.rollout.curation.rules import CurationContext, conflicts, curation_of
 
 
 def cross_check(config: RunConfig) -> list[ConfigProblem]:
@@ -17,7 +17,7 @@ def cross_check(config: RunConfig) -> list[ConfigProblem]:
         return [ConfigProblem("", text) for rule in RULES for text in rule(config)]
 
 
-def _one_policy(config: RunConfig) -> Iterator[str]:
+def _check_policy(config: RunConfig) -> Iterator[str]:
     policy = config.policy
     if policy.path is None and policy.make is None:
         yield (
@@ -31,7 +31,7 @@ def _one_policy(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _heads(config: RunConfig) -> Iterator[str]:
+def _check_heads(config: RunConfig) -> Iterator[str]:
     make = config.policy.make
     if make is None:
         return
@@ -47,7 +47,7 @@ def _heads(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _pass_at_k(config: RunConfig) -> Iterator[str]:
+def _check_pass_at_k(config: RunConfig) -> Iterator[str]:
     k, samples = config.evaluate.k, config.evaluate.samples_per_task
     if not k:
         yield (
@@ -60,7 +60,7 @@ def _pass_at_k(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _scaling(config: RunConfig) -> Iterator[str]:
+def _check_scaling(config: RunConfig) -> Iterator[str]:
     scaling = config.evaluate.scaling
     if scaling is None:
         return
@@ -76,7 +76,7 @@ def _scaling(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _turn_fits(config: RunConfig) -> Iterator[str]:
+def _check_turn_length(config: RunConfig) -> Iterator[str]:
     turn, context = config.sampling.max_turn_tokens, config.engine.context_tokens
     if turn >= context:
         yield (
@@ -96,7 +96,7 @@ _OF_ONE_MODE = {
 }
 
 
-def _mode(config: RunConfig) -> Iterator[str]:
+def _check_mode(config: RunConfig) -> Iterator[str]:
     rollout = config.rollout
     for key, modes in _OF_ONE_MODE.items():
         value, default = getattr(rollout, key), type(rollout).model_fields[key].default
@@ -125,17 +125,7 @@ def _mode(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _own_gpus(config: RunConfig) -> Iterator[str]:
-    engine, cluster = config.engine, config.cluster
-    if engine.processes and cluster.kind == "ray" and cluster.engine_gpus < 1:
-        yield (
-            f"engine.broadcast.backend is nccl and cluster.engine_gpus is {cluster.engine_gpus:g}: "
-            "NCCL needs a separate GPU for each engine; set cluster.engine_gpus to 1, or choose "
-            "gloo"
-        )
-
-
-def _engines(config: RunConfig) -> Iterator[str]:
+def _check_engines(config: RunConfig) -> Iterator[str]:
     engine = config.engine
     urls = engine.endpoint.urls if engine.endpoint is not None else ()
     count = len(urls) or len(engine.addresses) or engine.processes
@@ -166,18 +156,29 @@ def _engines(config: RunConfig) -> Iterator[str]:
                     f"{key} is {temperature:g}, but vLLM's own sampler accepts only 0 and "
                     f"{least:g} to {most:g}; change {key}, or set engine.vllm.sampler: agentrl"
                 )
-    if engine.probe is not None and engine.kind == "local" and not count:
+    useless = {
+        "probe": engine.probe is not None and engine.kind == "local",
+        "broadcast": engine.broadcast is not None,
+    }
+    for key, is_set in useless.items():
+        if is_set and not count:
+            yield (
+                f"engine.{key} is set, but the engine runs in this process and copies the "
+                "trainer's weights directly; remove it, or set engine.processes or "
+                "engine.addresses"
+            )
+    if (
+        engine.broadcast is not None
+        and engine.broadcast.backend == "nccl"
+        and engine.processes
+        and config.cluster.kind == "ray"
+        and config.cluster.engine_gpus < 1
+    ):
         yield (
-            "engine.probe is set, but the engine runs in this process and copies the trainer's "
-            "weights directly; remove it, or set engine.processes or engine.addresses"
+            "engine.broadcast.backend is nccl and cluster.engine_gpus is "
+            f"{config.cluster.engine_gpus:g}: NCCL needs a separate GPU for each engine; set "
+            "cluster.engine_gpus to 1, or choose gloo"
         )
-    if engine.broadcast is not None and not count:
-        yield (
-            "engine.broadcast is set, but the engine runs in this process and copies the trainer's "
-            "weights directly; remove it, or set engine.processes or engine.addresses"
-        )
-    if engine.broadcast is not None and engine.broadcast.backend == "nccl":
-        yield from _own_gpus(config)
     if engine.probe is not None and engine.probe.tokens >= engine.context_tokens:
         yield (
             f"engine.probe.tokens is {engine.probe.tokens} and engine.context_tokens is "
@@ -211,7 +212,7 @@ _OF_SOME_TOPOLOGIES = {
 }
 
 
-def _branching(config: RunConfig) -> Iterator[str]:
+def _check_branching(config: RunConfig) -> Iterator[str]:
     section = config.rollout.branching
     for key, topologies in _OF_SOME_TOPOLOGIES.items():
         value, default = getattr(section, key), type(section).model_fields[key].default
@@ -237,10 +238,10 @@ def _branching(config: RunConfig) -> Iterator[str]:
             f"sampling.max_turn_tokens is {config.sampling.max_turn_tokens}: a turn must be longer "
             "than its probe; lower the first"
         )
-    yield from _tree_shape(config)
+    yield from _check_tree_shape(config)
 
 
-def _tree_shape(config: RunConfig) -> Iterator[str]:
+def _check_tree_shape(config: RunConfig) -> Iterator[str]:
     section, size = config.rollout.branching, config.rollout.group_size
     leaves = section.trees * (1 + section.rounds * section.width)
     if section.topology == "tree_grpo" and leaves != size:
@@ -262,7 +263,7 @@ def _tree_shape(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _isolated(config: RunConfig) -> Iterator[str]:
+def _check_sandbox(config: RunConfig) -> Iterator[str]:
     sandbox = config.sandbox
     if sandbox.backend == "process" and not sandbox.allow_unisolated:
         yield (
@@ -271,7 +272,7 @@ def _isolated(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _warmed_up(config: RunConfig) -> Iterator[str]:
+def _check_warmstart(config: RunConfig) -> Iterator[str]:
     warmstart = config.warmstart
     if warmstart is None:
         return
@@ -291,7 +292,7 @@ def _warmed_up(config: RunConfig) -> Iterator[str]:
             )
 
 
-def _batch_splits(config: RunConfig) -> Iterator[str]:
+def _check_minibatches(config: RunConfig) -> Iterator[str]:
     trajectories = config.rollout.tasks_per_step * config.rollout.group_size
     if config.learn.minibatches > trajectories:
         yield (
@@ -301,7 +302,7 @@ def _batch_splits(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _context_trains(config: RunConfig) -> Iterator[str]:
+def _check_micro_batch(config: RunConfig) -> Iterator[str]:
     micro, context = config.learn.micro_batch_tokens, config.engine.context_tokens
     if micro < context:
         yield (
@@ -310,28 +311,24 @@ def _context_trains(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _schedule(config: RunConfig) -> Iterator[str]:
-    """Yield conflicts between the length schedule and the rest of a config."""
+def _check_schedule(config: RunConfig) -> Iterator[str]:
     schedule, branching = config.rollout.schedule, config.rollout.branching
     if schedule is None:
         return
-    least = {
-        "min_turn_tokens": (schedule.min_turn_tokens, "sampling.max_turn_tokens"),
-        "min_turns": (schedule.min_turns, "rollout.max_turns"),
-    }
-    limits = {
-        "min_turn_tokens": config.sampling.max_turn_tokens,
-        "min_turns": config.rollout.max_turns,
-    }
-    if all(value is None for value, _ in least.values()):
+    turn_tokens, turns = config.sampling.max_turn_tokens, config.rollout.max_turns
+    bounds = (
+        ("min_turn_tokens", schedule.min_turn_tokens, "sampling.max_turn_tokens", turn_tokens),
+        ("min_turns", schedule.min_turns, "rollout.max_turns", turns),
+    )
+    if all(value is None for _, value, _, _ in bounds):
         yield (
             "rollout.schedule sets neither min_turn_tokens nor min_turns, so it has no effect; set "
             "one of them, or remove the section"
         )
-    for key, (value, limit) in least.items():
-        if value is not None and value >= limits[key]:
+    for key, value, limit_key, limit in bounds:
+        if value is not None and value >= limit:
             yield (
-                f"rollout.schedule.{key} is {value} and {limit} is {limits[key]}: the minimum must "
+                f"rollout.schedule.{key} is {value} and {limit_key} is {limit}: the minimum must "
                 "be below the full limit; lower the first, or remove it"
             )
     tokens = schedule.min_turn_tokens
@@ -343,8 +340,7 @@ def _schedule(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _endpoint(config: RunConfig) -> Iterator[str]:
-    """Yield conflicts between an external server and the rest of a config."""
+def _check_endpoint(config: RunConfig) -> Iterator[str]:
     engine = config.engine
     if engine.kind != "endpoint":
         if engine.endpoint is not None:
@@ -376,22 +372,65 @@ def _endpoint(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _check_drafts(config: RunConfig) -> Iterator[str]:
+    drafts = config.rollout.drafts
+    if drafts is None:
+        return
+    if not config.engine.tells_distributions:
+        yield (
+            "rollout.drafts is set, but it needs full token distributions, which engine.kind "
+            "endpoint and vLLM's own sampler do not report; set rollout.drafts to null, "
+            "engine.kind: local, or engine.kind: vllm with engine.vllm.sampler: agentrl"
+        )
+    topology = config.rollout.branching.topology
+    if topology != "none":
+        yield (
+            f"rollout.drafts is set and rollout.branching.topology is {topology}: branching "
+            "depends on how a trajectory was sampled, and draft tokens are not sampled; set "
+            "rollout.drafts to null or the topology to none"
+        )
+    if drafts.residual and (drafts.leniency > 1 or drafts.scale < 1):
+        yield (
+            f"rollout.drafts.residual is true with rollout.drafts.leniency {drafts.leniency:.6g} "
+            f"and rollout.drafts.scale {drafts.scale:.6g}: tokens would be accepted more often "
+            "than the policy allows; set rollout.drafts.leniency: 1 and keep scale at 1 or more"
+        )
+    default = type(drafts).model_fields["alternatives"].default
+    if not drafts.residual and drafts.alternatives != default:
+        yield (
+            f"rollout.drafts.alternatives is {drafts.alternatives}, but it has no effect with "
+            "rollout.drafts.residual: false; remove it, or set residual: true"
+        )
+
+
+def _check_curation(config: RunConfig) -> Iterator[str]:
+    rollout = config.rollout
+    context = CurationContext(
+        group_size=rollout.group_size,
+        tasks_per_step=rollout.tasks_per_step,
+        tasks=config.env.task_limit,
+        entropies=config.engine.tells_distributions,
+        max_age=rollout.max_age,
+    )
+    yield from conflicts(curation_of(plain(config.curation)), context)
+
+
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
-    _one_policy,
-    _heads,
-    _pass_at_k,
-    _scaling,
-    _turn_fits,
-    _mode,
-    _engines,
-    _endpoint,
-    _branching,
-    draft_conflicts,
-    curation_conflicts,
-    _schedule,
-    _isolated,
-    _warmed_up,
-    _batch_splits,
-    _context_trains,
+    _check_policy,
+    _check_heads,
+    _check_pass_at_k,
+    _check_scaling,
+    _check_turn_length,
+    _check_mode,
+    _check_engines,
+    _check_endpoint,
+    _check_branching,
+    _check_drafts,
+    _check_curation,
+    _check_schedule,
+    _check_sandbox,
+    _check_warmstart,
+    _check_minibatches,
+    _check_micro_batch,
     learning_conflicts,
 )

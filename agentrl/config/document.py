@@ -62,6 +62,10 @@ KINDS: Mapping[str, str] = {
 }
 
 
+def _reject(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+
+
 class _Loader(yaml.SafeLoader):
     """YAML with the plain values of YAML 1.2: `1e-3` is a number, `no` and `12:30` are text."""
 
@@ -83,18 +87,15 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Construct the value of a node; refuses kinds of values that only YAML has."""
         if node.tag not in TAGS:
-            raise yaml.MarkedYAMLError(
-                None,
-                None,
+            raise _reject(
                 f"{_kind(node)}, but a config holds only text, numbers, true, false, null, lists, "
                 "and mappings",
-                node.start_mark,
+                node,
             )
         try:
             return super().construct_object(node, deep=deep)
         except (KeyError, ValueError) as error:
-            problem = f"{node.value!r:.40}, expected {_kind(node)}"
-            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
+            raise _reject(f"{node.value!r:.40}, expected {_kind(node)}", node) from error
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
@@ -127,16 +128,16 @@ TAGS = frozenset({*(tag for tag, _, _ in _RULES), *(f"tag:yaml.org,2002:{t}" for
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = str(loader.construct_scalar(node))
     if len(text) > MOST_DIGITS:
-        problem = f"a number of {len(text)} digits, and at most {MOST_DIGITS} are allowed"
-        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+        raise _reject(
+            f"a number of {len(text)} digits, and at most {MOST_DIGITS} are allowed", node
+        )
     return int(text, 0)
 
 
 def _construct_str(loader: _Loader, node: yaml.ScalarNode) -> str:
     text = str(loader.construct_scalar(node))
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        problem = "a text with a lone surrogate"
-        raise yaml.MarkedYAMLError(None, None, problem, node.start_mark)
+        raise _reject("a text with a lone surrogate", node)
     return text
 
 
@@ -184,7 +185,7 @@ def read(path: Path) -> ConfigDocument:
                 f"{path}: with anchors expanded it has {count} keys and values, and a config may "
                 f"have at most {MOST_NODES}; remove some, or remove repeated anchors"
             )
-        walk.mapping(node, ())
+        walk.record_mapping(node, ())
         values: dict[str, Any] = loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -222,7 +223,7 @@ class _Walk:
             self._counts[id(node)] = 1 + len(text) // NODE_CHARACTERS + sum(inner)
         return self._counts[id(node)]
 
-    def mapping(self, node: yaml.MappingNode, above: KeyPath) -> None:
+    def record_mapping(self, node: yaml.MappingNode, above: KeyPath) -> None:
         lines: dict[str, int] = {}
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
@@ -234,26 +235,21 @@ class _Walk:
                 )
             origin, path = f"{self.path}:{line}", (*above, str(key.value))
             if key.tag != "tag:yaml.org,2002:str":
-                text = (
-                    f"the key {key.value} is {_kind(key)}, but keys must be text; put it in quotes"
-                )
-                self.problems.append(ConfigProblem(origin, text))
+                text = f"the key {key.value} is {_kind(key)}, but keys must be text"
+                self.problems.append(ConfigProblem(origin, f"{text}; put it in quotes"))
             if key.value in lines:
-                text = (
-                    f"{'.'.join(path)} is set twice, first on line {lines[key.value]}; remove one "
-                    "of them"
-                )
-                self.problems.append(ConfigProblem(origin, text))
+                text = f"{'.'.join(path)} is set twice, first on line {lines[key.value]}"
+                self.problems.append(ConfigProblem(origin, f"{text}; remove one of them"))
             lines[key.value] = line
             self.origins[path] = origin
-            self.any(value, path)
+            self.record_node(value, path)
 
-    def any(self, node: yaml.Node, path: KeyPath) -> None:
+    def record_node(self, node: yaml.Node, path: KeyPath) -> None:
         if isinstance(node, yaml.MappingNode):
-            self.mapping(node, path)
+            self.record_mapping(node, path)
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                self.any(item, (*path, str(index)))
+                self.record_node(item, (*path, str(index)))
 
 
 def _children(node: yaml.Node) -> Iterator[yaml.Node]:
@@ -282,11 +278,15 @@ def _read_text(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: this config file does not exist; {_near(path)}") from error
+        raise ConfigError(f"{path}: this config file does not exist; {_suggest(path)}") from error
     except IsADirectoryError as error:
-        raise ConfigError(f"{path} is a folder, not a config file; {_near(path / 'x')}") from error
+        raise ConfigError(
+            f"{path} is a folder, not a config file; {_suggest(path / 'x')}"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text; is it a config file? {_near(path)}") from error
+        raise ConfigError(
+            f"{path}: not UTF-8 text; is it a config file? {_suggest(path)}"
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror}; check its permissions"
@@ -294,12 +294,12 @@ def _read_text(path: Path) -> str:
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(
             f"{path} has more than {MOST_CHARACTERS:,} characters, the maximum for a config; is it "
-            f"a config file? {_near(path)}"
+            f"a config file? {_suggest(path)}"
         )
     return text
 
 
-def _near(path: Path) -> str:
+def _suggest(path: Path) -> str:
     """Say which YAML files lie where the user looked, the most similar names first."""
     folder = path.parent
     while not folder.is_dir():

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from agentrl.config.problem import unknown_key
 from agentrl.config.run import RunConfig
-from agentrl.config.schema import ConfigKey, keys, lookup, method_of, own_keys
+from agentrl.config.schema import ConfigKey, iter_own_keys, keys, lookup, method_of
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
@@ -15,14 +15,14 @@ def explain(key: str = "") -> str:
     The empty key is the whole config. Raises `ConfigError` for an unknown one.
     """
     if not key:
-        return "\n".join([_whole_doc(RunConfig), "", *_table(own_keys(RunConfig))])
+        return "\n".join([_join_doc(RunConfig), "", *_format_table(iter_own_keys(RunConfig))])
     matches = lookup(RunConfig, key)
     if not matches:
-        raise ConfigError(_unknown(key))
+        raise ConfigError(_describe_unknown(key))
     # Several methods can share a key that means the same in all of them.
     methods: dict[str, list[str]] = {}
     for one in matches:
-        methods.setdefault("\n".join(_explained(one)), []).append(one.method or "")
+        methods.setdefault("\n".join(_describe_key(one)), []).append(one.method or "")
     return "\n\n".join(
         key + (f" (of {', '.join(names)})" if any(names) else "") + f"\n{text}"
         for text, names in methods.items()
@@ -34,15 +34,15 @@ def markdown() -> str:
     parts: list[str] = []
     for key in keys(RunConfig):
         for section in key.sections:
-            parts += [f"### {_heading(key, section)}", "", _whole_doc(section), ""]
+            parts += [f"### {_format_heading(key, section)}", "", _join_doc(section), ""]
             rows = [k for k in _rows(section, key.path) if not k.sections]
             if rows:
                 parts += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-                parts += [*(_markdown_row(row) for row in rows), ""]
+                parts += [*(_format_markdown_row(row) for row in rows), ""]
     return "\n".join(parts)
 
 
-def _explained(key: ConfigKey) -> Iterator[str]:
+def _describe_key(key: ConfigKey) -> Iterator[str]:
     if key.doc:
         yield f"  {key.doc}"
     yield f"  type     {key.wants}"
@@ -51,13 +51,13 @@ def _explained(key: ConfigKey) -> Iterator[str]:
         yield ""
         if len(key.sections) > 1:
             yield f"name: {method_of(section)}"
-        yield _whole_doc(section)
+        yield _join_doc(section)
         if rows := list(_rows(section, key.path)):
             yield ""
-            yield from _table(rows)
+            yield from _format_table(rows)
 
 
-def _table(rows: Iterable[ConfigKey]) -> Iterator[str]:
+def _format_table(rows: Iterable[ConfigKey]) -> Iterator[str]:
     cells = [("key", "type", "default", "meaning")]
     cells += [(key.path, key.wants, key.default, key.doc) for key in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
@@ -66,7 +66,7 @@ def _table(rows: Iterable[ConfigKey]) -> Iterator[str]:
         yield "  ".join([*padded, row[3]]).rstrip()
 
 
-def _heading(key: ConfigKey, section: type[ConfigSection]) -> str:
+def _format_heading(key: ConfigKey, section: type[ConfigSection]) -> str:
     method = method_of(section)
     words = f"`{key.path}` with `name: {method}`" if method else f"`{key.path}`"
     if key.default == "null":
@@ -76,22 +76,21 @@ def _heading(key: ConfigKey, section: type[ConfigSection]) -> str:
 
 def _rows(section: type[ConfigSection], path: str) -> Iterator[ConfigKey]:
     """Yield the keys of a section, without the `name` that chose it."""
-    for key in own_keys(section, f"{path}."):
+    for key in iter_own_keys(section, f"{path}."):
         if not (method_of(section) and key.name == "name"):
             yield key
 
 
-def _whole_doc(section: type[ConfigSection]) -> str:
+def _join_doc(section: type[ConfigSection]) -> str:
     return " ".join((section.__doc__ or "").split())
 
 
-def _markdown_row(key: ConfigKey) -> str:
+def _format_markdown_row(key: ConfigKey) -> str:
     cells: Sequence[str] = (f"`{key.name}`", key.wants, f"`{key.default}`", key.doc)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _unknown(path: str) -> str:
-    """Name the part of a dotted key that does not exist."""
+def _describe_unknown(path: str) -> str:
     parts = path.split(".")
     sections: tuple[type[ConfigSection], ...] = (RunConfig,)
     for depth in range(1, len(parts) + 1):

@@ -1,26 +1,134 @@
 """Keys of the training section: one section per slot, with a method chosen by name and its own
 keys."""
 
-from pydantic import Field, PositiveInt
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from agentrl.config.learning.advantage import AnyAdvantage, GrpoAdvantage
-from agentrl.config.learning.aggregation import Aggregation
 from agentrl.config.learning.correction import AnyCorrection, TruncatedCorrection
-from agentrl.config.learning.critic import CriticSection
-from agentrl.config.learning.devices import DevicesSection
-from agentrl.config.learning.ema import EmaSection
-from agentrl.config.learning.gap import GapAlarmSection
-from agentrl.config.learning.layout import LayoutName
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.loss import AnyLoss, PpoClipLoss
-from agentrl.config.learning.optimizer import AdamWSection
-from agentrl.config.learning.precision import Precision
+from agentrl.config.learning.loss import Aggregation, AnyLoss, PpoClipLoss
 from agentrl.config.learning.proximal import AnyProximal, RecomputedProximal
-from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.learning.rejection import AnyRejection
 from agentrl.config.learning.selection import AnySelection
 from agentrl.config.learning.shaping import AnyShaping
 from agentrl.config.section import ConfigSection
+
+LayoutName = Literal["padded", "packed", "tree"]
+"""`padded` puts each sequence in a row of its own; `packed` concatenates sequences in one row;
+`tree` also stores common prefixes only once."""
+
+
+Precision = Literal["float32", "bfloat16"]
+"""Precision of forward and backward passes. With bfloat16, the optimiser keeps master weights,
+gradients, and moments in float32, and the policy is the rounded master weights."""
+
+
+class CriticSection(ConfigSection):
+    """Value head on the policy's last hidden states, with its own optimiser."""
+
+    hidden_size: NonNegativeInt = 0
+    """Width of a hidden layer between hidden states and value; 0 makes the head linear."""
+    learning_rate: PositiveFloat = 1e-3
+    """Learning rate of the head."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Maximum gradient norm of the head; larger gradients are clipped."""
+    clip: PositiveFloat | None = 0.5
+    """Value clipping: maximum change from the value at batch start that lowers the loss; null
+    disables it."""
+    shared: bool = False
+    """Let the critic's loss train the policy's weights too; false trains only the head."""
+    coefficient: float = Field(default=0.1, gt=0)
+    """With `shared`: weight of the critic's loss, which is added to the policy loss."""
+
+
+class DevicesSection(ConfigSection):
+    """Devices that train one model together, each in a process with a shard of the weights (FSDP2).
+    Under `torchrun` its processes are used; otherwise the run starts them: on this machine, or with
+    `cluster.kind: ray` as actors placed by Ray."""
+
+    count: PositiveInt = 1
+    """Number of devices; 1 trains in the run's own process."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Communication backend for weights and gradients: `auto` uses nccl between GPUs and gloo
+    between CPUs."""
+    start_s: PositiveFloat = 600.0
+    """Timeout for the other processes to load the model and join the process group."""
+    step_s: PositiveFloat = 1800.0
+    """Maximum time a process waits for the others in a training step before the run fails."""
+
+
+class EmaSection(ConfigSection):
+    """Exponential moving average of the weights, in float32, used by evaluations and saved in
+    `ema/` of a checkpoint. Training trajectories are sampled with the current weights."""
+
+    decay: float = Field(default=0.99, ge=0, lt=1)
+    """Fraction of the average that is kept at each update; 0 tracks the current weights."""
+
+
+class GapAlarmSection(ConfigSection):
+    """Compares tokens sampled at the trainer's own version, which may differ only numerically."""
+
+    action: Literal["stop", "warn", "none"] = "warn"
+    """`stop` ends the run before the weights change; `warn` prints a warning once and continues."""
+    mean_abs: PositiveFloat = 0.1
+    """Maximum mean of |log trainer - log engine|, in nats. Expected values are below 1e-4 with
+    float32 on both sides, and about 0.02 with bfloat16; a wrong temperature causes more than
+    0.1."""
+
+
+class LoraSection(ConfigSection):
+    """LoRA: W + alpha / rank x B A, where only A and B train; requires the `lora` extra (peft)."""
+
+    rank: PositiveInt = 16
+    """Rank of the adapters."""
+    alpha: PositiveFloat = 32.0
+    """Scale of the adapters, divided by `rank`."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the input of A during training; the trained policy then differs slightly from the
+    one that sampled."""
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """Modules that get adapters, by the last parts of their names; `all-linear` means all linear
+    layers except the head."""
+
+
+class AdamWSection(ConfigSection):
+    """AdamW with a linear warm-up and an optional decay of the learning rate over the run."""
+
+    learning_rate: PositiveFloat = 1e-6
+    """Learning rate after the warm-up."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay rates of the first and second moments."""
+    epsilon: PositiveFloat = 1e-8
+    """Added to the square root of the second moment."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay of all parameters, norms and embeddings included; not applied in a step without
+    advantages."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Number of updates until the full rate; the first update already uses a rate above 0."""
+    decay: Literal["constant", "linear", "cosine"] = "constant"
+    """Decay of the learning rate, multiplied with the warm-up. It runs from the full rate, at the
+    first step, to the final rate, at the step after the last one of `run.steps`."""
+    final_learning_rate_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Final learning rate, as a fraction of `learning_rate`."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Maximum gradient norm; larger gradients are clipped."""
+
+
+class KlSection(ConfigSection):
+    """KL(policy || initial policy of the run), estimated on the sampled tokens and added to the
+    loss; costs a frozen copy of the weights and its forward pass."""
+
+    coefficient: PositiveFloat = 1e-3
+    """Weight of the estimate in the loss."""
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator, with d = log(policy / reference): k1 is d, k2 is d^2 / 2, k3 is exp(-d) - 1 +
+    d."""
+    straight_through: bool = True
+    """Use the estimator's value with the gradient of k2, which is that of the reverse KL; the
+    gradient of k1 is 0 in expectation, and that of k3 resembles a forward KL."""
+    off_policy: bool = False
+    """Multiply by policy over behaviour, so that stale tokens do not bias the estimate."""
 
 
 class LearnSection(ConfigSection):

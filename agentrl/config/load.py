@@ -1,7 +1,7 @@
 """From a file and overrides to a checked `RunConfig`, and back to a file."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from agentrl.config.document import ConfigDocument, KeyPath, dump, read
 from agentrl.config.override import Overrides, apply, merge
 from agentrl.config.problem import config_error, problems_of
 from agentrl.config.run import RunConfig
-from agentrl.config.schema import keys, method_of, plain
+from agentrl.config.schema import format_value, keys, method_of, plain
 from agentrl.errors import ConfigError
 from agentrl.runtime.atomic_files import write_text
 
@@ -24,13 +24,13 @@ def load_config(path: Path | str, overrides: Overrides = ()) -> RunConfig:
     it. Raises one `ConfigError` that lists every problem of the file with its line.
     """
     path = Path(path)
-    return parse_config(apply(_with_base(path, ()), overrides, RunConfig), str(path))
+    return parse_config(apply(_read_with_base(path, ()), overrides, RunConfig), str(path))
 
 
 def parse_config(document: ConfigDocument, source: str) -> RunConfig:
     """Return the config in a document; `source` names it in errors."""
     problems = list(document.problems)
-    values = _with_default_methods(document.values)
+    values = _fill_in_methods(document.values)
     config: RunConfig | None = None
     try:
         # JSON in strict mode refuses "5" and true for a number, and still takes lists for tuples
@@ -50,7 +50,7 @@ def save_resolved(config: RunConfig, path: Path) -> None:
     write_text(path, dump(plain(config)))
 
 
-def _with_base(path: Path, above: tuple[Path, ...]) -> ConfigDocument:
+def _read_with_base(path: Path, above: tuple[Path, ...]) -> ConfigDocument:
     if path.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, path.resolve()))
         raise ConfigError(f"{path} is its own base ({chain}); remove one `base:`")
@@ -62,16 +62,16 @@ def _with_base(path: Path, above: tuple[Path, ...]) -> ConfigDocument:
     if not isinstance(base, str):
         raise ConfigError(f"{origin}: base is {base!r}, expected the path of one other config file")
     try:
-        below = _with_base(path.parent / base, (*above, path.resolve()))
+        below = _read_with_base(path.parent / base, (*above, path.resolve()))
     except ConfigError as error:
         raise ConfigError(f"{error} (named by `base:` in {origin})") from error
     return merge(below, document, RunConfig)
 
 
-def _with_default_methods(values: dict[str, Any]) -> dict[str, Any]:
+def _fill_in_methods(values: dict[str, Any]) -> dict[str, Any]:
     """Fill in the `name` of a section with a choice of methods that leaves it at its default."""
     values = json.loads(json.dumps(values))
-    for path, method in _choices():
+    for path, method in _find_choices():
         section: Any = values
         for part in path:
             section = cast(dict[str, Any], section).get(part) if isinstance(section, dict) else None
@@ -80,9 +80,37 @@ def _with_default_methods(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _choices() -> Iterator[tuple[KeyPath, str]]:
+def _find_choices() -> Iterator[tuple[KeyPath, str]]:
     for key in keys(RunConfig):
         if len(key.sections) > 1 and not key.required:
             default = key.field.get_default(call_default_factory=True)
             if method := method_of(type(default)):
                 yield tuple(key.path.split(".")), method
+
+
+LISTED = 8
+
+
+def changes(was: RunConfig, now: RunConfig, *, counts: Callable[[str], bool]) -> str:
+    """Return the relevant keys that differ, each with both values; empty if there are none."""
+    old, new = dict(_flatten(plain(was))), dict(_flatten(plain(now)))
+    changed = [
+        f"{key} was {_format_known(old, key)} and is {_format_known(new, key)}"
+        for key in sorted(old.keys() | new.keys())
+        if not (key in old and key in new and old[key] == new[key]) and counts(key)
+    ]
+    more = len(changed) - LISTED
+    changed[LISTED:] = [f"and {more} more"] if more > 0 else []
+    return "; ".join(changed)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(cast(dict[str, Any], value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _format_known(values: Mapping[str, object], key: str) -> str:
+    return format_value(values[key]) if key in values else "not set"

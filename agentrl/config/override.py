@@ -30,7 +30,7 @@ def apply(
     """Lay overrides over a document in their order; the last one wins."""
     values, origins = copy.deepcopy(document.values), dict(document.origins)
     problems = list(document.problems)
-    for key, value, origin in _pairs(overrides, root):
+    for key, value, origin in _parse_overrides(overrides, root):
         path = tuple(key.split("."))
         if not all(path):
             problems.append(ConfigProblem(origin, f"{key!r} has an empty part; write a.b=c"))
@@ -60,15 +60,15 @@ def _enter(
     return cast(dict[str, Any], inner)
 
 
-def _pairs(overrides: Overrides, root: type[ConfigSection]) -> list[tuple[str, Any, str]]:
+def _parse_overrides(overrides: Overrides, root: type[ConfigSection]) -> list[tuple[str, Any, str]]:
     if isinstance(overrides, Mapping):
-        return [(key, _checked(key, value), f"override {key}") for key, value in overrides.items()]
+        return [(key, _to_plain(key, value), f"override {key}") for key, value in overrides.items()]
     if isinstance(overrides, str):
         raise ConfigError(f"overrides is {overrides!r}, expected a list; write [{overrides!r}]")
-    return [_split(text, root) for text in overrides]
+    return [_parse_override(text, root) for text in overrides]
 
 
-def _split(text: str, root: type[ConfigSection]) -> tuple[str, Any, str]:
+def _parse_override(text: str, root: type[ConfigSection]) -> tuple[str, Any, str]:
     key, equals, raw = text.partition("=")
     if not equals:
         raise ConfigError(
@@ -77,12 +77,12 @@ def _split(text: str, root: type[ConfigSection]) -> tuple[str, Any, str]:
         )
     key = key.strip()
     try:
-        return key, _value(raw, lookup(root, key)), f"override {text}"
+        return key, _parse_override_value(raw, lookup(root, key)), f"override {text}"
     except ConfigError as error:
         raise ConfigError(f"override {text}: {error}") from error
 
 
-def _value(raw: str, keys: Sequence[ConfigKey]) -> Any:
+def _parse_override_value(raw: str, keys: Sequence[ConfigKey]) -> Any:
     """Parse an override's value; where text is wanted, `1e3` and `no: really` are text."""
     annotations = [key.field.annotation for key in keys]
     wants_text = any(takes(annotation, str) for annotation in annotations)
@@ -95,7 +95,7 @@ def _value(raw: str, keys: Sequence[ConfigKey]) -> Any:
     return raw if wants_text and value is not None and not isinstance(value, str) else value
 
 
-def _checked(key: str, value: object) -> Any:
+def _to_plain(key: str, value: object) -> Any:
     """Return an override's value as plain data, so that it can be saved with the run."""
     data = plain(value)
     try:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, cast
 
@@ -12,14 +13,14 @@ from agentrl.config.document import ConfigDocument, ConfigProblem
 from agentrl.config.field_names import FIELD_NAMES
 from agentrl.config.schema import (
     ConfigKey,
+    describe_values,
     element_of,
+    format_value,
+    iter_own_keys,
     keys,
     method_of,
-    own_keys,
     sections_of,
-    shown,
     takes,
-    wanted,
 )
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
@@ -38,11 +39,11 @@ def unknown_key(
 ) -> str:
     """Return the error of an unknown key: similar keys, and the keys of its section."""
     above, _, name = path.rpartition(".")
-    names = sorted({key.name for section in sections for key in own_keys(section)})
+    names = sorted({key.name for section in sections for key in iter_own_keys(section)})
     near = [FIELD_NAMES[name]] if name in FIELD_NAMES else []
-    near = near or _elsewhere(name, root, cutoff=1.0)
+    near = near or _find_elsewhere(name, root, cutoff=1.0)
     near = near or [f"{above}.{n}".lstrip(".") for n in difflib.get_close_matches(name, names, n=1)]
-    near = near or _elsewhere(name, root, cutoff=0.75)
+    near = near or _find_elsewhere(name, root, cutoff=0.75)
     hint = f"did you mean {near[0]}? Keys of" if near else "keys of"
     where = above or "a config"
     if len(sections) == 1 and (method := method_of(sections[0])):
@@ -57,29 +58,29 @@ def problems_of(
     problems: dict[tuple[str, ...], ConfigProblem] = {}
     for details in error.errors(include_url=False):
         loc = details["loc"]
-        place = _place(loc, root)
+        place = _locate(loc, root)
         if details["type"] == "missing" and not place.parents_own:
             # An item of a list of fixed length: what is wrong is the length of the list.
-            place = _place(loc[:-1], root)
-            text = _wrong_value(place, details["input"])
+            place = _locate(loc[:-1], root)
+            text = _describe_wrong_value(place, details["input"])
         else:
-            text = _text(details, place, root)
+            text = _describe(details, place, root)
         tag = ("name",) if details["type"].startswith("union_tag") else ()
         problems.setdefault(place.path, ConfigProblem(document.origin((*place.path, *tag)), text))
     return list(problems.values())
 
 
+@dataclass(slots=True)
 class _Place:
     """Place of an error in the schema."""
 
-    def __init__(self, root: type[ConfigSection]) -> None:
-        self.path: tuple[str, ...] = ()
-        self.sections: tuple[type[ConfigSection], ...] = (root,)
-        """The sections whose key is meant; the methods to choose from at a choice."""
-        self.parents: tuple[type[ConfigSection], ...] = ()
-        self.key: ConfigKey | None = None
-        self.annotation: object = root
-        self.metadata: Sequence[object] = ()
+    annotation: object
+    sections: tuple[type[ConfigSection], ...]
+    """The sections whose key is meant; the methods to choose from at a choice."""
+    path: tuple[str, ...] = ()
+    parents: tuple[type[ConfigSection], ...] = ()
+    key: ConfigKey | None = None
+    metadata: Sequence[object] = ()
 
     @property
     def parents_own(self) -> bool:
@@ -88,85 +89,79 @@ class _Place:
 
     @property
     def dotted(self) -> str:
-        """Return the path as the user writes it."""
         return ".".join(self.path)
 
 
-def _place(loc: Sequence[int | str], root: type[ConfigSection]) -> _Place:
+def _locate(loc: Sequence[int | str], root: type[ConfigSection]) -> _Place:
     """Follow pydantic's location down the schema, leaving out the names of union members."""
-    place = _Place(root)
+    place = _Place(root, (root,))
     for part in loc:
         members = [s for s in place.sections if len(place.sections) > 1 and method_of(s) == part]
         if members:
             place.sections = (members[0],)
         elif place.sections:
-            every = [key for section in place.sections for key in own_keys(section)]
+            every = [key for section in place.sections for key in iter_own_keys(section)]
             place.parents, place.path = place.sections, (*place.path, str(part))
             place.key = next((key for key in every if key.name == part), None)
-            _enter(place, place.key.field.annotation if place.key else None)
+            place.annotation = place.key.field.annotation if place.key else None
+            place.sections = sections_of(place.annotation)
             place.metadata = place.key.field.metadata if place.key else ()
         elif isinstance(part, int) or (place.key and takes(place.annotation, dict)):
             place.path = (*place.path, str(part))
-            _enter(place, element_of(place.annotation))
-            place.metadata = ()
+            place.annotation, place.metadata = element_of(place.annotation), ()
+            place.sections = sections_of(place.annotation)
     return place
 
 
-def _enter(place: _Place, annotation: object) -> None:
-    place.annotation = annotation
-    place.sections = sections_of(annotation)
-
-
-def _text(details: ErrorDetails, place: _Place, root: type[ConfigSection]) -> str:
+def _describe(details: ErrorDetails, place: _Place, root: type[ConfigSection]) -> str:
     kind, value = details["type"], details["input"]
     match kind:
         case "extra_forbidden":
             return unknown_key(place.dotted, place.parents, root)
         case "missing":
-            return _missing(place)
+            return _describe_missing(place)
         case "union_tag_invalid" | "union_tag_not_found":
-            return _unknown_method(place, cast(Mapping[str, Any], value).get("name"))
+            return _describe_unknown_method(place, cast(Mapping[str, Any], value).get("name"))
         case "value_error":  # of a validator of ours
             return f"{place.dotted}: {details.get('ctx', {}).get('error', details['msg'])}"
         case _:
-            return _wrong_value(place, value)
+            return _describe_wrong_value(place, value)
 
 
-def _missing(place: _Place) -> str:
+def _describe_missing(place: _Place) -> str:
     doc = f": {place.key.doc}" if place.key else ""
-    needed = [key.name for s in place.sections for key in own_keys(s) if key.required]
+    needed = [key.name for s in place.sections for key in iter_own_keys(s) if key.required]
     name = f"{place.dotted}.{needed[0]}" if needed else place.dotted
     return f"{place.dotted} is missing{doc} Set it, such as `{name}: ...` or {name}=..."
 
 
-def _unknown_method(place: _Place, name: object) -> str:
+def _describe_unknown_method(place: _Place, name: object) -> str:
     methods = [method_of(section) for section in place.sections]
     near = difflib.get_close_matches(str(name), methods, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{place.dotted}.name is {shown(name)}, expected one of {', '.join(methods)}{hint}"
+    expected = f"expected one of {', '.join(methods)}{hint}"
+    return f"{place.dotted}.name is {format_value(name)}, {expected}"
 
 
-def _wrong_value(place: _Place, value: object) -> str:
-    wants = wanted(place.annotation, place.metadata)
+def _describe_wrong_value(place: _Place, value: object) -> str:
+    wants = describe_values(place.annotation, place.metadata)
     required = place.key is not None and place.key.required
     if value in [method_of(section) for section in place.sections if method_of(section)]:
         way = f"; write {place.dotted}.name={value}, or `{place.dotted}: {{name: {value}}}`"
         return f"{place.dotted} is {value}, expected a section{way}"
-    hint = _hint(value, place.annotation, required=required)
+    hint = _suggest(value, place.annotation, required=required)
     if value == 0 and place.path[:1] == ("warmstart",):
         hint = "; write warmstart=null to disable the warm start"
-    return f"{place.dotted} is {shown(value)}, expected {wants}{hint}{_doc(place)}"
+    return f"{place.dotted} is {format_value(value)}, expected {wants}{hint}{_quote_doc(place)}"
 
 
-def _doc(place: _Place) -> str:
+def _quote_doc(place: _Place) -> str:
     return f" ({place.key.name}: {place.key.doc})" if place.key and place.key.doc else ""
 
 
-def _hint(value: object, annotation: object, *, required: bool) -> str:
-    """Return a hint how to write the intended value."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if takes(annotation, str) and (number or isinstance(value, bool)):
-        return f'; write it in quotes: "{shown(value)}"'
+def _suggest(value: object, annotation: object, *, required: bool) -> str:
+    if takes(annotation, str) and isinstance(value, int | float):
+        return f'; write it in quotes: "{format_value(value)}"'
     if takes(annotation, int) and isinstance(value, float) and value.is_integer():
         return f"; write {int(value)}"
     if takes(annotation, bool) and str(value).lower() in {"yes", "on", "1"}:
@@ -188,7 +183,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _elsewhere(name: str, root: type[ConfigSection], *, cutoff: float) -> list[str]:
+def _find_elsewhere(name: str, root: type[ConfigSection], *, cutoff: float) -> list[str]:
     """Return the key of another section with this name, or a similar one."""
     by_name: dict[str, str] = {}
     for key in keys(root):

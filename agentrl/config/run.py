@@ -1,25 +1,19 @@
 """The config of a whole run: one file with every key, its default, and its meaning."""
 
+import math
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from agentrl.config.branching import BranchingSection
-from agentrl.config.caps import ScheduleSection
 from agentrl.config.cluster import ClusterSection
 from agentrl.config.curation import CurationSection
-from agentrl.config.diagnostics import DiagnosticsSection
-from agentrl.config.drafts import DraftsSection
-from agentrl.config.endpoint import EndpointSection
 from agentrl.config.evaluate import EvaluateSection
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.layout import LayoutName
+from agentrl.config.learn import LayoutName, LearnSection
 from agentrl.config.section import ConfigSection
-from agentrl.config.split_guard import SplitGuardSection
-from agentrl.config.store import StoreSection
-from agentrl.config.view import ViewSection
 from agentrl.errors import FailureKind
 
 NAME_BYTES = 255
@@ -152,6 +146,26 @@ class VllmSection(ConfigSection):
     """Additional arguments of vLLM's `EngineArgs`, such as `quantization`."""
 
 
+class EndpointSection(ConfigSection):
+    """External inference servers (docs/engines.md), which serve the policy as their base model."""
+
+    urls: list[str] = Field(min_length=1)
+    """URLs including the API version, such as `http://localhost:8000/v1`; requests are distributed
+    over all of them."""
+    model: str = Field(min_length=1)
+    """Name of the base model on the servers."""
+    adapters: Path | None = None
+    """Folder for the adapters of each version, which the servers read under the same path; null
+    means `adapters` in the run folder."""
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable that holds the API key; if it is not set, no key is sent."""
+    silence_s: PositiveFloat = 300.0
+    """Maximum time without data from the server before a request is sent again."""
+    retries: NonNegativeInt = 8
+    """Number of consecutive retries after responses 408, 409, 425, 429 and 5xx and lost
+    connections, with waits of up to a minute; then the request fails."""
+
+
 class ProbeSection(ConfigSection):
     """Weight check: after each load, engines must reproduce the trainer's log-probs."""
 
@@ -253,6 +267,49 @@ class AlarmsSection(ConfigSection):
     """Minimum number of attempts before an alarm can fire."""
     thresholds: dict[FailureKind, float] = Field(default_factory=dict)
     """Maximum failure rate by kind: `env`, `tool`, `sandbox`, `verifier`, `engine`."""
+
+
+class ScheduleSection(ConfigSection):
+    """Periodic schedule of the length limits (SIRI): limits on turns and trajectories tighten, then
+    relax again. A trajectory keeps the limits of the step at which it started; evaluations use the
+    full limits."""
+
+    wave: Literal["cosine", "stair", "stair_cosine"] = "cosine"
+    """Course of the limits within a period. `cosine`: from full to minimum and back along a cosine;
+    `stair`: first minimum, then full; `stair_cosine`: a cosine that stays at either end for a
+    quarter of the period."""
+    period_steps: PositiveInt = 640
+    """Length of one period, in training steps."""
+    min_turn_tokens: PositiveInt | None = None
+    """Minimum of `sampling.max_turn_tokens`; null leaves that key unscheduled."""
+    min_turns: PositiveInt | None = None
+    """Minimum of `rollout.max_turns`; null leaves that key unscheduled."""
+
+
+class DraftsSection(ConfigSection):
+    """Reuse of a task's previous trajectories as drafts (SPEC-RL); see docs/scheduling.md. Accepted
+    tokens are not sampled again."""
+
+    leniency: float = Field(default=math.exp(0.5), ge=0)
+    """Draft tokens are accepted with probability `min(1, (leniency * p / q) ** scale)`, where p is
+    the current probability and q the one at sampling: 1 is the exact test, 0 rejects all."""
+    scale: float = Field(default=1.0, gt=0)
+    """Values above 1 reject unlikely tokens more strictly."""
+    floor: float = Field(default=0.0, ge=0, le=1)
+    """Draft tokens with a current probability below this are always rejected."""
+    residual: bool = False
+    """Sample the replacement of a rejected token from the residual distribution, so that
+    trajectories are exact samples of the policy; requires `leniency` of at most 1 and `scale` of at
+    least 1."""
+    alternatives: PositiveInt = 20
+    """With `residual`: number of most likely tokens stored per token; a draft token outside them is
+    rejected."""
+    reuse: Literal["execute", "verify", "trust"] = "verify"
+    """Environment between drafted turns. `execute`: run tools again and use their answers;
+    `verify`: run tools again, and end the draft at a different answer; `trust`: use recorded
+    answers as long as the actions match."""
+    capacity_tokens: PositiveInt = 5_000_000
+    """Total number of tokens stored for drafts, context included."""
 
 
 class RolloutSection(ConfigSection):
@@ -450,6 +507,88 @@ class MetricsSection(ConfigSection):
     """Also send metrics to Weights & Biases."""
     opentelemetry: bool = False
     """Send steps and trajectories as OpenTelemetry spans; requires the extra `otel`."""
+
+
+class SplitGuardSection(ConfigSection):
+    """Guard against held-out tasks that leak into training, exactly or nearly."""
+
+    allow: bool = False
+    """Continue even if splits overlap."""
+    train_tasks: PositiveInt = 1000
+    """Number of train tasks to compare before a run; the rest are compared for exact matches as
+    they are drawn."""
+    similarity: float = Field(default=0.8, gt=0, le=1)
+    """Minimum fraction of shared word trigrams at which two tasks count as near-duplicates."""
+    max_near_fraction: float = Field(default=0.2, ge=0, le=1)
+    """Maximum fraction of held-out tasks with a near-duplicate before a run is refused."""
+
+
+class StoreSection(ConfigSection):
+    """Durable record of all events of a run, from which `--resume` continues after a crash."""
+
+    durable: Literal["process", "interval", "power"] = "process"
+    """Durability of a completed turn. `process`: survives the end of the process; `interval`: also
+    survives a power failure, except for the last `interval_s`; `power`: survives any power failure,
+    but each turn waits for the disk."""
+    interval_s: PositiveFloat = 0.05
+    """With `interval`: maximum age in seconds of a record that is not yet on disk."""
+    segment_bytes: int = Field(default=64 * 2**20, ge=4096)
+    """Size at which a log file is closed and the next one started."""
+    keep: Literal["all", "untrained"] = "untrained"
+    """Tokens to keep on disk: all, or only those that a kept checkpoint may still need."""
+
+
+class ViewSection(ConfigSection):
+    """Data that a run records for `agentrl view`."""
+
+    record: bool = True
+    """Record the advantage, ratio, and entropy of each token in each step. Requires `store`."""
+    record_bytes: int = Field(default=64 * 2**20, ge=0)
+    """Maximum size of this record on disk; beyond it, the oldest steps are deleted."""
+    redact: tuple[str, ...] = ()
+    """Regular expressions of text to hide, in addition to the values of environment variables that
+    look like keys."""
+
+    @field_validator("redact")
+    @classmethod
+    def _are_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                match = re.compile(pattern).match("")
+            except re.error as error:
+                raise ValueError(
+                    f"{pattern!r} is not a valid regular expression: {error}"
+                ) from error
+            if match is not None:
+                raise ValueError(
+                    f"{pattern!r} matches the empty string, and therefore everywhere; make it more "
+                    "specific"
+                )
+        return patterns
+
+
+class DiagnosticsSection(ConfigSection):
+    """Diagnostics that warn once, with advice, when training shows signs of failure."""
+
+    action: Literal["stop", "warn", "none"] = "warn"
+    """`stop` writes a checkpoint and ends the run; `warn` prints a warning once and continues."""
+    window: PositiveInt = 10
+    """Number of steps over which a metric is averaged."""
+    zero_advantage: float = Field(default=0.9, ge=0, le=1)
+    """Maximum fraction of trajectories with zero advantage."""
+    entropy_left: float = Field(default=0.1, ge=0, le=1)
+    """Minimum entropy relative to the first window."""
+    heldout_drop: PositiveFloat = 0.1
+    """Maximum drop of the held-out reward below its best value while the training reward rises."""
+    length_growth: PositiveFloat = 2.0
+    """Maximum growth of trajectory length relative to the first window without a gain in reward."""
+    reward_gain: float = Field(default=0.02, ge=0)
+    """Minimum increase that counts as a gain in reward."""
+    other_task_likeness: float = Field(default=0.8, ge=0, le=1)
+    """Maximum similarity of trajectories of different tasks without a gain in reward."""
+    component_left: float = Field(default=0.5, ge=0, le=1)
+    """Minimum of a reward component relative to its first window while the reward rises; 0 disables
+    the check."""
 
 
 class RunConfig(ConfigSection):

@@ -63,7 +63,7 @@ class ConfigKey:
     @property
     def wants(self) -> str:
         """Return a description of the allowed values."""
-        return wanted(self.field.annotation, self.field.metadata)
+        return describe_values(self.field.annotation, self.field.metadata)
 
     @property
     def required(self) -> bool:
@@ -78,18 +78,18 @@ class ConfigKey:
         value = self.field.get_default(call_default_factory=True)
         if isinstance(value, ConfigSection):
             return method_of(type(value)) or "a section"
-        return shown(value)
+        return format_value(value)
 
 
 def keys(section: type[ConfigSection], prefix: str = "") -> Iterator[ConfigKey]:
     """Yield every key below `section`, each section before what is in it."""
-    for key in own_keys(section, prefix):
+    for key in iter_own_keys(section, prefix):
         yield key
         for inner in key.sections:
             yield from keys(inner, f"{key.path}.")
 
 
-def own_keys(section: type[ConfigSection], prefix: str = "") -> Iterator[ConfigKey]:
+def iter_own_keys(section: type[ConfigSection], prefix: str = "") -> Iterator[ConfigKey]:
     """Yield the keys of `section` itself."""
     method = method_of(section)
     for name, field in section.model_fields.items():
@@ -102,7 +102,7 @@ def lookup(root: type[ConfigSection], path: str) -> tuple[ConfigKey, ...]:
     sections: tuple[type[ConfigSection], ...] = (root,)
     prefix = ""
     for part in path.split("."):
-        every = [key for section in sections for key in own_keys(section, prefix)]
+        every = [key for section in sections for key in iter_own_keys(section, prefix)]
         matches = tuple(key for key in every if key.name == part)
         sections = tuple(section for key in matches for section in key.sections)
         prefix += f"{part}."
@@ -147,45 +147,45 @@ def takes(annotation: object, kind: type) -> bool:
     return annotation is kind
 
 
-def wanted(annotation: object, metadata: Sequence[object] = ()) -> str:
+def describe_values(annotation: object, metadata: Sequence[object] = ()) -> str:
     """Return a description of the values that a type with these constraints allows."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return wanted(arguments[0], arguments[1:])
+        return describe_values(arguments[0], arguments[1:])
     if sections := sections_of(annotation):
-        return _wanted_sections(annotation, sections)
+        return _describe_sections(annotation, sections)
     if origin in (Union, UnionType):
         # Constraints on `int | None` stand on the field and speak of the number.
-        words = [wanted(a, () if a is NoneType else metadata) for a in arguments]
+        words = [describe_values(a, () if a is NoneType else metadata) for a in arguments]
         return (", or " if any("," in word for word in words) else " or ").join(words)
     if origin is Literal:
-        return "one of " + ", ".join(shown(value) for value in arguments)
+        return "one of " + ", ".join(format_value(value) for value in arguments)
     if origin is list:
-        return _wanted_list((*arguments, Ellipsis))
+        return _describe_list((*arguments, Ellipsis))
     if origin is tuple:
-        return _wanted_list(arguments)
+        return _describe_list(arguments)
     if origin is dict:
         return "a mapping"
-    return ", ".join([WORDS.get(annotation, str(annotation)), *_constraints(metadata)])
+    return ", ".join([WORDS.get(annotation, str(annotation)), *_describe_constraints(metadata)])
 
 
-def _wanted_sections(annotation: object, sections: Sequence[type[ConfigSection]]) -> str:
+def _describe_sections(annotation: object, sections: Sequence[type[ConfigSection]]) -> str:
     methods = [method for section in sections if (method := method_of(section))]
     words = f"a section, name one of {', '.join(methods)}" if methods else "a section"
     return f"{words}, or null" if takes(annotation, NoneType) else words
 
 
-def _wanted_list(arguments: Sequence[object]) -> str:
+def _describe_list(arguments: Sequence[object]) -> str:
     if arguments[-1:] == (Ellipsis,):
-        return f"a list, each {wanted(arguments[0])}"
-    return f"a list of {len(arguments)}: {', '.join(wanted(argument) for argument in arguments)}"
+        return f"a list, each {describe_values(arguments[0])}"
+    return f"a list of {len(arguments)}: {', '.join(map(describe_values, arguments))}"
 
 
-def _constraints(metadata: Sequence[object]) -> Iterator[str]:
+def _describe_constraints(metadata: Sequence[object]) -> Iterator[str]:
     for rule in metadata:
         if type(rule) in BOUNDS:
             attribute, words = BOUNDS[type(rule)]
-            yield f"{words} {shown(getattr(rule, attribute))}"
+            yield f"{words} {format_value(getattr(rule, attribute))}"
         elif pattern := getattr(rule, "pattern", None):
             yield f"matching {pattern}"
 
@@ -211,7 +211,7 @@ def plain(value: object) -> Any:
             return value
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value as it would stand in a config file, cut after 60 characters."""
     if value is PydanticUndefined:
         return "nothing"

@@ -3,9 +3,9 @@
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, cast, get_args, get_origin
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
 from agentrl.errors import ConfigError
@@ -14,7 +14,7 @@ _peeking: ContextVar[bool] = ContextVar("agentrl_config_peeking", default=False)
 
 
 class ConfigSection(BaseModel):
-    """A closed, frozen group of keys. Reading a key is remembered, see `unread`.
+    """A closed, frozen group of keys. Reading a key is remembered, see `find_unread`.
 
     Attribute access and `model_dump` count as reading; comparison, `repr` and whatever happens
     inside `peeking` do not. The memory is this process's: what a worker process reads of a pickled
@@ -43,10 +43,23 @@ class ConfigSection(BaseModel):
 
     def model_dump(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the keys as keyword arguments; counts as reading every one, inner ones too."""
-        for section in _sections_in(self):
-            private = object.__getattribute__(section, "__pydantic_private__")
-            private["_read"].update(type(section).model_fields)
+        mark_read(self)
         return super().model_dump(*args, **kwargs)
+
+
+class CustomMethod(ConfigSection):
+    """Your own function, called with the slot's arguments and `arguments`."""
+
+    name: Literal["custom"] = "custom"
+    function: str
+    """Import path of the function, as `package.module:name`."""
+    arguments: dict[str, bool | int | float | str] = Field(
+        default_factory=dict[str, bool | int | float | str]
+    )
+    """Additional keyword arguments of the function."""
+
+
+Section = TypeVar("Section", bound=ConfigSection)
 
 
 @contextmanager
@@ -59,6 +72,14 @@ def peeking() -> Generator[None]:
         _peeking.reset(token)
 
 
+def mark_read(section: Section) -> Section:
+    """Return a section, of which every key, inner ones too, now counts as read."""
+    for inner in _find_sections(section):
+        private = object.__getattribute__(inner, "__pydantic_private__")
+        private["_read"].update(type(inner).model_fields)
+    return section
+
+
 def is_tag(name: str, field: FieldInfo) -> bool:
     """Whether a key only says which method a section configures: `name`, with one possible value.
 
@@ -68,17 +89,17 @@ def is_tag(name: str, field: FieldInfo) -> bool:
     return name == "name" and get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
 
-def unread(section: ConfigSection, prefix: str = "") -> list[str]:
+def find_unread(section: ConfigSection) -> list[str]:
     """Return the dotted names of keys that differ from their default and were never read. A key
     that repeats its default is left out: without it the run would be the same. So a saved resolved
     config, which names every key, may be trained again."""
     with peeking():
-        return [prefix + key for key in _unread(section)]
+        return list(_find_unread(section, ""))
 
 
 def check_all_read(section: ConfigSection) -> None:
     """Raise `ConfigError` if a key was set and the run never looked at it."""
-    if names := unread(section):
+    if names := find_unread(section):
         is_are = "is" if len(names) == 1 else "are"
         raise ConfigError(
             f"{', '.join(names)} {is_are} set but never read: no part of this run uses "
@@ -87,47 +108,41 @@ def check_all_read(section: ConfigSection) -> None:
         )
 
 
-def _unread(section: ConfigSection) -> Iterator[str]:
-    read = cast(set[str], object.__getattribute__(section, "__pydantic_private__")["_read"])
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if is_tag(name, field) or value == field.get_default(call_default_factory=True):
-            continue
-        inner = list(_inside(value))
-        if inner:
-            below = [f"{name}{key}" for key in inner]
-            yield from below
-        elif name not in read:
-            yield name
-
-
-def _inside(value: object) -> Iterator[str]:
-    """Yield the unread keys of the sections in `value`, as they follow its own name."""
+def _find_unread(value: object, prefix: str) -> Iterator[str]:
+    """Yield the unread keys in `value`, whose own keys begin with `prefix`."""
     match value:
         case ConfigSection():
-            yield from (f".{key}" for key in _unread(value))
+            read = object.__getattribute__(value, "__pydantic_private__")["_read"]
+            for name, field in type(value).model_fields.items():
+                item = getattr(value, name)
+                if is_tag(name, field) or item == field.get_default(call_default_factory=True):
+                    continue
+                inner = list(_find_unread(item, f"{prefix}{name}."))
+                yield from inner
+                if not inner and name not in read:
+                    yield prefix + name
         case Mapping():
             for name, item in cast(Mapping[str, object], value).items():
-                yield from (f".{name}{key}" for key in _inside(item))
+                yield from _find_unread(item, f"{prefix}{name}.")
         case Sequence() if not isinstance(value, str | bytes):
             for index, item in enumerate(cast(Sequence[object], value)):
-                yield from (f".{index}{key}" for key in _inside(item))
+                yield from _find_unread(item, f"{prefix}{index}.")
         case _:
             return
 
 
-def _sections_in(value: object) -> Iterator[ConfigSection]:
+def _find_sections(value: object) -> Iterator[ConfigSection]:
     match value:
         case ConfigSection():
             yield value
             with peeking():
                 inner = [getattr(value, name) for name in type(value).model_fields]
-            yield from (section for item in inner for section in _sections_in(item))
+            yield from (section for item in inner for section in _find_sections(item))
         case Mapping():
             for item in cast(Mapping[str, object], value).values():
-                yield from _sections_in(item)
+                yield from _find_sections(item)
         case Sequence() if not isinstance(value, str | bytes):
             for item in cast(Sequence[object], value):
-                yield from _sections_in(item)
+                yield from _find_sections(item)
         case _:
             return

@@ -11,7 +11,7 @@ from agentrl.engine.request_checks import check_id
 from agentrl.errors import first_error
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine
 from agentrl.runtime.closing import await_all, close_all
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 
 BASE_TOKENS = 4096
 """A request weighs one more for each of these that its prompt has (AgentMath)."""
@@ -146,7 +146,7 @@ class EngineRouter:
         except BaseException:
             # Why they are not paused counts, and not that one did not resume either.
             resuming = (engine.resume() for engine in self._engines)
-            await to_the_end(asyncio.gather(*resuming, return_exceptions=True))
+            await await_to_the_end(asyncio.gather(*resuming, return_exceptions=True))
             raise
 
     async def resume(self) -> None:

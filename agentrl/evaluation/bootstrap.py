@@ -33,25 +33,22 @@ def bootstrap_estimate(
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return IntervalEstimate(mean=mean, low=-math.inf, high=math.inf, tasks=1)
-    means = np.sort(resampled_means(values, resamples=resamples, seed=seed))
+    means = np.sort(resample_means(values, resamples=resamples, seed=seed))
     low, high = (
-        float(np.quantile(means, share)) for share in _corrected(values, mean, means, confidence)
+        float(np.quantile(means, share))
+        for share in _correct_shares(values, mean, means, confidence)
     )
     return IntervalEstimate(mean=mean, low=min(low, mean), high=max(high, mean), tasks=len(values))
 
 
-def resampled_means(values: Sequence[float], *, resamples: int, seed: int) -> "np.ndarray":
-    """Return the means of `resamples` samples of as many values, drawn with replacement.
-
-    The draws are of how often each different value comes up, which for passes of a few samples is
-    far quicker than drawing every task.
-    """
+def resample_means(values: Sequence[float], *, resamples: int, seed: int) -> "np.ndarray":
+    """Return the means of `resamples` draws with replacement: counts of values, not each task."""
     different, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), resamples)
     return drawn @ different / len(values)
 
 
-def _corrected(
+def _correct_shares(
     values: Sequence[float], mean: float, found: "np.ndarray", confidence: float
 ) -> tuple[float, float]:
     """Return the shares of the bootstrap distribution at which the interval begins and ends."""

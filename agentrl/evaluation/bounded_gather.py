@@ -10,13 +10,10 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
-async def together(
+async def gather_bounded(
     function: Callable[[A], Awaitable[R]], arguments: Sequence[A], *, limit: int | None = None
 ) -> list[R]:
-    """Return the result of `function` for each argument, in order, at most `limit` at a time.
-
-    The first error cancels the others and is raised as itself.
-    """
+    """Return the results in order, at most `limit` at a time; the first error ends the others."""
     results: dict[int, R] = {}
     waiting = iter(enumerate(arguments))
 

@@ -6,10 +6,12 @@ on, since ending them would leave out the long ones and favour what is short.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from agentrl.config.evaluate import BudgetSection, BudgetsSection, PricesSection
 from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.rollout.env_wrapper import EnvWrapper
@@ -29,44 +31,24 @@ _LIMITS: Mapping[What, Limit] = {
 """Limit that truncates a trajectory which has spent its budget, by kind of budget."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPrices:
-    """Prices of tokens per million, in any currency."""
-
-    prompt_per_million: float = 0.0
-    """Of the context that every turn is sampled from."""
-    sampled_per_million: float = 0.0
-
-    def of(self, *, prompt_tokens: int, sampled_tokens: int) -> float:
-        """Return the cost of a turn."""
-        prompt = prompt_tokens * self.prompt_per_million
-        return (prompt + sampled_tokens * self.sampled_per_million) / 1e6
+def compute_cost(prices: PricesSection, *, prompt_tokens: int, sampled_tokens: int) -> float:
+    """Return the cost of a turn."""
+    prompt = prompt_tokens * prices.prompt_per_million
+    return (prompt + sampled_tokens * prices.sampled_per_million) / 1e6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationBudget:
-    """Upper bounds; None is none."""
+def has_bounds(budget: BudgetSection) -> bool:
+    """Return whether a budget bounds anything."""
+    return any(getattr(budget, what) is not None for what in _LIMITS)
 
-    tokens: int | None = None
-    """Sampled tokens."""
-    turns: int | None = None
-    tool_calls: int | None = None
-    env_s: float | None = None
-    """Seconds in the environment's `reset` and `step`, its tools included."""
-    money: float | None = None
 
-    def spent_up(self, spent: "BudgetUsage") -> What | None:
-        """Return the first that is spent."""
-        for what in _LIMITS:
-            most = getattr(self, what)
-            if most is not None and getattr(spent, what) >= most:
-                return what
-        return None
-
-    @property
-    def bounds(self) -> bool:
-        """Whether anything is bounded."""
-        return any(value is not None for value in asdict(self).values())
+def find_exhausted(budget: BudgetSection, spent: "BudgetUsage") -> What | None:
+    """Return the first bound of a budget that is spent."""
+    for what in _LIMITS:
+        most = getattr(budget, what)
+        if most is not None and getattr(spent, what) >= most:
+            return what
+    return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,33 +61,26 @@ class BudgetUsage:
     env_s: float = 0.0
     money: float = 0.0
 
-    def to_json(self) -> dict[str, float]:
-        """Return it as JSON."""
-        return asdict(self)
-
 
 @dataclass(slots=True, eq=False)
 class BudgetMeter:
     """Counts what an evaluation spends, tries that broke among it."""
 
-    each: EvaluationBudget = field(default_factory=EvaluationBudget)
-    """Of one trajectory."""
-    total: EvaluationBudget = field(default_factory=EvaluationBudget)
-    prices: TokenPrices = field(default_factory=TokenPrices)
+    budgets: BudgetsSection
     spent: BudgetUsage = field(default_factory=BudgetUsage)
 
     @property
-    def spent_up(self) -> What | None:
+    def exhausted(self) -> What | None:
         """Budget that all trajectories together have used up; None while there is none."""
-        return self.total.spent_up(self.spent)
+        return find_exhausted(self.budgets.total, self.spent)
 
     def begin(self, tree: Tree, at: int | None, *, tool_calls: int = 0) -> "TrajectoryMeter":
         """Return the meter of a trajectory that stands at `at`, which is None for a new one."""
-        return TrajectoryMeter(self, self._until(tree, at, tool_calls))
+        return TrajectoryMeter(self, self._count_usage(tree, at, tool_calls))
 
     def keep(self, tree: Tree, leaf: Leaf) -> None:
         """Count a trajectory that was played before, as far as its record tells."""
-        usage = self._until(tree, leaf.node, leaf.tool_calls)
+        usage = self._count_usage(tree, leaf.node, leaf.tool_calls)
         for name, value in asdict(usage).items():
             self.add(name, value)
 
@@ -113,12 +88,13 @@ class BudgetMeter:
         """Count what was spent."""
         setattr(self.spent, name, getattr(self.spent, name) + amount)
 
-    def _until(self, tree: Tree, at: int | None, tool_calls: int) -> BudgetUsage:
+    def _count_usage(self, tree: Tree, at: int | None, tool_calls: int) -> BudgetUsage:
         spent, turns, context = BudgetUsage(tool_calls=tool_calls), dict[int, float](), 0
         for node in () if at is None else tree.path(at):
             if node.source == "sampled":
                 sampled = len(node.token_ids)
-                spent.money += self.prices.of(prompt_tokens=context, sampled_tokens=sampled)
+                prices = self.budgets.prices
+                spent.money += compute_cost(prices, prompt_tokens=context, sampled_tokens=sampled)
                 spent.tokens += sampled
                 turns.setdefault(node.turn, 0.0)
             elif node.source == "tool":
@@ -143,8 +119,9 @@ class TrajectoryMeter:
 
     def check(self) -> None:
         """Raise `StoppedTrajectory` if the trajectory has spent its budget."""
-        if (what := self.meter.each.spent_up(self.spent)) is not None:
-            most, spent = getattr(self.meter.each, what), getattr(self.spent, what)
+        each = self.meter.budgets.each
+        if (what := find_exhausted(each, self.spent)) is not None:
+            most, spent = getattr(each, what), getattr(self.spent, what)
             raise StoppedTrajectory(
                 _LIMITS[what], f"spent {spent:g} of evaluate.budget.each.{what}: {most:g}"
             )
@@ -158,12 +135,10 @@ class MeteredSampler:
     meter: TrajectoryMeter
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn, no longer than the tokens that are left.
-
-        Raises `StoppedTrajectory` where nothing is left.
-        """
-        meter, most = self.meter, self.meter.meter.each.tokens
+        """Sample one turn within the tokens left; raise `StoppedTrajectory` where none are."""
+        meter, budgets = self.meter, self.meter.meter.budgets
         meter.check()
+        most = budgets.each.tokens
         if most is not None:
             max_new_tokens = min(request.max_new_tokens, most - meter.spent.tokens)
             request = replace(request, max_new_tokens=max_new_tokens)
@@ -171,8 +146,9 @@ class MeteredSampler:
         sampled = len(completion.token_ids)
         meter.add("tokens", sampled)
         meter.add("turns", completion.finish != "aborted")
-        prices = meter.meter.prices
-        meter.add("money", prices.of(prompt_tokens=len(request.prompt), sampled_tokens=sampled))
+        prompt = len(request.prompt)
+        money = compute_cost(budgets.prices, prompt_tokens=prompt, sampled_tokens=sampled)
+        meter.add("money", money)
         return completion
 
 
@@ -184,25 +160,24 @@ class MeteredEnv(EnvWrapper):
         self.meter = meter
 
     def around(self, inner: Env) -> "MeteredEnv":
-        """Return another environment, counted here too."""
         return MeteredEnv(inner, self.meter)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode."""
-        began = time.monotonic()
-        try:
+        with self._count_seconds():
             return await super().reset(seed=seed, options=options)
-        finally:
-            self.meter.add("env_s", time.monotonic() - began)
 
     async def step(self, action: Action) -> Step:
-        """Answer one assistant message."""
-        began = time.monotonic()
-        try:
+        with self._count_seconds():
             answer = await super().step(action)
-        finally:
-            self.meter.add("env_s", time.monotonic() - began)
         self.meter.add("tool_calls", len(answer[4].get("tool_results", ())))
         return answer
+
+    @contextmanager
+    def _count_seconds(self) -> Generator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.meter.add("env_s", time.monotonic() - began)

@@ -13,11 +13,17 @@ from typing import Any, Literal
 import numpy as np
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.bootstrap import bootstrap_estimate, resampled_means
-from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
+from agentrl.evaluation.bootstrap import bootstrap_estimate, resample_means
+from agentrl.evaluation.interval import (
+    IntervalEstimate,
+    format_cells,
+    mean_estimate,
+    rate_estimate,
+    replace_infinite,
+    two_sided_t,
+)
 from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scores import ScoringRules
-from agentrl.evaluation.student import two_sided_t
 
 P_RESAMPLES = 20_000
 """Of the bootstrap test; no p-value is below one over this."""
@@ -34,7 +40,6 @@ class TaskFlip:
     """Share of the task's pairs that pass."""
     b: float
     prompt: str = ""
-    """First words of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,6 @@ class PolicyComparison:
     """The p-value: chance of so large a difference if the policies are equally good."""
     test: Test
     pairs: int
-    """Trajectories of each that are compared."""
     failed: int
     """Pairs left out because one of the two broke."""
     unmatched: int
@@ -66,7 +70,7 @@ class PolicyComparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON; an unbounded end of an interval is null."""
-        return _finite(asdict(self))
+        return replace_infinite(asdict(self))
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return a table for people: figure, value, interval, tasks; every cell is text."""
@@ -78,7 +82,7 @@ class PolicyComparison:
             "reward, B - A": self.reward,
         }
         rows = [
-            (name, *_cells(estimate, "+" if "-" in name else ""))
+            (name, *format_cells(estimate, "+" if "-" in name else ""))
             for name, estimate in estimates.items()
         ]
         rows.append((f"p ({self.test})", f"{self.p:.2g}", "", ""))
@@ -100,11 +104,11 @@ def compare(
     Raises `ConfigError`, saying which, where one has trajectories that the other has not; with
     `common` these are left out and counted. Pairs of which one broke are left out, never a zero.
     """
-    of_a, of_b = _by_key(a, "A"), _by_key(b, "B")
+    of_a, of_b = _index_samples(a, "A"), _index_samples(b, "B")
     shared = of_a.keys() & of_b.keys()
     unmatched = len(of_a) + len(of_b) - 2 * len(shared)
     if unmatched and not common:
-        raise ConfigError(_unpaired(of_a, of_b))
+        raise ConfigError(_describe_mismatch(of_a, of_b))
     groups: dict[str, list[tuple[float, float]]] = {}
     for key in sorted(shared):
         rewards = of_a[key].reward, of_b[key].reward
@@ -117,20 +121,6 @@ def compare(
         )
     names = {key[0]: (of_a[key].task, of_a[key].prompt) for key in sorted(shared)}
     pairs = sum(map(len, groups.values()))
-    return _compared(
-        groups, names, rules, failed=len(shared) - pairs, unmatched=unmatched, pairs=pairs
-    )
-
-
-def _compared(
-    groups: Mapping[str, Sequence[tuple[float, float]]],
-    names: Mapping[str, tuple[str, str]],
-    rules: ScoringRules,
-    *,
-    failed: int,
-    unmatched: int,
-    pairs: int,
-) -> PolicyComparison:
     passed = {
         task: [(x >= rules.threshold, y >= rules.threshold) for x, y in task_pairs]
         for task, task_pairs in groups.items()
@@ -145,16 +135,16 @@ def _compared(
         for task, task_pairs in passed.items()
     ]
     trials = [len(task_pairs) for task_pairs in passed.values()]
-    of_a = rate_estimate([f.a for f in shares], trials=trials, confidence=rules.confidence)
-    of_b = rate_estimate([f.b for f in shares], trials=trials, confidence=rules.confidence)
+    rate_a = rate_estimate([f.a for f in shares], trials=trials, confidence=rules.confidence)
+    rate_b = rate_estimate([f.b for f in shares], trials=trials, confidence=rules.confidence)
     away = [f.b - f.a for f in shares]
     once = max(trials) == 1
     return PolicyComparison(
         rules=rules,
-        a=of_a,
-        b=of_b,
+        a=rate_a,
+        b=rate_b,
         difference=_difference(away, rules, trials=fmean(trials)),
-        unpaired=unpaired_difference(of_a, of_b),
+        unpaired=subtract_unpaired(rate_a, rate_b),
         reward=_difference(
             [
                 fmean(y for _, y in task_pairs) - fmean(x for x, _ in task_pairs)
@@ -165,14 +155,14 @@ def _compared(
         p=mcnemar(away.count(1), away.count(-1)) if once else bootstrap_p(away),
         test="McNemar" if once else "bootstrap",
         pairs=pairs,
-        failed=failed,
+        failed=len(shared) - pairs,
         unmatched=unmatched,
         gained=tuple(sorted((f for f in shares if f.b > f.a), key=lambda f: (f.a - f.b, f.task))),
         lost=tuple(sorted((f for f in shares if f.b < f.a), key=lambda f: (f.b - f.a, f.task))),
     )
 
 
-def paired_difference(
+def subtract_paired(
     away: Sequence[float], *, trials: float, confidence: float = 0.95
 ) -> IntervalEstimate:
     """Return the mean of one difference of pass shares per task, within [-1, 1], with its interval.
@@ -196,7 +186,7 @@ def paired_difference(
     )
 
 
-def unpaired_difference(a: IntervalEstimate, b: IntervalEstimate) -> IntervalEstimate:
+def subtract_unpaired(a: IntervalEstimate, b: IntervalEstimate) -> IntervalEstimate:
     """Return b less a from their two intervals alone (Newcombe 1998, method 10)."""
     mean = b.mean - a.mean
     return IntervalEstimate(
@@ -223,7 +213,7 @@ def bootstrap_p(away: Sequence[float], *, seed: int = 0) -> float:
     mean = fmean(away)
     if len({*away}) == 1:
         return 1.0 if mean == 0 else 1 / (P_RESAMPLES + 1)
-    means = resampled_means([value - mean for value in away], resamples=P_RESAMPLES, seed=seed)
+    means = resample_means([value - mean for value in away], resamples=P_RESAMPLES, seed=seed)
     extreme = int((np.abs(means) >= abs(mean) - 1e-12).sum())
     return (extreme + 1) / (P_RESAMPLES + 1)
 
@@ -235,11 +225,11 @@ def _difference(
     if rules.interval == "bootstrap" and len({*away}) > 1:
         return bootstrap_estimate(away, confidence=rules.confidence)
     if trials is not None:
-        return paired_difference(away, trials=trials, confidence=rules.confidence)
+        return subtract_paired(away, trials=trials, confidence=rules.confidence)
     return mean_estimate(away, confidence=rules.confidence)
 
 
-def _by_key(
+def _index_samples(
     samples: Sequence[EvaluationSample], whose: str
 ) -> dict[tuple[str, int], EvaluationSample]:
     index = {(one.fingerprint, one.sample): one for one in samples}
@@ -251,10 +241,9 @@ def _by_key(
     return index
 
 
-def _unpaired(
+def _describe_mismatch(
     a: Mapping[tuple[str, int], EvaluationSample], b: Mapping[tuple[str, int], EvaluationSample]
 ) -> str:
-    """Return why two evaluations cannot be paired as a whole."""
     tasks_a, tasks_b = {key[0] for key in a}, {key[0] for key in b}
     if not tasks_a & tasks_b:
         return (
@@ -273,23 +262,3 @@ def _unpaired(
         "with the same evaluate.samples_per_task, or compare only the common trajectories "
         "(--common)"
     )
-
-
-def _cells(estimate: IntervalEstimate, sign: str) -> tuple[str, str, str]:
-    value = f"{estimate.mean:{sign}.3f}"
-    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
-        return value, "needs two tasks", str(estimate.tasks)
-    interval = f"{estimate.low:{sign}.3f} .. {estimate.high:{sign}.3f}"
-    return value, interval, str(estimate.tasks)
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case dict():
-            return {str(key): _finite(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        case list() | tuple():
-            return [_finite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-        case float() if not math.isfinite(value):
-            return None
-        case _:
-            return value

@@ -2,19 +2,13 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from agentrl.evaluation.budget import (
-    BudgetMeter,
-    EvaluationBudget,
-    MeteredEnv,
-    MeteredSampler,
-    TokenPrices,
-)
+from agentrl.config.evaluate import BudgetsSection, UntilSection
+from agentrl.evaluation.budget import BudgetMeter, MeteredEnv, MeteredSampler, has_bounds
 from agentrl.evaluation.report import EvaluationReport
-from agentrl.evaluation.scores import Interval, ScoringRules
-from agentrl.evaluation.stopping import IntervalStopRule, OrderedStopTracker
+from agentrl.evaluation.scores import Interval, ScoringRules, passes
 from agentrl.policy import Sampling
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.scheduler import RolloutScheduler
@@ -31,6 +25,51 @@ if TYPE_CHECKING:
     from agentrl.rollout.runner import RolloutRunner
 
 
+def is_enough(until: UntilSection, rewards: Sequence[Sequence[float]], rules: ScoringRules) -> bool:
+    """Return whether to stop after these tasks, which are the first ones in their order.
+
+    The rule of Chow and Robbins (1965) for intervals of fixed width: whether to stop depends on how
+    wide the interval is and not on where it lies, so that looking often costs no coverage in the
+    limit of narrow intervals. `min_tasks` keeps it from stopping on the luck of the first few.
+    """
+    tasks = len(rewards)
+    if tasks < until.min_tasks or (tasks - until.min_tasks) % until.every:
+        return False
+    estimate = passes([task_rewards for task_rewards in rewards if task_rewards], rules)
+    return estimate is not None and (estimate.high - estimate.low) / 2 <= until.half_width
+
+
+@dataclass(slots=True, eq=False)
+class OrderedStopTracker:
+    """The tasks as they end, looked at in the order they were asked for.
+
+    Short trajectories end first: a look at what has ended would see the quick ones only. So it is
+    at the first n tasks once all of them have ended, and what stops the evaluation is a function of
+    their rewards alone, however the timing falls.
+    """
+
+    until: UntilSection | None
+    rules: ScoringRules
+    samples: int
+    stopped_at: int | None = None
+    """Number of tasks that were enough; None before that."""
+    _ended: dict[int, int] = field(default_factory=dict[int, int])
+    _rewards: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    _first: list[list[float]] = field(default_factory=list[list[float]])
+
+    def record_end(self, task: int, reward: float | None) -> None:
+        """Take the end of a trajectory of task number `task`; None for one that broke."""
+        if self.until is None:
+            return
+        self._ended[task] = self._ended.get(task, 0) + 1
+        if reward is not None:
+            self._rewards.setdefault(task, []).append(reward)
+        while self.stopped_at is None and self._ended.get(len(self._first), 0) >= self.samples:
+            self._first.append(self._rewards.get(len(self._first), []))
+            if is_enough(self.until, self._first, self.rules):
+                self.stopped_at = len(self._first)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutEvaluation:
     """The same tasks, samples and seeds every time, so that two evaluations are paired."""
@@ -39,20 +78,14 @@ class HeldOutEvaluation:
     samples_per_task: int
     k: tuple[int, ...]
     threshold: float
-    """A trajectory passes when its reward is at least this."""
     confidence: float
     interval: Interval = "wilson"
     sampling: Sampling
     seed: int
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Conditions of the evaluation, such as the environment, for the report."""
-    each: EvaluationBudget = field(default_factory=EvaluationBudget)
-    """Of one trajectory."""
-    total: EvaluationBudget = field(default_factory=EvaluationBudget)
-    """Of all of them."""
-    prices: TokenPrices = field(default_factory=TokenPrices)
-    until: IntervalStopRule | None = None
-    """Rule for stopping before all tasks are played."""
+    budgets: BudgetsSection = field(default_factory=BudgetsSection)
+    until: UntilSection | None = None
 
     async def run(
         self,
@@ -61,22 +94,19 @@ class HeldOutEvaluation:
         phase: str = "evaluate",
         record: "EvaluationRecord | None" = None,
     ) -> EvaluationReport:
-        """Play every task and return the report; failures are reported apart, never as zeros.
-
-        With `record` everything is kept there, and what it has kept is not played again.
-        """
+        """Play every task that `record` has not kept yet; failures are reported apart, no zeros."""
         total = len(self.tasks) * self.samples_per_task
         with progress.phase(phase, total=total) as bar:
             # Entropies are for choosing what trains, and cost a pass over the vocabulary per token.
             play = _Play(self, replace(rollouts, entropies=False), bar, record)
             trees = await play.collect()
-        counted = play.counted(trees)
+        counted = play.select_counted(trees)
         check_scored([leaf.outcome for tree in counted for leaf in tree.leaves])
         report = self.report([one for tree in counted for one in tree.trajectories()], k=self.k)
         return replace(
             report,
-            spent=play.meter.spent.to_json() if play.meters else None,
-            stopped=play.why_stopped(len(counted), beyond=len(trees) - len(counted)),
+            spent=asdict(play.meter.spent) if play.meters else None,
+            stopped=play.describe_stop(len(counted), beyond=len(trees) - len(counted)),
         )
 
     def report(
@@ -110,8 +140,9 @@ class _Play:
     ) -> None:
         self.evaluation = evaluation
         self.rollouts = rollouts
-        self.meter = BudgetMeter(evaluation.each, evaluation.total, evaluation.prices)
-        self.meters = evaluation.each.bounds or evaluation.total.bounds
+        budgets = evaluation.budgets
+        self.meter = BudgetMeter(budgets)
+        self.meters = has_bounds(budgets.each) or has_bounds(budgets.total)
         self._bar = bar
         self._record = record
         rules = ScoringRules(
@@ -138,23 +169,23 @@ class _Play:
             trees = (await scheduler.next_batch()).trees
         return sorted(trees, key=lambda tree: self._places[tree.task.fingerprint])
 
-    def counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
+    def select_counted(self, trees: Sequence[Tree]) -> Sequence[Tree]:
         """Return the trees that the report is of: with an early stop those it was decided on."""
         enough = self._first.stopped_at
         if enough is None:
             return trees
         return [tree for tree in trees if self._places[tree.task.fingerprint] < enough]
 
-    def why_stopped(self, tasks: int, *, beyond: int) -> dict[str, Any] | None:
+    def describe_stop(self, tasks: int, *, beyond: int) -> dict[str, Any] | None:
         """Return the reason for a stop before the last task; None where there was none."""
         of = len(self.evaluation.tasks)
         if (until := self.evaluation.until) is not None and self._first.stopped_at is not None:
             return {"by": "half_width", "at": until.half_width, "tasks": tasks, "of": of} | (
                 {"played_beyond": beyond} if beyond else {}
             )
-        if tasks == of or (what := self.meter.spent_up) is None:
+        if tasks == of or (what := self.meter.exhausted) is None:
             return None
-        at = getattr(self.evaluation.total, what)
+        at = getattr(self.evaluation.budgets.total, what)
         return {"by": f"budget.{what}", "at": at, "tasks": tasks, "of": of}
 
     def _scheduler(self) -> RolloutScheduler:
@@ -173,15 +204,15 @@ class _Play:
             self._take,
             sampling=evaluation.sampling,
             seed=self._seed,
-            play=self._metered if self.meters else None,
-            hooks=RolloutHooks(on_turn=self._turned, on_finished=self._ended),
+            play=self._play_metered if self.meters else None,
+            hooks=RolloutHooks(on_turn=self._count_turn, on_finished=self._count_end),
             version=version,
-            events=self._record.events if self._record else None,
-            first_group=self._record.next_group if self._record else 0,
+            events=self._record.run.events if self._record else None,
+            first_group=(self._record.run.next_group or 0) if self._record else 0,
         )
 
     def _take(self, count: int) -> list[Task]:
-        if self._first.stopped_at is not None or self.meter.spent_up is not None:
+        if self._first.stopped_at is not None or self.meter.exhausted is not None:
             return []
         return [self._left.popleft() for _ in range(min(count, len(self._left)))]
 
@@ -189,27 +220,25 @@ class _Play:
         again = self._repeats.of(number, task.id)
         return derive(self.evaluation.seed, task.id, sample, *again)
 
-    def _turned(self, attempt: RolloutKey, tree: Tree) -> None:
+    def _count_turn(self, attempt: RolloutKey, tree: Tree) -> None:
         # Tasks of many turns end late: turns are what shows that a slow policy plays at all.
-        del attempt, tree
         self._turns += 1
         self._bar.advance(0, {"turns": self._turns, **self._reward()})
 
     def _reward(self) -> dict[str, float]:
         return {"reward": self._sum / self._count} if self._count else {}
 
-    def _ended(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
-        del attempt
+    def _count_end(self, attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
         if self._adopting and self.meters:
             self.meter.keep(tree, leaf)
         reward = reward_of(leaf.outcome)
         if reward is not None:
             self._turns += 1  # its last, after which nobody asks again
             self._sum, self._count = self._sum + reward, self._count + 1
-        self._first.ended(self._places[tree.task.fingerprint], reward)
+        self._first.record_end(self._places[tree.task.fingerprint], reward)
         self._bar.advance(1, {"turns": self._turns, **self._reward()})
 
-    async def _metered(self, slot: RolloutSlot) -> Leaf:
+    async def _play_metered(self, slot: RolloutSlot) -> Leaf:
         world = await self.rollouts.brought_back(slot)
         stand = slot.stand
         calls = stand.tool_calls if stand else 0

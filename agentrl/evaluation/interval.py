@@ -8,8 +8,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from agentrl.evaluation.student import two_sided_t
+from functools import cache
+from typing import Any
 
 PRIOR_TASKS = 0.5
 """Weight, in tasks, of the belief that all trajectories of a task end alike. It matters only while
@@ -25,7 +25,6 @@ class IntervalEstimate:
     low: float
     high: float
     tasks: int
-    """Number of tasks it rests on."""
 
 
 def mean_estimate(values: Sequence[float], *, confidence: float = 0.95) -> IntervalEstimate:
@@ -37,7 +36,7 @@ def mean_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Inter
     mean = _mean(values)
     half = math.inf
     if len(values) > 1:
-        half = two_sided_t(confidence, len(values) - 1) * math.sqrt(_squared_error(values))
+        half = two_sided_t(confidence, len(values) - 1) * math.sqrt(_estimate_error(values))
     return IntervalEstimate(mean=mean, low=mean - half, high=mean + half, tasks=len(values))
 
 
@@ -78,7 +77,7 @@ def _effective_number(
 ) -> float:
     """Return the number of independent yes-or-no trials that the values are worth together."""
     tasks = len(values)
-    squared_error = _squared_error(values)
+    squared_error = _estimate_error(values)
     if trials is None:
         if mean in (0, 1):
             return tasks
@@ -101,6 +100,61 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values)
 
 
-def _squared_error(values: Sequence[float]) -> float:
+def _estimate_error(values: Sequence[float]) -> float:
     """Return the estimated variance of the mean."""
     return statistics.variance(values) / len(values)
+
+
+@cache
+def two_sided_t(confidence: float, degrees: int) -> float:
+    """Return t such that a Student variable is within [-t, t] with probability `confidence`.
+
+    Exact for whole degrees of freedom, by bisection of the finite series of the distribution
+    (Abramowitz and Stegun 26.7.3 and 26.7.4), to 12 digits.
+    """
+    if degrees < 1 or not 0 < confidence < 1:
+        raise ValueError(
+            f"confidence {confidence} must be within (0, 1), and degrees {degrees} at least 1"
+        )
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _compute_coverage(middle, degrees) < confidence:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(degrees) * math.tan((low + high) / 2)
+
+
+def _compute_coverage(angle: float, degrees: int) -> float:
+    """Return P(|T| < t) for t = sqrt(degrees) * tan(angle)."""
+    odd = degrees % 2
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0
+    for j in range(3 if odd else 2, degrees + 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (j - 1) / j
+    if odd:
+        return 2 / math.pi * (angle + math.sin(angle) * total)
+    return math.sin(angle) * total
+
+
+def format_cells(estimate: IntervalEstimate, sign: str = "") -> tuple[str, str, str]:
+    """Return value, interval and number of tasks for a table; `sign` is of the format."""
+    low, high = f"{estimate.low:{sign}.3f}", f"{estimate.high:{sign}.3f}"
+    is_finite = math.isfinite(estimate.low) and math.isfinite(estimate.high)
+    interval = f"{low} .. {high}" if is_finite else "needs two tasks"
+    return f"{estimate.mean:{sign}.3f}", interval, str(estimate.tasks)
+
+
+def replace_infinite(value: Any) -> Any:
+    """Return a value as JSON has it: null for a float that is not finite, such as an open end."""
+    match value:
+        case dict():
+            return {str(key): replace_infinite(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        case list() | tuple():
+            return [replace_infinite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

@@ -23,7 +23,7 @@ from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.scope import run_scope
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import call_either
-from agentrl.runtime.user_code import with_place
+from agentrl.runtime.user_code import append_place
 from agentrl.sandbox import using_sandbox
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Outcome, Tree, Truncated
@@ -46,10 +46,10 @@ def find_player(name: str, *, seed: int) -> Player:
     if name == "gold":
         return _play_gold
     if name == "random":
-        return _RandomPlayer(seed)
+        return _make_random_player(seed)
     if ":" not in name:
         raise ConfigError(f"--player is {name!r}, expected gold, random or module:function")
-    return _ScriptedPlayer(name, import_callable(name))
+    return _make_scripted_player(name, import_callable(name))
 
 
 async def evaluate_player(config: RunConfig, name: str, progress: RunProgress) -> EvaluationReport:
@@ -117,14 +117,13 @@ async def _play_sample(
 
     # In a task of its own: an environment that cancels its task ends this trajectory alone.
     async with asyncio.TaskGroup() as group:
-        playing = group.create_task(_played(env, tree.task, act, config.rollout))
+        playing = group.create_task(_play_episode(env, tree.task, act, config.rollout))
     cancelled = Failed("cancelled", "the trajectory was cancelled")
     outcome = cancelled if playing.cancelled() else playing.result()
     tree.end(Leaf(node=at, outcome=outcome, sample=sample, tool_calls=call_count))
 
 
-async def _played(env: Env, task: Task, act: Act, rollout: RolloutSection) -> Outcome:
-    """Play one episode, and close its environment."""
+async def _play_episode(env: Env, task: Task, act: Act, rollout: RolloutSection) -> Outcome:
     limit = asyncio.timeout(rollout.episode_s)
     deadline = f"rollout.episode_s, {rollout.episode_s:g} s"
     try:
@@ -146,14 +145,13 @@ async def _played(env: Env, task: Task, act: Act, rollout: RolloutSection) -> Ou
             raise
         await close_world(env)
     except RolloutError as error:
-        return Failed(error.kind, with_place(str(error), error))
+        return Failed(error.kind, append_place(str(error), error))
     return Finished(episode.reward) if episode.is_over else Truncated("turns", episode.reward)
 
 
 async def _play_gold(
     env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
 ) -> Action:
-    del tools
     if not isinstance(env, GoldPlayer):
         raise ConfigError(
             f"--player is gold, but {type(env).__name__} has no gold player; add a method "
@@ -162,43 +160,36 @@ async def _play_gold(
     return gold_action(env, task, seen)
 
 
-class _ScriptedPlayer:
-    """A function of the user's."""
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self._name = name
-        self._function = function
-
-    async def __call__(
-        self, env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
+def _make_scripted_player(name: str, function: Callable[..., Any]) -> Player:
+    async def act(
+        env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
     ) -> Action:
-        del env, task
-        action = await call_either(self._function, seen, tools)
+        action = await call_either(function, seen, tools)
         if isinstance(action, str):
             return say(action)
         if not isinstance(action, Action):
             raise EnvError(
-                f"{self._name} returned {action!r:.80}; return text, agentrl.say(text) or "
+                f"{name} returned {action!r:.80}; return text, agentrl.say(text) or "
                 "agentrl.call(tool, argument=...)"
             )
         return action
 
+    return act
 
-class _RandomPlayer:
-    """Calls a random tool with random arguments that fit its schema, or says a random word."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+def _make_random_player(seed: int) -> Player:
+    """Call a random tool with random arguments that fit its schema, or say a random word."""
 
-    async def __call__(
-        self, env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
+    async def act(
+        env: Env, task: Task, tools: Sequence[ToolSchema], seen: tuple[Message, ...]
     ) -> Action:
-        del env
-        random = Random(derive(self._seed, task.id, len(seen)))
+        random = Random(derive(seed, task.id, len(seen)))
         if not tools or random.random() < 0.2:
             return say(random.choice(WORDS))
         function = random.choice(tools)["function"]
         return call(function["name"], **random_arguments(function["parameters"], random))
+
+    return act
 
 
 def random_arguments(schema: Mapping[str, Any], random: Random) -> dict[str, Any]:

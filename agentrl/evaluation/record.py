@@ -39,14 +39,10 @@ class EvaluationRecord:
 
     run: RunStore
     groups: tuple[GroupState, ...] = ()
-    """Groups that were played before."""
 
     @classmethod
     def open(cls, folder: Path, settings: StoreSettings, *, seed: int, resume: bool) -> Self:
-        """Make the record of an evaluation, or go on with the one in `folder`.
-
-        Raises `ConfigError` if there is one and `resume` is off, or another process writes it.
-        """
+        """Make or resume a record; `ConfigError` where it is there without `resume`, or in use."""
         run = RunStore.open(folder, settings, seed=seed, position=lambda: 0, resume=resume)
         try:
             events = run.events
@@ -62,16 +58,6 @@ class EvaluationRecord:
         except BaseException:
             run.store.close()
             raise
-
-    @property
-    def events(self) -> EventLog:
-        """Events of what is played."""
-        return self.run.events
-
-    @property
-    def next_group(self) -> int:
-        """Number of the next group."""
-        return self.run.next_group or 0
 
     @property
     def kept(self) -> dict[str, GroupState]:

@@ -1,16 +1,14 @@
 """Report of an evaluation: every score with its interval, infrastructure failures apart."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.interval import IntervalEstimate
-from agentrl.evaluation.passk import pass_at_k
-from agentrl.evaluation.sample import EvaluationSample, samples_of
+from agentrl.evaluation.interval import IntervalEstimate, format_cells
+from agentrl.evaluation.sample import EvaluationSample
 from agentrl.evaluation.scaling.figures import ScalingReport
-from agentrl.evaluation.scores import EvaluationScores, Interval, ScoringRules, score
+from agentrl.evaluation.scores import EvaluationScores, Interval, ScoringRules, pass_at_k, score
 from agentrl.trajectory import Trajectory
 
 HEADINGS = ("figure", "value", "interval", "tasks")
@@ -24,7 +22,6 @@ class EvaluationReport:
     rules: ScoringRules
     """Threshold of a pass, and the kind of the intervals."""
     overall: EvaluationScores
-    """Figures of all tasks."""
     tags: Mapping[str, EvaluationScores]
     """Figures of the tasks with each tag; a task with two tags is in both."""
     samples: tuple[EvaluationSample, ...]
@@ -34,7 +31,6 @@ class EvaluationReport:
     spent: Mapping[str, float] | None = None
     """Amounts spent of each budget, tries that broke among it; None where there are no budgets."""
     stopped: Mapping[str, Any] | None = None
-    """Reason for a stop before the last task; None where there was none."""
     scaled: ScalingReport | None = None
     """Cost and gain of scaling a task; None where each sample is one trajectory."""
 
@@ -48,14 +44,9 @@ class EvaluationReport:
         confidence: float = 0.95,
         interval: Interval = "wilson",
         about: Mapping[str, Any] | None = None,
-        spent: Mapping[str, float] | None = None,
-        stopped: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make the report of `trajectories`; pass@1 is always in it.
-
-        Raises `ConfigError` when there is nothing to report, or no task has k trajectories.
-        """
-        groups = _by_task(trajectories)
+        """Make a report, pass@1 always in it; `ConfigError` where no task has k trajectories."""
+        groups = _group_by_task(trajectories)
         if not groups:
             raise ConfigError(
                 "there are no trajectories to report on; give the evaluation at least one task"
@@ -74,10 +65,8 @@ class EvaluationReport:
                 tag: score([group for group in groups if tag in group[0].task.tags], rules)
                 for tag in tags
             },
-            samples=samples_of(trajectories),
+            samples=tuple(map(EvaluationSample.from_trajectory, trajectories)),
             about=about or {},
-            spent=spent,
-            stopped=stopped,
         )
 
     def summary(self) -> dict[str, Any]:
@@ -105,10 +94,6 @@ class EvaluationReport:
         values |= {name: cost for name, cost in self.overall.costs.items() if cost is not None}
         return values | {"failed_fraction": self.overall.failed / self.overall.trajectories}
 
-    @property
-    def _spent(self) -> list[tuple[str, float]]:
-        return [(name, spent) for name, spent in (self.spent or {}).items() if spent]
-
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON."""
         scaled = {} if self.scaled is None else {"scaling": self.scaled.to_json()}
@@ -122,7 +107,7 @@ class EvaluationReport:
             "interval": self.rules.interval,
             **self.overall.to_json(),
             "tags": {tag: scores.to_json() for tag, scores in self.tags.items()},
-            "samples": [sample.to_json() for sample in self.samples],
+            "samples": [asdict(sample) for sample in self.samples],
         }
 
     def rows(self) -> list[tuple[str, str, str, str]]:
@@ -146,7 +131,8 @@ class EvaluationReport:
         if self.stopped is not None:
             by, at = self.stopped["by"], self.stopped["at"]
             rows.append((f"stopped by {by}", f"{at:g}", "", f"{self.stopped['tasks']}"))
-        rows += [(f"spent: {name}", f"{spent:.6g}", "", "") for name, spent in self._spent]
+        spent = (self.spent or {}).items()
+        rows += [(f"spent: {name}", f"{amount:.6g}", "", "") for name, amount in spent if amount]
         for tag, scores in self.tags.items():
             rows += _estimate_rows(scores.estimates, f"{tag}: ")
             if scores.failed:
@@ -154,7 +140,7 @@ class EvaluationReport:
         return rows
 
 
-def _by_task(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
+def _group_by_task(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
     groups: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.task.id, []).append(trajectory)
@@ -164,7 +150,5 @@ def _by_task(trajectories: Iterable[Trajectory]) -> list[list[Trajectory]]:
 def _estimate_rows(
     estimates: Mapping[str, IntervalEstimate], prefix: str
 ) -> Iterable[tuple[str, str, str, str]]:
-    for name, e in estimates.items():
-        is_finite = math.isfinite(e.low) and math.isfinite(e.high)
-        interval = f"{e.low:.3f} .. {e.high:.3f}" if is_finite else "needs two tasks"
-        yield f"{prefix}{name}", f"{e.mean:.3f}", interval, str(e.tasks)
+    for name, estimate in estimates.items():
+        yield f"{prefix}{name}", *format_cells(estimate)

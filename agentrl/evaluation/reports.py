@@ -18,9 +18,6 @@ FOLDER = "evaluations"
 REPORT = "report.json"
 """Of an evaluation that has a folder of its own."""
 
-Which = str
-"""Evaluation of a run: `after`, `before` or `step-20`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReport:
@@ -33,13 +30,13 @@ class StoredReport:
     samples: tuple[EvaluationSample, ...]
 
 
-def save_report(report: EvaluationReport, run: Path, which: Which) -> None:
-    """Write a report into a run's folder."""
+def save_report(report: EvaluationReport, run: Path, which: str) -> None:
+    """Write a report into a run's folder; `which` is `after`, `before` or such as `step-20`."""
     (run / FOLDER).mkdir(exist_ok=True)
     write_json(run / FOLDER / f"{which}.json", report.to_json())
 
 
-def read_report(path: Path, which: Which = "after") -> StoredReport:
+def read_report(path: Path, which: str = "after") -> StoredReport:
     """Return the report in a file, of an evaluation's folder, or of one evaluation of a run.
 
     Raises `ConfigError` where there is none, or none that says what became of each trajectory.
@@ -52,7 +49,7 @@ def read_report(path: Path, which: Which = "after") -> StoredReport:
             about=dict(report["about"]),
             threshold=float(report["threshold"]),
             confidence=float(report["confidence"]),
-            samples=tuple(map(EvaluationSample.of_json, report["samples"])),
+            samples=tuple(map(EvaluationSample.from_json, report["samples"])),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
@@ -96,7 +93,7 @@ def compare_reports(
     return compare(a.samples, b.samples, rules=rules, common=common)
 
 
-def _file(path: Path, which: Which) -> Path:
+def _file(path: Path, which: str) -> Path:
     if path.is_file():
         return path
     for file in (path / FOLDER / f"{which}.json", path / REPORT):

@@ -8,6 +8,7 @@ and ends are today's, which is what they are looked at for.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from agentrl.authoring.env_contract import checked_opening, checked_step, reward_fault
@@ -47,11 +48,9 @@ class RecordedTrajectory:
 
     task: Task
     sample: int
-    """Index among the attempts at the task."""
     world_sample: int
     """That its world was reset with; another one's for a branch."""
     seed: int
-    """Of its world."""
     exchanges: Sequence[EnvExchange]
     """The reset and every complete turn."""
     leaf: Leaf
@@ -87,18 +86,13 @@ class TrajectoryRescorer:
     make_env: Callable[[], Env]
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     retries: int = 2
-    """Tries after one that broke."""
     by: RescoreBy | None = None
     """Method for scoring again; None as the environment declares."""
 
     async def rescore(
         self, recording: RecordedTrajectory, *, task: Task | None = None
     ) -> RescoreResult:
-        """Score a trajectory with today's checker; `task` takes the place of its own.
-
-        Failures of the infrastructure are data: verdict `broke`. Raises `ConfigError` as the
-        environment does.
-        """
+        """Score a trajectory with today's checker, of `task` if given; failures are `broke`."""
         if isinstance(recording.leaf.outcome, Failed):
             why = recording.leaf.outcome.error
             return RescoreResult(recording=recording, verdict="broke_then", why=why)
@@ -108,27 +102,28 @@ class TrajectoryRescorer:
         retries = self.retries
         while True:
             try:
-                return await self._once(recording, task or recording.task)
+                return await self._rescore_once(recording, task or recording.task)
             except RolloutError as error:
                 if retries == 0:
-                    outcome = Failed(error.kind, str(error))
+                    why = str(error)
+                    outcome = Failed(error.kind, why)
                     return RescoreResult(
-                        recording=recording, verdict="broke", outcome=outcome, why=str(error)
+                        recording=recording, verdict="broke", outcome=outcome, why=why
                     )
                 retries -= 1
 
-    async def _once(self, recording: RecordedTrajectory, task: Task) -> RescoreResult:
+    async def _rescore_once(self, recording: RecordedTrajectory, task: Task) -> RescoreResult:
         env = self.make_env()
         try:
             by = self.by or rescored_by(env)
             if by == "record" and isinstance(env, RecordScorer):
-                return await self._from_record(env, recording, task)
+                return await self._rescore_record(env, recording, task)
             with blame(EnvError, f"scoring task {task.id} again"):
-                return await self._replayed(env, recording, task)
+                return await self._replay(env, recording, task)
         finally:
             await close_world(env)
 
-    async def _from_record(
+    async def _rescore_record(
         self, env: RecordScorer, recording: RecordedTrajectory, task: Task
     ) -> RescoreResult:
         """Ask the checker alone; nothing runs but what it runs itself."""
@@ -140,16 +135,17 @@ class TrajectoryRescorer:
                 async with asyncio.timeout(self.limits.step_s):
                     rewards[-1], info = await env.rescore(task, conversation(recording.exchanges))
             components |= info.get("reward_components", {})
-        return _scored(recording, sum(rewards), components, last.terminated)
+        return _judge(recording, sum(rewards), components, last.terminated)
 
-    async def _replayed(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
+    async def _replay(self, env: Env, recording: RecordedTrajectory, task: Task) -> RescoreResult:
+        unscored = partial(RescoreResult, recording=recording)
         opening, *turns = recording.exchanges
         options = {"task": task, "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
             returned = await env.reset(seed=recording.seed, options=options)
         observation, _ = checked_opening(env, returned)
         if turns and fingerprint(observation) != fingerprint(opening.observation):
-            return _without(recording, "diverged", "the first observation differs")
+            return unscored(verdict="diverged", why="the first observation differs")
         rewards: list[float] = []
         components: dict[str, float] = {}
         for number, turn in enumerate(turns, 1):
@@ -157,16 +153,17 @@ class TrajectoryRescorer:
             assert turn.action is not None
             async with asyncio.timeout(self.limits.step_s):
                 answer = checked_step(env, await env.step(turn.action))
-            rewards.append(_finite(answer, task))
+            rewards.append(_check_reward(answer, task))
             components |= answer[4].get("reward_components", {})
             if answer[2] or answer[3]:
                 why = "" if number == len(turns) else f"it now ends at {where}"
-                return _scored(recording, sum(rewards), components, answer[2], why=why)
+                return _judge(recording, sum(rewards), components, answer[2], why=why)
             if turn.terminated or turn.truncated:
-                return _without(recording, "goes_on", f"it ended at {where}, but now continues")
+                why = f"it ended at {where}, but now continues"
+                return unscored(verdict="goes_on", why=why)
             if fingerprint(answer[0]) != fingerprint(turn.observation):
-                return _without(recording, "diverged", f"the answer to {where} differs")
-        return _scored(recording, sum(rewards), components, terminated=False)
+                return unscored(verdict="diverged", why=f"the answer to {where} differs")
+        return _judge(recording, sum(rewards), components, terminated=False)
 
 
 def conversation(exchanges: Sequence[EnvExchange]) -> tuple[Message, ...]:
@@ -179,7 +176,7 @@ def conversation(exchanges: Sequence[EnvExchange]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _scored(
+def _judge(
     recording: RecordedTrajectory,
     reward: float,
     components: dict[str, float],
@@ -203,11 +200,7 @@ def _scored(
     )
 
 
-def _without(recording: RecordedTrajectory, verdict: Verdict, why: str) -> RescoreResult:
-    return RescoreResult(recording=recording, verdict=verdict, why=why)
-
-
-def _finite(answer: Step, task: Task) -> float:
+def _check_reward(answer: Step, task: Task) -> float:
     if (fault := reward_fault(answer[1])) is None:
         return answer[1]
     raise EnvError(f"scoring task {task.id} again: the reward is {fault}; fix the reward function")

@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
+from agentrl.errors import ConfigError
 from agentrl.evaluation.bootstrap import bootstrap_estimate
-from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
-from agentrl.evaluation.passk import all_pass_k, pass_at_k
+from agentrl.evaluation.interval import (
+    IntervalEstimate,
+    mean_estimate,
+    rate_estimate,
+    replace_infinite,
+)
 from agentrl.metrics.rollout_metrics import component_means
 from agentrl.trajectory import Trajectory, outcome_name, reward_of
 
 Interval = Literal["wilson", "bootstrap"]
-"""Method for intervals; see docs/evaluation.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +85,52 @@ class EvaluationScores:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON; an unbounded end of an interval is null."""
-        estimates = {name: estimate_json(one) for name, one in self.estimates.items()}
+        estimates = {name: asdict(one) for name, one in self.estimates.items()}
         return {
             "tasks": self.tasks,
             "trajectories": self.trajectories,
             "failed": self.failed,
             "outcomes": dict(self.outcomes),
             "outcome_rates": {name: n / self.trajectories for name, n in self.outcomes.items()},
-            **estimates,
+            **replace_infinite(estimates),
             **self.costs,
         }
+
+
+def pass_at_k(passed: int, *, samples: int, k: int) -> float:
+    """Return the unbiased estimate of pass@k from `passed` passes among `samples` attempts.
+
+    It is 1 - C(samples - passed, k) / C(samples, k): the share of all ways to pick k of the
+    attempts that contain a pass (Chen et al. 2021, "Evaluating Large Language Models Trained on
+    Code"). The plug-in 1 - (1 - passed / samples)**k is too small on average. Raises `ConfigError`
+    for k > samples: then no unbiased estimate exists.
+    """
+    _check(passed, samples=samples, k=k)
+    # Factor by factor, because the binomials themselves overflow a float. With fewer than k
+    # failures one factor is 0.
+    failures = samples - passed
+    return 1 - math.prod((failures - i) / (samples - i) for i in range(k))
+
+
+def pass_hat_k(passed: int, *, samples: int, k: int) -> float:
+    """Return the unbiased estimate of pass^k from `passed` passes among `samples` attempts.
+
+    It is C(passed, k) / C(samples, k): the share of all ways to pick k of the attempts in which
+    every one passes (Yao et al. 2024, "tau-bench"). The plug-in (passed / samples)**k is too large
+    on average. Raises `ConfigError` for k > samples.
+    """
+    _check(passed, samples=samples, k=k)
+    return math.prod((passed - i) / (samples - i) for i in range(k)) if passed >= k else 0.0
+
+
+def _check(passed: int, *, samples: int, k: int) -> None:
+    if not 1 <= k <= samples:
+        raise ConfigError(
+            f"pass@{k} of {samples} samples per task: k must be within [1, {samples}]; lower "
+            "evaluate.k or raise evaluate.samples_per_task"
+        )
+    if not 0 <= passed <= samples:
+        raise ValueError(f"{passed} of {samples} samples passed; count each sample once")
 
 
 def score(groups: Sequence[Sequence[Trajectory]], rules: ScoringRules) -> EvaluationScores:
@@ -99,7 +139,7 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: ScoringRules) -> Evalua
     scored = [trajectory for trajectory in every if reward_of(trajectory.outcome) is not None]
     rewards = [task_rewards for task_rewards in map(_rewards, groups) if task_rewards]
     pass_at = {k: passes(rewards, rules, k=k) for k in rules.k}
-    all_pass = {k: passes(rewards, rules, k=k, figure=all_pass_k) for k in rules.k if k > 1}
+    all_pass = {k: passes(rewards, rules, k=k, figure=pass_hat_k) for k in rules.k if k > 1}
     return EvaluationScores(
         tasks=len(groups),
         trajectories=len(every),
@@ -185,11 +225,3 @@ def _mean_of(
     trajectories: Sequence[Trajectory], what: Callable[[Trajectory], float]
 ) -> float | None:
     return statistics.fmean(map(what, trajectories)) if trajectories else None
-
-
-def estimate_json(estimate: IntervalEstimate) -> dict[str, Any]:
-    """Return an estimate as JSON; an unbounded end of its interval is null."""
-    ends = {end: value for end, value in asdict(estimate).items() if end in ("low", "high")}
-    return asdict(estimate) | {
-        end: value if math.isfinite(value) else None for end, value in ends.items()
-    }

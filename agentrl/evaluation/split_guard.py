@@ -88,7 +88,7 @@ def find_overlap(
     ]
     same = {pair.heldout.fingerprint for pair in exact}
     rest = [task for task in heldout if task.fingerprint not in same]
-    near = sorted(_near(train, rest, similarity), key=lambda pair: -pair.similarity)
+    near = sorted(_match(train, rest, similarity), key=lambda pair: -pair.similarity)
     return SplitOverlap(
         train=len(train), heldout=len(heldout), exact=tuple(exact), near=tuple(near)
     )
@@ -99,26 +99,28 @@ def check_overlap(found: SplitOverlap, *, max_near_fraction: float) -> None:
     if found.exact:
         raise ConfigError(
             f"{len(found.exact)} of {found.heldout} held-out tasks are also train tasks: "
-            f"{_shown(found.exact)}. Scores on them measure memorisation; keep the splits of the "
-            "environment disjoint, or set split_guard.allow: true"
+            f"{_format_pairs(found.exact)}. Scores on them measure memorisation; keep the splits "
+            "of the environment disjoint, or set split_guard.allow: true"
         )
     if found.near_fraction > max_near_fraction:
         raise ConfigError(
             f"{len(found.near)} of {found.heldout} held-out tasks ({found.near_fraction:.1%}) are "
             "near-duplicates of train tasks, but split_guard.max_near_fraction is "
-            f"{max_near_fraction:g}: {_shown(found.near)}. Inspect them with agentrl check-splits; "
-            "keep the splits disjoint, or set split_guard.allow: true"
+            f"{max_near_fraction:g}: {_format_pairs(found.near)}. Inspect them with agentrl "
+            "check-splits; keep the splits disjoint, or set split_guard.allow: true"
         )
 
 
-def _near(train: Sequence[Task], heldout: Sequence[Task], similarity: float) -> Iterable[TaskPair]:
+def _match(train: Sequence[Task], heldout: Sequence[Task], similarity: float) -> Iterable[TaskPair]:
     words = {id(task): _words(task) for task in (*train, *heldout)}
     answers = {id(task): _answer(task) for task in (*train, *heldout)}
     whole: dict[str, list[Task]] = defaultdict(list)
     for task in train:
         whole[_plain(words[id(task)])].append(task)
-    shingles = _own({key: _shingles(task_words) for key, task_words in words.items()})
-    alike = _alike([shingles[id(t)] for t in heldout], [shingles[id(t)] for t in train], similarity)
+    shingles = _drop_common({key: _shingles(task_words) for key, task_words in words.items()})
+    alike = _compare(
+        [shingles[id(t)] for t in heldout], [shingles[id(t)] for t in train], similarity
+    )
     for at, task in enumerate(heldout):
         pairs = [(1.0, other) for other in whole[_plain(words[id(task)])]]
         pairs += [(ratio, train[other]) for other, ratio in alike.get(at, ())]
@@ -153,7 +155,7 @@ def _shingles(words: Sequence[str]) -> Shingles:
     return frozenset(" ".join(words[at : at + SHINGLE_WORDS]) for at in range(last))
 
 
-def _own(shingles: Mapping[int, Shingles]) -> dict[int, Shingles]:
+def _drop_common(shingles: Mapping[int, Shingles]) -> dict[int, Shingles]:
     """Return the shingles of each task that are not wording it shares with many."""
     counts = Counter(one for task_shingles in shingles.values() for one in task_shingles)
     most = max(COMMON_AT_LEAST, COMMON_FRACTION * len(shingles))
@@ -165,12 +167,12 @@ def _own(shingles: Mapping[int, Shingles]) -> dict[int, Shingles]:
     }
 
 
-def _alike(
+def _compare(
     heldout: Sequence[Shingles], train: Sequence[Shingles], similarity: float
 ) -> dict[int, list[tuple[int, float]]]:
     """Return for each held-out task the train tasks that are as similar, with how much."""
     small = sum(map(len, heldout)) * len(train) <= EXACT_PAIRS
-    pairs = _sharing(heldout, train) if small else _hashed(heldout, train, similarity)
+    pairs = _find_sharing(heldout, train) if small else _find_by_hash(heldout, train, similarity)
     matches: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for at, other in pairs:
         one, two = heldout[at], train[other]
@@ -180,7 +182,9 @@ def _alike(
     return matches
 
 
-def _sharing(heldout: Sequence[Shingles], train: Sequence[Shingles]) -> Iterable[tuple[int, int]]:
+def _find_sharing(
+    heldout: Sequence[Shingles], train: Sequence[Shingles]
+) -> Iterable[tuple[int, int]]:
     """Yield every pair with a shingle in common."""
     places: dict[str, list[int]] = defaultdict(list)
     for at, shingles in enumerate(heldout):
@@ -191,17 +195,14 @@ def _sharing(heldout: Sequence[Shingles], train: Sequence[Shingles]) -> Iterable
             yield at, other
 
 
-def _hashed(
+def _find_by_hash(
     heldout: Sequence[Shingles], train: Sequence[Shingles], similarity: float
 ) -> Iterable[tuple[int, int]]:
-    """Yield the pairs that MinHash finds similar: what it takes does not grow with their number.
-
-    It looks for somewhat less similar ones, since it misses some at the edge of what it looks for.
-    """
+    """Yield the pairs MinHash finds, somewhat less similar ones too: it misses some at the edge."""
     # A third of a second to import, which a small comparison does not need.
     from datasketch import MinHash, MinHashLSH
 
-    def hashed(shingles: Shingles) -> MinHash:
+    def hash_shingles(shingles: Shingles) -> MinHash:
         minhash = MinHash(num_perm=PERMUTATIONS)
         minhash.update_batch([one.encode() for one in shingles])
         return minhash
@@ -209,14 +210,14 @@ def _hashed(
     index = MinHashLSH(threshold=0.8 * similarity, num_perm=PERMUTATIONS)
     for at, shingles in enumerate(heldout):
         if shingles:
-            index.insert(at, hashed(shingles))
+            index.insert(at, hash_shingles(shingles))
     for other, shingles in enumerate(train):
         if shingles:
-            for at in index.query(hashed(shingles)):
+            for at in index.query(hash_shingles(shingles)):
                 yield cast("int", at), other
 
 
-def _shown(pairs: Sequence[TaskPair]) -> str:
+def _format_pairs(pairs: Sequence[TaskPair]) -> str:
     parts = [
         f"{pair.heldout.id} equals {pair.train.id}"
         if pair.similarity == 1

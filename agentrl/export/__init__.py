@@ -3,6 +3,6 @@
 See docs/export.md. `export` writes; `agentrl.export.row.read_jsonl` reads JSON lines back.
 """
 
-from agentrl.export.export import FORMATS, ExportSummary, export
+from agentrl.export.export import ExportSummary, export
 
-__all__ = ["FORMATS", "ExportSummary", "export"]
+__all__ = ["ExportSummary", "export"]

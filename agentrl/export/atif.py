@@ -15,20 +15,18 @@ from agentrl.trajectory import context_runs
 VERSION = "ATIF-v1.7"
 
 
-def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "") -> Row | None:
+def atif_of(episode: ExportedTrajectory, images: ImageFiles) -> Row | None:
     """Return an episode as an ATIF document, or None for one in which nothing was said.
 
     A turn is one `agent` step, with the tools' answers as its observation; what else was said is a
     step of its own. Token ids and log-probs are there where the episode has its tokens.
     """
-    steps = [_told(message, images) for message in episode.opening]
+    steps = [_build_message_step(message, images) for message in episode.opening]
     for number, turn in enumerate(episode.turns):
-        steps += _turn_steps(number, turn, episode.tokens, images)
+        steps += _build_turn_steps(number, turn, episode.tokens, images)
     if not steps:
         return None
     agent: Row = {"name": "agentrl", "version": __version__}
-    if model:
-        agent["model_name"] = model
     if episode.tools:
         agent["tool_definitions"] = [dict(tool) for tool in episode.tools]
     return {
@@ -51,11 +49,10 @@ def atif_of(episode: ExportedTrajectory, images: ImageFiles, *, model: str = "")
     }
 
 
-def _turn_steps(
+def _build_turn_steps(
     number: int, turn: ExportedTurn, tokens: TrajectoryTokens | None, images: ImageFiles
 ) -> list[dict[str, Any]]:
-    step: Row = {"source": "agent", "message": _content(turn.said.content, images)}
-    step["llm_call_count"] = 1
+    step = _build_message_step(turn.said, images) | {"llm_call_count": 1}
     if turn.said.tool_calls:
         step["tool_calls"] = [
             {"tool_call_id": c.id, "function_name": c.name, "arguments": dict(c.arguments)}
@@ -69,10 +66,10 @@ def _turn_steps(
         step["metrics"] = _metrics(number, tokens)
     malformed: Row = {"malformed": list(turn.malformed)} if turn.malformed else {}
     step["extra"] = {"reward": turn.reward, **malformed}
-    return [step, *(_told(m, images) for m in turn.answers if m.role != "tool")]
+    return [step, *(_build_message_step(m, images) for m in turn.answers if m.role != "tool")]
 
 
-def _told(message: Message, images: ImageFiles) -> Row:
+def _build_message_step(message: Message, images: ImageFiles) -> Row:
     """Return a message that no turn of this episode said; a tool's is told as the user's."""
     sources = {"system": "system", "user": "user", "tool": "user", "assistant": "agent"}
     step: Row = {"source": sources[message.role], "message": _content(message.content, images)}
@@ -92,10 +89,10 @@ def _result(message: Message, known: set[str], images: ImageFiles) -> Row:
 def _content(content: Content, images: ImageFiles) -> str | list[Row]:
     if isinstance(content, str):
         return content
-    return [_part(part, images) for part in content]
+    return [_build_part(part, images) for part in content]
 
 
-def _part(part: str | Image, images: ImageFiles) -> Row:
+def _build_part(part: str | Image, images: ImageFiles) -> Row:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if part.media_type not in ENDINGS:

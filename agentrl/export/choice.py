@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Self
@@ -77,8 +77,3 @@ class ExportCondition:
             return (self.value in _TEXTS[self.name](episode)) == (self.comparison == "=")
         number = _NUMBERS[self.name](episode)
         return number is not None and _COMPARE[self.comparison](number, self.value)
-
-
-def hold(conditions: Sequence[ExportCondition], episode: ExportedTrajectory) -> bool:
-    """Return whether all conditions hold."""
-    return all(condition.holds(episode) for condition in conditions)

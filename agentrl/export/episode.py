@@ -30,7 +30,7 @@ class TrajectoryTokens:
     """As in `Trajectory`: places whose token follows another one than the one before it."""
 
     @classmethod
-    def of(cls, path: Trajectory) -> "TrajectoryTokens":
+    def from_trajectory(cls, path: Trajectory) -> "TrajectoryTokens":
         """Return the tokens of a path."""
         return cls(
             ids=path.token_ids,
@@ -93,15 +93,8 @@ class ExportedTrajectory:
         return outcome_name(self.outcome)
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedGroup:
-    """A group whose records are gone."""
-
-    group: int
-
-
-def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | PrunedGroup]:
-    """Yield every trajectory of a run that ended, group by group, and groups that were pruned.
+def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | None]:
+    """Yield every trajectory of a run that ended, group by group; None for a group that is pruned.
 
     A live run is read as far as it is. Raises `ConfigError` where there is no run, and
     `DamagedStore` where records are damaged.
@@ -119,7 +112,7 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | Pru
             pruned_segments = ledger.pruned().keys()
             for group in reader.groups():
                 if any(place.segment in pruned_segments for _, place in ledger.places(group)):
-                    yield PrunedGroup(group)
+                    yield None
                     continue
                 restored, state = reader.group(group), reader.state(group)
                 assert state is not None
@@ -156,7 +149,7 @@ def _episode(
             ExportedTurn(
                 said=exchange.action.message
                 if exchange.observation.anew
-                else _as_answered(exchange.action.message, exchange.observation.messages),
+                else _match_call_ids(exchange.action.message, exchange.observation.messages),
                 malformed=exchange.action.malformed,
                 answers=exchange.observation.messages,
                 reward=exchange.reward,
@@ -170,16 +163,12 @@ def _episode(
         seconds=leaf.seconds,
         tool_calls=leaf.tool_calls,
         forked_from=None if trajectory.fork is None else trajectory.fork.parent,
-        tokens=TrajectoryTokens.of(group.tree.trajectory(leaf)) if tokens else None,
+        tokens=TrajectoryTokens.from_trajectory(group.tree.trajectory(leaf)) if tokens else None,
     )
 
 
-def _as_answered(said: Message, answers: Sequence[Message]) -> Message:
-    """Return a turn whose calls have the ids that their answers name.
-
-    A program behind the gateway is handed the calls under ids that are unique in its conversation,
-    and answers those, in order.
-    """
+def _match_call_ids(said: Message, answers: Sequence[Message]) -> Message:
+    """Return a turn with the call ids its answers name: a gateway's programs get others."""
     answer_ids = [m.tool_call_id for m in answers if m.role == "tool" and m.tool_call_id]
     call_ids = {call.id for call in said.tool_calls}
     others = iter(id for id in dict.fromkeys(answer_ids) if id not in call_ids)

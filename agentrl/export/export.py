@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from agentrl.errors import ConfigError
 from agentrl.export.atif import atif_of
-from agentrl.export.choice import ExportCondition, hold
-from agentrl.export.episode import ExportedTrajectory, PrunedGroup, episodes_of
+from agentrl.export.choice import ExportCondition
+from agentrl.export.episode import ExportedTrajectory, episodes_of
 from agentrl.export.parquet import ParquetFiles
 from agentrl.export.row import FILE, line_of, row_of
 from agentrl.runtime.atomic_files import write_json
@@ -20,7 +20,6 @@ from agentrl.runtime.image_files import ImageFiles
 from agentrl.task import Split
 
 Format = Literal["jsonl", "hf", "atif"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +42,7 @@ def export(
     filters: Sequence[str] = (),
     tokens: bool = False,
 ) -> ExportSummary:
-    """Write a run's ended trajectories into the new folder `output`.
-
-    Raises `ConfigError` where there is no run, `output` is there already, a filter is none, or the
-    format needs a package that is missing.
-    """
+    """Write a run's ended trajectories into the new folder `output`; `ConfigError` if it cannot."""
     conditions = [ExportCondition.parse(text) for text in filters]
     if split is not None:
         conditions.append(ExportCondition("split", "=", split))
@@ -60,9 +55,9 @@ def export(
         with ExitStack() as stack:
             write = _writer(to, partial, stack, tokens=tokens)
             for episode in episodes_of(run, tokens=tokens):
-                if isinstance(episode, PrunedGroup):
+                if episode is None:
                     counts["pruned"] += 1
-                elif hold(conditions, episode) and write(episode):
+                elif all(one.holds(episode) for one in conditions) and write(episode):
                     counts["written"] += 1
                 else:
                     counts["left out"] += 1

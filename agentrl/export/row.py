@@ -15,27 +15,22 @@ from agentrl.trajectory import Failed, Finished, Outcome, Truncated, outcome_nam
 FILE = "trajectories.jsonl"
 FORMAT = 2
 Row = dict[str, Any]
+_SAME = ("run", "group", "group_state", "step", "trajectory", "sample", "forked_from")
+_SAME_AT_THE_END = ("components", "seconds", "tool_calls")
+"""Keys that hold a field of the episode as it is."""
 
 
 def row_of(episode: ExportedTrajectory, images: ImageFiles) -> Row:
     """Return an episode as a JSON-able object; its images are written beside it."""
     row: Row = {
         "format": FORMAT,
-        "run": episode.run,
-        "group": episode.group,
-        "group_state": episode.group_state,
-        "step": episode.step,
-        "trajectory": episode.trajectory,
-        "sample": episode.sample,
-        "forked_from": episode.forked_from,
+        **{name: getattr(episode, name) for name in _SAME},
         "task": _task_row(episode.task, images),
         "outcome": outcome_name(episode.outcome),
         "reward": episode.reward,
         "error": episode.outcome.error if isinstance(episode.outcome, Failed) else None,
         "turn_rewards": [turn.reward for turn in episode.turns],
-        "components": episode.components,
-        "seconds": episode.seconds,
-        "tool_calls": episode.tool_calls,
+        **{name: getattr(episode, name) for name in _SAME_AT_THE_END},
         "tools": [dict(tool) for tool in episode.tools],
         "messages": message_rows(episode, images),
     }
@@ -51,24 +46,15 @@ def episode_of(row: Mapping[str, Any], images: ImageFiles) -> ExportedTrajectory
             f"a trajectory has export format {row.get('format')!r}, but this agentrl reads "
             f"{FORMAT}; export the run again"
         )
-    opening, turns = _told(row["messages"], row["turn_rewards"], images)
+    opening, turns = _parse_turns(row["messages"], row["turn_rewards"], images)
     return ExportedTrajectory(
-        run=row["run"],
-        group=row["group"],
-        group_state=row["group_state"],
-        step=row["step"],
-        trajectory=row["trajectory"],
-        sample=row["sample"],
-        forked_from=row["forked_from"],
-        task=_task(row["task"], images),
-        outcome=_outcome(row),
+        **{name: row[name] for name in _SAME + _SAME_AT_THE_END},
+        task=_parse_task(row["task"], images),
+        outcome=_parse_outcome(row),
         opening=opening,
         tools=tuple(row["tools"]),
         turns=turns,
-        components=dict(row["components"]),
-        seconds=row["seconds"],
-        tool_calls=row["tool_calls"],
-        tokens=_tokens(row["tokens"]) if "tokens" in row else None,
+        tokens=_parse_tokens(row["tokens"]) if "tokens" in row else None,
     )
 
 
@@ -125,10 +111,10 @@ def _content_row(content: Content, images: ImageFiles) -> str | list[Row]:
     ]
 
 
-def _message(row: Mapping[str, Any], images: ImageFiles) -> Message:
+def _to_message(row: Mapping[str, Any], images: ImageFiles) -> Message:
     return Message(
         role=row["role"],
-        content=_content(row["content"], images),
+        content=_parse_content(row["content"], images),
         tool_calls=tuple(
             ToolCall(call["id"], call["name"], call["arguments"])
             for call in row.get("tool_calls", ())
@@ -138,7 +124,7 @@ def _message(row: Mapping[str, Any], images: ImageFiles) -> Message:
     )
 
 
-def _content(row: str | Sequence[Mapping[str, Any]], images: ImageFiles) -> Content:
+def _parse_content(row: str | Sequence[Mapping[str, Any]], images: ImageFiles) -> Content:
     if isinstance(row, str):
         return row
     return tuple(
@@ -147,12 +133,12 @@ def _content(row: str | Sequence[Mapping[str, Any]], images: ImageFiles) -> Cont
     )
 
 
-def _told(
+def _parse_turns(
     rows: Sequence[Mapping[str, Any]], rewards: Sequence[float], images: ImageFiles
 ) -> tuple[tuple[Message, ...], tuple[ExportedTurn, ...]]:
     """Return the opening, and the turns: a turn begins with a message that has its number."""
     starts = [i for i, row in enumerate(rows) if "turn" in row]
-    messages = [_message(row, images) for row in rows]
+    messages = [_to_message(row, images) for row in rows]
     turns = [
         ExportedTurn(
             said=messages[start],
@@ -180,9 +166,9 @@ def _task_row(task: Task, images: ImageFiles) -> Row:
     }
 
 
-def _task(row: Mapping[str, Any], images: ImageFiles) -> Task:
+def _parse_task(row: Mapping[str, Any], images: ImageFiles) -> Task:
     content: str | Sequence[Mapping[str, Any]] = row["prompt"]
-    prompt = content if isinstance(content, str) else tuple(_message(m, images) for m in content)
+    prompt = content if isinstance(content, str) else tuple(_to_message(m, images) for m in content)
     fields = {key: row[key] for key in ("id", "split", "seed", "answer", "data")}
     return Task(prompt=prompt, tags=tuple(row["tags"]), **fields)
 
@@ -194,17 +180,17 @@ def _token_row(tokens: TrajectoryTokens) -> Row:
         "mask": mask,
         "sources": list(tokens.sources),
         "turns": list(tokens.turns),
-        "logprobs": [
-            x if is_sampled else None for x, is_sampled in zip(tokens.logprobs, mask, strict=True)
-        ],
-        "versions": [
-            x if is_sampled else None for x, is_sampled in zip(tokens.versions, mask, strict=True)
-        ],
+        "logprobs": _mask_out(tokens.logprobs, mask),
+        "versions": _mask_out(tokens.versions, mask),
         "jumps": [list(jump) for jump in tokens.jumps],
     }
 
 
-def _tokens(row: Mapping[str, Any]) -> TrajectoryTokens:
+def _mask_out(values: Sequence[float], mask: Sequence[bool]) -> list[float | None]:
+    return [x if is_kept else None for x, is_kept in zip(values, mask, strict=True)]
+
+
+def _parse_tokens(row: Mapping[str, Any]) -> TrajectoryTokens:
     return TrajectoryTokens(
         ids=tuple(row["ids"]),
         sources=tuple(row["sources"]),
@@ -215,7 +201,7 @@ def _tokens(row: Mapping[str, Any]) -> TrajectoryTokens:
     )
 
 
-def _outcome(row: Mapping[str, Any]) -> Outcome:
+def _parse_outcome(row: Mapping[str, Any]) -> Outcome:
     how, _, rest = cast("str", row["outcome"]).partition("_")
     match how:
         case "finished":

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from agentrl.gateway.dialect import BODY_LIMITS, LARGEST_BYTES, BadRequest, Body
 from agentrl.runtime.json_limits import JsonLimitError, read_json
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class BodyReader:
             if len(data) <= SMALL_BYTES:
                 return read(parse_body(data))
             async with self._reading:
-                return await in_thread(lambda: read(parse_body(data)))
+                return await run_in_thread(lambda: read(parse_body(data)))
 
     @asynccontextmanager
     async def _reserve(self, size: int) -> AsyncGenerator[None]:

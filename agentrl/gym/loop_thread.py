@@ -6,7 +6,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from agentrl.runtime.scope import outside_scope
+from agentrl.runtime.scope import leave_scope
 
 T = TypeVar("T")
 _STOP_S = 10.0
@@ -32,7 +32,7 @@ class LoopThread:
 
         It sees the caller's context variables, except the scope, which belongs to another loop.
         """
-        with outside_scope():
+        with leave_scope():
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)

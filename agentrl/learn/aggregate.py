@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from agentrl.config.learning.aggregation import Aggregation
+from agentrl.config.learning.loss import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

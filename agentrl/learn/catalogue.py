@@ -8,7 +8,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.schema import ConfigKey, method_of, own_keys, shown
+from agentrl.config.schema import ConfigKey, format_value, iter_own_keys, method_of
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 from agentrl.learn import (
@@ -83,7 +83,7 @@ def rows(slot: MethodSlot, *, mark: str = "") -> list[tuple[str, ...]]:
 
 def knobs(section: type[ConfigSection]) -> list[ConfigKey]:
     """Return the keys of a method, without the `name` that chose it."""
-    return [key for key in own_keys(section) if key.name != "name"]
+    return [key for key in iter_own_keys(section) if key.name != "name"]
 
 
 def variants(section: type[ConfigSection]) -> Iterator[tuple[str, ConfigSection]]:
@@ -95,7 +95,7 @@ def variants(section: type[ConfigSection]) -> Iterator[tuple[str, ConfigSection]
     for key in knobs(section):
         for value in _choices(key.field.annotation):
             try:
-                yield f"{key.name}: {shown(value)}", section(**{key.name: value})
+                yield f"{key.name}: {format_value(value)}", section(**{key.name: value})
             except ValidationError:
                 continue
 

@@ -11,9 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.critic import CriticSection
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection, CriticSection, LearnSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.advantages.gae import ReturnsFunction, returns_of

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from agentrl.config.learning.gap import GapAlarmSection
+from agentrl.config.learn import GapAlarmSection
 from agentrl.errors import LearnError
 from agentrl.learn.correction import CorrectionWeights
 from agentrl.learn.loss import LOG_RATIO_LIMIT

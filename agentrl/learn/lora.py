@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from agentrl.config.learning.lora import LoraSection
+from agentrl.config.learn import LoraSection
 from agentrl.errors import ConfigError
 from agentrl.learn.dtensor import alike, gather_tensor, local
 from agentrl.learn.swap import trainable_parameters

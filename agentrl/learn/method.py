@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, get_args
 
-from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import ConfigSection
+from agentrl.config.section import ConfigSection, CustomMethod
 from agentrl.errors import ConfigError
 
 Need = Literal[

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.dtensor import alike, gather_tensor
 from agentrl.learn.precision import MasterWeight

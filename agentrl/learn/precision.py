@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from agentrl.config.learning.precision import Precision
+from agentrl.config.learn import Precision
 
 
 def round_to(model: nn.Module, precision: Precision) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from agentrl.config.learning.precision import Precision
+from agentrl.config.learn import Precision
 from agentrl.learn.dtensor import alike
 from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout, TokenSequence, no_tokens
 from agentrl.metrics.accumulator import MetricAccumulator

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.learning.aggregation import Aggregation
-from agentrl.config.learning.loss import aggregation_of
+from agentrl.config.learning.loss import Aggregation, aggregation_of
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.correction import (
     CorrectionFunction,

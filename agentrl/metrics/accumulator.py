@@ -46,7 +46,7 @@ class MetricAccumulator:
         )
 
     @classmethod
-    def of(cls, parts: Iterable["MetricTotals"]) -> "MetricAccumulator":
+    def from_totals(cls, parts: Iterable["MetricTotals"]) -> "MetricAccumulator":
         """Return the merged tally of several."""
         tally = cls()
         for part in parts:

@@ -10,32 +10,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from agentrl.config.run import DiagnosticsSection
 from agentrl.errors import LearnError
 
 Line = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnosticThresholds:
-    """Limits at which a sign is an alarm; see `agentrl.config.diagnostics`."""
-
-    window: int = 10
-    zero_advantage: float = 0.9
-    entropy_left: float = 0.1
-    heldout_drop: float = 0.1
-    length_growth: float = 2.0
-    reward_gain: float = 0.02
-    other_task_likeness: float = 0.8
-    component_left: float = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiagnosticAlarm:
-    """One sign that a run goes wrong."""
-
-    name: str
-    text: str
-    """Observation, and the remedy."""
 
 
 CHOOSE_TASKS = (
@@ -47,11 +25,8 @@ MEMORISED_TIMES = 20
 """Times that each demonstration was shown by then; a policy that generalised needs fewer."""
 
 
-def memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
-    """Say whether a warm start learnt its demonstrations by heart, instead of how to solve tasks.
-
-    `times` is how often each was shown, `loss` the last one in nats per token.
-    """
+def find_memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
+    """Say whether a warm start learnt by heart, shown `times` each down to `loss` per token."""
     if times < MEMORISED_TIMES or loss > MEMORISED_LOSS:
         return None
     return (
@@ -61,7 +36,7 @@ def memorised(*, demonstrations: int, times: float, loss: float) -> str | None:
     )
 
 
-def zero_advantage(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | None:
+def zero_advantage(lines: Sequence[Line], limits: DiagnosticsSection) -> str | None:
     """Say whether next to no trajectory teaches anything: their groups have one reward each."""
     last = _mean(lines[-limits.window :], "advantage/zero_fraction", limits.window)
     if last is None or last <= limits.zero_advantage:
@@ -72,7 +47,7 @@ def zero_advantage(lines: Sequence[Line], limits: DiagnosticThresholds) -> str |
     )
 
 
-def entropy_collapse(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | None:
+def entropy_collapse(lines: Sequence[Line], limits: DiagnosticsSection) -> str | None:
     """Say whether the policy has stopped trying anything else."""
     first, last = _ends(lines, "entropy", limits.window)
     if first is None or last is None or first <= 0 or last >= limits.entropy_left * first:
@@ -83,7 +58,7 @@ def entropy_collapse(lines: Sequence[Line], limits: DiagnosticThresholds) -> str
     )
 
 
-def heldout_falls(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | None:
+def heldout_falls(lines: Sequence[Line], limits: DiagnosticsSection) -> str | None:
     """Say whether the training reward rises while the held-out one falls: the reward is gamed, or
     the train tasks are learned by heart."""
     judged = [at for at, line in enumerate(lines) if line.get("heldout/reward") is not None]
@@ -104,7 +79,7 @@ def heldout_falls(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | 
     )
 
 
-def length_bias(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | None:
+def length_bias(lines: Sequence[Line], limits: DiagnosticsSection) -> str | None:
     """Say whether trajectories get longer and earn nothing by it."""
     first, last = _ends(lines, "lengths/sampled_mean", limits.window)
     poor, rich = _ends(lines, "reward/mean", limits.window)
@@ -119,7 +94,7 @@ def length_bias(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | No
     )
 
 
-def template_collapse(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | None:
+def template_collapse(lines: Sequence[Line], limits: DiagnosticsSection) -> str | None:
     """Say whether different tasks have come to get the same answer, which earns nothing."""
     first, last = _ends(lines, "likeness/other_task", limits.window)
     poor, rich = _ends(lines, "reward/mean", limits.window)
@@ -135,13 +110,14 @@ def template_collapse(lines: Sequence[Line], limits: DiagnosticThresholds) -> st
     )
 
 
-def component_falls(lines: Sequence[Line], limits: DiagnosticThresholds) -> str | None:
+def component_falls(lines: Sequence[Line], limits: DiagnosticsSection) -> str | None:
     """Say whether the reward rises while one of its parts falls: it may be gamed by the others."""
     poor, rich = _ends(lines, "reward/mean", limits.window)
     if poor is None or rich is None or rich - poor < limits.reward_gain:
         return None
-    for name in sorted({n for line in lines[-limits.window :] for n in line}):
-        first, last = _ends(lines, name, limits.window) if _is_part(name) else (None, None)
+    names = {name for line in lines[-limits.window :] for name in line}
+    for name in sorted(name for name in names if name.startswith("component/")):
+        first, last = _ends(lines, name, limits.window)
         if first is None or last is None or first <= 0 or last >= limits.component_left * first:
             continue
         return (
@@ -152,7 +128,7 @@ def component_falls(lines: Sequence[Line], limits: DiagnosticThresholds) -> str 
     return None
 
 
-RULES: Mapping[str, Callable[[Sequence[Line], DiagnosticThresholds], str | None]] = {
+RULES: Mapping[str, Callable[[Sequence[Line], DiagnosticsSection], str | None]] = {
     "zero_advantage": zero_advantage,
     "entropy_collapse": entropy_collapse,
     "heldout_falls": heldout_falls,
@@ -162,23 +138,17 @@ RULES: Mapping[str, Callable[[Sequence[Line], DiagnosticThresholds], str | None]
 }
 
 
-def diagnose(
-    lines: Sequence[Line], limits: DiagnosticThresholds | None = None
-) -> list[DiagnosticAlarm]:
-    """Return every sign there is now, after these steps."""
-    limits = limits or DiagnosticThresholds()
+def diagnose(lines: Sequence[Line], limits: DiagnosticsSection) -> dict[str, str]:
+    """Return every sign there is now, after these steps: the observation and the remedy by name."""
     texts = {name: rule(lines, limits) for name, rule in RULES.items()}
-    return [
-        DiagnosticAlarm(name=name, text=text) for name, text in texts.items() if text is not None
-    ]
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 @dataclass(slots=True, eq=False)
 class RunDiagnostics:
     """Looks after every step, and says each sign once."""
 
-    limits: DiagnosticThresholds
-    stops: bool
+    limits: DiagnosticsSection
     say: Callable[[str], None]
     memorised: str | None = None
     """Message about a warm start that learnt by heart: the cause of groups that end alike."""
@@ -188,20 +158,16 @@ class RunDiagnostics:
     def look(self, line: Line) -> None:
         """Take a step's figures; raise `LearnError` for a new sign if that is to stop the run."""
         self.lines.append(line)
-        for alarm in diagnose(self.lines, self.limits):
-            if alarm.name in self.said:
+        for name, sign in diagnose(self.lines, self.limits).items():
+            if name in self.said:
                 continue
-            self.said.add(alarm.name)
-            text = f"{alarm.name}: {alarm.text}"
+            self.said.add(name)
+            text = f"{name}: {sign}"
             if self.memorised is not None:
                 text = text.replace(CHOOSE_TASKS, self.memorised)
-            if self.stops:
+            if self.limits.action == "stop":
                 raise LearnError(f"{text}. To continue anyway, set diagnostics.action: warn")
             self.say(text)
-
-
-def _is_part(name: str) -> bool:
-    return name.startswith("component/")
 
 
 def _mean(lines: Sequence[Line], name: str, least: int) -> float | None:

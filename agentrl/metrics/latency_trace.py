@@ -23,11 +23,8 @@ class TurnCost:
     """One policy message and the environment's answer."""
 
     tokens: int
-    """Sampled."""
     step_s: float
-    """Seconds of the environment."""
     reply_tokens: int = 0
-    """Tokens of its answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,6 @@ class LatencyTrace:
     name: str
     trajectories: tuple[TrajectoryCost, ...]
     failure_rate: float = 0.0
-    """Share of attempts that break."""
 
     def __post_init__(self) -> None:
         if not any(t.turns and not t.failed for t in self.trajectories):
@@ -79,10 +75,7 @@ class LatencyTrace:
 
 
 def cost_of(tree: Tree, leaf: Leaf) -> TrajectoryCost:
-    """Return the cost of a recorded trajectory.
-
-    Time that the nodes do not account for (reset, the last step, close) counts as reset.
-    """
+    """Return the cost of a trajectory; reset is the time that the nodes do not account for."""
     turns: list[TurnCost] = []
     prompt, tokens, reply, step_s, known_s = 0, 0, 0, 0.0, 0.0
     for node in () if leaf.node is None else tree.path(leaf.node):
@@ -135,10 +128,7 @@ def write_trace(path: Path, trace: LatencyTrace) -> None:
 
 
 def read_trace(path: Path, *, name: str = "") -> LatencyTrace:
-    """Read a trace file, or what a run appended. `ConfigError` for anything else.
-
-    A line without its end, left by a crash, is no line.
-    """
+    """Read a trace file without a torn last line; `ConfigError` for anything else."""
     if not path.exists():
         raise ConfigError(
             f"{path}: no such file; a run writes its trace as it proceeds, and `agentrl trace "

@@ -24,19 +24,19 @@ def rollout_figures(trees: Sequence[Tree]) -> dict[str, float]:
     )
     shares |= {f"component/{name}": mean for name, mean in means.items()}
     return shares | {
-        "rollout/sampled_tokens": sum(map(_sampled_tokens, trees)),
-        "rollout/tool_calls": sum(map(_tool_calls, trees)),
+        "rollout/sampled_tokens": sum(map(_count_sampled_tokens, trees)),
+        "rollout/tool_calls": sum(map(_count_tool_calls, trees)),
         "rollout/tool_calls_mean": fmean(leaf.tool_calls for leaf in leaves),
         "rollout/seconds_mean": fmean(leaf.seconds for leaf in leaves),
         "rollout/seconds_max": max(leaf.seconds for leaf in leaves),
     }
 
 
-def _sampled_tokens(tree: Tree) -> int:
+def _count_sampled_tokens(tree: Tree) -> int:
     return sum(len(node.token_ids) for node in tree.nodes if node.source == "sampled")
 
 
-def _tool_calls(tree: Tree) -> int:
+def _count_tool_calls(tree: Tree) -> int:
     """Return the calls that a reply followed."""
     return sum(
         node.tool_status.count(",") + 1

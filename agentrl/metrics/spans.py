@@ -118,7 +118,6 @@ class SpanExporter:
 
 
 def _is_set_up() -> bool:
-    """Return whether the process has a provider of its own."""
     from opentelemetry import trace
 
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)

@@ -44,7 +44,7 @@ class WandbSink:
             raise ConfigError(
                 f"metrics.wandb needs wandb: {install_command('wandb')}, or set it to null"
             ) from error
-        run_id = _known_as(folder)
+        run_id = _read_run_id(folder)
         try:
             self._run: Run | None = wandb.init(
                 dir=folder,
@@ -70,18 +70,16 @@ class WandbSink:
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, figures: Mapping[str, float]) -> None:
-        """Send the finite figures of a step."""
         if self._run is not None:
             self._run.log({**figures, "step": step})
 
     def close(self) -> None:
-        """Send what is left and end the run there. Idempotent."""
         run, self._run = self._run, None
         if run is not None:
             run.finish()
 
 
-def _known_as(folder: Path) -> str | None:
+def _read_run_id(folder: Path) -> str | None:
     try:
         return str(json.loads((folder / KNOWN_AS).read_text(encoding="utf-8"))["id"])
     except FileNotFoundError:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from agentrl.env import Env
 from agentrl.errors import EnvError, ForkUnsupported, RolloutError, blame
 from agentrl.events.history import ActionHistory, fingerprint, step_fingerprint
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 
 CLOSE_S = 10.0
 
@@ -31,7 +31,7 @@ async def replay(
     except BaseException:
         # What differed counts, or that nobody waits any more, and not that it did not close either.
         with suppress(RolloutError):
-            await to_the_end(close_world(env))
+            await await_to_the_end(close_world(env))
         raise
     return env
 

@@ -41,8 +41,8 @@ from agentrl.rollout.call_rule import call_opening, read_turn
 from agentrl.rollout.env_recovery import EnvRecovery
 from agentrl.rollout.image_window import without_images
 from agentrl.runtime.seeds import derive
-from agentrl.runtime.threads import in_thread
-from agentrl.runtime.user_code import with_place
+from agentrl.runtime.threads import run_in_thread
+from agentrl.runtime.user_code import append_place
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Limit, Node, Outcome, Tree, Truncated
 
@@ -185,7 +185,7 @@ class EpisodeRunner:
             with checking_conversations(self._refusal):
                 outcome = await self._played_and_closed(started)
         except RolloutError as error:
-            outcome = Failed(error.kind, with_place(str(error), error))
+            outcome = Failed(error.kind, append_place(str(error), error))
         return Leaf(
             node=self._at,
             outcome=outcome,
@@ -314,7 +314,7 @@ class EpisodeRunner:
     async def _segments(self, observation: Observation) -> Sequence[TokenSegment]:
         """Render an observation, a long one in a thread; raises as `_rendered` does."""
         if _characters(observation) > _LONG_CHARACTERS:
-            return await in_thread(self._rendered, observation)
+            return await run_in_thread(self._rendered, observation)
         return self._rendered(observation)
 
     def _rendered(self, observation: Observation) -> Sequence[TokenSegment]:

@@ -11,15 +11,14 @@ from agentrl.authoring.env_contract import checked_tasks
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config.run import ProbeSection, RunConfig, SandboxSection
 from agentrl.config.schema import plain
+from agentrl.config.section import mark_read
 from agentrl.env import Env
-from agentrl.evaluation.budget import EvaluationBudget, TokenPrices
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.split_guard import SplitOverlap, check_overlap, find_overlap
-from agentrl.evaluation.stopping import IntervalStopRule
 from agentrl.events.kinds import GroupRequest
 from agentrl.events.log import EventLog
 from agentrl.events.state import GroupState
-from agentrl.metrics.diagnostics import DiagnosticThresholds, RunDiagnostics
+from agentrl.metrics.diagnostics import RunDiagnostics
 from agentrl.metrics.spans import SpanExporter
 from agentrl.metrics.wandb_sink import WandbSink
 from agentrl.metrics.writer import MetricsSink
@@ -150,8 +149,7 @@ def build_diagnostics(
     section = config.diagnostics
     if section.action == "none":
         return None
-    limits = DiagnosticThresholds(**section.model_dump(exclude={"action"}))
-    return RunDiagnostics(limits, stops=section.action == "stop", say=say, memorised=memorised)
+    return RunDiagnostics(mark_read(section), say=say, memorised=memorised)
 
 
 def build_metrics_sinks(config: RunConfig, folder: Path) -> tuple[MetricsSink, ...]:
@@ -222,10 +220,8 @@ def build_evaluation(config: RunConfig, tasks: Sequence[Task]) -> HeldOutEvaluat
         sampling=Sampling(temperature=section.temperature),
         seed=derive(config.run.seed, "evaluation"),
         about={"env": config.env.id, "kwargs": dict(config.env.kwargs)},
-        each=EvaluationBudget(**section.budget.each.model_dump()),
-        total=EvaluationBudget(**section.budget.total.model_dump()),
-        prices=TokenPrices(**section.budget.prices.model_dump()),
-        until=None if section.until is None else IntervalStopRule(**section.until.model_dump()),
+        budgets=mark_read(section.budget),
+        until=None if section.until is None else mark_read(section.until),
     )
 
 
@@ -413,7 +409,7 @@ def build_trainer(config: RunConfig, policy: "PolicyModel") -> "PolicyTrainer":
 
     It may start processes; who asked for it closes it.
     """
-    if config.learn.devices.count > 1 or TorchrunLaunch.of() is not None:
+    if config.learn.devices.count > 1 or TorchrunLaunch.read() is not None:
         from agentrl.run.build_trainer import leading_trainer
 
         return leading_trainer(config, policy, _build_rank_launcher(config))

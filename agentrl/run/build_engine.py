@@ -184,7 +184,7 @@ def build_device_placement(config: "RunConfig", device: "torch.device") -> "Devi
 
     None on a CPU, and where Ray or torchrun place them.
     """
-    if device.type != "cuda" or config.cluster.kind == "ray" or TorchrunLaunch.of() is not None:
+    if device.type != "cuda" or config.cluster.kind == "ray" or TorchrunLaunch.read() is not None:
         return None
     import torch
 

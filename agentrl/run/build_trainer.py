@@ -48,7 +48,7 @@ def leading_trainer(
 
     They are started on `ground`, or here; where torchrun has started them it is not asked.
     """
-    launch = TorchrunLaunch.of()
+    launch = TorchrunLaunch.read()
     if launch is not None:
         return _of_torchrun(config, policy, launch)
     return _on(ground or LocalRankLauncher(), config, policy)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.evaluation.budget import EvaluationBudget
+from agentrl.evaluation.budget import has_bounds
 from agentrl.evaluation.player import evaluate_player
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.reports import REPORT
-from agentrl.evaluation.scaling.catalogue import method_of
+from agentrl.evaluation.scaling.methods import method_of
 from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.models.place import is_gguf, policy_place
 from agentrl.run import build
@@ -126,8 +126,8 @@ def _check_scaling(config: RunConfig, out: Path | None) -> None:
     others = {
         "--out": out is not None,
         "evaluate.until": section.until is not None,
-        "evaluate.budget.each": EvaluationBudget(**section.budget.each.model_dump()).bounds,
-        "evaluate.budget.total": EvaluationBudget(**section.budget.total.model_dump()).bounds,
+        "evaluate.budget.each": has_bounds(section.budget.each),
+        "evaluate.budget.total": has_bounds(section.budget.total),
         "evaluate.samples_per_task": section.samples_per_task > 1,
     }
     conflicts = [name for name, there in others.items() if there]

@@ -10,8 +10,7 @@ FOLDER/
 import hashlib
 from pathlib import Path
 
-from agentrl.config.changes import changes
-from agentrl.config.load import load_config, save_resolved
+from agentrl.config.load import changes, load_config, save_resolved
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.evaluation.record import EvaluationRecord

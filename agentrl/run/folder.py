@@ -22,8 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from agentrl.config.changes import changes
-from agentrl.config.load import load_config, save_resolved
+from agentrl.config.load import changes, load_config, save_resolved
 from agentrl.config.run import RunConfig
 from agentrl.errors import AgentrlError, ConfigError
 from agentrl.runtime.atomic_files import load_json, write_json

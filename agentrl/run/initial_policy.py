@@ -19,7 +19,7 @@ from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
 from agentrl.env import Env
 from agentrl.errors import CancelledRollout
 from agentrl.message import Message
-from agentrl.metrics.diagnostics import memorised
+from agentrl.metrics.diagnostics import find_memorised
 from agentrl.models.provenance import provenance
 from agentrl.rollout.demonstrations import demonstrate
 from agentrl.run.policy_model import PolicyModel, build_chat_format, load_policy, save_policy
@@ -27,7 +27,7 @@ from agentrl.run.summary import RunSummary
 from agentrl.runtime.atomic_files import new_folder
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.seeds import derive
-from agentrl.runtime.threads import in_stoppable_thread
+from agentrl.runtime.threads import run_in_stoppable_thread
 
 if TYPE_CHECKING:
     from agentrl.learn.demonstrate import DemonstrationTurns
@@ -71,7 +71,7 @@ class InitialPolicyBuilder:
             self.summary.put("policy", provenance(policy.path))
         if warmstart is not None:
             with self.summary.timed("warm start"):
-                await in_stoppable_thread(partial(self._warm, policy, warmstart, conversations))
+                await run_in_stoppable_thread(partial(self._warm, policy, warmstart, conversations))
         return policy
 
     async def _conversations(
@@ -178,7 +178,7 @@ class InitialPolicyBuilder:
                 images=policy.images,
             )
         times = result.steps * section.batch_size / len(rows)
-        by_heart = memorised(demonstrations=len(rows), times=times, loss=result.last_loss)
+        by_heart = find_memorised(demonstrations=len(rows), times=times, loss=result.last_loss)
         facts: dict[str, float | bool | str] = {"steps": result.steps, "loss": result.last_loss}
         if by_heart is not None:
             facts["memorised"] = by_heart

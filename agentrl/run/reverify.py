@@ -7,7 +7,7 @@ policy is not run: what it did is on the disk.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.env import rescored_by
 from agentrl.errors import ConfigError
-from agentrl.evaluation.bounded_gather import together
+from agentrl.evaluation.bounded_gather import gather_bounded
 from agentrl.evaluation.compare import PolicyComparison, compare
 from agentrl.evaluation.rescore import SCORED, RecordedTrajectory, RescoreResult, TrajectoryRescorer
 from agentrl.evaluation.sample import EvaluationSample
@@ -87,7 +87,7 @@ class ReverifyReport:
             "other_tasks": self.other_tasks,
             "comparison": None if comparison is None else comparison.to_json(),
             "samples": [
-                now.to_json()
+                asdict(now)
                 | {"verdict": one.verdict, "before": one.before, "why": one.why}
                 | {"components": one.components}
                 for one, (_, now) in zip(self.found, samples, strict=True)
@@ -197,7 +197,7 @@ async def rescore_all(
         return result
 
     with progress.phase("reverify", total=len(recordings)) as bar:
-        return await together(one, recordings, limit=concurrency)
+        return await gather_bounded(one, recordings, limit=concurrency)
 
 
 def recordings_of(group: GroupState) -> list[RecordedTrajectory]:

@@ -86,7 +86,7 @@ from agentrl.runtime.machine import set_thread_count
 from agentrl.runtime.progress import ProgressPhase, RunProgress, SilentProgress
 from agentrl.runtime.run_id import new_run_id, using_run_id
 from agentrl.runtime.scope import run_scope
-from agentrl.runtime.threads import in_thread_to_the_end, run_to_the_end
+from agentrl.runtime.threads import finish_in_thread, run_to_the_end
 from agentrl.sandbox import using_sandbox
 from agentrl.store.run import RunStore
 from agentrl.store.token_credit import TokenCreditLog
@@ -213,7 +213,7 @@ async def _train(
             engine = build_engine(config, policy)
             # Not where the trainer is made, in a thread: what Ray starts ends with its thread.
             stack.enter_context(build.connect_cluster(config))
-            trainer = await in_thread_to_the_end(build.build_trainer, config, policy)
+            trainer = await finish_in_thread(build.build_trainer, config, policy)
             stack.callback(trainer.close)
             checkpoints = build.build_checkpoints(config, folder.checkpoints, policy)
             remembered = checkpoints.restore(trainer)
@@ -442,7 +442,7 @@ class TrainingLoop:
         self.trainer.forget(before=batch.oldest)
         if self.curation is not None:
             self.curation.version = self.trainer.version
-        weights = await in_thread_to_the_end(self.weights)
+        weights = await finish_in_thread(self.weights)
         await self.scheduler.load_weights(weights, self.trainer.version)
         ended = time.monotonic()
         figures |= {
@@ -470,7 +470,7 @@ class TrainingLoop:
         before = self.trainer.version
         self.trainer.keeps_credit = self.credit is not None
         try:
-            return await in_thread_to_the_end(
+            return await finish_in_thread(
                 self.trainer.step, curated.trees, batch.trainable, curated.weights
             )
         finally:
@@ -494,9 +494,7 @@ class TrainingLoop:
             files |= curation_files(self.curation)
         if self.record is not None:
             samplers["store"] = self.record.checkpoint(self.trainer.version)
-        await in_thread_to_the_end(
-            self.checkpoints.save, self.trainer, samplers=samplers, files=files
-        )
+        await finish_in_thread(self.checkpoints.save, self.trainer, samplers=samplers, files=files)
         if self.record is not None:
             self.record.prune(self.checkpoints.oldest())
             self.summary.put("resumed", self.record.summary)
@@ -517,7 +515,7 @@ class TrainingLoop:
     async def _lend(self, weights: Callable[[], Mapping[str, Any]]) -> None:
         """Load weights of the version that there is, behind a scheduler that is held."""
         version = self.trainer.version
-        state_dict = await in_thread_to_the_end(weights)
+        state_dict = await finish_in_thread(weights)
         async with BlockDeadline(
             SchedulerDeadlines().load_s, f"loading version {version} for evaluation"
         ):

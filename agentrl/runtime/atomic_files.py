@@ -39,8 +39,10 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file as `write_text` does."""
-    with _replacing(path) as partial:
-        _write(partial, data)
+    with _replacing(path) as partial, partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -72,13 +74,6 @@ def _replacing(path: Path) -> Generator[Path]:
         raise
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
     """Write a JSON file as `write_text` does; raises `ValueError` for NaN, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
@@ -87,10 +82,7 @@ def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
 def load_json(
     path: Path, kind: type[_Kind], *, advice: str, error: type[AgentrlError] = ConfigError
 ) -> _Kind:
-    """Return the object or list that `write_json` wrote; raise `error` for anything else.
-
-    `advice` is the way out of a damaged file.
-    """
+    """Return what `write_json` wrote; else raise `error`, whose way out is `advice`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, kind):

@@ -15,27 +15,19 @@ ENTRY_POINTS = "agentrl.runtime.doctor"
 
 
 class SystemPart(Protocol):
-    """Something a machine has or lacks."""
+    """Something a machine has or lacks: a version or why it cannot be used, and how to get it."""
 
     @property
-    def name(self) -> str:
-        """Return its name."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def live(self) -> bool:
-        """Return whether it can be used now."""
-        ...
+    def live(self) -> bool: ...
 
     @property
-    def detail(self) -> str:
-        """Return a version, or why it cannot be used."""
-        ...
+    def detail(self) -> str: ...
 
     @property
-    def get_it(self) -> str:
-        """Return the command that installs or enables it."""
-        ...
+    def get_it(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +42,13 @@ class ProbedPart:
 
 def examine() -> Iterator[tuple[str, list[SystemPart]]]:
     """Yield the parts of this machine by group, each as soon as it is known. Imports torch."""
-    yield "machine", [*_python(), *_torch()]
+    yield "machine", [*_probe_python(), *_probe_torch()]
     for point in sorted(entry_points(group=ENTRY_POINTS)):
-        yield point.name, _reported(point.name, point.load)
-    yield "packages", [*_packages()]
+        yield point.name, _load_parts(point.name, point.load)
+    yield "packages", [*_probe_packages()]
 
 
-def _reported(
+def _load_parts(
     name: str, load: Callable[[], Callable[[], Iterable[SystemPart]]]
 ) -> list[SystemPart]:
     """Return the parts a distribution reports; one that cannot be imported is a missing part."""
@@ -67,14 +59,14 @@ def _reported(
     return list(report())
 
 
-def _python() -> Iterator[SystemPart]:
+def _probe_python() -> Iterator[SystemPart]:
     version_ok = sys.version_info >= (3, 11)
     yield ProbedPart("python", version_ok, platform.python_version(), "Python 3.11 or newer")
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     yield ProbedPart("cores", True, f"{usable_cores()} usable, {gib:.1f} GiB of memory")
 
 
-def _torch() -> Iterator[SystemPart]:
+def _probe_torch() -> Iterator[SystemPart]:
     version = version_of("torch")
     if version is None:
         yield ProbedPart("torch", False, "not installed", "pip install torch")
@@ -89,7 +81,7 @@ def _torch() -> Iterator[SystemPart]:
     yield ProbedPart("gpu", bool(names), detail, "a CUDA build of torch and an NVIDIA driver")
 
 
-def _packages() -> Iterator[SystemPart]:
+def _probe_packages() -> Iterator[SystemPart]:
     for package in PACKAGES:
         version = version_of(package)
         yield ProbedPart(

@@ -74,7 +74,6 @@ class RetryPolicy:
     """Waits between tries, and the number of tries before giving up."""
 
     def __init__(self, *, first_wait_s: float, retries: int) -> None:
-        """Wait twice as long each time, and no more than so often in a row."""
         self._first_wait_s = first_wait_s
         self._retries = retries
         self._failed = 0
@@ -102,10 +101,7 @@ class HttpEndpointClient:
         first_wait_s: float = 0.5,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """Nothing is asked yet; `transport` is httpx's own unless given.
-
-        Raises `ConfigError` where httpx is missing.
-        """
+        """Raise `ConfigError` where httpx is missing."""
         try:
             import httpx
         except ImportError as error:
@@ -140,7 +136,7 @@ class HttpEndpointClient:
         Raises `EngineLost` after the last try, `EndpointRefusedError` for what every request would
         be refused for, `EngineError` for any other refusal.
         """
-        answer = await self._answer(path, body, limits.text_bytes)
+        answer = await self._send(path, body, limits.text_bytes)
         try:
             return read_json(answer, limits)
         except JsonLimitError as error:
@@ -152,7 +148,7 @@ class HttpEndpointClient:
     async def tell(self, path: str, body: Mapping[str, Any], *, once: bool = False) -> None:
         """Have something done; raises as `ask` does. `once` is for what may be left undone."""
         most = ANSWER_LIMITS.text_bytes
-        await (self._tried(path, body, most) if once else self._answer(path, body, most))
+        await (self._send_once(path, body, most) if once else self._send(path, body, most))
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any]:
         """Yield the JSON of a stream's events. Tries once, and raises as `ask` does, and
@@ -160,20 +156,20 @@ class HttpEndpointClient:
         try:
             async with self._client.stream("POST", path, json=body) as response:
                 if not response.is_success:
-                    raise await self._refusal(response)
+                    raise await self._read_refusal(response)
                 if "text/event-stream" not in (kind := response.headers.get("content-type", "")):
                     raise ConfigError(
                         f"{self._endpoint} answers {path} with {kind!r} although streaming was "
                         "requested; use a server that supports streaming, such as vLLM's"
                     )
-                async with aclosing(self._lines(response)) as lines:
+                async with aclosing(self._read_lines(response)) as lines:
                     async for line in lines:
                         is_data = line.startswith(b"data:")
                         data = line.removeprefix(b"data:").strip() if is_data else b""
                         if data == b"[DONE]":
                             return
                         if data:
-                            yield self._event(data)
+                            yield self._parse_event(data)
         except self._httpx.HTTPError as error:
             raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
         raise EndpointUnavailableError("the stream ended before its end")
@@ -182,25 +178,25 @@ class HttpEndpointClient:
         """Hang up. Idempotent."""
         await self._client.aclose()
 
-    async def _answer(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
+    async def _send(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
         patience = self.patience()
         while True:
             try:
-                return await self._tried(path, body, most)
+                return await self._send_once(path, body, most)
             except EndpointUnavailableError as error:
                 await patience.wait(error, of=self._endpoint)
 
-    async def _tried(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
+    async def _send_once(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
         method = "GET" if body is None else "POST"
         try:
             async with self._client.stream(method, path, json=body) as response:
                 if not response.is_success:
-                    raise await self._refusal(response)
-                return await self._content(response, most)
+                    raise await self._read_refusal(response)
+                return await self._read_content(response, most)
         except self._httpx.HTTPError as error:
             raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
 
-    async def _content(self, response: "httpx.Response", most: int) -> bytes:
+    async def _read_content(self, response: "httpx.Response", most: int) -> bytes:
         """Return the body of an answer, of which no more than `most` bytes are received."""
         size = response.headers.get("content-length", "")
         if size.isdecimal() and (len(size) > len(str(most)) or int(size) > most):
@@ -212,7 +208,7 @@ class HttpEndpointClient:
                 raise self._too_long(f"an answer of more than {most} bytes", most)
         return bytes(content)
 
-    async def _lines(self, response: "httpx.Response") -> AsyncGenerator[bytes]:
+    async def _read_lines(self, response: "httpx.Response") -> AsyncGenerator[bytes]:
         """Yield the lines of a stream, as its events end them: a text may hold U+2028."""
         rest, most = bytearray(), ANSWER_LIMITS.text_bytes
         async for part in response.aiter_bytes():
@@ -231,7 +227,7 @@ class HttpEndpointClient:
             "log-probs"
         )
 
-    def _event(self, data: bytes) -> Any:
+    def _parse_event(self, data: bytes) -> Any:
         try:
             event = read_json(data, ANSWER_LIMITS)
         except JsonLimitError as error:
@@ -245,7 +241,7 @@ class HttpEndpointClient:
             )
         return event  # pyright: ignore[reportUnknownVariableType]
 
-    async def _refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
+    async def _read_refusal(self, response: "httpx.Response") -> EngineError | ConfigError:
         """Return why an answer is none."""
         body = bytearray()
         async for part in response.aiter_bytes():
@@ -268,5 +264,4 @@ class HttpEndpointClient:
 
 
 def _beginning(said: bytes | bytearray) -> str:
-    """Return the first words of a server's answer, for an error."""
     return said[:REFUSAL_BYTES].decode(errors="replace")

@@ -10,10 +10,9 @@ _TYPES = {ending: media_type for media_type, ending in ENDINGS.items()}
 
 
 class ImageFiles:
-    """Writes and reads the images of one export."""
+    """Writes and reads the images of one export, in `images/` of its folder."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is the export's; its images lie in `images/`."""
         self._folder = folder
         self._written: set[str] = set()
 

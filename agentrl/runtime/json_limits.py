@@ -63,10 +63,7 @@ def read_json(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> Any:
 
 
 def parse_json(text: str, start: int, limits: JsonLimits = DEFAULT_LIMITS) -> tuple[Any, int]:
-    """Return the JSON value that begins at `start`, and where it ends. Check it with `check_json`.
-
-    Raises `JsonLimitError`, and nothing else; positions in it are counted from `start`.
-    """
+    """Return the JSON value at `start`, unchecked, and its end; errors count from `start`."""
 
     def parse_int(digits: str) -> int:
         # Before `int`, whose work is quadratic and which refuses more than 4,300 digits.
@@ -100,25 +97,21 @@ def check_text_bytes(text: str | bytes, limits: JsonLimits = DEFAULT_LIMITS) -> 
 
 
 def check_json(value: Any, limits: JsonLimits = DEFAULT_LIMITS) -> None:
-    """Raise `JsonLimitError` unless a value is JSON within the limits on values.
-
-    Tuples count as lists. A value may be shared or hold itself: the work is bounded by the limits.
-    """
+    """Raise `JsonLimitError` unless a value is JSON within the limits; tuples count as lists."""
     level: list[Any] = [value]
     count, depth = 1, 0
     while level:
         inner: list[Any] = []
         for item in level:
-            kind = cast("type[Any]", type(item))
-            if kind is str:
+            if isinstance(item, str):
                 _check_text(item, limits)
-            elif kind is int:
+            elif item is None or isinstance(item, bool):
+                continue
+            elif isinstance(item, int):
                 _check_integer(item, limits)
-            elif kind is float:
+            elif isinstance(item, float):
                 if not isfinite(item):
                     _refuse_constant(repr(item))
-            elif item is None or kind is bool:
-                continue
             else:
                 items = _items(item, limits)
                 count += len(items)
@@ -159,19 +152,10 @@ def _items(item: Any, limits: JsonLimits) -> Sequence[Any]:
                 )
             _check_text(key, limits)
         return [*values.values()]
-    if isinstance(item, str):
-        _check_text(item, limits)
-    elif isinstance(item, int):
-        _check_integer(item, limits)
-    elif isinstance(item, float):
-        if not isfinite(item):
-            _refuse_constant(repr(item))
-    else:
-        raise JsonLimitError(
-            f"a value has type {type(item).__name__}, which JSON does not support; use text, "
-            "numbers, true, false, null, lists and objects"
-        )
-    return ()
+    raise JsonLimitError(
+        f"a value has type {type(item).__name__}, which JSON does not support; use text, numbers, "
+        "true, false, null, lists and objects"
+    )
 
 
 def _check_text(text: str, limits: JsonLimits) -> None:

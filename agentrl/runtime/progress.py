@@ -31,7 +31,7 @@ class RunProgress(Protocol):
 
 class _QuietPhase:
     def advance(self, amount: int = 1, figures: Mapping[str, float] = NOTHING) -> None:
-        del amount, figures
+        """Drop the figures."""
 
 
 class SilentProgress:
@@ -39,10 +39,7 @@ class SilentProgress:
 
     @contextmanager
     def phase(self, name: str, *, total: int, done: int = 0) -> Generator[ProgressPhase]:
-        """Enter a phase without showing it."""
-        del name, total, done
         yield _QuietPhase()
 
     def say(self, text: str) -> None:
         """Drop the line."""
-        del text

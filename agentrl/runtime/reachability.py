@@ -35,10 +35,7 @@ def is_url(text: str) -> bool:
 
 
 def unreachable(url: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the reason why nothing listens at a URL, or an empty string.
-
-    Behind a proxy it cannot be known.
-    """
+    """Return why nothing listens at a URL, or an empty string; behind a proxy nobody knows."""
     fault = _ask_all([url], lambda asked: _knock_at(asked, environment)).get(url)
     return fault.why if fault is not None else ""
 
@@ -59,10 +56,7 @@ def endpoint_faults(
 def _ask_all(
     places: Sequence[str], ask: Callable[[str], Iterator[ServerFault | None]]
 ) -> dict[str, ServerFault]:
-    """Return the last that was found out of each place by the deadline, where it is a fault.
-
-    In threads of their own, because looking a name up has no deadline.
-    """
+    """Return the last fault found of each place by the deadline, as no name look-up has one."""
     faults: dict[str, ServerFault | None] = dict.fromkeys(places, _SILENT)
 
     def find_out(place: str) -> None:

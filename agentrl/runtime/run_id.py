@@ -24,10 +24,7 @@ def new_run_id(name: str) -> str:
 
 @contextmanager
 def using_run_id(value: str) -> Generator[None]:
-    """Let everything made inside the block carry `value`.
-
-    `ValueError` unless it is 1 to 128 letters, digits, dots, dashes and underscores.
-    """
+    """Let everything made inside the block carry `value`; `ValueError` for one that is no id."""
     if not _RULE.fullmatch(value):
         raise ValueError(
             f"{value!r} is not a run id, which has 1 to 128 letters, digits, '.', '-' and '_'; "
@@ -42,10 +39,10 @@ def using_run_id(value: str) -> Generator[None]:
 
 def run_id() -> str:
     """Return the id in force, or this process's own."""
-    return _run_id.get(None) or _own(os.getpid())
+    return _run_id.get(None) or _make_process_id(os.getpid())
 
 
 @cache
-def _own(pid: int) -> str:
+def _make_process_id(pid: int) -> str:
     """Return the id of a process; a forked one asks for its own."""
     return new_run_id(f"process-{pid}")

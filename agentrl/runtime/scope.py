@@ -66,7 +66,7 @@ async def shared(key: Hashable, open_it: Callable[[], Awaitable[C]]) -> C | None
 
 
 @contextmanager
-def outside_scope() -> Generator[None]:
+def leave_scope() -> Generator[None]:
     """Hide the current scope inside the block: its things belong to the scope's event loop."""
     token = _scope.set(None)
     try:

@@ -9,26 +9,27 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+async def run_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking function in a thread of its own and return what it returns.
 
     A thread cannot be stopped: a cancelled caller goes on at once, and the abandoned thread is a
     daemon that cannot keep the process alive. That is why this is not `asyncio.to_thread`, whose
     pool is joined at exit and which a few hung functions would fill.
     """
-    return await _begun(function, *args, **kwargs)
+    return await _start(function, *args, **kwargs)
 
 
-def _begun(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
+def _start(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[R]":
     """Start a thread, and return what it will return. This is no task: a loop that ends cancels
     every task, and whoever must wait for the thread still has to."""
-    future, work = _prepared(function, *args, **kwargs)
+    future, work = _prepare_call(function, *args, **kwargs)
     name = f"agentrl-{getattr(function, '__name__', 'call')}"
     threading.Thread(
         target=contextvars.copy_context().run, args=(work,), name=name, daemon=True
@@ -36,7 +37,7 @@ def _begun(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> "a
     return future
 
 
-def _prepared(
+def _prepare_call(
     function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
 ) -> "tuple[asyncio.Future[R], Callable[[], None]]":
     """Return a future of the running loop, and what settles it, to be called in another thread."""
@@ -71,7 +72,7 @@ def _prepared(
 class CallThread:
     """One thread that runs every call of an owner, in order: for objects that belong to a thread.
 
-    The owner ends it with `end`, or by being forgotten. As with `in_thread`, a cancelled caller
+    The owner ends it with `end`, or by being forgotten. As with `run_in_thread`, a cancelled caller
     goes on at once, and the thread is a daemon.
     """
 
@@ -88,7 +89,7 @@ class CallThread:
 
     async def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function after everything that was called before, and return its value."""
-        future, work = _prepared(function, *args, **kwargs)
+        future, work = _prepare_call(function, *args, **kwargs)
         self._calls.put(work)
         try:
             return await future
@@ -97,11 +98,8 @@ class CallThread:
             raise
 
     async def end(self, last: Callable[[], object]) -> None:
-        """Have `last` called, and end the thread after it.
-
-        Where a caller was cancelled nobody waits: the thread may still be in that call.
-        """
-        future, work = _prepared(last)
+        """Have `last` called, then end the thread; nobody waits where a caller was cancelled."""
+        future, work = _prepare_call(last)
         self._calls.put(work)
         self._end()
         if not self._abandoned:
@@ -119,35 +117,31 @@ async def call_either(function: Callable[..., Awaitable[R] | R], /, *args: Any) 
     """Call a function of either kind; a synchronous one runs in a thread of its own."""
     if inspect.iscoroutinefunction(function):
         return await function(*args)
-    result = await in_thread(function, *args)
+    result = await run_in_thread(function, *args)
     return cast("R", await result if inspect.isawaitable(result) else result)
 
 
-async def without_exit(work: Awaitable[R]) -> R:
-    """Await code of the user's in a task of its own, where `sys.exit` would end the loop.
-
-    Raises `RuntimeError` for an exit.
-    """
+async def convert_exit(work: Awaitable[R]) -> R:
+    """Await code of the user's in a task of its own; raise `RuntimeError` for a `sys.exit`."""
     try:
         return await work
     except SystemExit as error:
         raise RuntimeError(f"it called sys.exit({error.code!r})") from error
 
 
-async def in_thread_to_the_end(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function in a thread; a cancelled caller waits for its end before it goes on.
-
-    For work that must not be left half done, such as an optimiser step.
-    """
-    return await to_the_end(_begun(function, *args, **kwargs))
+async def finish_in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a function, such as an optimiser step, in a thread that a cancelled caller waits for."""
+    return await await_to_the_end(_start(function, *args, **kwargs))
 
 
-async def to_the_end(
+async def await_to_the_end(
     work: "Coroutine[Any, Any, R] | asyncio.Future[R]",
     undo: Callable[[R], Coroutine[Any, Any, object]] | None = None,
     /,
+    *,
+    stop: Callable[[], object] = lambda: None,
 ) -> R:
-    """Await work; a cancelled caller waits for its end before it goes on.
+    """Await work; a cancelled caller calls `stop` and waits for the work's end before it goes on.
 
     Where the work makes what somebody must let go of again, `undo` says how: nobody takes it then.
     """
@@ -155,21 +149,19 @@ async def to_the_end(
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await _ended(running)
+        stop()
+        await _await_end(running)
         if undo is not None and running.exception() is None:
-            await to_the_end(undo(running.result()))
+            await await_to_the_end(undo(running.result()))
         raise
 
 
-async def made_in_thread(make: Callable[[], R], undo: Callable[[R], object], /) -> R:
-    """Make something in a thread; a cancelled caller waits for it, and has it undone.
-
-    For what somebody must let go of again. Both functions may block.
-    """
-    return await in_stoppable_thread(lambda stop: make(), undo)
+async def make_in_thread(make: Callable[[], R], undo: Callable[[R], object], /) -> R:
+    """Make something in a thread; a cancelled caller waits, and has it undone. Both may block."""
+    return await run_in_stoppable_thread(lambda stop: make(), undo)
 
 
-async def in_stoppable_thread(
+async def run_in_stoppable_thread(
     function: Callable[[threading.Event], R], undo: Callable[[R], object] | None = None, /
 ) -> R:
     """Run a function in a thread; a cancelled caller sets its event and waits for its end.
@@ -179,18 +171,11 @@ async def in_stoppable_thread(
     ended before the caller was cancelled. Both functions may block.
     """
     stop = threading.Event()
-    running = _begun(function, stop)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stop.set()
-        await _ended(running)
-        if undo is not None and running.exception() is None:
-            await in_thread_to_the_end(undo, running.result())
-        raise
+    undo_in_thread = None if undo is None else partial(finish_in_thread, undo)
+    return await await_to_the_end(_start(function, stop), undo_in_thread, stop=stop.set)
 
 
-async def _ended(running: asyncio.Future[R]) -> None:
+async def _await_end(running: asyncio.Future[R]) -> None:
     """Wait for the end of work whose caller is cancelled, however often: nobody is left to hear
     how it ended."""
     while not running.done():
@@ -200,11 +185,7 @@ async def _ended(running: asyncio.Future[R]) -> None:
 
 
 def run_to_the_end(main: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine from synchronous code, also where an event loop runs already.
-
-    A notebook has a loop of its own: there the coroutine gets a loop in a thread, and the caller
-    waits for it.
-    """
+    """Run a coroutine from synchronous code; where a loop runs, as in a notebook, in a thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

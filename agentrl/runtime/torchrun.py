@@ -14,7 +14,7 @@ class TorchrunLaunch:
     local_rank: int
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ) -> "TorchrunLaunch | None":
+    def read(cls, environment: Mapping[str, str] = os.environ) -> "TorchrunLaunch | None":
         """Read the launch from an environment; return None where there are no other processes."""
         if "TORCHELASTIC_RUN_ID" not in environment or environment.get("WORLD_SIZE", "1") == "1":
             return None

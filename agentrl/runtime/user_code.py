@@ -24,7 +24,7 @@ def error_place(error: BaseException) -> str:
     return ""
 
 
-def with_place(text: str, error: BaseException) -> str:
+def append_place(text: str, error: BaseException) -> str:
     """Add to the text of an error the line of the user's code that it comes from."""
     place = error_place(error)
     return f"{text}; at {place}" if place else text

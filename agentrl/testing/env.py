@@ -26,7 +26,7 @@ from agentrl.authoring.gold import play_gold
 from agentrl.env import Action, Env, GoldPlayer, Observation, Step, call, say
 from agentrl.errors import CheckError, ContractError, EnvError, ForkUnsupported, blame
 from agentrl.runtime.scope import run_scope
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.task import SPLITS, Split, Task
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
 
@@ -164,7 +164,7 @@ class _Check:
         def read() -> list[Task]:
             return list(islice(checked_tasks(self.env, split, seed=0), self.tasks))
 
-        tasks = await self.timed("tasks", in_thread(read))
+        tasks = await self.timed("tasks", run_in_thread(read))
         self.note(TASKS_ARE_TASKS, TASKS_KNOW_THEIR_SPLIT, TASKS_HAVE_TEXTS, TASKS_ARE_JSON)
         return tasks
 

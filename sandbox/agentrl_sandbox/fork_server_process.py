@@ -8,7 +8,7 @@ from functools import partial
 from typing import Self
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.cgroup.sandbox_cgroups import PoolCgroup, SessionCgroup
 from agentrl_sandbox.control_channel import ControlChannel
@@ -51,13 +51,13 @@ class ForkServerProcess:
                 supervisor._fence = await PoolCgroup.around(started.pid, settings)
         except SandboxError as error:
             log = started.log.tail()
-            await to_the_end(supervisor.close())
+            await await_to_the_end(supervisor.close())
             # What a machine does not allow is said. One that was killed says nothing.
             if not log:
                 raise SandboxError(f"a sandbox fork server did not start: {error}") from error
             raise ConfigError(how.explain(log)) from error
         except BaseException:
-            await to_the_end(supervisor.close())
+            await await_to_the_end(supervisor.close())
             raise
         return supervisor
 

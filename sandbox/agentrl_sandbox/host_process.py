@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from agentrl.errors import ConfigError
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_sandbox.lease import ResourceLease, new_mark
 
 STDERR_BYTES = 2**16
@@ -148,7 +148,7 @@ class HostProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             # Also what it left behind, under whatever process group.
-            await in_thread(self._lease.clear)
+            await run_in_thread(self._lease.clear)
             await self.wait_end(_END_S)
         finally:
             self._stderr_task.cancel()

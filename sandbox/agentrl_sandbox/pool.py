@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.admission import PoolAdmission
 from agentrl_sandbox.control_channel import ControlChannel
@@ -125,7 +125,7 @@ class ForkServerPool:
                 raise SandboxError(_CLOSED)
             if slot.supervisor is not None and not slot.supervisor.alive:
                 dead, slot.supervisor = slot.supervisor, None
-                await to_the_end(dead.close())
+                await await_to_the_end(dead.close())
             if slot.supervisor is None:
                 try:
                     slot.supervisor = await ForkServerProcess.start(
@@ -150,7 +150,7 @@ class ForkServerPool:
                 family.channel.close()
             slot.families.clear()
             if supervisor is not None:
-                await to_the_end(supervisor.close())
+                await await_to_the_end(supervisor.close())
 
 
 def _allow_open_files(sessions: int) -> None:

@@ -104,7 +104,7 @@ def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
     ],
 )
 def test_what_torchrun_says(environment: dict[str, str], wanted: TorchrunLaunch | None) -> None:
-    found = TorchrunLaunch.of(environment)
+    found = TorchrunLaunch.read(environment)
     assert found == wanted
     assert found is None or not found.leads
 

@@ -19,7 +19,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection
 from agentrl.config.load import load_config
 from agentrl.config.run import EnvSection, RunConfig, RunSection
-from agentrl.config.section import unread
+from agentrl.config.section import find_unread
 from agentrl.errors import ConfigError, EnvError
 from agentrl.run.folder import RunFolder
 from agentrl.run.summary import RunSummary
@@ -61,7 +61,7 @@ def test_a_new_run_records_what_it_is(tmp_path: Path) -> None:
     assert (folder.path / "lock").read_text() == ""
     assert folder.metrics.parent == folder.checkpoints.parent == folder.policy.parent == folder.path
     # Saving a config is not reading it; saying where it is saved is.
-    assert unread(settings) == ["run.steps", "env.id", "env.kwargs"]
+    assert find_unread(settings) == ["run.steps", "env.id", "env.kwargs"]
 
 
 def test_two_runs_in_one_folder(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import DevicesSection, LearnSection
 from agentrl.config.learning.conflicts import learning_conflicts
-from agentrl.config.learning.devices import DevicesSection
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learn.ranks import ALONE, TrainerRanks

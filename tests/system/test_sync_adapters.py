@@ -22,8 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.check import RULES
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.lora import LoraSection
+from agentrl.config.learn import LearnSection, LoraSection
 from agentrl.config.run import ProbeSection, RunConfig
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.remote import (

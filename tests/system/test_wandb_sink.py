@@ -15,7 +15,7 @@ import wandb
 from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 
 from agentrl.config.load import load_config
-from agentrl.config.section import unread
+from agentrl.config.section import find_unread
 from agentrl.metrics.wandb_sink import KNOWN_AS
 from agentrl.metrics.writer import MetricsWriter
 from agentrl.run.build import build_metrics_sinks
@@ -122,4 +122,4 @@ def test_every_line_arrives_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
     known = json.loads((tmp_path / KNOWN_AS).read_text())["id"]
     names = {r.run.run_id for records in (first, second) for r in records if r.HasField("run")}
     assert names == {known}
-    assert "env.id" in unread(config), "to send a key is not to use it"
+    assert "env.id" in find_unread(config), "to send a key is not to use it"

@@ -31,7 +31,7 @@ ENTRY_POINTS = {"__init__", "__main__", "gymnasium_envs"}
 KNOWN_VIOLATIONS = {
     ("agentrl.chat.format", "agentrl.rollout.image_window"),
     ("agentrl.config.check", "agentrl.engine.vllm_release"),
-    ("agentrl.config.curating", "agentrl.rollout.curation.rules"),
+    ("agentrl.config.check", "agentrl.rollout.curation.rules"),
     ("agentrl.config.learning.shaping", "agentrl.authoring.step_judge"),
     ("agentrl.evaluation.player", "agentrl.run"),
     ("agentrl.evaluation.player", "agentrl.run.build"),

@@ -10,7 +10,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from agentrl.cli.progress import PlainProgress, RichProgress, shown, watch
+from agentrl.cli.progress import PlainProgress, RichProgress, format_figures, watch
 
 
 class Clock:
@@ -136,5 +136,8 @@ def test_a_terminal_gets_bars() -> None:
 
 
 def test_only_what_is_worth_a_glance_is_shown() -> None:
-    assert shown({"b": 1, "tokens_per_s": 99.96, "reward": 0.12345}) == "reward 0.123, tokens/s 100"
-    assert shown({}) == ""
+    assert (
+        format_figures({"b": 1, "tokens_per_s": 99.96, "reward": 0.12345})
+        == "reward 0.123, tokens/s 100"
+    )
+    assert format_figures({}) == ""

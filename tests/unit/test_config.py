@@ -16,7 +16,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.load import load_config, save_resolved
 from agentrl.config.run import RunConfig
-from agentrl.config.schema import keys, plain, wanted
+from agentrl.config.schema import describe_values, keys, plain
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
 
@@ -399,10 +399,10 @@ def test_every_shipped_config_loads(root: Path) -> None:
 
 
 def test_types_are_said_in_words() -> None:
-    assert wanted(int | None) == "a whole number or null"
-    assert wanted(list[str]) == "a list, each text"
-    assert wanted(tuple[int, str]) == "a list of 2: a whole number, text"
-    assert wanted(dict[str, int]) == "a mapping"
+    assert describe_values(int | None) == "a whole number or null"
+    assert describe_values(list[str]) == "a list, each text"
+    assert describe_values(tuple[int, str]) == "a list of 2: a whole number, text"
+    assert describe_values(dict[str, int]) == "a mapping"
 
 
 ALONE = {

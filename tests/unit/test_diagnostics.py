@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from agentrl.config.diagnostics import DiagnosticsSection
+from agentrl.config.run import DiagnosticsSection
 from agentrl.errors import LearnError
 from agentrl.metrics.diagnostics import (
     RULES,
-    DiagnosticThresholds,
     RunDiagnostics,
     diagnose,
-    memorised,
+    find_memorised,
 )
 
-LIMITS = DiagnosticThresholds(window=5)
+LIMITS = DiagnosticsSection(window=5)
 
 
 Figure = Callable[[float], float] | float
@@ -77,7 +76,7 @@ def run(figures: Mapping[str, Figure] = NOTHING, steps: int = 30) -> list[dict[s
 
 
 def names(lines: list[dict[str, Any]]) -> list[str]:
-    return [alarm.name for alarm in diagnose(lines, LIMITS)]
+    return [*diagnose(lines, LIMITS)]
 
 
 def test_a_healthy_run_has_no_sign() -> None:
@@ -90,9 +89,9 @@ def test_a_healthy_run_has_no_sign() -> None:
 @pytest.mark.parametrize("name", SIGNS)
 def test_a_planted_sign_is_found_with_advice(name: str) -> None:
     lines = run(SIGNS[name])
-    (found,) = diagnose(lines, LIMITS)
-    assert found.name == name
-    assert len(found.text) > 80
+    found = diagnose(lines, LIMITS)
+    assert [*found] == [name]
+    assert len(found[name]) > 80
     assert names(lines[:4]) == [], "too few steps to tell"
 
 
@@ -121,7 +120,7 @@ def test_the_best_evaluation_is_what_counts() -> None:
 
 def test_a_watch_says_each_sign_once() -> None:
     said: list[str] = []
-    watch = RunDiagnostics(LIMITS, stops=False, say=said.append)
+    watch = RunDiagnostics(LIMITS, say=said.append)
     for line in run(TEACHES_NOTHING, 40):
         watch.look(line)
     assert len(said) == 1
@@ -131,13 +130,13 @@ def test_a_watch_says_each_sign_once() -> None:
 def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
     """Few demonstrations shown often until nothing is left to learn; a mutant that looks at the
     loss alone is caught by a warm start that has generalised."""
-    text = memorised(demonstrations=28, times=685.7, loss=0.0003)
+    text = find_memorised(demonstrations=28, times=685.7, loss=0.0003)
     assert text is not None
     assert text.startswith("28 demonstrations, loss 0.0003: memorised. Each was shown 686")
-    assert memorised(demonstrations=10_000, times=2.9, loss=0.0003) is None
-    assert memorised(demonstrations=28, times=685.7, loss=0.2) is None
+    assert find_memorised(demonstrations=10_000, times=2.9, loss=0.0003) is None
+    assert find_memorised(demonstrations=28, times=685.7, loss=0.2) is None
     said: list[str] = []
-    watch = RunDiagnostics(LIMITS, stops=False, say=said.append, memorised=text)
+    watch = RunDiagnostics(LIMITS, say=said.append, memorised=text)
     for line in run(TEACHES_NOTHING, 40):
         watch.look(line)
     (sign,) = said
@@ -146,7 +145,7 @@ def test_a_warm_start_that_learnt_by_heart_is_named_as_the_cause() -> None:
 
 
 def test_a_watch_can_stop_the_run() -> None:
-    watch = RunDiagnostics(LIMITS, stops=True, say=lambda text: None)
+    watch = RunDiagnostics(DiagnosticsSection(window=5, action="stop"), say=lambda text: None)
     *before, last = run(TEACHES_NOTHING, 5)
     for line in before:
         watch.look(line)
@@ -154,7 +153,5 @@ def test_a_watch_can_stop_the_run() -> None:
         watch.look(last)
 
 
-def test_the_config_has_every_threshold_and_its_default() -> None:
-    section = DiagnosticsSection()
-    assert DiagnosticThresholds(**section.model_dump(exclude={"action"})) == DiagnosticThresholds()
+def test_every_rule_has_a_planted_sign() -> None:
     assert RULES.keys() == SIGNS.keys()

@@ -18,7 +18,7 @@ from agentrl.engine.router import EngineRouter
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 
 DEADLINE_S = 60.0
 WEIGHTS = {"w": torch.zeros(2)}
@@ -123,7 +123,7 @@ async def test_a_replacement_has_the_weights_that_came_while_it_took_older_ones(
         copying.clear()
         may_copy.clear()
         loading = asyncio.create_task(engine.load(WEIGHTS, 2))
-        await in_thread(copying.wait, DEADLINE_S)
+        await run_in_thread(copying.wait, DEADLINE_S)
         # It dies while its next weights are copied, and somebody asks for it before they are there.
         engine.made[0].is_open = False
         asking = asyncio.create_task(engine.generate(ASKED))

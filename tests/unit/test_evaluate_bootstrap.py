@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.evaluation.bootstrap import bootstrap_estimate, resampled_means
+from agentrl.evaluation.bootstrap import bootstrap_estimate, resample_means
 from benchmarks.intervals import bootstrap, covered, pooled
 
 SKEWED = [0.0] * 30 + [0.25] * 10 + [1.0] * 10
@@ -23,7 +23,7 @@ FEW = [0.6**i for i in range(12)]
 def test_golden_against_the_definition_of_bca(values: list[float]) -> None:
     """Counted out of the same resamples: z0 of the share below the mean, a of the skewness."""
     n = len(values)
-    means = np.sort(resampled_means(values, resamples=4000, seed=3))
+    means = np.sort(resample_means(values, resamples=4000, seed=3))
     mean, normal = sum(values) / len(values), NormalDist()
     ties = sum(abs(m - mean) < 1e-12 for m in means)
     z0 = normal.inv_cdf((sum(m < mean - 1e-12 for m in means) + ties / 2) / 4000)

@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,8 @@ from agentrl.evaluation.compare import (
     bootstrap_p,
     compare,
     mcnemar,
-    paired_difference,
-    unpaired_difference,
+    subtract_paired,
+    subtract_unpaired,
 )
 from agentrl.evaluation.interval import IntervalEstimate, rate_estimate
 from agentrl.evaluation.reports import StoredReport, compare_reports, read_report
@@ -197,7 +198,7 @@ def test_unpaired_is_newcombes_interval() -> None:
     """Newcombe 1998, table II (b): 9/10 against 3/10 is 0.1705 to 0.8090 by method 10."""
     one = IntervalEstimate(mean=0.3, low=0.10779, high=0.60322, tasks=10)
     other = IntervalEstimate(mean=0.9, low=0.59585, high=0.98213, tasks=10)
-    found = unpaired_difference(one, other)
+    found = subtract_unpaired(one, other)
     assert (found.low, found.high) == pytest.approx((0.1705, 0.8090), abs=2e-4)
 
 
@@ -210,7 +211,7 @@ def test_paired_intervals_cover(tasks: int, samples: int, rate: float, gain: flo
         own = rng.beta(rate, 1 - rate, tasks)
         a = rng.binomial(samples, own) / samples
         b = rng.binomial(samples, own + (1 - own) * gain) / samples
-        found = paired_difference([*map(float, b - a)], trials=samples)
+        found = subtract_paired([*map(float, b - a)], trials=samples)
         hits += found.low <= (1 - rate) * gain <= found.high
     assert 0.93 <= hits / runs <= (0.985 if tasks == 50 else 0.975)
 
@@ -220,7 +221,7 @@ def stored(path: Path, samples: list[EvaluationSample], **about: object) -> Path
         "about": {"env": "demo/Sum-v0", "seed": 1, **about},
         "threshold": 1.0,
         "confidence": 0.9,
-        "samples": [sample.to_json() for sample in samples],
+        "samples": [asdict(sample) for sample in samples],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report))

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate
-from agentrl.evaluation.student import two_sided_t
+from agentrl.evaluation.interval import IntervalEstimate, mean_estimate, rate_estimate, two_sided_t
 from benchmarks.intervals import covered, wilson
 
 CONFIDENCE = 0.95

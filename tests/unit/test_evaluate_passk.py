@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.passk import all_pass_k, pass_at_k
+from agentrl.evaluation.scores import pass_at_k, pass_hat_k
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_is_unbiased(samples: int, chance: float, data: st.DataObject) -> None:
     ],
 )
 def test_all_pass_golden(passed: int, samples: int, k: int, want: float) -> None:
-    assert all_pass_k(passed, samples=samples, k=k) == pytest.approx(want, abs=1e-15)
+    assert pass_hat_k(passed, samples=samples, k=k) == pytest.approx(want, abs=1e-15)
 
 
 @given(st.integers(1, 30), st.floats(0, 1), st.data())
@@ -79,7 +79,7 @@ def test_all_pass_is_unbiased(samples: int, chance: float, data: st.DataObject) 
         math.comb(samples, c)
         * chance**c
         * (1 - chance) ** (samples - c)
-        * all_pass_k(c, samples=samples, k=k)
+        * pass_hat_k(c, samples=samples, k=k)
         for c in range(samples + 1)
     )
     assert expected == pytest.approx(chance**k, abs=1e-9)
@@ -90,7 +90,7 @@ def test_all_pass_mirrors_at_least_one(samples: int, data: st.DataObject) -> Non
     """All k pass exactly where none of them fails: pass@k of the failures, turned round."""
     passed, k = data.draw(st.integers(0, samples)), data.draw(st.integers(1, samples))
     failing = pass_at_k(samples - passed, samples=samples, k=k)
-    assert all_pass_k(passed, samples=samples, k=k) == pytest.approx(1 - failing, abs=1e-12)
+    assert pass_hat_k(passed, samples=samples, k=k) == pytest.approx(1 - failing, abs=1e-12)
 
 
 def test_large_counts_stay_finite_and_exact() -> None:
@@ -103,7 +103,7 @@ def test_k_outside_the_samples_is_a_config_error(k: int) -> None:
     with pytest.raises(ConfigError, match=rf"pass@{k} of 2 samples.*evaluate\.samples_per_task"):
         pass_at_k(1, samples=2, k=k)
     with pytest.raises(ConfigError, match=rf"pass@{k} of 2 samples"):
-        all_pass_k(1, samples=2, k=k)
+        pass_hat_k(1, samples=2, k=k)
 
 
 @pytest.mark.parametrize("passed", [-1, 3])

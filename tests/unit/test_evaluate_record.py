@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentrl.config.evaluate import BudgetSection, BudgetsSection, PricesSection, UntilSection
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
-from agentrl.evaluation.budget import BudgetUsage, EvaluationBudget, TokenPrices
-from agentrl.evaluation.held_out import HeldOutEvaluation
+from agentrl.evaluation.budget import BudgetUsage, find_exhausted, has_bounds
+from agentrl.evaluation.held_out import HeldOutEvaluation, OrderedStopTracker, is_enough
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scores import ScoringRules
-from agentrl.evaluation.stopping import IntervalStopRule, OrderedStopTracker
 from agentrl.message import Message
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.rollout.runner import RolloutRunner
@@ -236,20 +236,20 @@ def test_a_policy_is_known_by_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("each", "outcome", "spent"),
     [
-        (EvaluationBudget(turns=2), "truncated_turns", {"turns": 2, "tokens": 10}),
-        (EvaluationBudget(tokens=7), "truncated_tokens", {"turns": 2, "tokens": 7}),
-        (EvaluationBudget(tokens=10), "truncated_tokens", {"turns": 2, "tokens": 10}),
-        (EvaluationBudget(tool_calls=1), "truncated_tool_calls", {"turns": 1, "tool_calls": 1}),
-        (EvaluationBudget(money=12e-6), "truncated_money", {"turns": 2}),
-        (EvaluationBudget(env_s=1e-9), "truncated_seconds", {"turns": 0, "tokens": 0}),
-        (EvaluationBudget(turns=3), "finished", {"turns": 3, "tokens": 15, "tool_calls": 3}),
+        (BudgetSection(turns=2), "truncated_turns", {"turns": 2, "tokens": 10}),
+        (BudgetSection(tokens=7), "truncated_tokens", {"turns": 2, "tokens": 7}),
+        (BudgetSection(tokens=10), "truncated_tokens", {"turns": 2, "tokens": 10}),
+        (BudgetSection(tool_calls=1), "truncated_tool_calls", {"turns": 1, "tool_calls": 1}),
+        (BudgetSection(money=12e-6), "truncated_money", {"turns": 2}),
+        (BudgetSection(env_s=1e-9), "truncated_seconds", {"turns": 0, "tokens": 0}),
+        (BudgetSection(turns=3), "finished", {"turns": 3, "tokens": 15, "tool_calls": 3}),
     ],
 )
 async def test_a_trajectory_ends_when_its_budget_is_spent(
-    each: EvaluationBudget, outcome: str, spent: dict[str, float]
+    each: BudgetSection, outcome: str, spent: dict[str, float]
 ) -> None:
-    prices = TokenPrices(sampled_per_million=2.0)
-    report = await run(World(), each=each, prices=prices, tasks=TASKS[:1], samples_per_task=1)
+    budgets = BudgetsSection(each=each, prices=PricesSection(sampled_per_million=2.0))
+    report = await run(World(), budgets=budgets, tasks=TASKS[:1], samples_per_task=1)
     assert report.overall.outcomes == {outcome: 1}
     assert report.spent is not None
     assert {name: report.spent[name] for name in spent} == spent
@@ -257,26 +257,26 @@ async def test_a_trajectory_ends_when_its_budget_is_spent(
 
 async def test_money_is_of_prompts_and_of_samples() -> None:
     """Prompt `task 0>` has 7 tokens; a turn adds 5 sampled and `ok>`: 7, 15 and 23 are read."""
-    prices = TokenPrices(prompt_per_million=1e6, sampled_per_million=1e4)
-    report = await run(
-        World(), each=EvaluationBudget(turns=9), prices=prices, tasks=TASKS[:1], samples_per_task=1
-    )
+    prices = PricesSection(prompt_per_million=1e6, sampled_per_million=1e4)
+    budgets = BudgetsSection(each=BudgetSection(turns=9), prices=prices)
+    report = await run(World(), budgets=budgets, tasks=TASKS[:1], samples_per_task=1)
     assert report.spent is not None
     assert report.spent["money"] == pytest.approx(7 + 15 + 23 + 0.15)
 
 
 async def test_the_whole_evaluation_stops_at_its_budget(tmp_path: Path) -> None:
     """40 tokens are spent in the third trajectory; those under way, and their tasks, play on."""
+    budgets = BudgetsSection(total=BudgetSection(tokens=40))
     with opened(tmp_path) as record:
-        report = await run(World(), record, total=EvaluationBudget(tokens=40), concurrency=1)
+        report = await run(World(), record, budgets=budgets, concurrency=1)
     assert report.stopped == {"by": "budget.tokens", "at": 40, "tasks": 2, "of": 12}
     assert report.overall.outcomes == {"finished": 4}
     assert report.spent is not None
     assert report.spent["tokens"] == 60
     assert ("stopped by budget.tokens", "40", "", "2") in report.rows()
-    world = World()
+    world, budgets = World(), BudgetsSection(total=BudgetSection(tokens=100))
     with opened(tmp_path, resume=True) as record:
-        more = await run(world, record, total=EvaluationBudget(tokens=100), concurrency=1)
+        more = await run(world, record, budgets=budgets, concurrency=1)
     assert more.stopped is not None
     assert more.stopped["tasks"] == 4, "60 of the 100 were spent before"
     assert len(world.played) == 4
@@ -286,11 +286,12 @@ async def test_the_whole_evaluation_stops_at_its_budget(tmp_path: Path) -> None:
 
 async def test_what_was_kept_costs_what_it_cost(tmp_path: Path) -> None:
     """The seconds and calls of a last turn, which leaves no reply, are not on the record."""
-    prices = TokenPrices(prompt_per_million=3.0, sampled_per_million=7.0)
+    prices = PricesSection(prompt_per_million=3.0, sampled_per_million=7.0)
+    budgets = BudgetsSection(each=BudgetSection(turns=9), prices=prices)
     with opened(tmp_path) as record:
-        first = await run(World(), record, each=EvaluationBudget(turns=9), prices=prices)
+        first = await run(World(), record, budgets=budgets)
     with opened(tmp_path, resume=True) as record:
-        again = await run(World(), record, each=EvaluationBudget(turns=9), prices=prices)
+        again = await run(World(), record, budgets=budgets)
     assert first.spent is not None
     assert again.spent is not None
     for name in ("tokens", "turns", "money"):
@@ -299,14 +300,15 @@ async def test_what_was_kept_costs_what_it_cost(tmp_path: Path) -> None:
 
 
 def test_no_budget_is_never_spent() -> None:
-    assert not EvaluationBudget().bounds
-    assert EvaluationBudget().spent_up(BudgetUsage(tokens=10**9)) is None
-    assert EvaluationBudget(turns=2, tokens=5).spent_up(BudgetUsage(tokens=5, turns=2)) == "tokens"
+    assert not has_bounds(BudgetSection())
+    assert find_exhausted(BudgetSection(), BudgetUsage(tokens=10**9)) is None
+    spent = BudgetUsage(tokens=5, turns=2)
+    assert find_exhausted(BudgetSection(turns=2, tokens=5), spent) == "tokens"
 
 
 async def test_the_report_is_of_the_first_tasks_that_were_enough() -> None:
     """What was under way beyond them is not in the report, however many that are."""
-    until = IntervalStopRule(half_width=0.4, min_tasks=4, every=1)
+    until = UntilSection(half_width=0.4, min_tasks=4, every=1)
     reports = [
         await run(World(), until=until, concurrency=concurrency, samples_per_task=1)
         for concurrency in (1, 3, 12)
@@ -325,11 +327,11 @@ async def test_the_report_is_of_the_first_tasks_that_were_enough() -> None:
 def test_looks_wait_for_the_first_tasks() -> None:
     """Five tasks end before task 0, and nothing is looked at until that has ended, broken."""
     rules = ScoringRules(k=(1,), threshold=1.0, confidence=0.95)
-    first = OrderedStopTracker(IntervalStopRule(half_width=0.35, min_tasks=6, every=1), rules, 1)
+    first = OrderedStopTracker(UntilSection(half_width=0.35, min_tasks=6, every=1), rules, 1)
     for task in (3, 1, 2, 5, 4):
-        first.ended(task, 1.0)
+        first.record_end(task, 1.0)
     assert first.stopped_at is None
-    first.ended(0, None)
+    first.record_end(0, None)
     assert first.stopped_at == 6
 
 
@@ -339,10 +341,10 @@ def test_stopping_early_still_covers(rate: float, samples: int, agreement: float
     rng, hits, runs, most = np.random.default_rng(3), 0, 400, 250
     passes = simulated(rng, tasks=most, samples=samples, rate=rate, agreement=agreement, runs=runs)
     rules = ScoringRules(k=(1,), threshold=1.0, confidence=0.95)
-    rule = IntervalStopRule(half_width=0.07)
+    rule = UntilSection(half_width=0.07)
     for row in passes.tolist():
         rewards = [[1.0] * c + [0.0] * (samples - c) for c in row]
-        stop = next((n for n in range(1, most) if rule.enough(rewards[:n], rules)), most)
+        stop = next((n for n in range(1, most) if is_enough(rule, rewards[:n], rules)), most)
         found = covering(rewards[:stop], rules)
         hits += found[0] <= rate <= found[1]
     assert 0.93 <= hits / runs <= 0.975

@@ -8,9 +8,7 @@ import pytest
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection, LearnSection, LoraSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt

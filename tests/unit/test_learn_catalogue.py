@@ -16,9 +16,8 @@ import pytest
 import yaml
 
 from agentrl.config.learn import LearnSection
-from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.schema import element_of, first_line, method_of, own_keys, sections_of
-from agentrl.config.section import ConfigSection
+from agentrl.config.schema import element_of, first_line, iter_own_keys, method_of, sections_of
+from agentrl.config.section import ConfigSection, CustomMethod
 from agentrl.errors import ConfigError
 from agentrl.learn import catalogue
 from agentrl.learn.catalogue import SLOTS, MethodSlot, rows, slots, variants
@@ -59,7 +58,7 @@ def test_a_slot_has_the_methods_that_its_key_takes(slot: MethodSlot) -> None:
 
 def test_every_key_that_takes_methods_is_a_slot() -> None:
     known = {slot.key for slot in SLOTS}
-    for key in own_keys(LearnSection):
+    for key in iter_own_keys(LearnSection):
         inner = key.sections or sections_of(element_of(key.field.annotation))
         assert (CustomMethod in inner) == (key.name in known)
 

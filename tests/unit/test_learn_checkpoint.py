@@ -24,10 +24,7 @@ from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.ema import EmaSection
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection, EmaSection, LearnSection, LoraSection
 from agentrl.config.run import MakePolicySection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.checkpoint import CheckpointManager, latest, load

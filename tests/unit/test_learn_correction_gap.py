@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import GapAlarmSection, LearnSection
 from agentrl.config.learning.correction import MaskedCorrection, NoCorrection
-from agentrl.config.learning.gap import GapAlarmSection
 from agentrl.config.learning.rejection import DivergenceRejection
 from agentrl.errors import LearnError
 from agentrl.learn.correction import CorrectionWeights, PolicyMismatch, log_ratio

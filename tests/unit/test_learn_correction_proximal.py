@@ -20,11 +20,9 @@ from torch import Tensor
 from torch.nn import Linear
 from transformers import PreTrainedModel
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import AdamWSection, LearnSection
 from agentrl.config.learning.correction import FlooredCorrection, NoCorrection
-from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.learning.loss import PpoClipLoss
-from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import (
     AnyProximal,
     EwmaProximal,
@@ -33,6 +31,7 @@ from agentrl.config.learning.proximal import (
     RevisedEwmaProximal,
     SnapshotProximal,
 )
+from agentrl.config.section import CustomMethod
 from agentrl.errors import ConfigError
 from agentrl.learn import proximals
 from agentrl.learn.checkpoint import load

@@ -18,10 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import AdamWSection, CriticSection, LearnSection
 from agentrl.config.learning.advantage import GaeAdvantage, ReinforcePpAdvantage
-from agentrl.config.learning.critic import CriticSection
-from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load

@@ -19,8 +19,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.critic import CriticSection
+from agentrl.config.learn import CriticSection, LearnSection
 from agentrl.config.schema import method_of
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError

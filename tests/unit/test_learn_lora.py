@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection, LearnSection, LoraSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load

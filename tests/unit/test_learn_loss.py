@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentrl.config.learning.aggregation import Aggregation
-from agentrl.config.learning.loss import PpoClipLoss
+from agentrl.config.learning.loss import Aggregation, PpoClipLoss
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.loss import PlannedLoss
 from agentrl.learn.losses.ppo_clip import ppo_clip

@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import AdamWSection, LearnSection
 from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.learning.loss import (
     AepoLoss,
@@ -41,7 +41,6 @@ from agentrl.config.learning.loss import (
     SapoLoss,
     aggregation_of,
 )
-from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import CurrentProximal
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.correction import PolicyMismatch

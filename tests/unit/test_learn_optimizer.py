@@ -15,11 +15,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.ema import EmaSection
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.optimizer import AdamWSection
-from agentrl.config.section import unread
+from agentrl.config.learn import AdamWSection, EmaSection, LearnSection, LoraSection
+from agentrl.config.section import find_unread
 from agentrl.errors import ConfigError
 from agentrl.learn.ewma import WeightEma
 from agentrl.learn.schedule import interpolate, warmup
@@ -110,7 +107,7 @@ def test_every_key_is_read_before_the_first_step() -> None:
         head_chunk_tokens=7,
     )
     PolicyTrainer(model_of(), config, seed=0, steps=4)
-    assert unread(config) == []
+    assert find_unread(config) == []
 
 
 def test_the_average_golden() -> None:

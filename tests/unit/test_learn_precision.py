@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import OPTConfig, OPTForCausalLM
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection, LearnSection, LoraSection
 from agentrl.errors import ConfigError
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.precision import MasterWeight

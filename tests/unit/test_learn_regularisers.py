@@ -24,12 +24,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import AdamWSection, KlSection, LearnSection, LoraSection
 from agentrl.config.learning.correction import NoCorrection
-from agentrl.config.learning.lora import LoraSection
 from agentrl.config.learning.loss import GspoLoss, PpoClipLoss, SapoLoss, aggregation_of
-from agentrl.config.learning.optimizer import AdamWSection
-from agentrl.config.learning.regularisers import KlSection
 from agentrl.config.load import load_config
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load

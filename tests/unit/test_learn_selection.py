@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from agentrl.config.learn import LearnSection
 from agentrl.config.learning.correction import NoCorrection
-from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.learning.selection import D3sSelection, OverlongSelection
+from agentrl.config.section import CustomMethod
 from agentrl.learn.micro_batch import CreditedSample
 from agentrl.learn.sample import groups_of
 from agentrl.learn.selection import SelectionContext, d3s, furthest_apart, most_credit, overlong

@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import CriticSection, LearnSection
 from agentrl.config.learning.advantage import GaeAdvantage
-from agentrl.config.learning.critic import CriticSection
-from agentrl.config.learning.custom import CustomMethod
 from agentrl.config.learning.shaping import FapoShaping, OverlongShaping
 from agentrl.config.load import load_config
+from agentrl.config.section import CustomMethod
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.advantages.grpo import grpo
 from agentrl.learn.methods import LearnMethods

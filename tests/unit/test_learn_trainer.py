@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import AdamWSection, LearnSection
 from agentrl.config.learning.correction import NoCorrection, TruncatedCorrection
 from agentrl.config.learning.loss import PpoClipLoss
-from agentrl.config.learning.optimizer import AdamWSection
 from agentrl.config.learning.proximal import BehaviourProximal
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.layouts.padded import PaddedLayout

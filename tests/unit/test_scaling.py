@@ -18,17 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config.evaluate import ScalingSection
+from agentrl.config.evaluate import BudgetsSection, PricesSection, ScalingSection
 from agentrl.config.load import load_config
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
-from agentrl.evaluation.budget import TokenPrices
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod
-from agentrl.evaluation.scaling.catalogue import method_of
-from agentrl.evaluation.scaling.listening_env import hinted
 from agentrl.evaluation.scaling.methods import (
     BestOfN,
     MajorityVote,
@@ -36,22 +33,25 @@ from agentrl.evaluation.scaling.methods import (
     RtvMethod,
     SageMethod,
     TournamentSettings,
+    best_of,
+    majority,
+    method_of,
+    usual_answer,
 )
 from agentrl.evaluation.scaling.notes import (
     note_question,
+    parse_vote,
     plan_hint,
     plan_question,
     transcript,
-    voted,
 )
-from agentrl.evaluation.scaling.run import ScaledEvaluation
-from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
+from agentrl.evaluation.scaling.run import ScaledEvaluation, add_hint
 from agentrl.evaluation.scaling.tournament import (
     TournamentResult,
-    comparisons_of,
-    shown_order,
+    choose_winner,
+    groups_of,
+    rotate_group,
     tournament,
-    won,
 )
 from agentrl.message import Message, ToolCall
 from agentrl.policy import GenerateRequest, Sampling
@@ -85,6 +85,16 @@ def test_the_best_score_is_taken() -> None:
     assert best_of([0.1, 0.7, 0.7, None]) == 1
     assert best_of([None, -2.0, float("nan"), -1.0]) == 3
     assert best_of([None, float("nan")]) is None
+
+
+def comparisons_of(contenders: int, *, size: int, keep: int) -> list[int]:
+    """Return the number of comparisons in each round."""
+    rounds: list[int] = []
+    while contenders > keep:
+        groups, byes = groups_of(range(contenders), size=size, keep=keep)
+        rounds.append(len(groups))
+        contenders = len(groups) + len(byes)
+    return rounds
 
 
 def test_a_tournament_has_the_size_of_the_papers() -> None:
@@ -135,14 +145,14 @@ def test_a_tournament_keeps_as_many_as_it_should(
 
 def test_a_taste_for_a_place_cancels_out() -> None:
     """A judge that always takes the first shown gives each half of the votes."""
-    orders = [shown_order((7, 8), vote) for vote in range(8)]
+    orders = [rotate_group((7, 8), vote) for vote in range(8)]
     assert orders[:2] == [(7, 8), (8, 7)]
     assert Counter(order[0] for order in orders) == {7: 4, 8: 4}
     wins = Counter(
         played(2, lambda order, seed: 0, votes=8, seed=seed).survivors[0] for seed in range(400)
     )
     assert 140 < wins[0] < 260
-    assert [shown_order((1, 2, 3), vote)[0] for vote in range(4)] == [1, 2, 3, 1]
+    assert [rotate_group((1, 2, 3), vote)[0] for vote in range(4)] == [1, 2, 3, 1]
 
 
 def test_who_meets_whom_is_drawn() -> None:
@@ -154,9 +164,9 @@ def test_who_meets_whom_is_drawn() -> None:
 
 
 def test_votes_are_counted() -> None:
-    assert won([3, 5, 5], (3, 5)) == 5
-    assert won([5, 3], (3, 5)) == 5
-    assert won([], (3, 5)) == 3
+    assert choose_winner([3, 5, 5], (3, 5)) == 5
+    assert choose_winner([5, 3], (3, 5)) == 5
+    assert choose_winner([], (3, 5)) == 3
     votes = iter([2, None, -1, 1, 1, 1, 0, 1])
     found = played(2, lambda order, _: next(votes), seed=0)
     assert len(found.comparisons[0].votes) == 5
@@ -183,7 +193,7 @@ def test_who_has_no_result_loses_without_a_vote() -> None:
 
 
 def test_a_judges_answer_names_a_place() -> None:
-    assert [voted(text, 2) for text in ("2", "Attempt 1.", "none", "7", "not 1 but 2")] == [
+    assert [parse_vote(text, 2) for text in ("2", "Attempt 1.", "none", "7", "not 1 but 2")] == [
         1,
         0,
         None,
@@ -209,12 +219,12 @@ def test_a_long_attempt_loses_its_middle() -> None:
 
 def test_a_hint_stands_behind_the_tasks_words() -> None:
     system, user = Message("system", "be good"), Message("user", ("look", " here"))
-    assert hinted((system, user), "psst") == (
+    assert add_hint((system, user), "psst") == (
         system,
         Message("user", ("look", " here", "\n\npsst")),
     )
-    assert hinted((user, Message("user", "b")), "psst")[1].text == "b\n\npsst"
-    assert hinted((system,), "psst") == (system, Message("user", "psst"))
+    assert add_hint((user, Message("user", "b")), "psst")[1].text == "b\n\npsst"
+    assert add_hint((system,), "psst") == (system, Message("user", "psst"))
 
 
 TASK = Task(prompt="the task", id="t", answer="hidden")
@@ -412,7 +422,9 @@ def scaled(method: ScalingMethod, name: str, **settings: Any) -> EvaluationRepor
                 confidence=0.95,
                 sampling=Sampling(),
                 seed=5,
-                prices=TokenPrices(prompt_per_million=1e6, sampled_per_million=1e6),
+                budgets=BudgetsSection(
+                    prices=PricesSection(prompt_per_million=1e6, sampled_per_million=1e6)
+                ),
             ),
             method=method,
             name=name,

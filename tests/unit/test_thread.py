@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 
 from agentrl.runtime.threads import (
-    in_stoppable_thread,
-    in_thread_to_the_end,
-    made_in_thread,
+    await_to_the_end,
+    finish_in_thread,
+    make_in_thread,
+    run_in_stoppable_thread,
     run_to_the_end,
-    to_the_end,
 )
 
 
 async def test_results_and_errors_come_back() -> None:
-    assert await in_thread_to_the_end(divmod, 7, 2) == (3, 1)
-    assert await in_stoppable_thread(lambda stop: stop.is_set()) is False
+    assert await finish_in_thread(divmod, 7, 2) == (3, 1)
+    assert await run_in_stoppable_thread(lambda stop: stop.is_set()) is False
     with pytest.raises(ZeroDivisionError):
-        await in_thread_to_the_end(divmod, 7, 0)
+        await finish_in_thread(divmod, 7, 0)
 
 
 async def test_a_cancelled_caller_waits_for_what_cannot_be_left_half_done() -> None:
@@ -39,7 +39,7 @@ async def test_a_cancelled_caller_waits_for_what_cannot_be_left_half_done() -> N
         assert goes.wait(30)
         done.set()
 
-    task = asyncio.create_task(in_thread_to_the_end(work))
+    task = asyncio.create_task(finish_in_thread(work))
     await cancelled(task, began, goes)
     assert done.is_set()
 
@@ -66,11 +66,11 @@ async def test_what_a_cancelled_caller_had_made_is_undone() -> None:
         return "made"
 
     goes.set()
-    assert await made_in_thread(make, undone.append) == "made"
+    assert await make_in_thread(make, undone.append) == "made"
     assert undone == []
     began.clear()
     goes.clear()
-    await cancelled(asyncio.create_task(made_in_thread(make, undone.append)), began, goes)
+    await cancelled(asyncio.create_task(make_in_thread(make, undone.append)), began, goes)
     assert undone == ["made"]
 
 
@@ -84,10 +84,10 @@ async def test_what_could_not_be_made_is_not_undone() -> None:
 
     goes.set()
     with pytest.raises(OSError, match="no"):
-        await made_in_thread(fail, undone.append)
+        await make_in_thread(fail, undone.append)
     began.clear()
     goes.clear()
-    await cancelled(asyncio.create_task(made_in_thread(fail, undone.append)), began, goes)
+    await cancelled(asyncio.create_task(make_in_thread(fail, undone.append)), began, goes)
     assert undone == []
 
 
@@ -105,7 +105,7 @@ async def test_what_is_made_without_a_thread_is_undone_too() -> None:
         undone.append(found)
 
     for named in ("one", "broken"):
-        task = asyncio.create_task(to_the_end(make(named), undo))
+        task = asyncio.create_task(await_to_the_end(make(named), undo))
         for _ in range(3):
             await asyncio.sleep(0)
             task.cancel()
@@ -117,7 +117,7 @@ async def test_what_is_made_without_a_thread_is_undone_too() -> None:
         goes.clear()
     assert undone == ["one"]
     goes.set()
-    assert await to_the_end(make("two"), undo) == "two"
+    assert await await_to_the_end(make("two"), undo) == "two"
     assert undone == ["one"]
 
 
@@ -134,7 +134,7 @@ async def test_a_cancelled_caller_stops_work_that_looks() -> None:
         steps.append(1)
         raise RuntimeError("stopped half-way")
 
-    task = asyncio.create_task(in_stoppable_thread(work))
+    task = asyncio.create_task(run_in_stoppable_thread(work))
     assert await asyncio.to_thread(began.wait, 30)
     task.cancel()
     await asyncio.wait([task])
@@ -145,7 +145,7 @@ async def test_a_cancelled_caller_stops_work_that_looks() -> None:
     assert unheard == [], "an error nobody can hear any more was reported"
 
 
-@pytest.mark.parametrize("way", [made_in_thread, in_stoppable_thread])
+@pytest.mark.parametrize("way", [make_in_thread, run_in_stoppable_thread])
 async def test_what_was_ready_before_its_caller_was_cancelled_is_undone(
     way: Callable[..., Coroutine[Any, Any, str]],
 ) -> None:
@@ -183,7 +183,7 @@ async def test_a_caller_that_is_cancelled_again_goes_on_waiting() -> None:
         assert ends.wait(30)
         return "made"
 
-    task = asyncio.create_task(made_in_thread(make, undone.append))
+    task = asyncio.create_task(make_in_thread(make, undone.append))
     assert await asyncio.to_thread(began.wait, 30)
     for _ in range(3):
         task.cancel()
@@ -204,7 +204,7 @@ def test_what_is_being_made_when_the_loop_ends_is_undone() -> None:
         return "made"
 
     async def main() -> "asyncio.Task[str]":
-        task = asyncio.create_task(made_in_thread(make, undone.append))
+        task = asyncio.create_task(make_in_thread(make, undone.append))
         assert await asyncio.to_thread(began.wait, 30)
         threading.Timer(0.1, goes.set).start()
         return task

@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.config.learn import LearnSection
-from agentrl.config.learning.layout import LayoutName
-from agentrl.config.learning.lora import LoraSection
-from agentrl.config.learning.optimizer import AdamWSection
+from agentrl.config.learn import AdamWSection, LayoutName, LearnSection, LoraSection
 from agentrl.config.run import WarmstartSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError

@@ -10,7 +10,7 @@ import numpy as np
 
 from agentrl.engine.remote.shared_weights import SharedWeights, path_of
 from agentrl.errors import EngineError
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 
 Answered = Callable[[Any], Any]
 """Waits for what a call of an actor returns; raises `EngineError` when the actor is gone."""
@@ -40,7 +40,7 @@ class NodeWeightCache:
         if not self._folder.is_dir() or not await self._answered(actor.lacks_folder.remote()):
             return
         if self._files is None:
-            self._files = asyncio.create_task(in_thread(_stored_folder, self._folder))
+            self._files = asyncio.create_task(run_in_thread(_stored_folder, self._folder))
         # In a list, since Ray would fetch it here otherwise.
         await self._answered(actor.unpack.remote((await asyncio.shield(self._files))[0]))
 
@@ -78,7 +78,7 @@ class NodeWeightCache:
     ) -> tuple[Any, "asyncio.Task[str]"]:
         if self._weights is not weights or self._stored is None:
             self._weights, self._carried = weights, {}
-            self._stored = asyncio.create_task(in_thread(_stored_weights, weights))
+            self._stored = asyncio.create_task(run_in_thread(_stored_weights, weights))
         if node not in self._carried:
             self._carried[node] = actor, asyncio.create_task(self._send(self._stored, actor))
         return self._carried[node]

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
-from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import ConfigSection
+from agentrl.config.section import ConfigSection, CustomMethod
 
 
 class GroupScore(ConfigSection):

@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 
 def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     """Yield conflicts between the methods of a config."""
-    yield from _alone(config)
-    yield from _horizon(config)
-    yield from _kl(config)
-    yield from _bounds(config)
-    yield from _critic(config)
-    yield from _replay(config)
-    yield from _length(config)
-    yield from _devices(config)
+    yield from _check_group_size(config)
+    yield from _check_horizon(config)
+    yield from _check_kl(config)
+    yield from _check_loss(config)
+    yield from _check_critic(config)
+    yield from _check_replay(config)
+    yield from _check_overlong(config)
+    yield from _check_devices(config)
 
 
-def _alone(config: "RunConfig") -> Iterator[str]:
-    """Yield a conflict if a group of one trajectory has nothing to be compared with."""
+def _check_group_size(config: "RunConfig") -> Iterator[str]:
     advantage, allocation = config.learn.advantage, config.curation.allocation
     if config.rollout.group_size > 1 or isinstance(allocation, DarsAllocation):
         return
@@ -58,7 +57,7 @@ def _alone(config: "RunConfig") -> Iterator[str]:
     )
 
 
-def _horizon(config: "RunConfig") -> Iterator[str]:
+def _check_horizon(config: "RunConfig") -> Iterator[str]:
     how, horizon = config.learn.aggregation, config.learn.horizon_tokens
     if how == "seq-mean-token-sum-norm" and horizon is None:
         yield (
@@ -73,7 +72,7 @@ def _horizon(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _kl(config: "RunConfig") -> Iterator[str]:
+def _check_kl(config: "RunConfig") -> Iterator[str]:
     kl = config.learn.kl
     if kl and kl.estimator == "k1" and not (kl.straight_through or kl.off_policy):
         yield (
@@ -82,7 +81,7 @@ def _kl(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _bounds(config: "RunConfig") -> Iterator[str]:
+def _check_loss(config: "RunConfig") -> Iterator[str]:
     loss, learn = config.learn.loss, config.learn
     if (
         isinstance(loss, M2poLoss)
@@ -104,7 +103,7 @@ def _bounds(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _critic(config: "RunConfig") -> Iterator[str]:
+def _check_critic(config: "RunConfig") -> Iterator[str]:
     if isinstance(config.learn.advantage, GaeAdvantage) and config.learn.critic is None:
         yield (
             "learn.advantage.name is gae, which needs the values of a critic, but learn.critic is "
@@ -112,7 +111,7 @@ def _critic(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _replay(config: "RunConfig") -> Iterator[str]:
+def _check_replay(config: "RunConfig") -> Iterator[str]:
     learn = config.learn
     if (
         config.curation.pool.name == "success"
@@ -127,7 +126,7 @@ def _replay(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _devices(config: "RunConfig") -> Iterator[str]:
+def _check_devices(config: "RunConfig") -> Iterator[str]:
     learn = config.learn
     if learn.devices.count > 1 and isinstance(
         learn.proximal, EwmaProximal | RevisedEwmaProximal | SnapshotProximal
@@ -139,7 +138,7 @@ def _devices(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _length(config: "RunConfig") -> Iterator[str]:
+def _check_overlong(config: "RunConfig") -> Iterator[str]:
     for shaping in config.learn.reward_shaping:
         if not isinstance(shaping, OverlongShaping):
             continue

@@ -4,9 +4,16 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
-from agentrl.config.learning.aggregation import Aggregation
-from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import ConfigSection
+from agentrl.config.section import ConfigSection, CustomMethod
+
+Aggregation = Literal[
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "seq-mean-token-mean",
+]
+"""Aggregation methods; counts are those of a whole optimiser step."""
 
 
 class LossSection(ConfigSection):

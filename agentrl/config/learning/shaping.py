@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from agentrl.authoring.step_judge import FIRST_ERROR_TURN
-from agentrl.config.learning.custom import CustomMethod
-from agentrl.config.section import ConfigSection
+from agentrl.config.section import ConfigSection, CustomMethod
 
 
 class OverlongShaping(ConfigSection):

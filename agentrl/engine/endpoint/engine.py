@@ -46,7 +46,7 @@ from agentrl.runtime.http_endpoint import (
     HttpEndpointClient,
     RetryPolicy,
 )
-from agentrl.runtime.threads import in_thread, in_thread_to_the_end
+from agentrl.runtime.threads import finish_in_thread, run_in_thread
 from agentrl.weight_sync.adapters import AdapterWeights, adapted_in
 from agentrl.weight_sync.check import TRIES, CheckedWeights, WeightCheck, complaint
 
@@ -192,7 +192,7 @@ class CompletionsEngine(ClosingResource):
             before, self._before = self._before, old
             # The server may still be at a step of the last version: its folder stays until now.
             if before is not None and before.folder is not None:
-                await in_thread(shutil.rmtree, before.folder, ignore_errors=True)
+                await run_in_thread(shutil.rmtree, before.folder, ignore_errors=True)
 
     async def close(self) -> None:
         """End every request as aborted; adapters and their folder are gone. Idempotent."""
@@ -203,7 +203,7 @@ class CompletionsEngine(ClosingResource):
         self._end_all()
         await self._unload_adapter(self._held)
         await self._client.close()
-        await in_thread_to_the_end(self._clear)
+        await finish_in_thread(self._clear)
 
     async def __aenter__(self) -> Self:
         settings = self._settings
@@ -317,7 +317,7 @@ class CompletionsEngine(ClosingResource):
             folder = self._folder / name
             new = ServedVersion(name, version, folder, proof)
             try:
-                await in_thread_to_the_end(write_adapter, weights, folder)
+                await finish_in_thread(write_adapter, weights, folder)
                 why = await self._load_adapter(new)
             except BaseException:
                 await self._discard_version(new)
@@ -387,7 +387,7 @@ class CompletionsEngine(ClosingResource):
     async def _discard_version(self, new: ServedVersion) -> None:
         await self._unload_adapter(new)
         if new.folder is not None:
-            await in_thread_to_the_end(shutil.rmtree, new.folder, ignore_errors=True)
+            await finish_in_thread(shutil.rmtree, new.folder, ignore_errors=True)
 
     async def _unload_adapter(self, held: ServedVersion) -> None:
         """Have the server forget an adapter; one that cannot be asked has forgotten it already."""

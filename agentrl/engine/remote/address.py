@@ -11,7 +11,7 @@ from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_bas
 from agentrl.engine.remote.weight_check import VersionedWeights
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, WeightsUnproven
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 
 FIRST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
 """Between two tries to reach an address, doubled with each."""
@@ -112,7 +112,7 @@ class AddressEngine(EngineReplica):
         except EngineError:
             if not self._open or self._alive() is not None:
                 raise
-            self._held = VersionedWeights(await in_thread(share_weights, weights), version)
+            self._held = VersionedWeights(await run_in_thread(share_weights, weights), version)
 
 
 def read_key(file: Path | None) -> bytes:

@@ -37,7 +37,7 @@ from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.weight_sync.adapters import adapted_in, packed
 from agentrl.weight_sync.safetensors import write_safetensors
 from agentrl.weight_sync.transfer_group import GroupRendezvous
@@ -299,7 +299,7 @@ class RemoteEngine(ClosingResource):
         said: Mapping[str, str] | None = None,
         **head: Any,
     ) -> None:
-        data = memoryview(await in_thread(to_safetensors, weights, said))
+        data = memoryview(await run_in_thread(to_safetensors, weights, said))
         await self._send(lambda at: bytes(data[at : at + PIECE_BYTES]), len(data), call, head)
 
     async def _send_file(self, file: Path, call: str, **head: Any) -> None:
@@ -318,7 +318,7 @@ class RemoteEngine(ClosingResource):
         engine that takes minutes to be sent its weights is heard of all the while."""
         for at in range(0, size, PIECE_BYTES):
             piece = {"call": "piece", "at": at, "of": size}
-            await self._ask(next(self._numbers), EngineFrame(piece, await in_thread(read, at)))
+            await self._ask(next(self._numbers), EngineFrame(piece, await run_in_thread(read, at)))
         await self._call(call, path=None, **head)
 
     async def _call(self, call: str, **head: Any) -> None:

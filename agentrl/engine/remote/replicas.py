@@ -19,7 +19,7 @@ from agentrl.engine.weights import Weights
 from agentrl.errors import EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 
 
 @runtime_checkable
@@ -165,7 +165,7 @@ class EngineReplica(ClosingResource):
         is proven while paused: nothing would be scored.
         """
         served = await self._ready()
-        new = VersionedWeights(await in_thread(share_weights, weights), version)
+        new = VersionedWeights(await run_in_thread(share_weights, weights), version)
         # From here on a replacement begins with the new ones.
         good, self._held = self._held, new
         try:
@@ -306,7 +306,7 @@ class EngineReplicas(ReplicatedEngine[EngineReplica]):
         """Return a copy of the weights, which all engines are given, or have when it returns: by
         broadcast they come to all at once, and wait there to be loaded."""
         if self._spreader is None or not isinstance(weights, Mapping):
-            return await in_thread(share_weights, weights)
+            return await run_in_thread(share_weights, weights)
         reached = [engine.reached for engine in self._several]
         state_dict: Mapping[str, Tensor] = weights
         return await self._spreader.spread(state_dict, [engine for engine in reached if engine])

@@ -43,7 +43,7 @@ from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
 from agentrl.runtime.closing import ClosingResource
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.weight_sync.adapters import MARK, AdapterWeights, BaseWeights, unpacked
 from agentrl.weight_sync.safetensors import header_of
 from agentrl.weight_sync.shared_memory import SharedMemoryFile
@@ -278,7 +278,7 @@ class _Connection:
     async def _lay(self, frame: EngineFrame) -> EngineFrame:
         source = self._take_source(frame)
         place = source.path if isinstance(source, SharedMemoryFile) else source
-        weights = await in_thread(_read, place)
+        weights = await run_in_thread(_read, place)
         async with self._server.turn:
             self._server.base = BaseWeights(weights, frame.head["base"])
         return EngineFrame({})
@@ -287,7 +287,7 @@ class _Connection:
         source = self._take_source(frame)
         async with self._server.turn:
             place = source.path if isinstance(source, SharedMemoryFile) else source
-            weights = await in_thread(_unpack_weights, self._server.base, place)
+            weights = await run_in_thread(_unpack_weights, self._server.base, place)
             await self._engine.load(weights, frame.head["to"])
             if not isinstance(weights, AdapterWeights):
                 # Nobody sends adapters of it any more.

@@ -19,7 +19,7 @@ from torch import Tensor
 from agentrl.engine.remote.client import LOOPBACK, RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base
 from agentrl.errors import EngineError, EngineLost
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.weight_sync.buckets import SafetensorsBytes
 from agentrl.weight_sync.transfer_group import (
     Backend,
@@ -64,10 +64,10 @@ class WeightBroadcaster:
         `EngineError` when they live and it fails nevertheless.
         """
         async with self._turn:
-            copying = asyncio.create_task(in_thread(SharedWeights, weights))
+            copying = asyncio.create_task(run_in_thread(SharedWeights, weights))
             try:
                 self._arrived.clear()
-                row = await in_thread(SafetensorsBytes.of_weights, weights)
+                row = await run_in_thread(SafetensorsBytes.of_weights, weights)
                 reached, name = await self._send_to_living(
                     row, tuple(engines), self._backend, keeps=True
                 )
@@ -85,7 +85,7 @@ class WeightBroadcaster:
             return
         arrived, name = self._arrived.pop(engine, (None, ""))
         if arrived is not weights:
-            row = await in_thread(SafetensorsBytes.of_file, weights.path)
+            row = await run_in_thread(SafetensorsBytes.of_file, weights.path)
             _, name = await self._send_to_living(row, (engine,), "gloo", keeps=False)
         if (base := find_missing_base(weights, engine)) is not None:
             await engine.send_base(base.path, base.id)
@@ -139,7 +139,7 @@ class WeightBroadcaster:
             group, meetings = None, await self._meetings(engines, backend)
         stop = threading.Event()
         # Who forms a group cannot be stopped, so that nobody waits for the end of this thread.
-        sending = asyncio.create_task(in_thread(self._send, row, meetings[0], group, stop))
+        sending = asyncio.create_task(run_in_thread(self._send, row, meetings[0], group, stop))
         receiving = [
             asyncio.create_task(
                 engine.receive(
@@ -199,7 +199,7 @@ class WeightBroadcaster:
     ) -> list[GroupRendezvous]:
         host = next((h for h in (e.ends[0] for e in engines) if not _is_loopback(h)), LOOPBACK)
         if host not in self._stores:
-            self._stores[host] = await in_thread(store_at, host, deadline_s=self._deadline_s)
+            self._stores[host] = await run_in_thread(store_at, host, deadline_s=self._deadline_s)
         first = GroupRendezvous(
             name=f"{self._token}/{next(self._generations)}",
             host=host,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.weight_sync.shared_memory import SharedMemoryFile
 from agentrl.weight_sync.transfer_group import GroupRendezvous, WeightTransferGroup
 
@@ -48,7 +48,7 @@ class WeightReceiver:
                     group = None
             stop = threading.Event()
             try:
-                group, file = await in_thread(
+                group, file = await run_in_thread(
                     _receive_file, meeting, group, size_bytes, bucket_bytes, stop
                 )
             finally:

@@ -20,7 +20,7 @@ from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, WeightsUnproven, blame
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import GenerateRequest, ScoreRequest
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck, complaint
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class VllmEngine(InProcessEngine):
         """
         self._check_usable()
         async with self._turn:
-            await to_the_end(self._load_and_check(weights, version))
+            await await_to_the_end(self._load_and_check(weights, version))
 
     async def _load_and_check(self, weights: Weights, version: int) -> None:
         try:

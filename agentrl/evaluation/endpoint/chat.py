@@ -23,8 +23,7 @@ class EndpointChat:
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> tuple[TokenSegment, ...]:
-        """Return the tools and the first messages."""
-        lines = [_Line({"tools": list(tools)}), *map(_message, messages)]
+        lines = [{"tools": list(tools)}, *map(_message, messages)]
         return (TokenSegment("prompt", _bytes(lines)),)
 
     def reply(
@@ -34,8 +33,7 @@ class EndpointChat:
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
     ) -> tuple[TokenSegment, ...]:
-        """Return the messages that follow a turn; `tools` where they changed."""
-        tool_lines = [] if tools is None else [_Line({"tools": list(tools)})]
+        tool_lines = [] if tools is None else [{"tools": list(tools)}]
         token_ids = _bytes([*tool_lines, *map(_message, messages)])
         closing = () if ended else (TokenSegment("template", (END,)),)
         return (*closing, TokenSegment("tool", token_ids)) if token_ids else closing
@@ -68,17 +66,14 @@ class EndpointChat:
 
 
 def turn_bytes(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return an endpoint's message as the line that `EndpointChat.parse` reads.
-
-    Raises `KeyError`, `TypeError` or `AttributeError` for what is no message of the protocol.
-    """
+    """Return a message as a line for `EndpointChat.parse`; a lookup or type error for none."""
     if not isinstance(message.get("content") or "", str):
         raise TypeError("the content is not text")
     for call in message.get("tool_calls") or ():
         if not isinstance(call["function"]["name"], str) or not isinstance(call.get("id", ""), str):
             raise TypeError("the name or id of a call is not text")
     fields = {name: message[name] for name in ("content", "tool_calls") if message.get(name)}
-    return _bytes([_Line({"role": "assistant", **fields})])
+    return _bytes([{"role": "assistant", **fields}])
 
 
 def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[ToolSchema]]:
@@ -106,21 +101,18 @@ def conversation(token_ids: Sequence[int]) -> tuple[list[dict[str, Any]], list[T
                 message["tool_call_id"] = message["tool_call_id"] if is_open else open_calls[0]
                 open_calls.remove(message["tool_call_id"])
         else:
-            messages += _unanswered(open_calls)
+            messages += _answer_open_calls(open_calls)
             if "tool_calls" in message:
                 message["tool_calls"] = [
-                    _sendable(n, c) for n, c in enumerate(message["tool_calls"])
+                    _repair_call(n, c) for n, c in enumerate(message["tool_calls"])
                 ]
             open_calls = [call["id"] for call in message.get("tool_calls", ())]
         messages.append(message)
-    return [*messages, *_unanswered(open_calls)], tools
+    return [*messages, *_answer_open_calls(open_calls)], tools
 
 
 def read_arguments(arguments: Any) -> Any:
-    """Return the arguments of a model's call; raise `JsonLimitError` for invalid JSON.
-
-    They are JSON as a text, and from some servers a value.
-    """
+    """Return a call's arguments, JSON as a text or a value; raise `JsonLimitError` for neither."""
     if isinstance(arguments, str):
         return read_json(arguments or "{}", CALL_LIMITS)
     value = {} if arguments is None else arguments
@@ -128,16 +120,12 @@ def read_arguments(arguments: Any) -> Any:
     return value
 
 
-class _Line(dict[str, Any]):
-    """One line."""
-
-
-def _bytes(lines: Iterable[_Line]) -> tuple[int, ...]:
+def _bytes(lines: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
     return tuple(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
-def _message(message: Message) -> _Line:
-    line = _Line(role=message.role, content=_content(message.content))
+def _message(message: Message) -> dict[str, Any]:
+    line: dict[str, Any] = {"role": message.role, "content": _content(message.content)}
     if message.tool_calls:
         line["tool_calls"] = [
             {
@@ -167,7 +155,7 @@ def _data_url(image: Image) -> str:
     return f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"
 
 
-def _sendable(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
+def _repair_call(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call as endpoints take it back: with an id, and with arguments they can read."""
     function = call["function"]
     try:
@@ -183,5 +171,5 @@ def _sendable(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unanswered(open_calls: Sequence[str]) -> list[dict[str, Any]]:
+def _answer_open_calls(open_calls: Sequence[str]) -> list[dict[str, Any]]:
     return [{"role": "tool", "tool_call_id": call, "content": ""} for call in open_calls]

@@ -34,10 +34,6 @@ class EndpointEngine(ClosingResource):
         first_wait_s: float = 0.5,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """Nothing is asked yet; `transport` is httpx's own unless given.
-
-        Raises `ConfigError` where httpx is missing.
-        """
         self._endpoint = endpoint
         self._client = HttpEndpointClient(endpoint, first_wait_s=first_wait_s, transport=transport)
         self._flights: dict[str, asyncio.Task[Completion]] = {}
@@ -51,11 +47,7 @@ class EndpointEngine(ClosingResource):
         return 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Ask for one turn.
-
-        Raises `EngineError` for an answer that is none, and after the last retry; `ConfigError` for
-        what every request would be refused for: a wrong key, a wrong model.
-        """
+        """Ask for one turn; `ConfigError` for a wrong key or model, `EngineError` for no answer."""
         if request.id in self._flights:
             raise ValueError(
                 f"request {request.id!r} is already in flight; give each request its own id"
@@ -78,22 +70,17 @@ class EndpointEngine(ClosingResource):
         return finished_tasks.pop().result()
 
     async def abort(self, request_id: str) -> None:
-        """End a request now; its `generate` returns nothing, `finish="aborted"`."""
         if (task := self._flights.get(request_id)) is not None:
             task.cancel()
 
     async def pause(self) -> None:
-        """End every request in flight as aborted and hold new ones back until `resume`."""
         self._resumed.clear()
         self._end_all()
 
     async def resume(self) -> None:
-        """Take requests again."""
         self._resumed.set()
 
     async def load(self, weights: Any, version: int) -> None:
-        """Raise `ConfigError`: nobody can load weights there."""
-        del weights, version
         raise ConfigError(
             f"{self._endpoint} accepts no weights and returns neither token ids nor log-probs, so "
             "its completions cannot be trained on; train with engine.kind local or vllm, or with "
@@ -101,7 +88,6 @@ class EndpointEngine(ClosingResource):
         )
 
     async def close(self) -> None:
-        """End every request as aborted. Idempotent."""
         self._open = False
         self._resumed.set()
         self._end_all()

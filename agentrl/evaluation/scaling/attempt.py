@@ -38,10 +38,7 @@ class ScalingAgent(Protocol):
         ...
 
     async def attempts(self, count: int, *, hint: str = "") -> Sequence[ScalingAttempt]:
-        """Play the task `count` more times, each in a world reset for it.
-
-        `hint` is shown behind the task's own words.
-        """
+        """Play the task `count` more times in fresh worlds, `hint` shown behind its own words."""
         ...
 
     async def ask(self, question: str, *, max_tokens: int, seed: int) -> str:

@@ -1,14 +1,14 @@
 """Cost and gain of scaling, against one attempt at the same tasks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from agentrl.evaluation.compare import paired_difference
-from agentrl.evaluation.interval import IntervalEstimate
+from agentrl.evaluation.compare import subtract_paired
+from agentrl.evaluation.interval import IntervalEstimate, replace_infinite
 from agentrl.evaluation.scaling.attempt import ScalingResult
-from agentrl.evaluation.scores import ScoringRules, estimate_json, passes
+from agentrl.evaluation.scores import ScoringRules, passes
 from agentrl.trajectory import reward_of
 
 
@@ -38,20 +38,19 @@ class ScalingReport:
     costs: Mapping[str, float]
     """Means per task; `times one attempt` is of sampled tokens."""
     notes: Sequence[Mapping[str, Any]]
-    """Of every task, what led to the choice."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON."""
         return {
             "method": self.method,
-            "plain": None if self.plain is None else estimate_json(self.plain),
-            "gain": None if self.gain is None else estimate_json(self.gain),
+            "plain": None if self.plain is None else replace_infinite(asdict(self.plain)),
+            "gain": None if self.gain is None else replace_infinite(asdict(self.gain)),
             "costs": dict(self.costs),
             "tasks": [dict(one) for one in self.notes],
         }
 
 
-def scaled_figures(
+def build_scaling(
     method: str, solutions: Sequence[TaskSolution], rules: ScoringRules
 ) -> ScalingReport:
     """Return the figures of a method on some tasks; attempts that broke are in no rate."""
@@ -68,7 +67,7 @@ def scaled_figures(
     return ScalingReport(
         method=method,
         plain=passes(rewards, rules) if rewards else None,
-        gain=paired_difference(away, trials=1, confidence=rules.confidence) if away else None,
+        gain=subtract_paired(away, trials=1, confidence=rules.confidence) if away else None,
         costs=_costs(solutions),
         notes=[
             {"task": one.solved.chosen.trajectory.task.id} | dict(one.solved.notes)

@@ -1,23 +1,31 @@
 """The methods, each a way from a task to the attempt that is submitted."""
 
+import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
 
-from agentrl.evaluation.bounded_gather import together
-from agentrl.evaluation.scaling.attempt import ScalingAgent, ScalingAttempt, ScalingResult
+from agentrl.config.evaluate import ScalingSection
+from agentrl.evaluation.bounded_gather import gather_bounded
+from agentrl.evaluation.scaling.attempt import (
+    ScalingAgent,
+    ScalingAttempt,
+    ScalingMethod,
+    ScalingResult,
+)
 from agentrl.evaluation.scaling.notes import (
     NO_RESULT,
     note_question,
     notes_hint,
+    parse_vote,
     plan_hint,
     plan_question,
     vote_question,
-    voted,
 )
-from agentrl.evaluation.scaling.selection import best_of, majority, usual_answer
 from agentrl.evaluation.scaling.tournament import TournamentResult, tournament
 from agentrl.message import Message
+from agentrl.runtime.imports import import_callable
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import call_either
 from agentrl.task import Task
@@ -31,6 +39,25 @@ VOTE_TOKENS = 16
 """Of a judge's answer: a number."""
 
 
+def usual_answer(text: str) -> str:
+    """Return an answer as it is counted: one line, no case, one space between words."""
+    return " ".join(text.casefold().split()).strip(" .")
+
+
+def majority(answers: Sequence[str | None]) -> int | None:
+    """Return the first index of the most frequent answer; None and empty ones abstain."""
+    votes = [answer for answer in answers if answer]
+    if not votes:
+        return None
+    return answers.index(Counter(votes).most_common(1)[0][0])
+
+
+def best_of(scores: Sequence[float | None]) -> int | None:
+    """Return the first index of the highest score; None and nan do not count."""
+    values = [s for s in scores if s is not None and not math.isnan(s)]
+    return scores.index(max(values)) if values else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MajorityVote:
     """The attempt with the answer that most attempts give (self-consistency, arXiv 2203.11171)."""
@@ -40,16 +67,9 @@ class MajorityVote:
     """Of what was said last: equal texts are equal answers, and an empty one abstains."""
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play all, count the answers."""
-        del seed
         attempts = tuple(await agent.attempts(self.samples))
         answers = [self.answer(one.answer) for one in attempts]
-        index = majority(answers)
-        return ScalingResult(
-            chosen=attempts[index] if index is not None else _some(attempts),
-            attempts=attempts,
-            notes={"answers": answers, "chosen": index},
-        )
+        return _submit(attempts, majority(answers), answers=answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +80,12 @@ class BestOfN:
     samples: int = 16
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play all, score those that did not break."""
-        del seed
         attempts = tuple(await agent.attempts(self.samples))
         scores = [
             None if one.broke else await call_either(self.verifier, agent.task, one.messages)
             for one in attempts
         ]
-        index = best_of(scores)
-        return ScalingResult(
-            chosen=attempts[index] if index is not None else _some(attempts),
-            attempts=attempts,
-            notes={"scores": scores, "chosen": index},
-        )
+        return _submit(attempts, best_of(scores), scores=scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +112,7 @@ class TournamentSettings:
                 seed=derive(seed, "note", place),
             )
 
-        return await together(note, range(len(attempts)))
+        return await gather_bounded(note, range(len(attempts)))
 
     async def among(
         self,
@@ -114,7 +127,9 @@ class TournamentSettings:
 
         async def vote(order: tuple[int, ...], seed: int) -> int | None:
             question = vote_question(task, [notes[one] for one in order])
-            return voted(await agent.ask(question, max_tokens=VOTE_TOKENS, seed=seed), len(order))
+            return parse_vote(
+                await agent.ask(question, max_tokens=VOTE_TOKENS, seed=seed), len(order)
+            )
 
         return await tournament(
             range(len(attempts)),
@@ -135,12 +150,13 @@ class RtvMethod:
     by: TournamentSettings = field(default_factory=TournamentSettings)
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play all, write notes, vote."""
         attempts = tuple(await agent.attempts(self.samples))
         notes = await self.by.notes(agent, attempts, seed)
         result = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
         return ScalingResult(
-            chosen=attempts[result.survivors[0]], attempts=attempts, notes=_voted(notes, result)
+            chosen=attempts[result.survivors[0]],
+            attempts=attempts,
+            notes=_log_votes(notes, result),
         )
 
 
@@ -156,7 +172,6 @@ class PdrMethod:
     by: TournamentSettings = field(default_factory=TournamentSettings)
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Play, write notes, vote for those to read; play again, write and vote for one."""
         first = tuple(await agent.attempts(self.samples))
         notes = await self.by.notes(agent, first, derive(seed, "first"))
         best = await self.by.among(agent, first, notes, self.keep, derive(seed, "first votes"))
@@ -167,7 +182,7 @@ class PdrMethod:
         return ScalingResult(
             chosen=second[result.survivors[0]],
             attempts=(*first, *second),
-            notes={"first": _voted(notes, best), "second": _voted(again, result)},
+            notes={"first": _log_votes(notes, best), "second": _log_votes(again, result)},
         )
 
 
@@ -181,7 +196,6 @@ class SageMethod:
     """Check of the first attempt: where it holds, that one is submitted and there is no second."""
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        """Explore, plan, play again; the second attempt is submitted."""
         (first,) = await agent.attempts(1)
         if (
             self.check is not None
@@ -200,14 +214,46 @@ class SageMethod:
         return ScalingResult(chosen=second, attempts=(first, second), notes={"plan": plan})
 
 
-def _some(attempts: Sequence[ScalingAttempt]) -> ScalingAttempt:
-    """Return the attempt to submit where nothing can be told: the first that did not break."""
-    return next((one for one in attempts if not one.broke), attempts[0])
+def _submit(attempts: tuple[ScalingAttempt, ...], index: int | None, **notes: Any) -> ScalingResult:
+    """Submit an attempt; the first that did not break where nothing can be told."""
+    unbroken = next((one for one in attempts if not one.broke), attempts[0])
+    chosen = unbroken if index is None else attempts[index]
+    return ScalingResult(chosen=chosen, attempts=attempts, notes={**notes, "chosen": index})
 
 
-def _voted(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
+def _log_votes(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
     return {
         "notes": list(notes),
-        "comparisons": [one.to_json() for one in found.comparisons],
+        "comparisons": [asdict(one) for one in found.comparisons],
         "survivors": list(found.survivors),
     }
+
+
+def method_of(section: ScalingSection) -> ScalingMethod:
+    """Return the method. Raises `ConfigError` for a function that is not there."""
+    by = TournamentSettings(
+        group=section.group,
+        votes=section.votes,
+        note_tokens=section.note_tokens,
+        transcript_chars=section.transcript_chars,
+    )
+    match section.name:
+        case "majority":
+            answer = _function(section.answer) or usual_answer
+            return MajorityVote(samples=section.samples, answer=answer)
+        case "best_of":
+            return BestOfN(verifier=_function(section.verifier), samples=section.samples)
+        case "rtv":
+            return RtvMethod(samples=section.samples, by=by)
+        case "pdr":
+            return PdrMethod(samples=section.samples, keep=section.keep, by=by)
+        case "sage":
+            return SageMethod(
+                note_tokens=section.note_tokens,
+                transcript_chars=section.transcript_chars,
+                check=_function(section.check),
+            )
+
+
+def _function(name: str | None) -> Any:
+    return None if name is None else cast("Any", import_callable(name))

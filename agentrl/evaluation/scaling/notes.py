@@ -95,7 +95,7 @@ def reports(notes: Sequence[str]) -> str:
     return "\n\n".join(f"Attempt {number}:\n{note}" for number, note in enumerate(notes, 1))
 
 
-def voted(answer: str, count: int) -> int | None:
+def parse_vote(answer: str, count: int) -> int | None:
     """Return the place, from 0, that a judge's answer names: its last number within range."""
     numbers = [int(word) for word in re.findall(r"\d+", answer)]
     places = [number - 1 for number in numbers if 1 <= number <= count]

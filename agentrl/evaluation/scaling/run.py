@@ -1,19 +1,22 @@
 """An evaluation in which a method decides what is submitted for each task."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
+from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import ConfigError, EngineError, RolloutError, blame
-from agentrl.evaluation.bounded_gather import together
-from agentrl.evaluation.budget import TokenPrices
+from agentrl.evaluation.bounded_gather import gather_bounded
+from agentrl.evaluation.budget import compute_cost
 from agentrl.evaluation.held_out import HeldOutEvaluation
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.scaling.attempt import ScalingAttempt, ScalingMethod, ScalingResult
-from agentrl.evaluation.scaling.figures import TaskSolution, scaled_figures
-from agentrl.evaluation.scaling.listening_env import Heard, ListeningEnv
+from agentrl.evaluation.scaling.figures import TaskSolution, build_scaling
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
+from agentrl.rollout.env_wrapper import EnvWrapper
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.seeds import derive
@@ -32,10 +35,7 @@ class ScaledEvaluation:
     tasks_at_once: int = 1
 
     async def run(self, rollouts: RolloutRunner, progress: RunProgress) -> EvaluationReport:
-        """Solve every task and return the report of what was submitted.
-
-        A task whose method breaks, because a question to the model did, has failed.
-        """
+        """Solve every task; one whose method breaks, because a question did, has failed."""
         evaluation = self.evaluation
         rollouts = replace(rollouts, entropies=False)
         asking = asyncio.Semaphore(rollouts.concurrency)
@@ -43,22 +43,22 @@ class ScaledEvaluation:
 
         async def solve(task: Task) -> TaskSolution:
             agent = PolicyAgent(task, rollouts, evaluation, asking)
-            solution = await self._solved(agent)
+            solution = await self._solve_task(agent)
             reward = reward_of(solution.solved.chosen.trajectory.outcome)
             rewards.extend([] if reward is None else [reward])
             bar.advance(1, {"reward": fmean(rewards)} if rewards else {})
             return solution
 
         with progress.phase(f"evaluate by {self.name}", total=len(evaluation.tasks)) as bar:
-            solutions = await together(solve, evaluation.tasks, limit=self.tasks_at_once)
+            solutions = await gather_bounded(solve, evaluation.tasks, limit=self.tasks_at_once)
         report = evaluation.report(
             [replace(one.solved.chosen.trajectory, sample=0) for one in solutions],
             k=(1,),
             about={"scaling": self.name},
         )
-        return replace(report, scaled=scaled_figures(self.name, solutions, report.rules))
+        return replace(report, scaled=build_scaling(self.name, solutions, report.rules))
 
-    async def _solved(self, agent: "PolicyAgent") -> TaskSolution:
+    async def _solve_task(self, agent: "PolicyAgent") -> TaskSolution:
         seed = derive(self.evaluation.seed, agent.task.id, self.name)
         try:
             solved = await self.method.solve(agent, seed=seed)
@@ -81,6 +81,48 @@ class ScaledEvaluation:
         )
 
 
+Heard = dict[int, list[Message]]
+"""Conversations by sample; one that is begun again replaces what was heard."""
+
+
+class ListeningEnv(EnvWrapper):
+    """Keeps what is said in `heard`, and shows `hint` behind the task's own words."""
+
+    def __init__(self, inner: Env, heard: Heard, hint: str = "") -> None:
+        super().__init__(inner)
+        self.heard, self.hint = heard, hint
+        self._said: list[Message] = []
+
+    def around(self, inner: Env) -> "ListeningEnv":
+        return ListeningEnv(inner, self.heard, self.hint)
+
+    async def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Begin an episode; the hint is no part of what is heard."""
+        observation, info = await super().reset(seed=seed, options=options)
+        self._said = self.heard[(options or {}).get("sample", 0)] = [*observation.messages]
+        if self.hint:
+            observation = replace(observation, messages=add_hint(observation.messages, self.hint))
+        return observation, info
+
+    async def step(self, action: Action) -> Step:
+        answer = await super().step(action)
+        self._said += (action.message, *answer[0].messages)
+        return answer
+
+
+def add_hint(messages: tuple[Message, ...], hint: str) -> tuple[Message, ...]:
+    """Return messages with `hint` at the end of the user's last one; in one of its own without."""
+    users = [at for at, message in enumerate(messages) if message.role == "user"]
+    if not users:
+        return (*messages, Message("user", hint))
+    last = messages[users[-1]]
+    content = last.content
+    more = f"{content}\n\n{hint}" if isinstance(content, str) else (*content, f"\n\n{hint}")
+    return (*messages[: users[-1]], replace(last, content=more), *messages[users[-1] + 1 :])
+
+
 @dataclass(slots=True, eq=False)
 class PolicyAgent:
     """The policy on one task; it is also who writes notes and votes."""
@@ -96,11 +138,6 @@ class PolicyAgent:
     asked_tokens: int = 0
     money: float = 0.0
     _rounds: int = 0
-
-    @property
-    def prices(self) -> TokenPrices:
-        """Prices of tokens."""
-        return self.evaluation.prices
 
     async def attempts(self, count: int, *, hint: str = "") -> list[ScalingAttempt]:
         """Play the task `count` more times; the first round has the evaluation's own seeds."""
@@ -120,7 +157,7 @@ class PolicyAgent:
             ScalingAttempt(trajectory=one, messages=tuple(transcripts.get(one.sample, ())))
             for one in tree.trajectories()
         ]
-        self._count(tree)
+        self._count_tokens(tree)
         if not self._rounds:
             self.plain = len(found)
         self._rounds += 1
@@ -154,7 +191,7 @@ class PolicyAgent:
         completion = await self._answer(request)
         sampled = len(completion.token_ids)
         self.asked_tokens += sampled
-        self.money += self.prices.of(prompt_tokens=len(prompt), sampled_tokens=sampled)
+        self._add_cost(len(prompt), sampled)
         return chat.parse(completion.token_ids).text
 
     async def _answer(self, request: GenerateRequest) -> Completion:
@@ -170,7 +207,7 @@ class PolicyAgent:
                     raise
                 retries -= 1
 
-    def _count(self, tree: Tree) -> None:
+    def _count_tokens(self, tree: Tree) -> None:
         """Count what was sampled, of attempts that broke too."""
         for leaf in tree.leaves:
             context = 0
@@ -178,5 +215,9 @@ class PolicyAgent:
                 if node.source == "sampled":
                     sampled = len(node.token_ids)
                     self.attempt_tokens += sampled
-                    self.money += self.prices.of(prompt_tokens=context, sampled_tokens=sampled)
+                    self._add_cost(context, sampled)
                 context += len(node.token_ids)
+
+    def _add_cost(self, prompt: int, sampled: int) -> None:
+        prices = self.evaluation.budgets.prices
+        self.money += compute_cost(prices, prompt_tokens=prompt, sampled_tokens=sampled)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 Vote = Callable[[tuple[int, ...], int], Awaitable[int | None]]
 """Asks a judge once: the contenders in the order they are shown, and a seed. Returns the place of
@@ -23,15 +22,6 @@ class TournamentVote:
     votes: tuple[int, ...]
     """The contender each valid vote was for."""
     winner: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "round": self.round,
-            "contenders": list(self.contenders),
-            "votes": list(self.votes),
-            "winner": self.winner,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,28 +51,15 @@ def groups_of(
     return groups, tuple(contenders[at:])
 
 
-def shown_order(group: tuple[int, ...], vote: int) -> tuple[int, ...]:
+def rotate_group(group: tuple[int, ...], vote: int) -> tuple[int, ...]:
     """Return the order a group is shown in for one of its votes: every vote moves it by one."""
     turn = vote % len(group)
     return (*group[turn:], *group[:turn])
 
 
-def won(votes: Sequence[int], group: Sequence[int]) -> int:
-    """Return the contender with most votes.
-
-    Of equals it is the one voted for first, without votes the first of all.
-    """
+def choose_winner(votes: Sequence[int], group: Sequence[int]) -> int:
+    """Return the contender with most votes: of equals the first voted for, else the first."""
     return Counter(votes).most_common(1)[0][0] if votes else group[0]
-
-
-def comparisons_of(contenders: int, *, size: int, keep: int) -> list[int]:
-    """Return the number of comparisons in each round."""
-    rounds: list[int] = []
-    while contenders > keep:
-        groups, byes = groups_of(range(contenders), size=size, keep=keep)
-        rounds.append(len(groups))
-        contenders = len(groups) + len(byes)
-    return rounds
 
 
 async def tournament(
@@ -113,11 +90,11 @@ async def tournament(
             cast: list[int] = []
             seeds = [rng.randrange(2**31) for _ in range(votes)]
             for ballot in range(votes if len(live) > 1 else 0):
-                order = shown_order(live, ballot)
+                order = rotate_group(live, ballot)
                 choice = await vote(order, seeds[ballot])
                 if choice is not None and 0 <= choice < len(order):
                     cast.append(order[choice])
-            winners.append(won(cast, live))
+            winners.append(choose_winner(cast, live))
             comparisons.append(
                 TournamentVote(
                     round=number, contenders=group, votes=tuple(cast), winner=winners[-1]

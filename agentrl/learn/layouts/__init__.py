@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from agentrl.config.learning.layout import LayoutName
+from agentrl.config.learn import LayoutName
 from agentrl.learn.layouts.packed import PackedLayout, PrefixTreeLayout
 from agentrl.learn.layouts.padded import PaddedLayout
 

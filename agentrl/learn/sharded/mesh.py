@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import PreTrainedModel
 
-from agentrl.config.learning.precision import Precision
+from agentrl.config.learn import Precision
 from agentrl.errors import LearnError
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
@@ -54,7 +54,7 @@ class MeshRanks(TrainerRanks):
         return summed
 
     def merge_tally(self, tally: MetricAccumulator) -> MetricAccumulator:
-        return MetricAccumulator.of(self._gather_objects(tally.numbers()))
+        return MetricAccumulator.from_totals(self._gather_objects(tally.numbers()))
 
     def add_gradients(self, module: nn.Module) -> None:
         for parameter in module.parameters():

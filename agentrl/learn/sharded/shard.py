@@ -16,7 +16,7 @@ from torch.distributed.fsdp import (
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from agentrl.config.learning.precision import Precision
+from agentrl.config.learn import Precision
 from agentrl.learn.lora import is_adapted
 from agentrl.learn.token_logprobs import WITHIN, Parts, decoder
 

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Image, ImageSpan
 from agentrl.models.vision.decoding import decode_image, read_size
 from agentrl.runtime.distribution import install_command
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 
 KEPT_BYTES = 256 * 2**20
 """Bytes of patches and features that are kept. A screenshot of one megapixel is 24 MB."""
@@ -115,7 +115,7 @@ class ImageProcessor:
         """Cut up images in a thread, so that `patches` has them at hand. Raises as it does."""
         for span in spans:
             if not self._patches.has(span.image):
-                await in_thread(self.patches, span.image)
+                await run_in_thread(self.patches, span.image)
 
     @property
     def most_tokens(self) -> int:

@@ -25,7 +25,7 @@ from agentrl.rollout.branching.tree_state import PathEnded, PathReopened
 from agentrl.rollout.env_replay import ReplayMismatch, close_world, replay
 from agentrl.rollout.episode import EpisodeLimits, EpisodePosition, TopLogprobs
 from agentrl.runtime.seeds import derive
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 from agentrl.task import Task
 
 S = TypeVar("S")
@@ -215,7 +215,7 @@ class TreeGrowth(Generic[S]):
         They took part in nothing, and whoever owns their sandboxes closes those.
         """
         closing = asyncio.gather(*map(close_world, worlds), return_exceptions=True)
-        for end in await to_the_end(closing):
+        for end in await await_to_the_end(closing):
             if isinstance(end, RolloutError | asyncio.CancelledError):
                 self.unclosed.append(str(end) or "the environment cancelled its own close")
             elif end is not None:

@@ -54,7 +54,7 @@ from agentrl.rollout.scheduler.topology import (
 )
 from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all
 from agentrl.runtime.closing import ClosingResource
-from agentrl.runtime.threads import to_the_end
+from agentrl.runtime.threads import await_to_the_end
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Leaf, Tree
 
@@ -252,7 +252,7 @@ class RolloutScheduler(ClosingResource):
 
         A cancelled caller waits for all of it, too; everything in it has a deadline.
         """
-        await to_the_end(self._close())
+        await await_to_the_end(self._close())
 
     async def _close(self) -> None:
         self._closed = True
@@ -542,9 +542,9 @@ class RolloutScheduler(ClosingResource):
                 await self._quiet.wait()
         except BaseException:
             # Why the gate did not close counts, and not that the engine did not resume either.
-            await to_the_end(asyncio.gather(self._resume_engine(), return_exceptions=True))
+            await await_to_the_end(asyncio.gather(self._resume_engine(), return_exceptions=True))
             raise
-        await to_the_end(self._resume_engine())
+        await await_to_the_end(self._resume_engine())
 
     async def _resume_engine(self) -> None:
         """Have the engine take requests: the gate is closed, so they are not from here."""

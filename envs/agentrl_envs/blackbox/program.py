@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError, EnvError
-from agentrl.runtime.threads import in_thread, without_exit
+from agentrl.runtime.threads import convert_exit, run_in_thread
 from agentrl.task import Task
 from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import ProgramEnded
@@ -46,9 +46,9 @@ class FunctionProgram:
     async def run(self, task: Task, endpoint: ProgramEndpoint) -> Any:
         """Return the result of the function."""
         if inspect.iscoroutinefunction(self.agent):
-            return await without_exit(self.agent(task, endpoint))
-        result = await in_thread(self.agent, task, endpoint)
-        return await without_exit(result) if inspect.isawaitable(result) else result
+            return await convert_exit(self.agent(task, endpoint))
+        result = await run_in_thread(self.agent, task, endpoint)
+        return await convert_exit(result) if inspect.isawaitable(result) else result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class CommandProgram:
                 )
             return written.decode(errors="replace")
         finally:
-            await in_thread(lease.clear)
+            await run_in_thread(lease.clear)
 
     def _env(self, folder: Path, endpoint: ProgramEndpoint) -> dict[str, str]:
         if missing := [name for name in self.pass_env if name not in os.environ]:

@@ -9,7 +9,7 @@ from PIL import Image as Pictures
 
 from agentrl.errors import ConfigError
 from agentrl.message import Image
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui.desktop import DesktopSession, ScreenImage
 from agentrl_envs.web.observation.look import capped
@@ -138,9 +138,9 @@ async def look(
     if pictured:
         picture = await desktop.picture()
         size = (picture.width, picture.height)
-        png = await in_thread(encode_png, picture, wants.scale_size(*size))
+        png = await run_in_thread(encode_png, picture, wants.scale_size(*size))
         for kind in pictured:
-            marked = await in_thread(mark, png, boxes, size) if kind == "marks" else png
+            marked = await run_in_thread(mark, png, boxes, size) if kind == "marks" else png
             images.append(Image(marked))
     return DesktopView(text=text, images=tuple(images), nodes=nodes, silent=tuple(silent))
 

@@ -10,7 +10,7 @@ import itertools
 from functools import partial
 from typing import Self
 
-from agentrl.runtime.threads import in_thread, made_in_thread
+from agentrl.runtime.threads import make_in_thread, run_in_thread
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox.cgroup import (
     CgroupRoot,
@@ -56,9 +56,9 @@ class SessionCgroup:
         group = None
         try:
             make = partial(pool.make, name, session_bounds(self._limits))
-            group = await made_in_thread(make, ProcessCgroup.remove)
+            group = await make_in_thread(make, ProcessCgroup.remove)
             with contextlib.suppress(ProcessLookupError):
-                await in_thread(group.add_tree, pid)
+                await run_in_thread(group.add_tree, pid)
             self._group = group
             await self._over.wait()
         except OSError:
@@ -66,7 +66,7 @@ class SessionCgroup:
         finally:
             self._group = None
             if group is not None:
-                await asyncio.shield(in_thread(group.remove))
+                await asyncio.shield(run_in_thread(group.remove))
 
 
 class PoolCgroup:
@@ -89,21 +89,21 @@ class PoolCgroup:
             free_memory_bytes=pressure.free_memory_bytes,
             processes_max=processes_max(),
         )
-        cgroups = await in_thread(CgroupRoot.find)
+        cgroups = await run_in_thread(CgroupRoot.find)
         if cgroups is None:
             return None
         try:
-            group = await made_in_thread(
+            group = await make_in_thread(
                 partial(cgroups.make, "pool", bounds), ProcessCgroup.remove
             )
         except OSError:
             return None
         try:
-            await in_thread(group.add_tree, pid)
+            await run_in_thread(group.add_tree, pid)
         except ProcessLookupError:
             pass  # it died, which its socket tells better
         except BaseException:
-            await asyncio.shield(in_thread(group.remove))
+            await asyncio.shield(run_in_thread(group.remove))
             raise
         return cls(group, settings.limits)
 
@@ -122,4 +122,4 @@ class PoolCgroup:
         for fence in list(self._sessions):
             fence.close()
         await asyncio.gather(*self._sessions.values(), return_exceptions=True)
-        await in_thread(self._group.remove)
+        await run_in_thread(self._group.remove)

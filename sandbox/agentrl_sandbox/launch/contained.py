@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from agentrl.errors import AgentrlError, SandboxError
-from agentrl.runtime.threads import in_stoppable_thread
+from agentrl.runtime.threads import run_in_stoppable_thread
 from agentrl_sandbox.launch.container import EngineMachine, check_machine
 from agentrl_sandbox.launch.engine import ContainerImage, DockerEngine
 from agentrl_sandbox.launch.handover import HandoverFolder
@@ -110,7 +110,7 @@ async def start_in_thread(
             raise
         return container
 
-    return await in_stoppable_thread(work, lambda container: container.discard())
+    return await run_in_stoppable_thread(work, lambda container: container.discard())
 
 
 def _pidfd_of(pid: int) -> int:

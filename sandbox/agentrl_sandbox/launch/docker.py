@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.runtime.threads import in_thread_to_the_end
+from agentrl.runtime.threads import finish_in_thread
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.launch.contained import SandboxContainer, start_in_thread
 from agentrl_sandbox.launch.container import PACKAGES, ROOT, EngineMachine, container, user_id
@@ -62,11 +62,11 @@ class StartedContainer(SandboxContainer):
 
     async def kill(self) -> None:
         """Have the engine kill and remove it."""
-        await in_thread_to_the_end(self.remove)
+        await finish_in_thread(self.remove)
 
     async def release(self) -> None:
         """Wait until the engine has removed it, and free everything; `SandboxError`."""
-        await in_thread_to_the_end(self.discard)
+        await finish_in_thread(self.discard)
 
 
 class DockerLauncher:

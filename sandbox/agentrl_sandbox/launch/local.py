@@ -12,7 +12,7 @@ from pathlib import Path
 from socket import socket
 
 from agentrl.errors import SandboxError
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_sandbox.bundle import bundle
 from agentrl_sandbox.launch.container import PACKAGES, ROOT
 from agentrl_sandbox.launch.launcher import LauncherLog
@@ -64,7 +64,7 @@ class StartedProcess:
         finally:
             self.log.close()
             if self.lease is not None:
-                await in_thread(self.lease.clear)
+                await run_in_thread(self.lease.clear)
 
 
 def start_process(

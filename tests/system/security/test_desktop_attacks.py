@@ -25,7 +25,7 @@ import pytest_asyncio
 from agentrl.authoring.gold import play_gold
 from agentrl.env import call
 from agentrl.errors import EnvError
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui import GuiEnv
 from agentrl_envs.gui.checked_desktop import CheckedDesktop
@@ -339,10 +339,10 @@ print(0 < made < 200)
 """
     ran = await runs(env, "/usr/bin/python3", "-c", code)
     assert ran.out.strip() == "True", ran
-    assert 0 < len(await in_thread(sleepers, mark)) < 200
+    assert 0 < len(await run_in_thread(sleepers, mark)) < 200
     await env.close()
     await small.close()
-    assert await in_thread(are_gone, mark)
+    assert await run_in_thread(are_gone, mark)
 
 
 @pytest.mark.cgroup
@@ -380,12 +380,12 @@ async def test_what_ran_in_a_terminal_is_gone_with_its_desktop(pool: DesktopPool
     mark = f"6{secrets.randbelow(10**8):08d}"
     await runs(env, "sh", "-c", f"nohup setsid sh -c 'setsid sleep {mark} & exit' >/dev/null 2>&1")
     async with asyncio.timeout(GONE_S):
-        while not await in_thread(sleepers, mark):  # noqa: ASYNC110 - nobody tells
+        while not await run_in_thread(sleepers, mark):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
     used = desktop_of(env)
     await env.close()
     await pool.wait_until_ready()
-    assert await in_thread(are_gone, mark)
+    assert await run_in_thread(are_gone, mark)
     assert not used.sound
     again = await pool.take()
     assert again is not used

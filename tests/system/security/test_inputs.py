@@ -23,7 +23,7 @@ from agentrl.gateway.images import from_base64
 from agentrl.message import Image
 from agentrl.models.vision.decoding import decode_image
 from agentrl.runtime.json_limits import DEFAULT_LIMITS, JsonLimitError, read_json
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.task import Task
 from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.program import RESULT_BYTES as PROGRAM_BYTES
@@ -101,7 +101,7 @@ async def test_the_watchdog_sees_a_loop_that_stands() -> None:
         async with watched_loop():
             stand()
     async with watched_loop() as watchdog:
-        await in_thread(stand)
+        await run_in_thread(stand)
     assert watchdog.longest_s < 0.25
 
 
@@ -149,7 +149,7 @@ async def test_pictures_at_the_limits_leave_the_loop_free() -> None:
     async with watched_loop():
         image = from_base64(data, "image/png")
         assert isinstance(image, Image)
-        assert (await in_thread(decode_image, image)).size == (4096, 4096)
+        assert (await run_in_thread(decode_image, image)).size == (4096, 4096)
 
 
 async def test_workbooks_at_the_limits_leave_the_loop_free() -> None:
@@ -159,10 +159,10 @@ async def test_workbooks_at_the_limits_leave_the_loop_free() -> None:
     )
     bomb = gzip.compress(sheet({"A1": "x"}) + bytes(64 * 2**20))
     async with watched_loop():
-        assert len(await in_thread(workbook, archive(rows_))) == 1
+        assert len(await run_in_thread(workbook, archive(rows_))) == 1
         with pytest.raises(NoWorkbook):
-            await in_thread(workbook, archive(SHEET, sheets=MAX_SHEETS * 400))
-        assert await in_thread(cells_of, bomb) is None
+            await run_in_thread(workbook, archive(SHEET, sheets=MAX_SHEETS * 400))
+        assert await run_in_thread(cells_of, bomb) is None
 
 
 async def test_what_a_browser_says_at_the_limits_leaves_the_loop_free() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from agentrl.errors import AgentrlError, ConfigError, ToolFailure
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_sandbox.host_process import HostProcess
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class McpConnection:
 
     async def _live(self) -> None:
         # It takes half a second of processor time, which the loop does not have.
-        await in_thread(importlib.import_module, "mcp")
+        await run_in_thread(importlib.import_module, "mcp")
         from mcp import Client
 
         try:

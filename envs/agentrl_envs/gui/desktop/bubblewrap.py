@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from agentrl.errors import ConfigError
-from agentrl.runtime.threads import in_thread, made_in_thread
+from agentrl.runtime.threads import make_in_thread, run_in_thread
 from agentrl_envs.gui.desktop.launch import (
     ARCHIVE,
     CODE,
@@ -60,14 +60,14 @@ class BubblewrapDesktop:
 
 async def start(settings: DesktopSettings, control: socket.socket) -> BubblewrapDesktop:
     """Start a desktop whose first process has `control`. `ConfigError` where none can be run."""
-    prepared = await made_in_thread(partial(prepare, settings), PreparedDesktop.clear)
+    prepared = await make_in_thread(partial(prepare, settings), PreparedDesktop.clear)
     log = LauncherLog()
     try:
         # On this thread: the program is killed with the one that starts it.
         process = start_process(prepared.command, control, log, (prepared.code,))
     except BaseException:
         log.close()
-        await in_thread(prepared.clear)
+        await run_in_thread(prepared.clear)
         raise
     os.close(prepared.code)
     return BubblewrapDesktop(process, log, prepared.lease, prepared.group)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from agentrl.errors import EnvError, SandboxError, ToolError
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.gui.desktop import bubblewrap, container
 from agentrl_envs.gui.desktop.launch import HOME, DesktopProcess
 from agentrl_envs.gui.desktop.settings import Backend, DesktopSettings
@@ -226,4 +226,4 @@ class DesktopSession:
 
     async def _close(self) -> None:
         self._channel.close()
-        await in_thread(self._process.clear)
+        await run_in_thread(self._process.clear)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from agentrl.env import Action, call
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.gui.osworld.metrics import METRICS
 from agentrl_envs.gui.osworld.reading import INFEASIBLE, OsworldCheck, checks_of, read_tasks
@@ -99,7 +99,7 @@ async def _score(check: OsworldCheck, results: CheckerValues, task: Task) -> flo
     inputs = [result] if check.expected is None else [result, await results.read(check.expected)]
     metric = partial(METRICS[check.func], *inputs, **check.options)
     try:
-        return min(1.0, max(0.0, float(await in_thread(metric))))
+        return min(1.0, max(0.0, float(await run_in_thread(metric))))
     except (KeyError, TypeError, ValueError) as error:
         raise EnvError(f"the metric {check.func} of task {task.id!r} cannot be used") from error
 

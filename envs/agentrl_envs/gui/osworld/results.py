@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.gui.osworld.steps import StepRunner, command_needs, read_cached
 from agentrl_envs.gui.osworld.tables import NoWorkbook, format_value, workbook
 from agentrl_envs.gui.world import WritableDesktop
@@ -69,7 +69,7 @@ class CheckerValues:
             case "list_directory":
                 return _tree(config["path"], await self._place.files(config["path"]))
             case "content_from_vm_file":
-                return await in_thread(_last_row, await self._read(config["path"]))
+                return await run_in_thread(_last_row, await self._read(config["path"]))
             case _:
                 width, height = await self._place.size()
                 return {"width": width, "height": height}

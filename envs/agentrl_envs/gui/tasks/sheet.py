@@ -5,7 +5,7 @@ from functools import partial
 from random import Random
 
 from agentrl.env import call
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.gui.tasks.moves import finish, press, type_text
 from agentrl_envs.gui.tasks.state import FOLDER, Cells, cells_of, sheet
@@ -87,7 +87,7 @@ def _play(page: ObservedPage, wanted: Wanted) -> Script:
 
 async def _is_saved(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
     data = await desktop.read(_BOOK)
-    return data is not None and await in_thread(cells_of, data) == wanted["after"]
+    return data is not None and await run_in_thread(cells_of, data) == wanted["after"]
 
 
 _template = partial(

@@ -6,7 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import ConfigError, EnvError, blame
-from agentrl.runtime.threads import in_thread, in_thread_to_the_end, made_in_thread, to_the_end
+from agentrl.runtime.threads import (
+    await_to_the_end,
+    finish_in_thread,
+    make_in_thread,
+    run_in_thread,
+)
 from agentrl_envs.web.browser.context import EpisodeContext, PageScreen
 from agentrl_envs.web.browser.launch import WAY_OUT, BrowserCommand, prepare
 from agentrl_envs.web.browser.processes import private_bytes
@@ -48,7 +53,7 @@ class BrowserProcess:
         does not start or ends.
         """
         # Every driver has a `stop` of its own: that of the class does nothing.
-        driver = await to_the_end(_driver(within_s=settings.open_s), _stop)
+        driver = await await_to_the_end(_driver(within_s=settings.open_s), _stop)
         try:
             browser = await cls._launch(driver, settings)
         except BaseException:
@@ -61,7 +66,7 @@ class BrowserProcess:
         from playwright.async_api import Browser as Process
         from playwright.async_api import Error
 
-        command = await made_in_thread(partial(prepare, settings), BrowserCommand.clear)
+        command = await make_in_thread(partial(prepare, settings), BrowserCommand.clear)
         try:
             launching = driver.chromium.launch(
                 executable_path=command.executable,
@@ -74,9 +79,9 @@ class BrowserProcess:
                 handle_sigterm=False,
                 handle_sighup=False,
             )
-            process = await to_the_end(launching, Process.close)
+            process = await await_to_the_end(launching, Process.close)
         except BaseException as error:
-            await in_thread_to_the_end(command.clear)
+            await finish_in_thread(command.clear)
             if isinstance(error, Error) and _GONE in str(error):
                 raise EnvError(f"the driver of a browser ended: {_why(error)}") from error
             if isinstance(error, Error):
@@ -124,7 +129,7 @@ class BrowserProcess:
 
     async def watch(self) -> None:
         """Look whether it has grown past what it may hold between episodes."""
-        self.grown = self.grown or await in_thread(self._held) > self._settings.recycle_bytes
+        self.grown = self.grown or await run_in_thread(self._held) > self._settings.recycle_bytes
 
     def _held(self) -> int:
         """Return the bytes that nobody else could have; it reads a few files."""
@@ -149,7 +154,7 @@ class BrowserProcess:
                 await self._process.close()
         except (TimeoutError, Error):
             pass  # it is killed below
-        await in_thread(self._command.clear)
+        await run_in_thread(self._command.clear)
         await _stop(self._driver)
 
     def _died(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from agentrl.errors import EnvError
 from agentrl.message import Image
-from agentrl.runtime.threads import in_thread
+from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.web.observation.marks import Box, mark
 from agentrl_envs.web.observation.view import Kind, PageObservationOptions, PageProbe, PageView
@@ -89,7 +89,7 @@ async def _images(
     png = await eye.screenshot()
     boxes: dict[int, Box] = {int(id_): tuple(box) for id_, box in seen["boxes"].items()}
     width, height = seen["size"]
-    marked = await in_thread(mark, png, boxes, (width, height)) if "marks" in pictured else png
+    marked = await run_in_thread(mark, png, boxes, (width, height)) if "marks" in pictured else png
     return tuple(Image(marked if kind == "marks" else png) for kind in pictured)
 
 
