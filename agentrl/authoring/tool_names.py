@@ -10,7 +10,7 @@ from agentrl.tool import LateTools, ToolSource
 _SOURCE = "source"
 
 
-def named_tool(given: ToolSource | LateTools | str | Mapping[str, Any]) -> ToolSource | LateTools:
+def load_tool(given: ToolSource | LateTools | str | Mapping[str, Any]) -> ToolSource | LateTools:
     """Return the tools that a config names, or those given as they are.
 
     `"module:name"` is a function marked with `@tool` or a class with such methods;

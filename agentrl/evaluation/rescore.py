@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentrl.authoring.env_contract import checked_opening, checked_step, reward_fault
+from agentrl.authoring.env_contract import check_opening, check_step, find_reward_fault
 from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
 from agentrl.errors import EnvError, RolloutError, blame
 from agentrl.events.history import fingerprint
@@ -147,7 +147,7 @@ class TrajectoryRescorer:
         options = {"task": task, "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
             returned = await env.reset(seed=recording.seed, options=options)
-        observation, _ = checked_opening(env, returned)
+        observation, _ = check_opening(env, returned)
         if turns and fingerprint(observation) != fingerprint(opening.observation):
             return _without(recording, "diverged", "the first observation differs")
         rewards: list[float] = []
@@ -156,7 +156,7 @@ class TrajectoryRescorer:
             where = f"turn {number} of {len(turns)}"
             assert turn.action is not None
             async with asyncio.timeout(self.limits.step_s):
-                answer = checked_step(env, await env.step(turn.action))
+                answer = check_step(env, await env.step(turn.action))
             rewards.append(_finite(answer, task))
             components |= answer[4].get("reward_components", {})
             if answer[2] or answer[3]:
@@ -208,6 +208,6 @@ def _without(recording: RecordedTrajectory, verdict: Verdict, why: str) -> Resco
 
 
 def _finite(answer: Step, task: Task) -> float:
-    if (fault := reward_fault(answer[1])) is None:
+    if (fault := find_reward_fault(answer[1])) is None:
         return answer[1]
     raise EnvError(f"scoring task {task.id} again: the reward is {fault}; fix the reward function")

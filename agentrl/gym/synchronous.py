@@ -48,14 +48,14 @@ class SynchronousEnv(gymnasium.Env[str, str]):
         episode_seed = int(self.np_random.integers(2**31))
         observation, info = self._run(self.env.reset(seed=episode_seed, options=options))
         self._seen = []
-        return self._shown(observation), _timeless(info)
+        return self._render(observation), _drop_timings(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
         """Answer one action."""
         env_action = action_of(action)
         self._seen.append(f"[assistant] {action}")
         observation, reward, terminated, truncated, info = self._run(self.env.step(env_action))
-        return self._shown(observation), float(reward), terminated, truncated, _timeless(info)
+        return self._render(observation), float(reward), terminated, truncated, _drop_timings(info)
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the conversation so far as plain text, in mode `ansi`."""
@@ -78,7 +78,7 @@ class SynchronousEnv(gymnasium.Env[str, str]):
             self._reaper = weakref.finalize(self, self._loop.close)
         return self._loop.run(work, timeout_s=self._timeout_s)
 
-    def _shown(self, observation: Observation) -> str:
+    def _render(self, observation: Observation) -> str:
         self._seen += [f"[{message.role}] {message.text}" for message in observation.messages]
         return observation_text(observation)
 
@@ -104,7 +104,7 @@ def show_to_gymnasium(env_id: str) -> None:
         )
 
 
-def _timeless(info: Mapping[str, Any]) -> Info:
+def _drop_timings(info: Mapping[str, Any]) -> Info:
     results = info.get("tool_results", ())
     tool_results = [{"name": r.name, "status": r.status, "call_id": r.call_id} for r in results]
     return {**info, "tool_results": tool_results} if "tool_results" in info else dict(info)

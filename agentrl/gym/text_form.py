@@ -36,7 +36,7 @@ def observation_of(text: str) -> Observation:
         parts = read_json(text, OBSERVATION_LIMITS)
         tools = parts["tools"]
         return Observation(
-            messages=tuple(_message(message) for message in parts["messages"]),
+            messages=tuple(_parse_message(message) for message in parts["messages"]),
             tools=None if tools is None else tuple(tools),
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -91,7 +91,7 @@ class TextSpace(Space[str]):
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
         """Return a few random words; there is nothing to mask."""
-        _unmasked(mask, probability)
+        _refuse_mask(mask, probability)
         letters = "abcdefghij 0123456789.,-+=äß€漢字🙂\n"
         indices = self.np_random.integers(len(letters), size=int(self.np_random.integers(33)))
         return "".join(letters[i] for i in indices)
@@ -153,7 +153,7 @@ def action_space() -> Space[str]:
     return ActionSpace()
 
 
-def _unmasked(mask: Any | None, probability: Any | None) -> None:
+def _refuse_mask(mask: Any | None, probability: Any | None) -> None:
     if mask is not None or probability is not None:
         raise ValueError("a space of texts has no finite set of elements to mask; pass no mask")
 
@@ -181,10 +181,10 @@ def _image_json(image: Image) -> dict[str, str]:
     return {"image": base64.b64encode(image.data).decode(), "media_type": image.media_type}
 
 
-def _message(made: Mapping[str, Any]) -> Message:
+def _parse_message(made: Mapping[str, Any]) -> Message:
     content = made["content"]
     if not isinstance(content, str):
-        content = tuple(part if isinstance(part, str) else _image(part) for part in content)
+        content = tuple(part if isinstance(part, str) else _parse_image(part) for part in content)
     return Message(
         made["role"],
         content,
@@ -196,5 +196,5 @@ def _message(made: Mapping[str, Any]) -> Message:
     )
 
 
-def _image(made: Mapping[str, str]) -> Image:
+def _parse_image(made: Mapping[str, str]) -> Image:
     return Image(base64.b64decode(made["image"]), made["media_type"])

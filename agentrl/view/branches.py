@@ -16,7 +16,7 @@ def read_decisions(folder: Path) -> Mapping[int, list[dict[str, Any]]]:
         return decisions
     for one in read_log(folder):
         if isinstance(one, LoggedDecision):
-            decisions.setdefault(one.group, []).append(shown(one.decision))
+            decisions.setdefault(one.group, []).append(render_decision(one.decision))
     return decisions
 
 
@@ -28,7 +28,7 @@ def try_decisions(folder: Path) -> tuple[Mapping[int, list[dict[str, Any]]], str
         return {}, str(error)
 
 
-def shown(decision: BranchDecision) -> dict[str, Any]:
+def render_decision(decision: BranchDecision) -> dict[str, Any]:
     """Return a decision with its numbers, and in words."""
     boundary, probe, chance = decision.boundary, decision.boundary.probe, decision.chance
     return {

@@ -10,7 +10,7 @@ from agentrl.events.state import GroupState, RolloutState
 from agentrl.store.reader import GroupIndexRow, RolloutIndexRow
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import reward_of
-from agentrl.view.group_page import outcome_of
+from agentrl.view.group_page import name_outcome
 from agentrl.view.redaction import SecretRedaction
 from agentrl.view.tokens import short
 
@@ -59,7 +59,7 @@ class GroupRow:
     trajectories: tuple[TrajectoryRow, ...]
 
 
-def row_of(
+def build_row(
     facts: GroupIndexRow,
     group: GroupState,
     credit: Mapping[tuple[int, int], TokenCredit],
@@ -72,16 +72,16 @@ def row_of(
         step=facts.step,
         state=facts.state,
         task=redaction.text(facts.task),
-        prompt=_head(redaction.text(prompt)),
+        prompt=_cut_prompt(redaction.text(prompt)),
         why=redaction.text(facts.reason),
         trajectories=tuple(
-            _trajectory(group, one, credit.get((group.id, one.sample)), redaction)
+            _build_trajectory_row(group, one, credit.get((group.id, one.sample)), redaction)
             for one in group.rollouts.values()
         ),
     )
 
 
-def bare_row(
+def build_bare_row(
     facts: GroupIndexRow,
     trajectories: Sequence[RolloutIndexRow],
     why: str,
@@ -162,7 +162,7 @@ def columns(rows: Iterable[GroupRow], chunks: Mapping[int, int]) -> dict[str, An
     }
 
 
-def _trajectory(
+def _build_trajectory_row(
     group: GroupState,
     one: RolloutState,
     credit: TokenCredit | None,
@@ -176,7 +176,7 @@ def _trajectory(
     return TrajectoryRow(
         id=one.id,
         sample=one.sample,
-        outcome=outcome_of(one),
+        outcome=name_outcome(one),
         reward=None if one.leaf is None else reward_of(one.leaf.outcome),
         turns=one.turns,
         tokens=sum(len(node.token_ids) for node in path if node.source == "sampled"),
@@ -185,18 +185,18 @@ def _trajectory(
         tools=tuple(redaction.text(name) for name in dict.fromkeys(names)),
         errors=statuses.count("error"),
         seconds=one.leaf.seconds if one.leaf else one.seconds,
-        advantage=_mean(credit) if one.status == "ended" else None,
+        advantage=_average_advantage(credit) if one.status == "ended" else None,
         said=redaction.text(last_text)[-_TAIL:],
     )
 
 
-def _mean(credit: TokenCredit | None) -> float | None:
+def _average_advantage(credit: TokenCredit | None) -> float | None:
     if credit is None or np.isnan(credit.advantages).all():
         return None
     return float(np.nanmean(credit.advantages))
 
 
-def _head(text: str) -> str:
+def _cut_prompt(text: str) -> str:
     return text if len(text) <= _HEAD else f"{text[: _HEAD - 1]}…"
 
 

@@ -35,7 +35,7 @@ def hidden_tokens(
     return positions
 
 
-def shown_nodes(
+def render_nodes(
     tree: Tree,
     places: Mapping[int, int],
     hidden: Mapping[int, set[int]],
@@ -45,7 +45,7 @@ def shown_nodes(
 
     `places` has the nodes to show, in order, with their places among each other.
     """
-    nodes = [_shown(tree.node(id), hidden.get(id, set()), places) for id in places]
+    nodes = [_render_node(tree.node(id), hidden.get(id, set()), places) for id in places]
     used = {id for node in nodes for id in node["ids"]}
     return nodes, vocabulary.texts(used - {HIDDEN_ID}) | {HIDDEN_ID: _HIDDEN_TEXT}
 
@@ -54,12 +54,12 @@ def short(values: Sequence[float]) -> Any:
     """Return numbers with five digits; one for all where they are equal, None for NaN."""
     if values and [*values].count(values[0]) == len(values):
         # Most columns are: the versions of a turn, the advantages of a trajectory.
-        return _rounded(values[0])
-    numbers = [_rounded(value) for value in values]
+        return _round(values[0])
+    numbers = [_round(value) for value in values]
     return numbers[0] if numbers and all(value == numbers[0] for value in numbers) else numbers
 
 
-def _shown(node: Node, hidden: set[int], places: Mapping[int, int]) -> dict[str, Any]:
+def _render_node(node: Node, hidden: set[int], places: Mapping[int, int]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "parent": None if node.parent is None else places[node.parent],
         "source": node.source,
@@ -84,7 +84,7 @@ def _indices(node: Node) -> range:
     return range(len(node.token_ids))
 
 
-def _rounded(value: float) -> float | None:
+def _round(value: float) -> float | None:
     number = float(_SHORT % value)
     if not isfinite(number):
         return None

@@ -159,9 +159,9 @@ async def test_an_episode_that_dies_is_a_failure_at_once(ask: Asker) -> None:
 
 async def test_a_host_that_dies_is_a_failure_and_the_next_one_is_started() -> None:
     async with run_scope():
-        hosts = await LibraryHostPool.of(place())
+        hosts = await LibraryHostPool.find_shared(place())
         assert hosts is not None
-        assert await LibraryHostPool.of(place()) is hosts
+        assert await LibraryHostPool.find_shared(place()) is hosts
         host = await hosts.host()
         assert await hosts.host() is host
         ask = Asker(host)

@@ -23,7 +23,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, PageScreen
 from agentrl_envs.web.browser.browser import BrowserProcess
 from agentrl_envs.web.browser.context import EpisodeContext
-from agentrl_envs.web.browser.processes import below, private_bytes
+from agentrl_envs.web.browser.processes import list_descendants, measure_private_bytes
 from agentrl_envs.web.browser.warm_pages import PageOptions, WarmPages
 from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from tests.support.processes import children
@@ -348,12 +348,12 @@ def test_memory_is_counted_over_a_whole_family_of_processes() -> None:
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == b"ready\n"
-        assert len([*below(process.pid)]) == 1
-        assert 128 * 2**20 < private_bytes(mark) < 256 * 2**20
-        assert private_bytes("mark-of-nobody") == 0
+        assert len([*list_descendants(process.pid)]) == 1
+        assert 128 * 2**20 < measure_private_bytes(mark) < 256 * 2**20
+        assert measure_private_bytes("mark-of-nobody") == 0
     finally:
         process.stdin.close()
         process.wait(timeout=60)
         process.stdout.close()
-    assert private_bytes(mark) == 0
-    assert [*below(process.pid)] == []
+    assert measure_private_bytes(mark) == 0
+    assert [*list_descendants(process.pid)] == []

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Self
 
-from agentrl.authoring.tool_env import checked_reward
+from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, Info, Observation, Step
 from agentrl.message import Message
 from agentrl.task import Task
@@ -24,7 +24,7 @@ class ForeignEpisode:
     async def open(self, settings: dict[str, Any]) -> None:
         """Begin an episode's process; a run's episodes share a host, another has its own."""
         await self._end()
-        hosts = await LibraryHostPool.of(self._place)
+        hosts = await LibraryHostPool.find_shared(self._place)
         if hosts is None:
             hosts = self._owned = self._owned or LibraryHostPool(self._place)
         host = await hosts.host()
@@ -67,15 +67,15 @@ class ForeignEpisode:
             await host.kill(self._session)
 
 
-def step_of(task: Task, answer: dict[str, Any]) -> Step:
+def parse_step(task: Task, answer: dict[str, Any]) -> Step:
     """Return a host's answer as a step; `EnvError` for a reward that is no number."""
-    reward = checked_reward(task, float(answer["reward"]))
+    reward = check_reward(task, float(answer["reward"]))
     info: Info = dict(answer.get("info", {}))
     observation = Observation((Message("user", answer["text"]),) if answer["text"] else ())
     return observation, reward, bool(answer["terminated"]), bool(answer["truncated"]), info
 
 
-def refused(action: Action, why: str) -> Step:
+def refuse_calls(action: Action, why: str) -> Step:
     """Return the answer to calls of tools that are not there: no time passes."""
     messages = [Message("tool", why, tool_call_id=c.id, name=c.name) for c in action.tool_calls]
     replies = tuple(messages) or (Message("user", why),)

@@ -9,7 +9,7 @@ from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.message import Message
 from agentrl.task import Split, Task
-from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
+from agentrl_envs.adapters.foreign_env import ForeignEpisode, parse_step, refuse_calls
 from agentrl_envs.adapters.host import place_of
 
 
@@ -67,8 +67,8 @@ class GemEnv:
         if self._task is None:
             raise RuntimeError("no episode is running; await env.reset() first")
         if action.tool_calls or action.malformed:
-            return refused(action, "There are no tools here; answer in words.")
-        step = step_of(self._task, await self._episode.ask("step", {"text": action.text}))
+            return refuse_calls(action, "There are no tools here; answer in words.")
+        step = parse_step(self._task, await self._episode.ask("step", {"text": action.text}))
         if step[2] or step[3]:
             self._task = None
         return step

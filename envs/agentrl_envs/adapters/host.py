@@ -167,7 +167,7 @@ class LibraryHost:
     async def _listen(self) -> None:
         try:
             while (line := await self._process.read()) is not None:
-                self._hear(_message(line))
+                self._hear(_parse_answer(line))
             await self._process.ended(1.0)
             code, words = self._process.returncode, self._process.last_words[-400:]
             self._fail(f"the host ended with code {code}; on stderr: {words}")
@@ -192,7 +192,7 @@ class LibraryHost:
                 answer.set_exception(HostError(why))
 
 
-def _message(line: bytes) -> Mapping[str, Any]:
+def _parse_answer(line: bytes) -> Mapping[str, Any]:
     """Read a host's answer; one beyond the limits is an error of that episode alone."""
     try:
         return read_json(line, ANSWER_LIMITS)
@@ -216,13 +216,13 @@ class LibraryHostPool:
         self._users = 1
 
     @classmethod
-    async def of(cls, place: LibraryLocation) -> "LibraryHostPool | None":
+    async def find_shared(cls, place: LibraryLocation) -> "LibraryHostPool | None":
         """Return the hosts that the run shares; None outside of a run."""
 
-        async def made() -> LibraryHostPool:
+        async def make() -> LibraryHostPool:
             return cls(place)
 
-        return await shared(("host", place), made)
+        return await shared(("host", place), make)
 
     async def host(self) -> LibraryHost:
         """Return a host that can be asked."""

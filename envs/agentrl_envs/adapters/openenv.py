@@ -11,7 +11,7 @@ from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
 from agentrl.message import Message, ToolCall
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 from agentrl.task import Split, Task
-from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
+from agentrl_envs.adapters.foreign_env import ForeignEpisode, parse_step, refuse_calls
 from agentrl_envs.adapters.host import place_of
 
 _JSON_WANTED = "An action is one JSON object and nothing else."
@@ -80,23 +80,23 @@ class OpenEnvEnv(BaseEnv):
         """Do one action."""
         if self._task is None:
             raise RuntimeError("no episode is running; await env.reset() first")
-        sent = self._sent(action)
+        sent = self._build_action(action)
         if isinstance(sent, str):
-            return refused(action, sent)
+            return refuse_calls(action, sent)
         answer = await self._episode.ask("step", {"action": sent})
         if "invalid" in answer:
-            return refused(action, f"This is not a valid action: {answer['invalid']}.")
-        step = step_of(self._task, answer)
+            return refuse_calls(action, f"This is not a valid action: {answer['invalid']}.")
+        step = parse_step(self._task, answer)
         if step[2]:
             self._task = None
-        return step if not action.tool_calls else _answering(action.tool_calls[0], step)
+        return step if not action.tool_calls else _answer_call(action.tool_calls[0], step)
 
     async def close(self) -> None:
         """End the episode."""
         self._task = None
         await self._episode.close()
 
-    def _sent(self, action: Action) -> dict[str, Any] | str:
+    def _build_action(self, action: Action) -> dict[str, Any] | str:
         """Return the action's object, or why there is none, for the agent."""
         if action.malformed:
             return "; ".join(action.malformed)
@@ -118,7 +118,7 @@ class OpenEnvEnv(BaseEnv):
         return copy.copy(read) if isinstance(read, dict) else _JSON_WANTED
 
 
-def _answering(call: ToolCall, step: Step) -> Step:
+def _answer_call(call: ToolCall, step: Step) -> Step:
     """Return a step whose observation answers a call."""
     observation, *rest = step
     text = "".join(message.text for message in observation.messages)

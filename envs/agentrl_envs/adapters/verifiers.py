@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any, cast
 
 from agentrl.authoring.task_choice import choose_task
-from agentrl.authoring.tool_env import checked_reward
+from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.task import Split, Task, split_of
-from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused
+from agentrl_envs.adapters.foreign_env import ForeignEpisode, refuse_calls
 from agentrl_envs.adapters.host import LibraryLocation, place_of
 
 TASKS_LIMITS = JsonLimits(text_bytes=2**28, values=5_000_000)
@@ -55,7 +55,7 @@ class VerifiersEnv(BaseEnv):
         """Yield the tasks of a split in the taskset's order, whatever the seed."""
         del seed
         request = json.dumps({**self._settings, "size": self._size}, sort_keys=True)
-        for row in _rows(self._place, request):
+        for row in _read_rows(self._place, request):
             system = (Message("system", row["system"]),) if row["system"] else ()
             prompt = row["prompt"]
             messages = (
@@ -83,12 +83,12 @@ class VerifiersEnv(BaseEnv):
         if self._task is None:
             raise RuntimeError("no episode is running; await env.reset() first")
         if action.tool_calls or action.malformed:
-            return refused(action, "There are no tools here; answer in words.")
+            return refuse_calls(action, "There are no tools here; answer in words.")
         task, self._task = self._task, None
-        rows = [_row(message, sampled=False) for message in task.messages]
-        rows.append(_row(action.message, sampled=True))
+        rows = [_build_row(message, sampled=False) for message in task.messages]
+        rows.append(_build_row(action.message, sampled=True))
         scored = await self._episode.ask("score", {"messages": rows})
-        reward = checked_reward(task, float(scored["reward"]))
+        reward = check_reward(task, float(scored["reward"]))
         info = {"reward_components": scored["components"], "metrics": scored["metrics"]}
         return Observation(()), reward, True, False, info
 
@@ -98,12 +98,12 @@ class VerifiersEnv(BaseEnv):
         await self._episode.close()
 
 
-def _row(message: Message, *, sampled: bool) -> dict[str, Any]:
+def _build_row(message: Message, *, sampled: bool) -> dict[str, Any]:
     return {"message": {"role": message.role, "content": message.text}, "sampled": sampled}
 
 
 @cache
-def _rows(place: LibraryLocation, asked: str) -> tuple[Mapping[str, Any], ...]:
+def _read_rows(place: LibraryLocation, asked: str) -> tuple[Mapping[str, Any], ...]:
     """Return a taskset's tasks, asked of a host that ends with its answer."""
     line = json.dumps({"id": 1, "method": "ask", "params": json.loads(asked)})
     try:

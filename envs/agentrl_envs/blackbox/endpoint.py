@@ -19,7 +19,7 @@ class ProgramEndpoint:
     model: str = MODEL
 
     @classmethod
-    def of(cls, place: GatewayAddress) -> "ProgramEndpoint":
+    def from_address(cls, place: GatewayAddress) -> "ProgramEndpoint":
         """Return the endpoint of a place at the gateway."""
         return cls(openai_url=f"{place.url}/v1", anthropic_url=place.url, key=place.key)
 

@@ -62,13 +62,13 @@ class VerifiedEnv(ToolEnv):
                 "families"
             )
         answer = final_answer(last_text(messages))
-        score = family.decided(answer, entry_of(task))
+        score = family.decide(answer, entry_of(task))
         if score is None:
-            score = await (await self._pool()).judge(family, task, answer)
+            score = await (await self._find_pool()).judge(family, task, answer)
         return score if self._partial_credit else float(score >= 1)
 
-    async def _pool(self) -> VerifierPool:
-        pool = await VerifierPool.of_run()
+    async def _find_pool(self) -> VerifierPool:
+        pool = await VerifierPool.find_shared()
         if pool is None:
             pool = self._verifiers = self._verifiers or VerifierPool()
         return pool
@@ -114,7 +114,7 @@ class ReasoningEnv(VerifiedEnv):
 
 def play(task: Task, seen: Sequence[Message]) -> Action:
     """Give the reference answer."""
-    return say(worded(reference(task), seen))
+    return say(format_answer(require_reference(task), seen))
 
 
 def task_stream(
@@ -139,7 +139,7 @@ def task_stream(
     return tasks
 
 
-def reference(task: Task) -> str:
+def require_reference(task: Task) -> str:
     """Return the reference answer; raise `ConfigError` for a family that gives none."""
     if task.answer is None:
         raise ConfigError(
@@ -149,7 +149,7 @@ def reference(task: Task) -> str:
     return str(task.answer)
 
 
-def worded(answer: str, seen: Sequence[Message]) -> str:
+def format_answer(answer: str, seen: Sequence[Message]) -> str:
     """Return an answer in the form the system message asks for: tagged if it names the tags."""
     uses_tags = any("<answer>" in message.text for message in seen if message.role == "system")
     return f"<answer>{answer}</answer>" if uses_tags else answer

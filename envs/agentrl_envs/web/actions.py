@@ -11,7 +11,7 @@ from typing import Any, Literal
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import tool
 from agentrl_envs.web.browser.context import EpisodeContext
-from agentrl_envs.web.browser.mouse import drag, press, to
+from agentrl_envs.web.browser.mouse import drag, move, press
 from agentrl_envs.web.browser.page import BrowserPage
 from agentrl_envs.web.browser.policy import resolve
 
@@ -55,7 +55,7 @@ class BrowserActions:
         Args:
             id: The number in brackets before the element.
         """
-        place = await self._place(id)
+        place = await self._locate(id)
         await press(self._tab, place.x, place.y)
 
     @tool
@@ -65,7 +65,7 @@ class BrowserActions:
         Args:
             id: The number in brackets before the element.
         """
-        place = await self._place(id)
+        place = await self._locate(id)
         await press(self._tab, place.x, place.y, times=2)
 
     @tool
@@ -76,7 +76,7 @@ class BrowserActions:
             id: The number in brackets before the field.
             text: What the field is to hold. A date is YYYY-MM-DD, a time HH:MM.
         """
-        place = await self._place(id, pressed=False)
+        place = await self._locate(id, pressed=False)
         if not place.editable:
             raise ToolError(f"[{id}] is not a field that text can be entered into")
         if place.type in _WHOLE:
@@ -102,7 +102,7 @@ class BrowserActions:
             id: The number in brackets before the list.
             option: The option, as it is written there.
         """
-        place = await self._place(id, pressed=False)
+        place = await self._locate(id, pressed=False)
         if not place.is_list:
             raise ToolError(f"[{id}] is not a list of options; click on it, or on what it shows")
         there = await self._tab.run("choose", {"id": id, "wanted": option})
@@ -118,7 +118,7 @@ class BrowserActions:
         """
         from playwright.async_api import Error
 
-        async def pressed() -> str:
+        async def press_key() -> str:
             try:
                 await self._tab.page.keyboard.press(key)
             except Error as error:
@@ -127,7 +127,7 @@ class BrowserActions:
                 raise
             return ""
 
-        if refusal := await self._tab.call("press", pressed()):
+        if refusal := await self._tab.call("press", press_key()):
             raise ToolError(refusal)
 
     @tool
@@ -137,8 +137,8 @@ class BrowserActions:
         Args:
             id: The number in brackets before the element.
         """
-        place = await self._place(id)
-        await to(self._tab, place.x, place.y)
+        place = await self._locate(id)
+        await move(self._tab, place.x, place.y)
 
     @tool
     async def drag(self, source_id: int, target_id: int) -> None:
@@ -148,9 +148,9 @@ class BrowserActions:
             source_id: The number in brackets before the element to drag.
             target_id: The number in brackets before the element to drop it on.
         """
-        await self._place(source_id)
-        target = await self._place(target_id, pressed=False)
-        source = await self._place(source_id)  # looking for the other one may have scrolled it
+        await self._locate(source_id)
+        target = await self._locate(target_id, pressed=False)
+        source = await self._locate(source_id)  # looking for the other one may have scrolled it
         await drag(self._tab, (source.x, source.y), (target.x, target.y))
 
     @tool
@@ -165,7 +165,7 @@ class BrowserActions:
         across, along = (part * _SCROLL for part in way)
         moved = await self._tab.run("roll", {"id": id, "across": across, "along": along})
         if moved is None:
-            raise ToolError(_missing(id))
+            raise ToolError(_describe_missing(id))
         if not moved:
             raise ToolError(f"it cannot be scrolled any further {direction}")
 
@@ -177,7 +177,7 @@ class BrowserActions:
             x: Pixels from the left.
             y: Pixels from the top.
         """
-        self._check(x, y)
+        self._check_point(x, y)
         await press(self._tab, x, y)
 
     @tool
@@ -190,8 +190,8 @@ class BrowserActions:
             x2: Pixels from the left, of the end.
             y2: Pixels from the top, of the end.
         """
-        self._check(x1, y1)
-        self._check(x2, y2)
+        self._check_point(x1, y1)
+        self._check_point(x2, y2)
         await drag(self._tab, (x1, y1), (x2, y2))
 
     @tool
@@ -201,14 +201,14 @@ class BrowserActions:
         Args:
             url: The address; one without a host is one of the page's own.
         """
-        address = self._resolved(url)
+        address = self._resolve(url)
         if why := await self._visit.go(address):
             raise ToolError(f"{address} did not open: {why}")
 
     @tool
     async def go_back(self) -> None:
         """Go back to the page before."""
-        if not await self._visit.back():
+        if not await self._visit.go_back():
             raise ToolError("there is no page to go back to")
 
     @tool
@@ -218,7 +218,7 @@ class BrowserActions:
         Args:
             url: The address; one without a host is one of the page's own.
         """
-        if why := await self._visit.add_tab(self._resolved(url)):
+        if why := await self._visit.add_tab(self._resolve(url)):
             raise ToolError(why)
 
     @tool
@@ -260,7 +260,7 @@ class BrowserActions:
         """
         del text
 
-    def _resolved(self, url: str) -> str:
+    def _resolve(self, url: str) -> str:
         world = self._visit.world
         origins = () if world is None else world.origins
         address, why = resolve(url, base=self._tab.url, origins=origins)
@@ -268,17 +268,17 @@ class BrowserActions:
             raise ToolError(why)
         return address
 
-    def _check(self, x: float, y: float) -> None:
+    def _check_point(self, x: float, y: float) -> None:
         screen = self._visit.screen
         if not (0 <= x < screen.width and 0 <= y < screen.height):
             raise ToolError(
                 f"({x:g}, {y:g}) is not on the page, which is {screen.width} x {screen.height}"
             )
 
-    async def _place(self, id: int, *, pressed: bool = True) -> ElementBox:
+    async def _locate(self, id: int, *, pressed: bool = True) -> ElementBox:
         location: Mapping[str, Any] | None = await self._tab.run("locate", id)
         if location is None:
-            raise ToolError(_missing(id))
+            raise ToolError(_describe_missing(id))
         if location["disabled"]:
             raise ToolError(f"[{id}] is disabled")
         if pressed and location["covered"]:
@@ -297,7 +297,7 @@ class BrowserActions:
         )
 
 
-def _missing(id: int | None) -> str:
+def _describe_missing(id: int | None) -> str:
     return f"there is no element [{id}] on the page now; use a number from the observation"
 
 
@@ -314,7 +314,7 @@ PAGE_ACTIONS = tuple(
 """Those that stay on one page, for tasks that are one page."""
 
 
-def chosen(names: Collection[str] | None) -> tuple[str, ...]:
+def choose_actions(names: Collection[str] | None) -> tuple[str, ...]:
     """Return the actions an environment offers, all for None. Raises `ConfigError`."""
     if names is None:
         return tuple(ACTIONS)

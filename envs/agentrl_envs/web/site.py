@@ -132,7 +132,7 @@ class CustomSite:
 
         if not is_within(request.url, self.origins):
             return None
-        client = self._opened()
+        client = self._open_client()
         sent = {name: value for name, value in request.headers.items() if name not in _HOP}
         try:
             async with (
@@ -144,7 +144,7 @@ class CustomSite:
                     content=request.body,
                 ) as reply,
             ):
-                body = await _body(reply)
+                body = await _read_body(reply)
         except (httpx.HTTPError, OverflowError, TimeoutError, zlib.error) as error:
             body = f"the site did not answer: {type(error).__name__} {error}"[:500].encode()
             return WebResponse(status=502, headers={"content-type": "text/plain"}, body=body)
@@ -187,7 +187,7 @@ class CustomSite:
         if client is not None:
             await client.aclose()
 
-    def _opened(self) -> "httpx.AsyncClient":
+    def _open_client(self) -> "httpx.AsyncClient":
         if self._client is None:
             import httpx
 
@@ -198,7 +198,7 @@ class CustomSite:
         return self._client
 
 
-async def _body(reply: "httpx.Response") -> bytes:
+async def _read_body(reply: "httpx.Response") -> bytes:
     """Return the body of a site's answer, unpacked. OverflowError where that is over the limit."""
     packing = reply.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip"):

@@ -32,13 +32,13 @@ class GemEpisode:
 
     def reset(self, seed):
         """Begin an episode."""
-        return self.shown(*self.env.reset(seed=seed))
+        return self.render(*self.env.reset(seed=seed))
 
     def step(self, text):
         """Do one action."""
         observation, reward, terminated, truncated, info = self.env.step(text)
         return {
-            **self.shown(observation, info),
+            **self.render(observation, info),
             "reward": float(reward),
             "terminated": bool(terminated),
             "truncated": bool(truncated),
@@ -47,7 +47,7 @@ class GemEpisode:
     def close(self):
         """Hold nothing: a GEM environment has no end."""
 
-    def shown(self, seen, info):
+    def render(self, seen, info):
         """Return an observation with the suffix that GEM's wrappers put below it."""
         if not isinstance(seen, str):
             raise TypeError(

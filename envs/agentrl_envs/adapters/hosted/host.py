@@ -113,7 +113,7 @@ class HostServer:
             else:
                 self.hand(child, message)
         except Exception as error:  # noqa: BLE001 - told to whoever asked
-            self.say({"id": message.get("id"), "error": words(error)})
+            self.say({"id": message.get("id"), "error": describe_error(error)})
 
     def hand(self, child: EpisodeProcess, message: Message) -> None:
         child.waiting.append(message["id"])
@@ -159,7 +159,7 @@ class HostServer:
         except ConnectionError:
             data = b""
         if not data:
-            self.gone(child)
+            self.reap(child)
             return
         for line in child.lines.feed(data):
             answer = json.loads(line)
@@ -169,7 +169,7 @@ class HostServer:
             self.out.write(line + b"\n")
             self.out.flush()
 
-    def gone(self, child: EpisodeProcess) -> None:
+    def reap(self, child: EpisodeProcess) -> None:
         self.selector.unregister(child.channel)
         child.channel.close()
         del self.children[child.session]
@@ -238,7 +238,7 @@ class HostedEpisode:
             return {"id": message["id"], "result": getattr(self.world, method)(**params)}
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             traceback.print_exc()
-            return {"id": message["id"], "error": words(error)}
+            return {"id": message["id"], "error": describe_error(error)}
 
     def fork(self, descriptor: int) -> None:
         """Go on twice: the copy answers on a channel of its own."""
@@ -256,7 +256,7 @@ class HostedEpisode:
         self.lines = LineSplitter()
 
 
-def words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error in a line."""
     return f"{type(error).__name__}: {error}"[:2000]
 
@@ -273,7 +273,7 @@ def main() -> None:
     try:
         host.kind.preload()
     except Exception as error:  # noqa: BLE001 - told to whoever asked
-        host.say({"id": 0, "error": words(error)})
+        host.say({"id": 0, "error": describe_error(error)})
         return
     host.say({"id": 0, "result": None})
     host.run()

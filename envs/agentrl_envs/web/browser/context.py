@@ -84,7 +84,7 @@ class EpisodeContext:
                     timezone_id="UTC",
                 )
                 visit = cls(context, screen, settings)
-                context.on("page", visit._appeared)
+                context.on("page", visit._on_page)
                 try:
                     visit.tabs.append(await visit._new_tab())
                 except BaseException:
@@ -137,7 +137,7 @@ class EpisodeContext:
         """Open the world's `start_url`, and let it answer. Raises `EnvError`."""
         self.world = world
         await self.go(world.start_url)
-        await self.tab.loaded()
+        await self.tab.wait_until_loaded()
         if (where := self.tab.url) == "about:blank":
             detail = "; ".join(self.notices) or "nothing answered"
             raise EnvError(f"{world.start_url} did not open, and the page is {where}: {detail}")
@@ -149,7 +149,7 @@ class EpisodeContext:
         reply = await self.tab.send("Page.navigate", url=url)
         return reply.get("errorText", "") if not self.notices else ""
 
-    async def back(self) -> bool:
+    async def go_back(self) -> bool:
         """Go to the page before; whether there is one."""
         history = await self.tab.send("Page.getNavigationHistory")
         at: int = history["currentIndex"] - 1
@@ -198,7 +198,7 @@ class EpisodeContext:
         await self._call("close a tab", tab.page.close())
         await self.switch(max(0, self._at - 1))
 
-    def taken_notices(self) -> list[str]:
+    def take_notices(self) -> list[str]:
         """Return the pending notices, each once."""
         notices, self.notices[:] = list(self.notices), []
         return notices
@@ -258,20 +258,20 @@ class EpisodeContext:
         coming = self._context.new_page()
         page = await coming
         self._ours.add(page)
-        page.on("dialog", self._asked)
+        page.on("dialog", self._on_dialog)
         tab = await BrowserPage.open(page, self._settings)
         if self.tabs:
             tab.has_cookies = False
-        tab.on_request(self._requested)
+        tab.on_request(self._on_request)
         return tab
 
-    async def _requested(self, tab: BrowserPage, paused: Mapping[str, Any]) -> None:
+    async def _on_request(self, tab: BrowserPage, paused: Mapping[str, Any]) -> None:
         refused = await answer(tab, paused, self.world)
         in_front = paused.get("frameId") == tab.frame and paused.get("resourceType") == "Document"
         if refused is not None and in_front:
             self._notice(refused.why)
 
-    async def _asked(self, dialog: "Dialog") -> None:
+    async def _on_dialog(self, dialog: "Dialog") -> None:
         """Dismiss what a page asks; leaving a page is allowed."""
         from playwright.async_api import Error
 
@@ -286,7 +286,7 @@ class EpisodeContext:
         except Error:
             return  # it is gone, with its page
 
-    async def _appeared(self, page: "Page") -> None:
+    async def _on_page(self, page: "Page") -> None:
         """Close a window that a page has opened by itself: its requests are not held."""
         from playwright.async_api import Error
 

@@ -7,7 +7,7 @@ from agentrl_envs.web.browser.page import BrowserPage
 _DRAG_STEPS = 8
 
 
-async def to(tab: BrowserPage, x: float, y: float) -> None:
+async def move(tab: BrowserPage, x: float, y: float) -> None:
     """Move the mouse somewhere."""
     await tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 

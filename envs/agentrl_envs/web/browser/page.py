@@ -94,7 +94,7 @@ class BrowserPage:
     ) -> None:
         """Have every request of the page handled; a handler that raises breaks the page."""
 
-        async def answered(paused: Mapping[str, Any]) -> None:
+        async def answer_request(paused: Mapping[str, Any]) -> None:
             try:
                 await handle(self, paused)
             except Exception as error:  # noqa: BLE001 - whoever waits for the page gets it
@@ -103,18 +103,18 @@ class BrowserPage:
                 self._answering -= 1
                 self._changed.set()
 
-        def paused(params: Mapping[str, Any]) -> None:
+        def on_paused(params: Mapping[str, Any]) -> None:
             if self._answering >= MAX_REQUESTS:
                 self.fail(EnvError(f"the page made more than {MAX_REQUESTS} requests at once"))
             if self.broken.done():
                 return
             self._answering += 1
-            task = asyncio.ensure_future(answered(params))
+            task = asyncio.ensure_future(answer_request(params))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
         self._tasks: set[asyncio.Future[None]] = set()
-        self.cdp.on("Fetch.requestPaused", paused)
+        self.cdp.on("Fetch.requestPaused", on_paused)
 
     def fail(self, error: EnvError) -> None:
         """Let everybody who waits for this page, or will, have an error."""
@@ -152,31 +152,35 @@ class BrowserPage:
     async def evaluate(self, script: str, argument: Any = None) -> Any:
         """Call a function of one argument in the page's own world; see `LivePage`."""
         call = f"({script})({json.dumps(argument)})"
-        return await self._again(lambda: self._value(call, None))
+        return await self._retry(lambda: self._evaluate(call, None))
 
     async def run(self, function: str, argument: Any = None) -> Any:
         """Call a function of the isolated world; see `observation.Eye`."""
-        return await self._again(lambda: self._run(function, argument))
+        return await self._retry(lambda: self._run(function, argument))
 
     async def screenshot(self) -> bytes:
         """Return the viewport as a PNG; raises as `call` does."""
         shot = await self.send("Page.captureScreenshot", format="png", optimizeForSpeed=True)
         return base64.b64decode(shot["data"])
 
-    async def _again(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def _retry(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         """Ask, and ask the new document if the page has moved on meanwhile."""
         for _ in range(3):
             try:
                 return await ask()
             except MovedOn:
                 self._world = None
-                await self._until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
+                await self._wait_until_idle(
+                    asyncio.get_running_loop().time() + self._settings.settle_s
+                )
         raise EnvError(f"the page at {self.url} changes too fast to be observed")
 
     async def _run(self, function: str, argument: Any) -> Any:
-        return await self._value(f"{function}({json.dumps(argument)})", await self._isolated())
+        return await self._evaluate(
+            f"{function}({json.dumps(argument)})", await self._find_isolated_world()
+        )
 
-    async def _isolated(self) -> int:
+    async def _find_isolated_world(self) -> int:
         if self._world is None:
             # Of this name it is there already, with our scripts; this tells its number.
             reply = await self._ask(
@@ -186,7 +190,7 @@ class BrowserPage:
             self._world = world
         return self._world
 
-    async def _value(self, expression: str, world: int | None) -> Any:
+    async def _evaluate(self, expression: str, world: int | None) -> Any:
         params: dict[str, Any] = {
             "expression": expression,
             "returnByValue": True,
@@ -196,7 +200,7 @@ class BrowserPage:
             params["contextId"] = world
         reply = await self._ask("Runtime.evaluate", params)
         if (thrown := reply.get("exceptionDetails")) is not None:
-            raise EnvError(f"a script in the page at {self.url} threw: {_said(thrown)}")
+            raise EnvError(f"a script in the page at {self.url} threw: {_describe(thrown)}")
         return reply["result"].get("value")
 
     async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +227,7 @@ class BrowserPage:
         try:
             if animation_count := self._held:
                 await self._run("glide", ms)
-            return bool(await self._value(f"({_ADVANCE})({ms})", None)) or animation_count > 0
+            return bool(await self._evaluate(f"({_ADVANCE})({ms})", None)) or animation_count > 0
         except MovedOn:
             # Time has taken the page to another one, and begins anew there.
             self._world = None
@@ -231,9 +235,9 @@ class BrowserPage:
 
     # -- coming to rest ---------------------------------------------------------------------------
 
-    async def loaded(self) -> None:
+    async def wait_until_loaded(self) -> None:
         """Wait until nothing is loading or being answered, up to `settle_s`."""
-        await self._until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
+        await self._wait_until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
 
     async def settle(self, *, calm_frames: int = 2) -> None:
         """Wait until what an action set off has loaded and been drawn, up to `settle_s`.
@@ -243,7 +247,7 @@ class BrowserPage:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.settle_s
         while True:
-            await self._until_idle(deadline)
+            await self._wait_until_idle(deadline)
             most_s = min(self._settings.still_s, max(0.0, deadline - loop.time()))
             try:
                 calm = {"mostMs": most_s * 1000, "calmFrames": calm_frames}
@@ -255,7 +259,7 @@ class BrowserPage:
             if self.idle or loop.time() >= deadline:
                 return
 
-    async def _until_idle(self, deadline: float) -> None:
+    async def _wait_until_idle(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         while not self.idle and (remaining_s := deadline - loop.time()) > 0:
             if self.broken.done():
@@ -327,6 +331,6 @@ _CRASHED = "the page's process died, or its messages were over the limits of bro
 _IN_ISOLATION = {"source": f"{OBSERVE}\n{_HANDS}", "worldName": _WORLD, "runImmediately": True}
 
 
-def _said(thrown: Mapping[str, Any]) -> str:
+def _describe(thrown: Mapping[str, Any]) -> str:
     exception = thrown.get("exception", {})
     return str(exception.get("description") or exception.get("value") or thrown.get("text"))[:500]

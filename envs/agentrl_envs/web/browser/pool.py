@@ -57,13 +57,13 @@ class BrowserPool:
         """
         stepped = action_ms is not None
         place = PageOptions(world.start_url, screen, used_too=world.reusable, stepped=stepped)
-        visit, loaded = await self._placed(place)
+        visit, loaded = await self._take_page(place)
         visit.action_ms = action_ms
         return visit, loaded
 
     async def blank(self, screen: PageScreen, *, action_ms: float | None = None) -> EpisodeContext:
         """Return an empty page in a context of its own; raises as `visit` does."""
-        visit, _ = await self._placed(PageOptions("", screen))
+        visit, _ = await self._take_page(PageOptions("", screen))
         visit.action_ms = action_ms
         return visit
 
@@ -75,12 +75,12 @@ class BrowserPool:
             )
             self._chores.begin(self._prepare(browser, place, world, visit.action_ms))
 
-    async def _placed(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
+    async def _take_page(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
         if self._chores.closed:
             raise EnvError(_CLOSED)
         await self._places.take()
         try:
-            return await self._visit(place)
+            return await self._choose_page(place)
         except BaseException:
             self._places.give()
             raise
@@ -93,7 +93,7 @@ class BrowserPool:
         self._places.give()
         browser.visits.discard(visit)
         url = visit.world.start_url if visit.world is not None and visit.is_reusable() else None
-        self._chores.begin(self._put_back(browser, visit, url))
+        self._chores.begin(self._return_page(browser, visit, url))
 
     def figures(self) -> dict[str, float]:
         """Return the numbers of browsers and pages, for metrics."""
@@ -124,9 +124,9 @@ class BrowserPool:
         self._browsers = [None] * len(self._browsers)
         await close_all(running)
 
-    async def _visit(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
-        slot = min(range(len(self._browsers)), key=self._load)
-        browser = await self._running(slot)
+    async def _choose_page(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
+        slot = min(range(len(self._browsers)), key=self._count_visits)
+        browser = await self._find_running(slot)
         visit, loaded = browser.shelf.take(place), True
         if visit is None:
             visit, loaded = browser.shelf.take(PageOptions("", place.screen)), False
@@ -138,18 +138,18 @@ class BrowserPool:
                 if browser.alive:
                     raise
                 # It was dead, and nobody had noticed.
-                browser = await self._running(slot)
+                browser = await self._find_running(slot)
                 visit = await browser.open(place.screen)
         browser.visits.add(visit)
         browser.served += 1
         self._homes[visit] = browser
         return visit, loaded
 
-    def _load(self, slot: int) -> int:
+    def _count_visits(self, slot: int) -> int:
         browser = self._browsers[slot]
         return 0 if browser is None else len(browser.visits)
 
-    async def _running(self, slot: int) -> BrowserProcess:
+    async def _find_running(self, slot: int) -> BrowserProcess:
         async with self._starting[slot]:
             browser = self._browsers[slot]
             if browser is not None and browser.alive and not browser.worn:
@@ -165,7 +165,7 @@ class BrowserPool:
             self._browsers[slot] = fresh
             return fresh
 
-    async def _put_back(
+    async def _return_page(
         self, browser: BrowserProcess, visit: EpisodeContext, url: str | None
     ) -> None:
         try:

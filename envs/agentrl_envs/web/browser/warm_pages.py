@@ -33,7 +33,7 @@ class WarmPages:
 
     def take(self, place: PageOptions) -> EpisodeContext | None:
         """Return the page that was there last, if there is one that still works."""
-        for visit in reversed(self._fitting(place)):
+        for visit in reversed(self._find_fitting(place)):
             del self._urls[visit]
             if visit.sound:
                 return visit
@@ -41,7 +41,7 @@ class WarmPages:
 
     def count(self, place: PageOptions) -> int:
         """Return the number of such pages."""
-        return len(self._fitting(place))
+        return len(self._find_fitting(place))
 
     def surplus(self, most: int) -> EpisodeContext | None:
         """Remove and return the page that has waited longest, where there are more than `most`.
@@ -58,7 +58,7 @@ class WarmPages:
         """Forget all of them."""
         self._urls.clear()
 
-    def _fitting(self, place: PageOptions) -> list[EpisodeContext]:
+    def _find_fitting(self, place: PageOptions) -> list[EpisodeContext]:
         return [
             visit
             for visit, url in self._urls.items()

@@ -72,7 +72,7 @@ class MiniWobSite:
             return SiteVerdict(reward=0.0, done=said is not None)
         raw = float(state["raw"])
         return SiteVerdict(
-            reward=paid(
+            reward=compute_reward(
                 raw,
                 full=FULL_REWARDS.get(self._family, 1.0),
                 partial_credit=self._partial_credit,
@@ -93,7 +93,7 @@ class MiniWobSite:
         """Release nothing."""
 
 
-def paid(raw: float, *, full: float = 1.0, partial_credit: bool) -> float:
+def compute_reward(raw: float, *, full: float = 1.0, partial_credit: bool) -> float:
     """Return the reward for a page's raw one, which lies between -1 and 1; `full` earns 1."""
     if raw >= full:
         return 1.0

@@ -31,21 +31,21 @@ async def look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
 
 
 async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
-    limits = _limits(wants)
+    limits = _build_limits(wants)
     snapshot = await eye.run("observe", limits)
-    nodes = tuple(_node(*fields) for fields in snapshot["nodes"])
+    nodes = tuple(_parse_node(*fields) for fields in snapshot["nodes"])
     texts = dict[Kind, tuple[str, bool]]()
     if "axtree" in wants.kinds:
-        texts["axtree"] = capped(
+        texts["axtree"] = cap_lines(
             [node.line for node in nodes], snapshot["left"], wants.max_characters
         )
     if "text" in wants.kinds:
-        texts["text"] = capped(plain(nodes), snapshot["left"], wants.max_characters)
+        texts["text"] = cap_lines(list_texts(nodes), snapshot["left"], wants.max_characters)
     if "dom" in wants.kinds:
         ids = [node.id for node in nodes if node.id is not None]
         pruned = await eye.run("markup", {"wants": limits, "ids": ids})
-        texts["dom"] = capped(pruned["lines"], pruned["left"], wants.max_characters)
-    images = await _images(eye, wants, snapshot)
+        texts["dom"] = cap_lines(pruned["lines"], pruned["left"], wants.max_characters)
+    images = await _take_images(eye, wants, snapshot)
     ordered = [(kind, *texts[kind]) for kind in wants.kinds if kind in texts]
     headed = [text if len(ordered) == 1 else f"{kind}:\n{text}" for kind, text, _ in ordered]
     return PageView(
@@ -58,12 +58,12 @@ async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
     )
 
 
-def plain(nodes: Sequence[AccessibilityNode]) -> list[str]:
+def list_texts(nodes: Sequence[AccessibilityNode]) -> list[str]:
     """Return the visible text, a line per piece."""
     return [words for node in nodes if (words := node.name or node.value())]
 
 
-def capped(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, bool]:
+def cap_lines(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, bool]:
     """Return lines as one text of at most so many characters, and whether something is missing.
 
     `left` more were never looked at; the last line then says how many are missing in all.
@@ -80,7 +80,7 @@ def capped(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, b
     return "\n".join(output), missing > 0
 
 
-async def _images(
+async def _take_images(
     eye: PageProbe, wants: PageObservationOptions, seen: Mapping[str, Any]
 ) -> tuple[Image, ...]:
     pictured = [kind for kind in wants.kinds if kind in ("screenshot", "marks")]
@@ -93,7 +93,7 @@ async def _images(
     return tuple(Image(marked if kind == "marks" else png) for kind in pictured)
 
 
-def _node(
+def _parse_node(
     depth: int, id_: int, role: str, name: str, attributes: Mapping[str, str]
 ) -> AccessibilityNode:
     return AccessibilityNode(
@@ -101,7 +101,7 @@ def _node(
     )
 
 
-def _limits(wants: PageObservationOptions) -> dict[str, Any]:
+def _build_limits(wants: PageObservationOptions) -> dict[str, Any]:
     return {
         "maxNodes": wants.max_nodes,
         "maxText": wants.max_name_characters,

@@ -6,17 +6,17 @@ _AMOUNT = re.compile(r"(?:eur|euro|euros|€)?\s*(\d+(?:\.\d+)?)\s*(?:eur|euro|e
 _EDGES = " \t\n.!\"'`"
 
 
-def same_text(said: str, wanted: str) -> bool:
+def is_same_text(said: str, wanted: str) -> bool:
     """Return whether two texts are one but for case, white space, quotes and an article before."""
-    return bool(_plain(said)) and _plain(said) == _plain(wanted)
+    return bool(_normalize(said)) and _normalize(said) == _normalize(wanted)
 
 
-def same_amount(said: str, wanted: str) -> bool:
+def is_same_amount(said: str, wanted: str) -> bool:
     """Return whether two texts are the same number, with or without the currency."""
     matches = [_AMOUNT.fullmatch(text.casefold().strip(_EDGES)) for text in (said, wanted)]
     return all(matches) and len({float(match[1]) for match in matches if match}) == 1
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     words = " ".join(text.casefold().strip(_EDGES).split())
     return re.sub(r"^(?:an?|the) ", "", words)

@@ -93,9 +93,9 @@ class AsgiSite(Generic[State]):
     def _client(self) -> Any:
         import httpx
 
-        async def with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        async def call_with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
             scope[STATE_KEY] = self.state
             await self.app(scope, receive, send)
 
         # Nothing is open behind a transport in this process, so nobody has to close the client.
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app=cast("Any", with_state)))
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app=cast("Any", call_with_state)))

@@ -13,7 +13,7 @@ from agentrl.task import Task
 from agentrl_envs.templates import TemplateTasks, Wanted
 from agentrl_envs.web.sites.asgi import AsgiApp, AsgiSite
 from agentrl_envs.web.sites.play import next_action
-from agentrl_envs.web.sites.template import SiteTemplate, checker
+from agentrl_envs.web.sites.template import SiteTemplate, build_checker
 
 State = TypeVar("State")
 
@@ -62,7 +62,7 @@ class TemplateSitePack(TemplateTasks[SiteTemplate[State]], Generic[State]):
             self._site.app(),
             state,
             goal=spec["goal"],
-            check=checker(template, spec, copy.deepcopy(state), self._site.summary),
+            check=build_checker(template, spec, copy.deepcopy(state), self._site.summary),
             origin=self._site.origin,
         )
 

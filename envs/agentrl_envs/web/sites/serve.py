@@ -13,7 +13,7 @@ from agentrl_envs.web.sites.pack import TemplateSite
 SITES = ("shop", "wiki")
 
 
-def site_of(name: str) -> TemplateSite[Any]:
+def find_site(name: str) -> TemplateSite[Any]:
     """Return a site by its name."""
     if name == "shop":
         from agentrl_envs.web.sites.shop.site import SHOP
@@ -24,15 +24,15 @@ def site_of(name: str) -> TemplateSite[Any]:
     return WIKI
 
 
-def served(site: TemplateSite[Any], seed: int) -> AsgiApp:
+def build_app(site: TemplateSite[Any], seed: int) -> AsgiApp:
     """Return an application with a state of its own."""
     state, app = site.state(seed), site.app()
 
-    async def with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    async def call_with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         scope[STATE_KEY] = state
         await app(scope, receive, send)
 
-    return with_state
+    return call_with_state
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=8000)
     args = parser.parse_args(arguments)
-    app: Any = served(site_of(args.site), args.seed)
+    app: Any = build_app(find_site(args.site), args.seed)
     uvicorn.run(app, host="127.0.0.1", port=args.port, lifespan="off")
 
 

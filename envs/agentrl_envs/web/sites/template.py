@@ -12,10 +12,10 @@ from agentrl_envs.web.sites.asgi import Check
 from agentrl_envs.web.sites.play import Player
 
 State = TypeVar("State")
-__all__ = ["SiteTemplate", "UnfitChoice", "Wanted", "checker", "nothing"]
+__all__ = ["SiteTemplate", "UnfitChoice", "Wanted", "build_checker", "change_nothing"]
 
 
-def nothing(state: Any, wanted: Wanted) -> None:
+def change_nothing(state: Any, wanted: Wanted) -> None:
     """Change nothing."""
     del state, wanted
 
@@ -30,15 +30,15 @@ class SiteTemplate(Generic[State]):
     make: Callable[[Random, State], Wanted]
     """Choose a task on a fresh state. Raises `UnfitChoice` to be asked again with another seed."""
     play: Player
-    do: Callable[[State, Wanted], None] = nothing
+    do: Callable[[State, Wanted], None] = change_nothing
     """Do the task on the state: what the state is then is what is wanted, and nothing else."""
-    prepare: Callable[[State, Wanted], None] = nothing
+    prepare: Callable[[State, Wanted], None] = change_nothing
     """Change a fresh state before the episode begins."""
     right: Callable[[str, str], bool] | None = None
     """Compares an answer with `wanted["answer"]`; None where nothing is to be answered."""
 
 
-def checker(
+def build_checker(
     template: SiteTemplate[State],
     wanted: Wanted,
     start: State,

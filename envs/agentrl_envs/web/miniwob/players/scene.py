@@ -24,13 +24,13 @@ class PlayerConversation:
     said: str
     """The text of the newest message."""
 
-    def called(self, tool: str) -> tuple[ToolCall, ...]:
+    def find_calls(self, tool: str) -> tuple[ToolCall, ...]:
         """Return the calls of one tool so far."""
         return tuple(one for one in self.calls if one.name == tool)
 
-    def clicked(self, id_: int | None) -> int:
+    def count_clicks(self, id_: int | None) -> int:
         """Return the number of clicks on an element."""
-        return sum(one.arguments["id"] == id_ for one in self.called("click"))
+        return sum(one.arguments["id"] == id_ for one in self.find_calls("click"))
 
     @property
     def quoted(self) -> list[str]:
@@ -117,7 +117,7 @@ def fields(page: ObservedPage) -> tuple[AccessibilityNode, ...]:
     return page.all("textbox")
 
 
-def found(pattern: str, text: str) -> tuple[str, ...]:
+def search(pattern: str, text: str) -> tuple[str, ...]:
     """Return the groups of a pattern in a text; raises `LookupError` where it is not there."""
     match = re.search(pattern, text)
     if match is None:

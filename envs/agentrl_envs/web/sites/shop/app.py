@@ -54,10 +54,10 @@ async def search(request: Request) -> Response:
 
 async def product(request: Request) -> Response:
     """Show a product."""
-    return _product(request)
+    return _show_product(request)
 
 
-def _product(request: Request, problem: str = "") -> Response:
+def _show_product(request: Request, problem: str = "") -> Response:
     shop: ShopState = state_of(request)
     try:
         item = shop.product(request.path_params["id"])
@@ -76,18 +76,18 @@ async def add(request: Request) -> Response:
             request.path_params["id"], fields.get("colour", ""), number(fields.get("quantity", ""))
         )
     except SiteRefusal as refusal:
-        return _product(request, str(refusal))
+        return _show_product(request, str(refusal))
     return go("/cart")
 
 
 async def wish(request: Request) -> Response:
     """Put a product on the wish list."""
-    return _then("/wishlist", request, lambda shop: shop.wish(request.path_params["id"]))
+    return _change_and_go("/wishlist", request, lambda shop: shop.wish(request.path_params["id"]))
 
 
 async def unwish(request: Request) -> Response:
     """Take a product off the wish list."""
-    return _then("/wishlist", request, lambda shop: shop.unwish(request.path_params["id"]))
+    return _change_and_go("/wishlist", request, lambda shop: shop.unwish(request.path_params["id"]))
 
 
 async def review(request: Request) -> Response:
@@ -97,7 +97,7 @@ async def review(request: Request) -> Response:
     try:
         state_of(request).review(id, number(fields.get("stars", "")), fields.get("text", ""))
     except SiteRefusal as refusal:
-        return _product(request, str(refusal))
+        return _show_product(request, str(refusal))
     return go(f"/product/{id}")
 
 
@@ -109,18 +109,18 @@ async def cart(request: Request) -> Response:
 async def quantity(request: Request) -> Response:
     """Change a line of the cart."""
     count = number((await form(request)).get("quantity", ""), -1)
-    return _then("/cart", request, lambda shop: shop.set_quantity(_place(request), count))
+    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(_place(request), count))
 
 
 async def remove(request: Request) -> Response:
     """Remove a line of the cart."""
-    return _then("/cart", request, lambda shop: shop.set_quantity(_place(request), 0))
+    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(_place(request), 0))
 
 
 async def coupon(request: Request) -> Response:
     """Use a coupon."""
     code = (await form(request)).get("code", "")
-    return _then("/cart", request, lambda shop: shop.use_coupon(code))
+    return _change_and_go("/cart", request, lambda shop: shop.use_coupon(code))
 
 
 async def checkout(request: Request) -> Response:
@@ -151,10 +151,10 @@ async def orders(request: Request) -> Response:
 
 async def order(request: Request) -> Response:
     """Show an order."""
-    return _with_order(request, "order")
+    return _show_order(request, "order")
 
 
-def _with_order(request: Request, name: str, problem: str = "") -> Response:
+def _show_order(request: Request, name: str, problem: str = "") -> Response:
     try:
         customer_order = state_of(request).order_of(_id(request))
     except SiteRefusal as refusal:
@@ -168,23 +168,23 @@ def _with_order(request: Request, name: str, problem: str = "") -> Response:
 async def cancel(request: Request) -> Response:
     """Cancel an order."""
     id = _id(request)
-    return _then(f"/orders/{id}", request, lambda shop: shop.cancel(id))
+    return _change_and_go(f"/orders/{id}", request, lambda shop: shop.cancel(id))
 
 
-async def again(request: Request) -> Response:
+async def order_again(request: Request) -> Response:
     """Put an order into the cart again."""
-    return _then("/cart", request, lambda shop: shop.order_again(_id(request)))
+    return _change_and_go("/cart", request, lambda shop: shop.order_again(_id(request)))
 
 
 async def send_back(request: Request) -> Response:
     """Show the form of a return, or return."""
     if request.method == "GET":
-        return _with_order(request, "return")
+        return _show_order(request, "return")
     fields = await form(request)
     try:
         state_of(request).send_back(_id(request), fields.get("item", ""), fields.get("reason", ""))
     except SiteRefusal as refusal:
-        return _with_order(request, "return", str(refusal))
+        return _show_order(request, "return", str(refusal))
     return go(f"/orders/{_id(request)}")
 
 
@@ -235,12 +235,12 @@ async def new_address(request: Request) -> Response:
 
 async def default_address(request: Request) -> Response:
     """Make an address the default."""
-    return _then("/addresses", request, lambda shop: shop.make_default(_id(request)))
+    return _change_and_go("/addresses", request, lambda shop: shop.make_default(_id(request)))
 
 
 async def remove_address(request: Request) -> Response:
     """Remove an address."""
-    return _then("/addresses", request, lambda shop: shop.remove_address(_id(request)))
+    return _change_and_go("/addresses", request, lambda shop: shop.remove_address(_id(request)))
 
 
 async def wishlist(request: Request) -> Response:
@@ -248,13 +248,13 @@ async def wishlist(request: Request) -> Response:
     return _show(request, "wishlist")
 
 
-async def missing(request: Request, error: Exception) -> Response:
+async def show_missing(request: Request, error: Exception) -> Response:
     """Say that there is no such page."""
     del error
     return _show(request, "missing", status=404, problem="There is no such page.")
 
 
-def _then(path: str, request: Request, change: Callable[[ShopState], None]) -> Response:
+def _change_and_go(path: str, request: Request, change: Callable[[ShopState], None]) -> Response:
     """Change the shop and go on to a page, or say why not."""
     try:
         change(state_of(request))
@@ -291,7 +291,7 @@ _POST: dict[str, Endpoint] = {
     "/cart/{place:int}/remove": remove,
     "/cart/coupon": coupon,
     "/orders/{id:int}/cancel": cancel,
-    "/orders/{id:int}/again": again,
+    "/orders/{id:int}/again": order_again,
     "/addresses/{id:int}/default": default_address,
     "/addresses/{id:int}/remove": remove_address,
 }
@@ -309,4 +309,4 @@ def app() -> Starlette:
     routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in _GET.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in _POST.items()]
     routes += [Route(path, endpoint, methods=["GET", "POST"]) for path, endpoint in _BOTH.items()]
-    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing})
+    return Starlette(routes=routes, exception_handlers={404: show_missing, 405: show_missing})

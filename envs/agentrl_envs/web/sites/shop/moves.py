@@ -11,14 +11,14 @@ Moves = Generator[Action, ObservedPage, ObservedPage]
 """A part of a script; returns the page it ends on."""
 
 
-def to_product(page: ObservedPage, name: str) -> Moves:
+def go_to_product(page: ObservedPage, name: str) -> Moves:
     """Search for a product and go to its page."""
     page = yield call("fill", id=page.id(name="Search products"), text=name)
     page = yield click(page, "button", "Search")
     return (yield click(page, "link", name))
 
 
-def to_list(
+def go_to_list(
     page: ObservedPage, *, category: str, max_price: str = "", stars: str = "", order: str = ""
 ) -> Moves:
     """Go to a category, filtered and ordered."""
@@ -32,7 +32,7 @@ def to_list(
     return (yield click(page, "button", "Apply"))
 
 
-def first_product(page: ObservedPage, category: str) -> str:
+def find_first_product(page: ObservedPage, category: str) -> str:
     """Return the name of the first product of a list."""
     start = next(
         i for i, node in enumerate(page.nodes) if re.fullmatch(r"\d+ products?", node.name)

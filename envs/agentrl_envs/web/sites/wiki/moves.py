@@ -11,16 +11,16 @@ Moves = Generator[Action, ObservedPage, ObservedPage]
 """A part of a script; returns the page it ends on."""
 
 
-def to_article(page: ObservedPage, title: str) -> Moves:
+def go_to_article(page: ObservedPage, title: str) -> Moves:
     """Search for an article and go to it."""
     page = yield call("fill", id=page.id(name="Search articles"), text=title)
     page = yield click(page, "button", "Search")
     return (yield click(page, "link", title))
 
 
-def along(page: ObservedPage, hops: list[Mapping[str, Any]]) -> Moves:
+def follow_chain(page: ObservedPage, hops: list[Mapping[str, Any]]) -> Moves:
     """Go to the article that states the last fact of a chain, from link to link."""
-    page = yield from to_article(page, hops[0]["subject"])
+    page = yield from go_to_article(page, hops[0]["subject"])
     for hop in hops[:-1]:
         page = yield click(page, "link", hop["value"])
     return page

@@ -93,7 +93,7 @@ class WikiState:
         """Return all categories that have an article, in order."""
         return sorted({name for title in self.articles for name in self.latest(title).categories})
 
-    def in_category(self, name: str) -> list[str]:
+    def list_category(self, name: str) -> list[str]:
         """Return the titles of the articles in a category, in order."""
         return sorted(title for title in self.articles if name in self.latest(title).categories)
 
