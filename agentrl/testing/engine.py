@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from agentrl.engine.scripted import ScriptedEngine
@@ -18,6 +18,7 @@ from agentrl.policy import (
     ScoringEngine,
 )
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl.testing.promises import PromiseCheck
 
 __all__ = ["ScriptedEngine", "check_engine"]
 
@@ -81,9 +82,7 @@ async def check_engine(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Check:
-    """One run of the checks. Each method proves a few promises and notes them in `proven`."""
-
+class _Check(PromiseCheck):
     engine: PolicyEngine
     vocab_size: int
     context_tokens: int | None
@@ -93,7 +92,6 @@ class _Check:
     timeout_s: float
     is_server: bool
     made: int = 0
-    proven: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
         whole = isinstance(self.engine, PolicyEngine)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -133,8 +131,9 @@ class _Check:
             self.request(seed=10 + i, max_new_tokens=1 + (5 * i) % self.new_tokens)
             for i in range(8)
         ]
+        requests = [*others, self.renew(request)]
         among = await self.await_call(
-            "generate", _all(self.engine.generate(r) for r in [*others, self.renew(request)])
+            "generate", asyncio.gather(*map(self.engine.generate, requests))
         )
         self.expect_same(first, among[-1], "asked among others")
         for other, completion in zip(others, among, strict=False):
@@ -254,7 +253,6 @@ class _Check:
         )
 
     async def check_scores(self) -> None:
-        """Check that tokens are scored as they were sampled; only of an engine that scores."""
         engine = self.engine
         if not isinstance(engine, ScoringEngine):
             return
@@ -394,7 +392,6 @@ class _Check:
         return GenerateRequest(id=f"check-{self.made}", prompt=prompt, seed=seed, **changes)
 
     def renew(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the same request under a new id."""
         self.made += 1
         return replace(request, id=f"check-{self.made}")
 
@@ -408,7 +405,7 @@ class _Check:
         await self.await_call("abort", self.engine.abort(request.id))
         return await self.await_call("generate", task)
 
-    async def await_call(self, call: str, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+    async def await_call(self, call: str, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
         try:
             return await asyncio.wait_for(work, self.timeout_s)
         except TimeoutError as error:
@@ -416,22 +413,8 @@ class _Check:
                 f"every call ends: {call}() was not done after {self.timeout_s} s"
             ) from error
 
-    def expect(self, kept: bool, promise: str, found: str) -> None:
-        """Note a promise as proven, or raise with what was found instead."""
-        if not kept:
-            raise CheckError(f"{promise}: {found}")
-        self.note(promise)
-
-    def note(self, promise: str) -> None:
-        if promise not in self.proven:
-            self.proven.append(promise)
-
 
 async def _turn_loop(count: int) -> None:
     """Let the event loop turn: other tasks run in between."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def _all(work: Any) -> list[Completion]:
-    return list(await asyncio.gather(*work))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from agentrl.runtime.scope import run_scope
 from agentrl.runtime.threads import in_thread
 from agentrl.task import SPLITS, Split, Task
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl.testing.promises import PromiseCheck
 
 T = TypeVar("T")
 
@@ -75,7 +76,8 @@ async def check_env(
         grace_s=grace_s,
         actions=list(actions) or [say("")] * 2,
     )
-    check.check_whole()
+    whole = isinstance(env, Env)  # pyright: ignore[reportUnnecessaryIsInstance]
+    check.expect(whole, "the environment is an agentrl.Env", _describe_missing_members(env))
     try:
         await check.run()
     finally:
@@ -86,9 +88,7 @@ async def check_env(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Check:
-    """One run of the checks. Each method proves a few promises and notes them in `proven`."""
-
+class _Check(PromiseCheck):
     env: Env
     tasks: int
     episodes: int
@@ -97,11 +97,6 @@ class _Check:
     timeout_s: float
     grace_s: float
     actions: list[Action]
-    proven: list[str] = field(default_factory=list[str])
-
-    def check_whole(self) -> None:
-        whole = isinstance(self.env, Env)  # pyright: ignore[reportUnnecessaryIsInstance]
-        self.expect(whole, "the environment is an agentrl.Env", _describe_missing_members(self.env))
 
     async def run(self) -> None:
         async with run_scope():
@@ -138,7 +133,6 @@ class _Check:
         await self.check_close(sample[0])
 
     async def check_tasks(self) -> list[Task]:
-        """Return the tasks to play, of both splits."""
         tasks_by_split: dict[Split, list[Task]] = {}
         for split in SPLITS:
             first, again = [await self.read_first_tasks(split) for _ in range(2)]
@@ -382,14 +376,6 @@ class _Check:
             promise,
             f"{where}: it took {len(first)} turns and then {len(second)}",
         )
-
-    def expect(self, good: bool, promise: str, what: str) -> None:
-        if not good:
-            raise CheckError(f"{promise}: {what}")
-        self.note(promise)
-
-    def note(self, *promises: str) -> None:
-        self.proven += [promise for promise in promises if promise not in self.proven]
 
 
 _PROBES = {

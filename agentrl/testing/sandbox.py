@@ -3,13 +3,14 @@
 import contextlib
 import shlex
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from agentrl.errors import CheckError, SandboxError
+from agentrl.errors import SandboxError
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult, Sandbox, SandboxPool
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl.testing.promises import PromiseCheck
 
 _LOOP_S = 0.5
 _FLOOD_BYTES = 2**20
@@ -29,7 +30,7 @@ async def check_sandbox(pool: SandboxPool) -> tuple[str, ...]:
         SandboxError: The sandbox broke.
     """
     before = ProcessHoldings.take()
-    check = _Check(pool)
+    check = _Check(pool=pool)
     try:
         await check.run()
     finally:
@@ -39,10 +40,9 @@ async def check_sandbox(pool: SandboxPool) -> tuple[str, ...]:
     return (*check.proven, "nothing is left after close")
 
 
-@dataclass(slots=True)
-class _Check:
+@dataclass(slots=True, kw_only=True)
+class _Check(PromiseCheck):
     pool: SandboxPool
-    proven: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
         one, other = await self.pool.open(), await self.pool.open()
@@ -182,12 +182,6 @@ class _Check:
             await call
             raised = False
         self.expect(raised, promise, f"no {kind.__name__} was raised")
-
-    def expect(self, good: bool, promise: str, what: str) -> None:
-        if not good:
-            raise CheckError(f"{promise}: {what}")
-        if promise not in self.proven:
-            self.proven.append(promise)
 
 
 class ScriptedSandbox:

@@ -49,7 +49,7 @@ async def check_tool(
 
     async with run_scope():
         # What is imported or opened once is there after this, and is no leak.
-        await _open_and_call([source], calls, timeout_s)
+        await _open_and_call(source, calls, timeout_s)
         before = ProcessHoldings.take()
         await _check_bad_arguments(source, schemas, timeout_s)
         proven.append("wrong arguments are answered, not raised")
@@ -93,7 +93,7 @@ async def _check_bad_arguments(
         ]
         bad_calls = [ToolCall(f"bad_{i}", name, arguments) for i, arguments in enumerate(bad)]
         for wrong, result in zip(
-            bad, await _open_and_call([source], bad_calls, timeout_s), strict=True
+            bad, await _open_and_call(source, bad_calls, timeout_s), strict=True
         ):
             _expect(
                 result.status == "error",
@@ -103,52 +103,38 @@ async def _check_bad_arguments(
 
 
 async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s: float) -> None:
-    alone = await _open_and_call([source], calls, timeout_s)
+    alone = await _open_and_call(source, calls, timeout_s)
     for result in alone:
         _expect(
             result.status == "ok",
             "the examples succeed",
             f"{result.name} answered {result.content!r}",
         )
-    again = await _open_and_call([source], calls, timeout_s)
+    again = await _open_and_call(source, calls, timeout_s)
     _expect_same(alone, again, "instances do not interfere", 0)
     for count in range(len(calls) + 1):
         box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
         boxes = [box]
+        first, rest, wanted = calls[:count], calls[count:], alone[count:]
         try:
-            _expect_same(
-                alone[:count],
-                await _make_calls(box, calls[:count]),
-                "instances do not interfere",
-                count,
-            )
+            begun = await _make_calls(box, first)
+            _expect_same(alone[:count], begun, "instances do not interfere", count)
             boxes.append(await box.fork())
             boxes.append(await box.fork())
-            _expect_same(
-                alone[count:], await _make_calls(boxes[1], calls[count:]), "a fork goes on", count
-            )
-            _expect_same(
-                alone[count:],
-                await _make_calls(box, calls[count:]),
-                "forks do not interfere",
-                count,
-            )
-            await box.close()
-            _expect_same(
-                alone[count:],
-                await _make_calls(boxes[2], calls[count:]),
-                "forks do not interfere",
-                count,
-            )
+            _expect_same(wanted, await _make_calls(boxes[1], rest), "a fork goes on", count)
+            for other in (box, boxes[2]):
+                answers = await _make_calls(other, rest)
+                _expect_same(wanted, answers, "forks do not interfere", count)
+                await other.close()
         finally:
             for opened in boxes:
                 await opened.close()
 
 
 async def _open_and_call(
-    sources: Sequence[ToolSource], calls: Sequence[ToolCall], timeout_s: float
+    source: ToolSource, calls: Sequence[ToolCall], timeout_s: float
 ) -> list[ToolResult]:
-    box = await ToolSet.open(sources, context=_CONTEXT, timeout_s=timeout_s)
+    box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
     try:
         return await _make_calls(box, calls)
     finally:

@@ -1,7 +1,7 @@
 """The tables of a run: a row per group and a row per trajectory, as columns."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,17 @@ class TrajectoryRow:
     turns: int
     tokens: int
     """Sampled on its path."""
-    context: int | None
+    context: int | None = None
     """All tokens on its path; None where they are gone."""
-    calls: int | None
-    tools: tuple[str, ...]
+    calls: int | None = None
+    tools: tuple[str, ...] = ()
     """Names of the tools it called, each once."""
-    errors: int
+    errors: int = 0
     """Calls that the tools answered with an error."""
-    seconds: float | None
-    advantage: float | None
+    seconds: float | None = None
+    advantage: float | None = None
     """Mean over its trained tokens."""
-    said: str
+    said: str = ""
     """The end of what it said last."""
 
 
@@ -103,63 +103,28 @@ def build_bare_row(
                 reward=one.reward,
                 turns=one.turns,
                 tokens=one.tokens,
-                context=None,
-                calls=None,
-                tools=(),
-                errors=0,
-                seconds=None,
-                advantage=None,
-                said="",
             )
             for one in trajectories
         ),
     )
 
 
-@dataclass(slots=True)
-class _Names:
-    """Names that many rows repeat, each once."""
-
-    places: dict[str, int] = field(default_factory=dict[str, int])
-
-    def place(self, name: str) -> int:
-        return self.places.setdefault(name, len(self.places))
-
-
-def columns(rows: Iterable[GroupRow], chunks: Mapping[int, int]) -> dict[str, Any]:
+def columns(rows: Sequence[GroupRow], chunks: Mapping[int, int]) -> dict[str, Any]:
     """Return the tables as columns; `chunks` says where a group's story lies, if anywhere."""
-    rows = [*rows]
-    outcomes, tools = _Names(), _Names()
+    names = [field.name for field in fields(GroupRow) if field.name != "trajectories"]
+    groups: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in names}
+    groups["size"] = [len(row.trajectories) for row in rows]
+    groups["chunk"] = [chunks.get(row.id, -1) for row in rows]
     flat = [one for row in rows for one in row.trajectories]
-    return {
-        "groups": {
-            "id": [row.id for row in rows],
-            "step": [row.step for row in rows],
-            "state": [row.state for row in rows],
-            "task": [row.task for row in rows],
-            "prompt": [row.prompt for row in rows],
-            "why": [row.why for row in rows],
-            "size": [len(row.trajectories) for row in rows],
-            "chunk": [chunks.get(row.id, -1) for row in rows],
-        },
-        "trajectories": {
-            "id": [one.id for one in flat],
-            "sample": [one.sample for one in flat],
-            "outcome": [outcomes.place(one.outcome) for one in flat],
-            "reward": [_number(one.reward) for one in flat],
-            "turns": [one.turns for one in flat],
-            "tokens": [one.tokens for one in flat],
-            "context": [one.context for one in flat],
-            "calls": [one.calls for one in flat],
-            "tools": [[tools.place(name) for name in one.tools] for one in flat],
-            "errors": [one.errors for one in flat],
-            "seconds": [_number(one.seconds) for one in flat],
-            "advantage": [_number(one.advantage) for one in flat],
-            "said": [one.said for one in flat],
-        },
-        "outcomes": [*outcomes.places],
-        "tools": [*tools.places],
-    }
+    names = [field.name for field in fields(TrajectoryRow)]
+    table: dict[str, list[Any]] = {name: [getattr(one, name) for one in flat] for name in names}
+    for name in ("reward", "seconds", "advantage"):
+        table[name] = [None if value is None else short([value]) for value in table[name]]
+    # Names that many rows repeat are listed once, and are their places in the list.
+    outcomes, tools = dict[str, int](), dict[str, int]()
+    table["outcome"] = [outcomes.setdefault(one.outcome, len(outcomes)) for one in flat]
+    table["tools"] = [[tools.setdefault(name, len(tools)) for name in one.tools] for one in flat]
+    return {"groups": groups, "trajectories": table, "outcomes": [*outcomes], "tools": [*tools]}
 
 
 def _build_trajectory_row(
@@ -198,7 +163,3 @@ def _average_advantage(credit: TokenCredit | None) -> float | None:
 
 def _cut_prompt(text: str) -> str:
     return text if len(text) <= _HEAD else f"{text[: _HEAD - 1]}…"
-
-
-def _number(value: float | None) -> Any:
-    return None if value is None else short([value])

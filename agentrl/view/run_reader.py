@@ -16,7 +16,7 @@ from agentrl.metrics.writer import read_metrics
 from agentrl.store.errors import StoreError
 from agentrl.store.reader import GroupIndexRow, StoreReader
 from agentrl.store.token_credit import TokenCredit, read_credit
-from agentrl.view.branches import try_decisions
+from agentrl.view.branches import read_decisions
 from agentrl.view.group_page import GroupPageBuilder
 from agentrl.view.index import GroupRow, build_bare_row, build_row
 from agentrl.view.redaction import SecretRedaction
@@ -36,10 +36,9 @@ class GroupPage:
 
 
 class RunReader:
-    """A run folder, read-only. Use it in `with`."""
+    """A run folder, read-only. Use it in `with`. Raises `ConfigError` where there is no run."""
 
     def __init__(self, folder: Path, *, environ: Mapping[str, str] = os.environ) -> None:
-        """Raises `ConfigError` where there is no run."""
         self.folder = folder
         if not (folder / "config.yaml").is_file():
             raise ConfigError(
@@ -82,7 +81,7 @@ class RunReader:
     ) -> Iterator[GroupPage]:
         """Yield the groups in order, each with its row; with its story if its tokens are there."""
         assert self.store is not None or not groups
-        decisions, _ = try_decisions(self.folder) if stories else ({}, "")
+        decisions = read_decisions(self.folder) if stories else {}
         for facts in groups:
             yield self._read_page(facts, decisions, stories=stories)
 

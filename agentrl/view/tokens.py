@@ -25,7 +25,7 @@ def hidden_tokens(
     """
     positions: dict[int, set[int]] = {}
     for end in {*ends}:
-        places = [(id, at) for id in tree.path_ids(end) for at in _indices(tree.node(id))]
+        places = [(id, at) for id in tree.path_ids(end) for at in range(len(tree.node(id).token_ids))]
         texts = [vocabulary.text(tree.node(id).token_ids[at]) for id, at in places]
         stops = [*accumulate(map(len, texts))]
         for first, last in redaction.spans("".join(texts)):
@@ -55,7 +55,7 @@ def short(values: Sequence[float]) -> Any:
     if values and [*values].count(values[0]) == len(values):
         # Most columns are: the versions of a turn, the advantages of a trajectory.
         return _round(values[0])
-    numbers = [_round(value) for value in values]
+    numbers = [*map(_round, values)]
     return numbers[0] if numbers and all(value == numbers[0] for value in numbers) else numbers
 
 
@@ -71,17 +71,8 @@ def _render_node(node: Node, hidden: set[int], places: Mapping[int, int]) -> dic
         fields |= {"logprobs": short(node.logprobs), "versions": short(node.versions)}
     if node.entropies:
         fields["entropies"] = short(node.entropies)
-    if node.tool_status:
-        fields["status"] = node.tool_status
-    if node.withdraws:
-        fields["withdraws"] = node.withdraws
-    if node.resumes:
-        fields["resumes"] = node.resumes
-    return fields
-
-
-def _indices(node: Node) -> range:
-    return range(len(node.token_ids))
+    named = {"status": node.tool_status, "withdraws": node.withdraws, "resumes": node.resumes}
+    return fields | {name: value for name, value in named.items() if value}
 
 
 def _round(value: float) -> float | None:

@@ -119,8 +119,6 @@ async def test_an_episode_that_hangs_is_killed_and_nobody_else_notices(ask: Aske
     assert await ask(other, "add", amount=1) == 1
     with pytest.raises(EnvError, match="there is no session"):
         await ask(stuck, "add", amount=1)
-    # That it was killed is what the host answers, and nobody waits for it any more.
-    assert ask.host.late == 1
 
 
 async def test_a_cancelled_caller_ends_its_episode(ask: Asker) -> None:

@@ -11,15 +11,6 @@ def preload():
     import gem  # noqa: F401
 
 
-def ask(params):
-    """Return the ids that are registered, after importing what registers more."""
-    from gem.envs.registration import ENV_REGISTRY
-
-    for name in params["imports"]:
-        importlib.import_module(name)
-    return sorted(ENV_REGISTRY)
-
-
 class GemEpisode:
     """One environment."""
 
@@ -43,9 +34,6 @@ class GemEpisode:
             "terminated": bool(terminated),
             "truncated": bool(truncated),
         }
-
-    def close(self):
-        """Hold nothing: a GEM environment has no end."""
 
     def render(self, seen, info):
         """Return an observation with the suffix that GEM's wrappers put below it."""

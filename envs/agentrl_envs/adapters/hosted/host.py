@@ -9,7 +9,8 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
     -> {"session": 7, "method": "kill"}
     <- {"session": 7, "gone": "killed by signal 9"}
 
-A kind has `preload()`, `ask(params)` and `EPISODE`, a class with a method for every other method.
+A kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
+`close`. One that is asked things outside of episodes has `ask(params)`.
 """
 
 import importlib.util
@@ -123,7 +124,8 @@ class HostServer:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            serve(self.kind.EPISODE, theirs, [*self.channels(), ours])
+            channels = [child.channel for child in self.children.values()]
+            serve(self.kind.EPISODE, theirs, [*channels, ours])
         theirs.close()
         self.add(EpisodeProcess(session, ours, pid))
         self.hand(self.children[session], message)
@@ -137,9 +139,6 @@ class HostServer:
         theirs.close()
         self.add(EpisodeProcess(session, ours, None))
         self.hand(self.children[session], {"id": message["id"], "method": "alive"})
-
-    def channels(self) -> list[socket.socket]:
-        return [child.channel for child in self.children.values()]
 
     def add(self, child: EpisodeProcess) -> None:
         self.children[child.session] = child
@@ -224,8 +223,8 @@ class HostedEpisode:
                     self.fork(self.descriptors.pop(0))
                     continue
                 self.channel.sendall(json.dumps(self.answer(message)).encode() + b"\n")
-        if self.world is not None:
-            self.world.close()
+        if (close := getattr(self.world, "close", None)) is not None:
+            close()
 
     def answer(self, message: Message) -> Message:
         try:
@@ -265,9 +264,8 @@ def main() -> None:
     # What a library prints must not be taken for an answer.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    sys.path[:] = [
-        place for place in sys.path if place != os.path.dirname(os.path.abspath(__file__))
-    ]
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [place for place in sys.path if place != here]
     sys.path[:0] = sys.argv[2:]
     host = HostServer(load_kind(sys.argv[1]), out)
     try:

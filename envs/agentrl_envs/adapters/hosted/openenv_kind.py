@@ -21,11 +21,6 @@ def preload():
     import websockets.sync.client  # noqa: F401
 
 
-def ask(params):
-    """Refuse: a server has no list of tasks."""
-    raise ValueError(f"a server of OpenEnv only serves episodes, but was asked for {params}")
-
-
 def build_socket_url(url):
     """Return the address of a server's WebSocket."""
     scheme, _, rest = url.rstrip("/").rpartition("://")

@@ -70,9 +70,6 @@ class VerdictWorker:
         if memory_bytes()[0] > self.most_bytes:
             os._exit(LARGE)
 
-    def close(self) -> None:
-        """Hold nothing."""
-
 
 def cpu_s() -> float:
     """Return the processor time of this process."""

@@ -254,8 +254,5 @@ class TasksetScoring:
         parts = {name: reward.value for name, reward in trace.rewards.items()}
         return {"reward": trace.reward, "components": parts, "metrics": trace.metrics}
 
-    def close(self):
-        """Hold nothing."""
-
 
 EPISODE = TasksetScoring

@@ -1,7 +1,7 @@
 """The pages of the shop."""
 
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,20 +17,22 @@ from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, SORTS, euros, star
 from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, ShopState
 
 PER_PAGE = 8
+Endpoint = Callable[[Request], Awaitable[Response]]
 _PAGES = PageTemplates(Path(__file__).with_name("templates"), {"euros": euros, "stars": stars})
 
 
-def _show(request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
+def _show(
+    request: Request, name: str, *, status: int = 0, problem: str = "", **context: Any
+) -> Response:
     shop: ShopState = state_of(request)
     count = sum(line.quantity for line in shop.cart)
-    return _PAGES.show(
-        name, status=status, shop=shop, count=count, categories=CATEGORIES, **context
-    )
+    context |= {"shop": shop, "count": count, "categories": CATEGORIES, "problem": problem}
+    return _PAGES.show(name, status=status or (422 if problem else 200), **context)
 
 
-async def home(request: Request) -> Response:
-    """Show the categories."""
-    return _show(request, "home")
+async def show_page(request: Request, *, name: str) -> Response:
+    """Show a page of the shop as it is."""
+    return _show(request, name)
 
 
 async def search(request: Request) -> Response:
@@ -64,8 +66,7 @@ def _show_product(request: Request, problem: str = "") -> Response:
     except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
     reviews = [review for review in shop.reviews if review.product == item.id]
-    status = 422 if problem else 200
-    return _show(request, "product", status=status, product=item, reviews=reviews, problem=problem)
+    return _show(request, "product", product=item, reviews=reviews, problem=problem)
 
 
 async def add(request: Request) -> Response:
@@ -99,11 +100,6 @@ async def review(request: Request) -> Response:
     except SiteRefusal as refusal:
         return _show_product(request, str(refusal))
     return go(f"/product/{id}")
-
-
-async def cart(request: Request) -> Response:
-    """Show the cart."""
-    return _show(request, "cart", problem="")
 
 
 async def quantity(request: Request) -> Response:
@@ -140,13 +136,7 @@ async def checkout(request: Request) -> Response:
             problem = str(refusal)
         else:
             return go(f"/orders/{order.id}")
-    context = {"fields": fields, "problem": problem, "deliveries": DELIVERIES}
-    return _show(request, "checkout", status=422 if problem else 200, **context)
-
-
-async def orders(request: Request) -> Response:
-    """List the orders."""
-    return _show(request, "orders")
+    return _show(request, "checkout", fields=fields, problem=problem, deliveries=DELIVERIES)
 
 
 async def order(request: Request) -> Response:
@@ -159,10 +149,7 @@ def _show_order(request: Request, name: str, problem: str = "") -> Response:
         customer_order = state_of(request).order_of(_id(request))
     except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
-    status = 422 if problem else 200
-    return _show(
-        request, name, status=status, order=customer_order, problem=problem, reasons=REASONS
-    )
+    return _show(request, name, order=customer_order, problem=problem, reasons=REASONS)
 
 
 async def cancel(request: Request) -> Response:
@@ -207,13 +194,7 @@ async def account(request: Request) -> Response:
             problem = str(refusal)
         else:
             return go("/account")
-    status = 422 if problem else 200
-    return _show(request, "account", status=status, fields=fields, problem=problem)
-
-
-async def addresses(request: Request) -> Response:
-    """List the addresses."""
-    return _show(request, "addresses")
+    return _show(request, "account", fields=fields, problem=problem)
 
 
 async def new_address(request: Request) -> Response:
@@ -229,8 +210,7 @@ async def new_address(request: Request) -> Response:
             problem = str(refusal)
         else:
             return go("/addresses")
-    status = 422 if problem else 200
-    return _show(request, "new_address", status=status, fields=fields, problem=problem)
+    return _show(request, "new_address", fields=fields, problem=problem)
 
 
 async def default_address(request: Request) -> Response:
@@ -243,14 +223,8 @@ async def remove_address(request: Request) -> Response:
     return _change_and_go("/addresses", request, lambda shop: shop.remove_address(_id(request)))
 
 
-async def wishlist(request: Request) -> Response:
-    """Show the wish list."""
-    return _show(request, "wishlist")
-
-
 async def show_missing(request: Request, error: Exception) -> Response:
     """Say that there is no such page."""
-    del error
     return _show(request, "missing", status=404, problem="There is no such page.")
 
 
@@ -259,7 +233,7 @@ def _change_and_go(path: str, request: Request, change: Callable[[ShopState], No
     try:
         change(state_of(request))
     except SiteRefusal as refusal:
-        return _show(request, "missing", status=422, problem=str(refusal))
+        return _show(request, "missing", problem=str(refusal))
     return go(path)
 
 
@@ -271,16 +245,15 @@ def _place(request: Request) -> int:
     return int(request.path_params["place"])
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 _GET: dict[str, Endpoint] = {
-    "/": home,
+    "/": partial(show_page, name="home"),
     "/search": search,
     "/product/{id}": product,
-    "/cart": cart,
-    "/orders": orders,
+    "/cart": partial(show_page, name="cart"),
+    "/orders": partial(show_page, name="orders"),
     "/orders/{id:int}": order,
-    "/addresses": addresses,
-    "/wishlist": wishlist,
+    "/addresses": partial(show_page, name="addresses"),
+    "/wishlist": partial(show_page, name="wishlist"),
 }
 _POST: dict[str, Endpoint] = {
     "/product/{id}/add": add,

@@ -2,7 +2,6 @@
 
 from functools import partial
 from random import Random
-from typing import Any
 
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.web.sites.play import Script, click, fill
@@ -85,8 +84,7 @@ def _make_order(
 
 
 def _do_order(shop: ShopState, wanted: Wanted) -> None:
-    for line in wanted["lines"]:
-        put_into_cart(shop, line)
+    _fill_cart(shop, wanted)
     if wanted["coupon"]:
         shop.use_coupon(wanted["coupon"])
     shop.order(address=wanted["address"], delivery=wanted["delivery"], accepted=True)
@@ -152,7 +150,7 @@ def _make_mend(random: Random, shop: ShopState) -> Wanted:
     return {"goal": goal, "lines": lines, "quantity": quantity}
 
 
-def _prepare_mend(shop: ShopState, wanted: Wanted) -> None:
+def _fill_cart(shop: ShopState, wanted: Wanted) -> None:
     for line in wanted["lines"]:
         put_into_cart(shop, line)
 
@@ -164,14 +162,11 @@ def _do_mend(shop: ShopState, wanted: Wanted) -> None:
 
 def _play_mend(page: ObservedPage, wanted: Wanted) -> Script:
     extra_label, changed, _ = (f"{line['name']}, {line['colour']}" for line in wanted["lines"])
-    page = yield click(page, "link", f"Cart ({_count(wanted)})")
+    count = sum(line["quantity"] for line in wanted["lines"])
+    page = yield click(page, "link", f"Cart ({count})")
     page = yield click(page, "button", f"Remove {extra_label}")
     page = yield fill(page, f"Quantity of {changed}", str(wanted["quantity"]))
     yield click(page, "button", f"Update {changed}")
-
-
-def _count(wanted: dict[str, Any]) -> int:
-    return sum(line["quantity"] for line in wanted["lines"])
 
 
 BUYING: tuple[SiteTemplate[ShopState], ...] = (
@@ -183,31 +178,18 @@ BUYING: tuple[SiteTemplate[ShopState], ...] = (
         name="mend_cart",
         level=2,
         make=_make_mend,
-        prepare=_prepare_mend,
+        prepare=_fill_cart,
         do=_do_mend,
         play=_play_mend,
     ),
-    SiteTemplate(name="order", level=2, make=_make_order, do=_do_order, play=_play_order),
-    SiteTemplate(
-        name="order_elsewhere",
-        level=3,
-        make=partial(_make_order, city=True),
-        do=_do_order,
-        play=_play_order,
-    ),
-    SiteTemplate(
-        name="order_with_coupon",
-        level=3,
-        make=partial(_make_order, coupon=True),
-        do=_do_order,
-        play=_play_order,
-    ),
-    SiteTemplate(
-        name="order_two",
-        level=3,
-        make=partial(_make_order, lines=2),
-        do=_do_order,
-        play=_play_order,
+    *(
+        SiteTemplate(name=name, level=level, make=make, do=_do_order, play=_play_order)
+        for name, level, make in (
+            ("order", 2, _make_order),
+            ("order_elsewhere", 3, partial(_make_order, city=True)),
+            ("order_with_coupon", 3, partial(_make_order, coupon=True)),
+            ("order_two", 3, partial(_make_order, lines=2)),
+        )
     ),
 )
 """Kinds of tasks about what is bought."""

@@ -4,7 +4,7 @@ from random import Random
 
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.web.sites.answers import is_same_amount, is_same_text
-from agentrl_envs.web.sites.play import Script, answer, click, fill, select
+from agentrl_envs.web.sites.play import Moves, Script, answer, click, fill, select
 from agentrl_envs.web.sites.shop.catalogue import euros
 from agentrl_envs.web.sites.shop.choices import choose_product
 from agentrl_envs.web.sites.shop.moves import check_out, go_to_product
@@ -50,9 +50,9 @@ def _make_paid(random: Random, shop: ShopState) -> Wanted:
     return {"goal": goal, "order": order.id, "answer": euros(order.total_cents).split()[0]}
 
 
-def _open_order(page: ObservedPage, order: int) -> Script:
+def _open_order(page: ObservedPage, order: int) -> Moves:
     page = yield click(page, "link", "Orders")
-    yield click(page, "link", f"Order {order}")
+    return (yield click(page, "link", f"Order {order}"))
 
 
 def _play_paid(page: ObservedPage, wanted: Wanted) -> Script:
@@ -76,8 +76,7 @@ def _do_cancel(shop: ShopState, wanted: Wanted) -> None:
 
 
 def _play_cancel(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield click(page, "link", "Orders")
-    page = yield click(page, "link", f"Order {wanted['order']}")
+    page = yield from _open_order(page, wanted["order"])
     yield click(page, "button", "Cancel order")
 
 
@@ -95,8 +94,7 @@ def _do_return(shop: ShopState, wanted: Wanted) -> None:
 
 
 def _play_return(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield click(page, "link", "Orders")
-    page = yield click(page, "link", f"Order {wanted['order']}")
+    page = yield from _open_order(page, wanted["order"])
     page = yield click(page, "link", "Return an item")
     page = yield select(page, "Item", wanted["name"])
     page = yield select(page, "Reason", wanted["reason"])
@@ -118,8 +116,7 @@ def _do_again(shop: ShopState, wanted: Wanted) -> None:
 
 
 def _play_again(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield click(page, "link", "Orders")
-    page = yield click(page, "link", f"Order {wanted['order']}")
+    page = yield from _open_order(page, wanted["order"])
     page = yield click(page, "button", "Order again")
     yield from check_out(page, delivery="pickup")
 

@@ -1,14 +1,10 @@
 """Common moves of players of the shop's tasks."""
 
 import re
-from collections.abc import Generator
 
-from agentrl.env import Action, call
+from agentrl.env import call
 from agentrl_envs.accessibility.reading import ObservedPage
-from agentrl_envs.web.sites.play import click, fill, select
-
-Moves = Generator[Action, ObservedPage, ObservedPage]
-"""A part of a script; returns the page it ends on."""
+from agentrl_envs.web.sites.play import Moves, click, fill, select
 
 
 def go_to_product(page: ObservedPage, name: str) -> Moves:

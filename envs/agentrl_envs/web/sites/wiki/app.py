@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -53,11 +53,6 @@ def _read_title(request: Request) -> str:
     return request.path_params["title"].replace("_", " ")
 
 
-async def home(request: Request) -> Response:
-    """Show the categories."""
-    return _show(request, "home")
-
-
 async def search(request: Request) -> Response:
     """Show what is found."""
     query = " ".join(request.query_params.get("q", "").split())
@@ -73,22 +68,13 @@ async def category(request: Request) -> Response:
     return _show(request, "category", category=name, titles=state_of(request).list_category(name))
 
 
-async def article(request: Request) -> Response:
-    """Show an article."""
-    return _show_article(request, "article")
+async def show_page(request: Request, *, name: str) -> Response:
+    """Show a page of the wiki as it is."""
+    return _show(request, name)
 
 
-async def history(request: Request) -> Response:
-    """List the revisions of an article."""
-    return _show_article(request, "history")
-
-
-async def links(request: Request) -> Response:
-    """List what links to an article."""
-    return _show_article(request, "links")
-
-
-def _show_article(request: Request, name: str) -> Response:
+async def show_article(request: Request, *, name: str) -> Response:
+    """Show a page about an article."""
     title = _read_title(request)
     try:
         revision = state_of(request).latest(title)
@@ -143,11 +129,6 @@ async def unwatch(request: Request) -> Response:
     return _change_and_go(request, lambda wiki, title: wiki.unwatch(title))
 
 
-async def watchlist(request: Request) -> Response:
-    """Show the watch list."""
-    return _show(request, "watchlist")
-
-
 def _change_and_go(request: Request, change: Callable[[WikiState, str], None]) -> Response:
     """Change an article and show it, or say why not."""
     title = _read_title(request)
@@ -160,7 +141,6 @@ def _change_and_go(request: Request, change: Callable[[WikiState, str], None]) -
 
 async def show_missing(request: Request, error: Exception) -> Response:
     """Say that there is no such page."""
-    del error
     return _show(request, "missing", status=404, problem="There is no such page.")
 
 
@@ -169,14 +149,14 @@ def app() -> Starlette:
     """Return the application, one for all episodes: the state comes with the request."""
     get, post = ["GET"], ["POST"]
     routes = [
-        Route("/", home, methods=get),
+        Route("/", partial(show_page, name="home"), methods=get),
         Route("/search", search, methods=get),
         Route("/category/{title}", category, methods=get),
-        Route("/watchlist", watchlist, methods=get),
+        Route("/watchlist", partial(show_page, name="watchlist"), methods=get),
         Route("/new", new, methods=[*get, *post]),
-        Route("/article/{title}", article, methods=get),
-        Route("/article/{title}/history", history, methods=get),
-        Route("/article/{title}/links", links, methods=get),
+        Route("/article/{title}", partial(show_article, name="article"), methods=get),
+        Route("/article/{title}/history", partial(show_article, name="history"), methods=get),
+        Route("/article/{title}/links", partial(show_article, name="links"), methods=get),
         Route("/article/{title}/edit", edit, methods=[*get, *post]),
         Route("/article/{title}/restore", restore, methods=post),
         Route("/article/{title}/watch", watch, methods=post),

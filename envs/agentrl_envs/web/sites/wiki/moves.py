@@ -1,14 +1,11 @@
 """Common moves of players of the wiki's tasks."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from agentrl.env import Action, call
+from agentrl.env import call
 from agentrl_envs.accessibility.reading import ObservedPage
-from agentrl_envs.web.sites.play import click
-
-Moves = Generator[Action, ObservedPage, ObservedPage]
-"""A part of a script; returns the page it ends on."""
+from agentrl_envs.web.sites.play import Moves, click
 
 
 def go_to_article(page: ObservedPage, title: str) -> Moves:

@@ -76,26 +76,19 @@ def _play_editor(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 READING: tuple[SiteTemplate[WikiState], ...] = (
-    SiteTemplate(
-        name="fact",
-        level=1,
-        make=partial(_make_facts, lengths=(1,)),
-        play=_play_facts,
-        right=is_same_text,
-    ),
-    SiteTemplate(
-        name="two_facts",
-        level=2,
-        make=partial(_make_facts, lengths=(2,)),
-        play=_play_facts,
-        right=is_same_text,
-    ),
-    SiteTemplate(
-        name="chain",
-        level=3,
-        make=partial(_make_facts, lengths=(3, 4)),
-        play=_play_facts,
-        right=is_same_text,
+    *(
+        SiteTemplate(
+            name=name,
+            level=level,
+            make=partial(_make_facts, lengths=lengths),
+            play=_play_facts,
+            right=is_same_text,
+        )
+        for name, level, lengths in (
+            ("fact", 1, (1,)),
+            ("two_facts", 2, (2,)),
+            ("chain", 3, (3, 4)),
+        )
     ),
     SiteTemplate(name="older", level=2, make=_make_older, play=_play_older, right=is_same_text),
     SiteTemplate(name="count", level=1, make=_make_count, play=_play_count, right=is_same_amount),
