@@ -1,14 +1,16 @@
 """Promises about what an environment returns, and the one sentence for each that is broken.
 
-`check-env`, training and evaluation ask here, so all three say the same.
+`check-env`, training and evaluation ask here, so all three say the same. Episodes of a policy and
+of a player call environments here: within a deadline, with errors attributed and returns checked.
 """
 
+import asyncio
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from agentrl.env import Env, Info, Observation, Step
+from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import ContractError, EnvError, blame
 from agentrl.message import Message
 from agentrl.runtime.user_code import method_place
@@ -138,7 +140,6 @@ def _build_error(env: object, method: str, promise: str, what: str) -> ContractE
 
 
 def _describe(value: object) -> str:
-    """Describe a value in a few words."""
     if isinstance(value, tuple):
         parts = cast("tuple[object, ...]", value)
         kinds = ", ".join(type(part).__name__ for part in parts)
@@ -173,3 +174,29 @@ def _find_json_fault(value: object) -> str | None:
     except (TypeError, ValueError) as error:
         return str(error)
     return None
+
+
+async def reset_env(
+    env: Env, task: Task, *, seed: int, options: Mapping[str, Any], reset_s: float | None
+) -> Observation:
+    """Reset the environment for `task` and return the first observation. Raises `EnvError`."""
+    limit = asyncio.timeout(reset_s)
+    deadline = _name_deadline("rollout.reset_s", reset_s)
+    with blame(EnvError, f"reset of task {task.id}", deadline=deadline, limit=limit):
+        async with limit:
+            returned = await env.reset(seed=seed, options={"task": task, **options})
+        return check_opening(env, returned)[0]
+
+
+async def step_env(env: Env, task: Task, action: Action, *, step_s: float | None) -> Step:
+    """Return the environment's step for an action. Raises `EnvError`."""
+    limit = asyncio.timeout(step_s)
+    deadline = _name_deadline("rollout.step_s", step_s)
+    with blame(EnvError, f"step of task {task.id}", deadline=deadline, limit=limit):
+        async with limit:
+            returned = await env.step(action)
+        return check_step(env, returned)
+
+
+def _name_deadline(key: str, seconds: float | None) -> str:
+    return "" if seconds is None else f"{key}, {seconds:g} s"

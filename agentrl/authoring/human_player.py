@@ -70,7 +70,6 @@ class TerminalPlayer:
             self._pictures.cleanup()
 
     async def act(self, new: Observation, seen: tuple[Message, ...]) -> Action:
-        """Show what is new and return what is typed."""
         if new.tools is not None:
             self._tools = new.tools
         for message in new.messages:

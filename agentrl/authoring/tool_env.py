@@ -7,8 +7,7 @@ from typing import Any, Self, cast
 
 from agentrl.authoring.env_contract import find_reward_fault
 from agentrl.authoring.task_choice import choose_task
-from agentrl.authoring.tool_names import load_tool
-from agentrl.authoring.toolset import ToolSet, resolve_tools, schemas_of
+from agentrl.authoring.toolset import ToolSet, load_tool, resolve_tools, schemas_of
 from agentrl.env import Action, ForkStrategy, Info, Observation, RescoreBy, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Message
@@ -104,7 +103,6 @@ class ToolEnv:
             self.gold = gold
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of a split, each stamped with it."""
         with blame(EnvError, f"tasks({split!r}, {seed})"):
             for task in self._tasks(split, seed):
                 if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -140,7 +138,6 @@ class ToolEnv:
         return Observation(self._messages, tools=self._schemas), {}
 
     async def step(self, action: Action) -> Step:
-        """Answer the calls of a message, or score the conversation it ends."""
         task, toolbox = self._require_running()
         self._messages = (*self._messages, action.message)
         self._turns += 1
@@ -168,11 +165,9 @@ class ToolEnv:
         return "replay" if self._reward_sees_tools or scores_itself else "record"
 
     async def rescore(self, task: Task, messages: Sequence[Message]) -> tuple[float, Info]:
-        """Return the reward function's result for a recorded conversation."""
         return await compute_reward(self._reward, task, tuple(messages))
 
     async def fork(self) -> Self:
-        """Return a copy with its own copy of every tool."""
         _, toolbox = self._require_running()
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -181,7 +176,6 @@ class ToolEnv:
         return other
 
     async def close(self) -> None:
-        """Close the tools of this episode."""
         await self._end_episode()
 
     async def _end_episode(self) -> None:

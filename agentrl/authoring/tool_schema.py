@@ -30,7 +30,6 @@ class ToolSignature:
 
     @property
     def name(self) -> str:
-        """Return the tool's name."""
         return self.function.__name__
 
     @cached_property

@@ -145,7 +145,6 @@ class _Taking:
     entries: int = 0
 
     async def walk(self, directory: str, parts: Sequence[str]) -> None:
-        """Take what matches below a directory."""
         first, *rest = parts
         try:
             entries = await self.session.entries(directory or ".")

@@ -78,7 +78,6 @@ async def grade_calls(
 
 
 def _build_cell(entry: str, function: str, test: CallTest) -> str:
-    """Return the cell of one test: the harness, and one call of it."""
     arguments = json.dumps(test.arguments)
     call = f"call_function({entry!r}, {function!r}, {arguments!r}, {_RESULT!r})"
     return f"{inspect.getsource(harness)}\n\n{call}\n"

@@ -58,7 +58,6 @@ def check_json(value: Any, what: str) -> None:
 
 
 def _convert_tuples(value: Any) -> Any:
-    """Return `value` with tuples as lists, which is what JSON makes of them."""
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value).items()
         return {key: _convert_tuples(item) for key, item in pairs}

@@ -13,7 +13,7 @@ import gymnasium
 from agentrl.env import Env, Info, Observation
 from agentrl.errors import ConfigError
 from agentrl.gym.loop_thread import LoopThread
-from agentrl.gym.text_form import action_of, action_space, observation_space, observation_text
+from agentrl.gym.text_form import ActionSpace, ObservationSpace, action_of, observation_text
 
 T = TypeVar("T")
 _ENTRY_POINT = "agentrl.gym.synchronous:synchronous"
@@ -33,8 +33,8 @@ class SynchronousEnv(gymnasium.Env[str, str]):
     ) -> None:
         self.env = env
         self.render_mode = render_mode
-        self.observation_space = observation_space()
-        self.action_space = action_space()
+        self.observation_space = ObservationSpace()
+        self.action_space = ActionSpace()
         self._timeout_s = timeout_s
         self._seen: list[str] = []
         self._loop: LoopThread | None = None
@@ -51,14 +51,12 @@ class SynchronousEnv(gymnasium.Env[str, str]):
         return self._render(observation), _drop_timings(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Answer one action."""
         env_action = action_of(action)
         self._seen.append(f"[assistant] {action}")
         observation, reward, terminated, truncated, info = self._run(self.env.step(env_action))
         return self._render(observation), float(reward), terminated, truncated, _drop_timings(info)
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the conversation so far as plain text, in mode `ansi`."""
         return "\n".join(self._seen) if self.render_mode == "ansi" else None
 
     def close(self) -> None:

@@ -14,8 +14,7 @@ from typing import Any, Self, cast
 
 import gymnasium
 
-from agentrl.authoring.seed_tasks import seed_tasks
-from agentrl.authoring.task_choice import choose_task
+from agentrl.authoring.task_choice import choose_task, seed_tasks
 from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.errors import ConfigError, ForkUnsupported
@@ -71,7 +70,6 @@ class GymnasiumTextEnv:
         self._task: Task | None = None
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield endless seeds as tasks; a seed's own number decides its split."""
         name = self._name.removeprefix("gymnasium:")
         return seed_tasks("gymnasium", name, split, seed=seed, prompt=self._prompt())
 
@@ -90,7 +88,6 @@ class GymnasiumTextEnv:
         return Observation((*before, opening), tools=()), info
 
     async def step(self, action: Action) -> Step:
-        """Do one action."""
         live, task = self._live, self._task
         if live is None or task is None:
             raise RuntimeError("no episode is running; await env.reset() first")
@@ -114,7 +111,6 @@ class GymnasiumTextEnv:
         return other
 
     async def close(self) -> None:
-        """Close the Gymnasium environment, and end its thread."""
         live, self._live, self._task = self._live, None, None
         if live is not None:
             await live.thread.end(live.close)
@@ -197,7 +193,6 @@ class _LiveEnv:
         """None until it is made."""
 
     def close(self) -> None:
-        """Close the environment, if it was made."""
         if self.env is not None:
             self.env.close()
 
@@ -218,6 +213,5 @@ def _find_factory(id: str) -> Callable[..., GymEnv]:
 
 
 def _strip_colours(drawing: str) -> str:
-    """Return a terminal drawing without colours; what was coloured stands in brackets."""
     bracketed = re.sub(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", r"[\1]", drawing)
     return re.sub(r"\x1b\[[0-9;]*m", "", bracketed).strip("\n")

@@ -84,13 +84,11 @@ class TextSpace(Space[str]):
     """Every text that can be encoded as UTF-8. Samples are short and of any script."""
 
     def contains(self, x: Any) -> bool:
-        """Return whether `x` is a text without lone surrogates."""
         if not isinstance(x, str):
             return False
         return not any("\ud800" <= character <= "\udfff" for character in x)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Return a few random words; there is nothing to mask."""
         _refuse_mask(mask, probability)
         letters = "abcdefghij 0123456789.,-+=äß€漢字🙂\n"
         indices = self.np_random.integers(len(letters), size=int(self.np_random.integers(33)))
@@ -98,19 +96,15 @@ class TextSpace(Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text has no fixed size."""
         return False
 
     def __eq__(self, other: object) -> bool:
-        """Spaces of one kind hold the same texts."""
         return type(self) is type(other)
 
     def __hash__(self) -> int:
-        """Return one hash per kind of space."""
         return hash(type(self))
 
     def __repr__(self) -> str:
-        """Return the name."""
         return f"{type(self).__name__}()"
 
 
@@ -118,7 +112,6 @@ class ActionSpace(TextSpace):
     """Actions as text. Samples are answers in words and tool calls."""
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Return a random action."""
         words = super().sample(mask, probability)
         if self.np_random.integers(2):
             return words
@@ -129,7 +122,6 @@ class ObservationSpace(TextSpace):
     """Observations as text."""
 
     def contains(self, x: Any) -> bool:
-        """Return whether `x` is an observation as text."""
         if not super().contains(x):
             return False
         try:
@@ -139,18 +131,7 @@ class ObservationSpace(TextSpace):
         return True
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Return an observation of one random message."""
         return observation_text(Observation((Message("user", super().sample(mask, probability)),)))
-
-
-def observation_space() -> Space[str]:
-    """Return the space of observations as text."""
-    return ObservationSpace()
-
-
-def action_space() -> Space[str]:
-    """Return the space of actions as text."""
-    return ActionSpace()
 
 
 def _refuse_mask(mask: Any | None, probability: Any | None) -> None:

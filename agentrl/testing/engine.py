@@ -399,7 +399,6 @@ class _Check(PromiseCheck):
         return await self.await_call("generate", self.engine.generate(request))
 
     async def start_and_abort(self, request: GenerateRequest, steps: int) -> Completion:
-        """Start a request, let the event loop turn so often, and abort it."""
         task = asyncio.create_task(self.engine.generate(request))
         await _turn_loop(1 + steps)
         await self.await_call("abort", self.engine.abort(request.id))
@@ -415,6 +414,5 @@ class _Check(PromiseCheck):
 
 
 async def _turn_loop(count: int) -> None:
-    """Let the event loop turn: other tasks run in between."""
     for _ in range(count):
         await asyncio.sleep(0)

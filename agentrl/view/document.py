@@ -136,7 +136,6 @@ def template() -> tuple[str, str]:
 
 
 def _evaluation(report: Any) -> dict[str, Any] | None:
-    """Return the scores of an evaluation's report; None for a folder without one."""
     if not isinstance(report, dict):
         return None
     summary = cast("dict[str, Any]", report)

@@ -25,11 +25,12 @@ def hidden_tokens(
     """
     positions: dict[int, set[int]] = {}
     for end in {*ends}:
-        places = [(id, at) for id in tree.path_ids(end) for at in range(len(tree.node(id).token_ids))]
-        texts = [vocabulary.text(tree.node(id).token_ids[at]) for id, at in places]
+        path = [(id, enumerate(tree.node(id).token_ids)) for id in tree.path_ids(end)]
+        tokens = [(id, at, token) for id, numbered in path for at, token in numbered]
+        texts = [vocabulary.text(token) for _, _, token in tokens]
         stops = [*accumulate(map(len, texts))]
         for first, last in redaction.spans("".join(texts)):
-            for (id, at), stop, text in zip(places, stops, texts, strict=True):
+            for (id, at, _), stop, text in zip(tokens, stops, texts, strict=True):
                 if stop > first and stop - len(text) < last:
                     positions.setdefault(id, set()).add(at)
     return positions

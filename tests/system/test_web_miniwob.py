@@ -225,7 +225,7 @@ def test_what_cannot_stand_inside_a_page_stays_beside_it(
         (tmp_path / "miniwob" / name).write_text(text)
     monkeypatch.setattr(pages, "root", lambda: tmp_path)
     url = f"{pages.ORIGIN}/miniwob/a.html"
-    pages._file.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    pages._read_file.cache_clear()  # pyright: ignore[reportPrivateUsage]
     page = pages.answer(WebRequest(method="GET", url=url, headers={}))
     assert page is not None
     body = page.body.decode()
@@ -234,7 +234,7 @@ def test_what_cannot_stand_inside_a_page_stays_beside_it(
     for stays in ("ends.js", "odd.js", "none.js", "ends.css", "far.css", "../../out.js"):
         assert f'"{stays}"' in body
     assert "outside()" not in body
-    pages._file.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    pages._read_file.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
 class TestPages:

@@ -289,12 +289,12 @@ async def test_a_browser_that_has_grown_is_replaced_between_episodes(
         assert pool.figures()["browsers"] == 1
         await one.reset(seed=0)
         first = browser_of(pool)
-        held = await asyncio.to_thread(first._held)  # pyright: ignore[reportPrivateUsage]
+        held = await asyncio.to_thread(first._measure_private_bytes)  # pyright: ignore[reportPrivateUsage]
         assert 20e6 < held < 4e9
         hold = "() => { window.held = new Uint8Array(2 ** 28).fill(1); return held.length; }"
         tab = one._running().visit.tab  # pyright: ignore[reportPrivateUsage]
         assert await tab.evaluate(hold) == 2**28
-        grown = await asyncio.to_thread(first._held)  # pyright: ignore[reportPrivateUsage]
+        grown = await asyncio.to_thread(first._measure_private_bytes)  # pyright: ignore[reportPrivateUsage]
         assert grown - held > 2**27
         first._settings = BrowserSettings(recycle_bytes=(held + grown) // 2)  # pyright: ignore[reportPrivateUsage]
         await three.reset(seed=0)

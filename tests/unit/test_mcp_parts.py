@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CallToolResult, Tool
 
-from agentrl.authoring.tool_names import load_tool
+from agentrl.authoring.toolset import load_tool
 from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image
 from agentrl.testing.tool import check_tool

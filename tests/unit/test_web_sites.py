@@ -21,13 +21,11 @@ from agentrl.message import Message
 from agentrl.task import SPLITS, Task
 from agentrl_envs.web.episode_site import SiteVerdict, WebRequest
 from agentrl_envs.web.sites import shop_pack, wiki_pack
-from agentrl_envs.web.sites.answers import is_same_amount, is_same_text
-from agentrl_envs.web.sites.asgi import AsgiSite
+from agentrl_envs.web.sites.asgi import AsgiSite, SiteRefusal
 from agentrl_envs.web.sites.pack import TemplateSitePack
-from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.shop.site import SHOP
 from agentrl_envs.web.sites.shop.state import shop
-from agentrl_envs.web.sites.template import SiteTemplate
+from agentrl_envs.web.sites.template import SiteTemplate, is_same_amount, is_same_text
 from agentrl_envs.web.sites.wiki.site import WIKI
 from agentrl_envs.web.sites.wiki.state import wiki
 from tests.support.paper_browser import PaperBrowser

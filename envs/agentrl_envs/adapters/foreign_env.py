@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from agentrl.authoring.seed_tasks import seed_tasks
-from agentrl.authoring.task_choice import choose_task
+from agentrl.authoring.task_choice import choose_task, seed_tasks
 from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.message import Message

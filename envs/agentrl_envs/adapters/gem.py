@@ -43,7 +43,6 @@ class GemEnv(ForeignEnv):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin the episode of a task: what GEM shows is the first user message."""
         task = await self._choose_task(seed, options)
         await self._episode.open(self._settings)
         answer = await self._episode.ask("reset", {"seed": task.seed})

@@ -54,7 +54,6 @@ class OpenEnvEnv(ForeignEnv):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin the episode of a task on a connection of its own."""
         task = await self._choose_task(seed, options)
         await self._episode.open(self._settings)
         answer = await self._episode.ask("reset", {"seed": task.seed, "options": self._options})
@@ -96,7 +95,6 @@ class OpenEnvEnv(ForeignEnv):
 
 
 def _answer_call(call: ToolCall, step: Step) -> Step:
-    """Return a step whose observation answers a call."""
     observation, *rest = step
     text = "".join(message.text for message in observation.messages)
     answer = Message("tool", text, tool_call_id=call.id, name=call.name)

@@ -51,7 +51,6 @@ class VerifiersEnv(ForeignEnv):
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield the tasks of a split in the taskset's order, whatever the seed."""
-        del seed
         request = json.dumps({**self._settings, "size": self._size}, sort_keys=True)
         for row in _read_rows(self._place, request):
             system = (Message("system", row["system"]),) if row["system"] else ()
@@ -68,7 +67,6 @@ class VerifiersEnv(ForeignEnv):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Show a task."""
         task = await self._choose_task(seed, options)
         await self._episode.open({**self._settings, **task.data})
         self._task = task

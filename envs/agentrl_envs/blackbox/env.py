@@ -14,9 +14,13 @@ from agentrl.gateway.session import GatewayRequest
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.scope import shared
 from agentrl.task import Split, Task
-from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import PolicyErrors, check_errors, find_policy_error
-from agentrl_envs.blackbox.program import AgentProgram, CommandProgram, FunctionProgram
+from agentrl_envs.blackbox.program import (
+    AgentProgram,
+    CommandProgram,
+    FunctionProgram,
+    ProgramEndpoint,
+)
 
 Agent = Callable[[Task, ProgramEndpoint], Any]
 Score = Callable[[Task, Any], Judged | Awaitable[Judged]]
@@ -91,7 +95,6 @@ class BlackBoxEnv(BaseEnv):
         self._question: GatewayRequest | None = None
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of a split."""
         for task in self._tasks(split, seed):
             yield task if task.split == split else replace(task, split=split)
 
@@ -137,7 +140,6 @@ class BlackBoxEnv(BaseEnv):
         return reward, {"policy_error": line}
 
     async def close(self) -> None:
-        """End the program. Idempotent."""
         running, self._running = self._running, None
         place, self._place = self._place, None
         server, self._own = self._own, None

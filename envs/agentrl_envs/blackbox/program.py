@@ -10,12 +10,42 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError, EnvError
+from agentrl.gateway.server import MODEL, GatewayAddress
 from agentrl.runtime.threads import in_thread, without_exit
 from agentrl.task import Task
-from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import ProgramEnded
 from agentrl_sandbox.host_process import HostProcess
 from agentrl_sandbox.lease import ResourceLease, new_mark
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEndpoint:
+    """The address of one episode; good until the episode ends."""
+
+    openai_url: str
+    """`base_url` of OpenAI's clients: chat completions and responses."""
+    anthropic_url: str
+    """`base_url` of Anthropic's clients: messages."""
+    key: str
+    """API key, where a client insists on one."""
+    model: str = MODEL
+
+    @classmethod
+    def from_address(cls, place: GatewayAddress) -> "ProgramEndpoint":
+        """Return the endpoint of a place at the gateway."""
+        return cls(openai_url=f"{place.url}/v1", anthropic_url=place.url, key=place.key)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """Return the variables from which the official clients take their defaults."""
+        return {
+            "OPENAI_BASE_URL": self.openai_url,
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": self.anthropic_url,
+            "ANTHROPIC_API_KEY": self.key,
+            "AGENTRL_MODEL": self.model,
+        }
+
 
 TASK_FILE = "task.json"
 RESULT_BYTES = 2**20
@@ -44,7 +74,6 @@ class FunctionProgram:
     agent: Callable[[Task, ProgramEndpoint], Any]
 
     async def run(self, task: Task, endpoint: ProgramEndpoint) -> Any:
-        """Return the result of the function."""
         if inspect.iscoroutinefunction(self.agent):
             return await without_exit(self.agent(task, endpoint))
         result = await in_thread(self.agent, task, endpoint)

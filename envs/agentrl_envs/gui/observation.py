@@ -12,8 +12,7 @@ from agentrl.message import Image
 from agentrl.runtime.threads import in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui.desktop import DesktopSession, ScreenImage
-from agentrl_envs.web.observation.look import cap_lines
-from agentrl_envs.web.observation.marks import mark
+from agentrl_envs.web.observation.look import cap_lines, mark
 from agentrl_envs.web.observation.view import check_caps, check_kinds
 
 Kind = Literal["axtree", "screenshot", "marks"]

@@ -239,7 +239,6 @@ def _check_params(name: str, params: Mapping[str, Any], allowed: list[str]) -> N
 
 
 def _build_level_config(name: str, difficulty: int) -> Any:
-    """Return the configuration of one level of reasoning-gym's curriculum."""
     top = top_level(name)
     if top is None:
         raise ConfigError(

@@ -68,7 +68,6 @@ def admissible(family: str, answer: str) -> bool:
 
 
 def _parse(text: str) -> ast.Expression | None:
-    """Return the tree of an expression, or None where Python finds none."""
     try:
         return ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):

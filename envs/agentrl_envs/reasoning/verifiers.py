@@ -99,7 +99,6 @@ class VerifierPool:
             return float(score)
 
     async def _take_worker(self) -> tuple[LibraryHost, int]:
-        """Return an idle worker, or a new one."""
         while self._idle:
             host, worker = self._idle.pop()
             if host.is_open:

@@ -3,6 +3,7 @@
 An action that cannot be done is a `ToolError`, in words for the model, and changes nothing.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,11 +12,11 @@ from typing import Any, Literal
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import tool
 from agentrl_envs.web.browser.context import EpisodeContext
-from agentrl_envs.web.browser.mouse import drag, move, press
 from agentrl_envs.web.browser.page import BrowserPage
 from agentrl_envs.web.browser.policy import resolve
 
 Direction = Literal["up", "down", "left", "right"]
+Point = tuple[float, float]
 
 _WAIT_MAX_MS = 5000
 _TYPED = 64
@@ -29,10 +30,8 @@ _SCROLL = 0.8
 class ElementBox:
     """Position of an element, and the properties that decide on its actions."""
 
-    id: int
     x: float
     y: float
-    tag: str
     type: str
     editable: bool
     is_list: bool
@@ -56,7 +55,7 @@ class BrowserActions:
             id: The number in brackets before the element.
         """
         place = await self._locate(id)
-        await press(self._tab, place.x, place.y)
+        await _click_mouse(self._tab, place.x, place.y)
 
     @tool
     async def double_click(self, id: int) -> None:
@@ -66,7 +65,7 @@ class BrowserActions:
             id: The number in brackets before the element.
         """
         place = await self._locate(id)
-        await press(self._tab, place.x, place.y, times=2)
+        await _click_mouse(self._tab, place.x, place.y, times=2)
 
     @tool
     async def fill(self, id: int, text: str) -> None:
@@ -138,7 +137,7 @@ class BrowserActions:
             id: The number in brackets before the element.
         """
         place = await self._locate(id)
-        await move(self._tab, place.x, place.y)
+        await self._tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=place.x, y=place.y)
 
     @tool
     async def drag(self, source_id: int, target_id: int) -> None:
@@ -151,7 +150,7 @@ class BrowserActions:
         await self._locate(source_id)
         target = await self._locate(target_id, pressed=False)
         source = await self._locate(source_id)  # looking for the other one may have scrolled it
-        await drag(self._tab, (source.x, source.y), (target.x, target.y))
+        await _drag_mouse(self._tab, (source.x, source.y), (target.x, target.y))
 
     @tool
     async def scroll(self, direction: Direction, id: int | None = None) -> None:
@@ -178,7 +177,7 @@ class BrowserActions:
             y: Pixels from the top.
         """
         self._check_point(x, y)
-        await press(self._tab, x, y)
+        await _click_mouse(self._tab, x, y)
 
     @tool
     async def drag_at(self, x1: float, y1: float, x2: float, y2: float) -> None:
@@ -192,7 +191,7 @@ class BrowserActions:
         """
         self._check_point(x1, y1)
         self._check_point(x2, y2)
-        await drag(self._tab, (x1, y1), (x2, y2))
+        await _drag_mouse(self._tab, (x1, y1), (x2, y2))
 
     @tool
     async def goto(self, url: str) -> None:
@@ -258,7 +257,6 @@ class BrowserActions:
         Args:
             text: The answer.
         """
-        del text
 
     def _resolve(self, url: str) -> str:
         world = self._visit.world
@@ -287,10 +285,8 @@ class BrowserActions:
                 "of the page"
             )
         return ElementBox(
-            id=id,
             x=location["x"],
             y=location["y"],
-            tag=location["tag"],
             type=location["type"],
             editable=location["editable"],
             is_list=location["options"] is not None,
@@ -321,3 +317,31 @@ def choose_actions(names: Collection[str] | None) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in ACTIONS]:
         raise ConfigError(f"there are no actions {unknown}; the actions are {', '.join(ACTIONS)}")
     return tuple(name for name in ACTIONS if name in names)
+
+
+async def _click_mouse(tab: BrowserPage, x: float, y: float, *, times: int = 1) -> None:
+    """Click, so many times in a row.
+
+    The events go out without waiting for one another, and happen in order: a page takes the next
+    one when it has handled the one before.
+    """
+    events = [{"type": "mouseMoved"}]
+    for count in range(1, times + 1):
+        button = {"button": "left", "clickCount": count}
+        events += [
+            {"type": "mousePressed", "buttons": 1, **button},
+            {"type": "mouseReleased", "buttons": 0, **button},
+        ]
+    await asyncio.gather(
+        *(tab.send("Input.dispatchMouseEvent", x=x, y=y, **event) for event in events)
+    )
+
+
+async def _drag_mouse(
+    tab: BrowserPage, start: tuple[float, float], end: tuple[float, float]
+) -> None:
+    mouse = tab.page.mouse
+    await tab.call("drag", mouse.move(*start))
+    await tab.call("drag", mouse.down())
+    await tab.call("drag", mouse.move(*end, steps=8))
+    await tab.call("drag", mouse.up())

@@ -1,6 +1,5 @@
 """Tasks done in a browser: pages that the host serves, actions as tools, checkers that look."""
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -194,7 +193,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
     ) -> tuple[str, str]:
         try:
             if (signature := self._signatures.get(name)) is None:
-                raise ToolError(f"There is no tool {name!r}. The tools are: {self._listed}.")
+                listed = ", ".join(self._names)
+                raise ToolError(f"There is no tool {name!r}. The tools are: {listed}.")
             bound = signature.bind(arguments, episode.context)
             with blame(EnvError, f"{name} on the page of task {episode.task.id!r}"):
                 try:
@@ -205,10 +205,6 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         except ToolError as refusal:
             return str(refusal), "error"
         return "ok", "ok"
-
-    @functools.cached_property
-    def _listed(self) -> str:
-        return ", ".join(self._names)
 
     async def _judge(self, episode: _Episode, said: str | None) -> SiteVerdict:
         with blame(EnvError, f"the checker of task {episode.task.id!r}"):
@@ -294,7 +290,6 @@ def _fingerprint(content: Content) -> str:
 
 
 def _append_page(result: ToolResult, shown: Content) -> ToolResult:
-    """Return a result with the page after it."""
     prefix = "" if result.status == "ok" else f"{result.content}\n"
     content: Content = prefix + shown if isinstance(shown, str) else (prefix, *shown)
     return replace(result, content=content)

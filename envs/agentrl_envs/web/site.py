@@ -76,11 +76,10 @@ class CustomSitePack:
         self._origins = tuple(dict.fromkeys([start_origin, *map(str, map(origin_of, origins))]))
         self._tasks = tasks
         self._checker = import_callable(checker) if isinstance(checker, str) else checker
-        self._app = _app(app) if isinstance(app, str) else app
+        self._app = import_callable(app) if isinstance(app, str) else app
         self._headers = dict(headers or {})
 
     def tasks(self, split: Split, seed: int) -> Iterable[Task]:
-        """Yield the tasks of a split."""
         if callable(self._tasks):
             yield from self._tasks(split, seed)
             return
@@ -89,7 +88,6 @@ class CustomSitePack:
                 yield Task(prompt=prompt, split=split)
 
     def world(self, task: Task) -> "CustomSite":
-        """Return the site as one episode sees it."""
         return CustomSite(
             task,
             start_url=self._start_url,
@@ -158,12 +156,9 @@ class CustomSite:
         return WebResponse(status=reply.status_code, headers=headers, body=body)
 
     async def begin(self, page: LivePage) -> str:
-        """Return the task's prompt."""
-        del page
         return "\n".join(message.text for message in self._task.messages)
 
     async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
-        """Ask the checker."""
         verdict = self._checker(self._task, page, said)
         if inspect.isawaitable(verdict):
             verdict = await verdict
@@ -212,7 +207,3 @@ async def _read_body(reply: "httpx.Response") -> bytes:
         if len(unpacked) > MAX_BODY_BYTES:
             raise OverflowError(f"the limit is {MAX_BODY_BYTES} bytes")
     return bytes(unpacked)
-
-
-def _app(name: str) -> Callable[..., Any]:
-    return import_callable(name)

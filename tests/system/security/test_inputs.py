@@ -25,9 +25,8 @@ from agentrl.models.vision.decoding import decode_image
 from agentrl.runtime.json_limits import DEFAULT_LIMITS, JsonLimitError, read_json
 from agentrl.runtime.threads import in_thread
 from agentrl.task import Task
-from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.program import RESULT_BYTES as PROGRAM_BYTES
-from agentrl_envs.blackbox.program import CommandProgram
+from agentrl_envs.blackbox.program import CommandProgram, ProgramEndpoint
 from agentrl_envs.gui.osworld.tables import MAX_SHEETS, NoWorkbook, workbook
 from agentrl_envs.gui.tasks.state import cells_of, sheet
 from agentrl_envs.web.browser.relay import MAX_EVENT_BYTES, MessageGate

@@ -22,11 +22,9 @@ class GemEpisode:
         self.env = gem.make(params["id"], **params["kwargs"])
 
     def reset(self, seed):
-        """Begin an episode."""
         return self.render(*self.env.reset(seed=seed))
 
     def step(self, text):
-        """Do one action."""
         observation, reward, terminated, truncated, info = self.env.step(text)
         return {
             **self.render(observation, info),

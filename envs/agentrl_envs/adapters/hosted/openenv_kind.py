@@ -44,7 +44,6 @@ class OpenEnvSession:
         )
 
     def reset(self, seed, options):
-        """Begin an episode."""
         answer = self.request("reset", {"seed": seed, **options})
         if answer.get("type") == "error":
             raise RuntimeError(describe_error(answer))
@@ -60,12 +59,10 @@ class OpenEnvSession:
         raise RuntimeError(describe_error(answer))
 
     def request(self, kind, data):
-        """Return the server's answer."""
         self.socket.send(json.dumps({"type": kind, "data": data}))
         return json.loads(self.socket.recv())
 
     def close(self):
-        """Disconnect."""
         self.socket.close()
 
     def render(self, result):

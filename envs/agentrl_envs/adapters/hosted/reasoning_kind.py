@@ -48,7 +48,6 @@ class VerdictWorker:
         entry: Mapping[str, Any],
         answer: str,
     ) -> float:
-        """Return the score of an answer."""
         from agentrl_envs.reasoning.mixture import family_of
         from agentrl_envs.reasoning.record import from_json
 

@@ -175,7 +175,6 @@ async def _start_driver(*, within_s: float) -> "Playwright":
 
 
 async def _stop_driver(driver: "Playwright") -> None:
-    """End a driver, dead or alive."""
     from playwright.async_api import Error
 
     with suppress(TimeoutError, Error):

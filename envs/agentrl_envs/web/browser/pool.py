@@ -55,25 +55,17 @@ class BrowserPool:
         Raises `EnvError` when no place comes free in time, `ConfigError` when no browser can be run
         on this machine.
         """
-        stepped = action_ms is not None
-        place = PageOptions(world.start_url, screen, used_too=world.reusable, stepped=stepped)
-        visit, loaded = await self._take_page(place)
-        visit.action_ms = action_ms
-        return visit, loaded
+        return await self._take_page(_options_of(world, screen, action_ms))
 
     async def blank(self, screen: PageScreen, *, action_ms: float | None = None) -> EpisodeContext:
         """Return an empty page in a context of its own; raises as `visit` does."""
-        visit, _ = await self._take_page(PageOptions("", screen))
-        visit.action_ms = action_ms
-        return visit
+        return (await self._take_page(PageOptions("", screen, action_ms=action_ms)))[0]
 
     def prepare(self, visit: EpisodeContext, world: EpisodeSite) -> None:
         """Make the pages ready that were taken for an episode, now that nobody waits for it."""
         if (browser := self._homes.get(visit)) is not None:
-            place = PageOptions(
-                world.start_url, visit.screen, used_too=world.reusable, stepped=visit.stepped
-            )
-            self._chores.begin(self._prepare(browser, place, world, visit.action_ms))
+            place = _options_of(world, visit.screen, visit.action_ms)
+            self._chores.begin(self._prepare(browser, place, world))
 
     async def _take_page(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
         if self._chores.closed:
@@ -143,6 +135,7 @@ class BrowserPool:
         browser.visits.add(visit)
         browser.served += 1
         self._homes[visit] = browser
+        visit.action_ms = place.action_ms
         return visit, loaded
 
     def _count_visits(self, slot: int) -> int:
@@ -188,7 +181,6 @@ class BrowserPool:
             await oldest.close()
 
     async def _look_after(self, browser: BrowserProcess) -> None:
-        """End a browser that no longer answers."""
         if browser.alive and not await browser.is_healthy():
             await browser.close()
 
@@ -198,26 +190,18 @@ class BrowserPool:
             self._retired.discard(browser)
 
     async def _prepare(
-        self,
-        browser: BrowserProcess,
-        place: PageOptions,
-        world: EpisodeSite,
-        action_ms: float | None,
+        self, browser: BrowserProcess, place: PageOptions, world: EpisodeSite
     ) -> None:
         empty = PageOptions("", place.screen)
         try:
-            await self._load_ahead(browser, place, world, action_ms)
+            await self._load_ahead(browser, place, world)
             while self._is_current(browser) and browser.shelf.count(empty) < self.settings.warm:
                 browser.shelf.put("", await browser.open(place.screen))
         except EnvError:
             return  # whoever needs a page makes it, and hears why that fails
 
     async def _load_ahead(
-        self,
-        browser: BrowserProcess,
-        place: PageOptions,
-        world: EpisodeSite,
-        action_ms: float | None,
+        self, browser: BrowserProcess, place: PageOptions, world: EpisodeSite
     ) -> None:
         """Load the page that this episode began on for another one, if it may be and is not."""
         if not self._is_current(browser) or browser.shelf.count(place):
@@ -227,7 +211,7 @@ class BrowserPool:
         try:
             empty = PageOptions("", place.screen)
             visit = browser.shelf.take(empty) or await browser.open(place.screen)
-            visit.action_ms = action_ms
+            visit.action_ms = place.action_ms
             try:
                 await visit.load(loader)
                 await visit.tab.settle()
@@ -241,3 +225,7 @@ class BrowserPool:
 
     def _is_current(self, browser: BrowserProcess) -> bool:
         return browser.alive and not browser.worn and not self._chores.closed
+
+
+def _options_of(world: EpisodeSite, screen: PageScreen, action_ms: float | None) -> PageOptions:
+    return PageOptions(world.start_url, screen, used_too=world.reusable, action_ms=action_ms)

@@ -7,7 +7,6 @@ processes of the browser) finds no network.
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.message import Message as Headers
 from typing import Any
 
@@ -29,13 +28,6 @@ _SHOWN = ("text/", "image/", "application/xhtml+xml", "application/json", "appli
 _SEVERAL = "set-cookie"
 _COOKIED = ("Document", "XHR", "Fetch")
 """Kinds of requests for which cookies are looked up; once there are some, for every request."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedRequest:
-    """A request that gets no answer."""
-
-    why: str
 
 
 def build_request(paused: Mapping[str, Any], cookies: str = "") -> WebRequest:
@@ -76,17 +68,15 @@ def build_fulfilment(response: WebResponse) -> dict[str, Any]:
     }
 
 
-async def answer(
-    tab: BrowserPage, paused: Mapping[str, Any], world: EpisodeSite | None
-) -> RefusedRequest | None:
-    """Answer a held request out of a world; say so where it is refused."""
+async def answer(tab: BrowserPage, paused: Mapping[str, Any], world: EpisodeSite | None) -> str:
+    """Answer a held request out of a world; return why it is refused, if it is."""
     url, params = paused["request"]["url"], {"requestId": paused["requestId"]}
     is_page = paused.get("resourceType") == "Document"
     if world is None or not is_within(url, world.origins):
         # An aborted navigation leaves the page where it is; a failed one shows the browser's own.
         reason = "Aborted" if is_page else "BlockedByClient"
         await _send_unless_gone(tab, "Fetch.failRequest", {**params, "errorReason": reason})
-        return RefusedRequest(f"{url} is not allowed here")
+        return f"{url} is not allowed here"
     cookies = ""
     if tab.has_cookies is None:
         tab.has_cookies = False
@@ -94,20 +84,17 @@ async def answer(
         cookies = await _find_cookies(tab, url)
         tab.has_cookies = tab.has_cookies or bool(cookies)
     response = await world.answer(build_request(paused, cookies))
-    refused = None
+    refusal = ""
     if response is None:
         response = NOT_FOUND
     elif len(response.body) > MAX_BODY_BYTES:
         size = len(response.body)
-        refused = RefusedRequest(f"an answer of {size} bytes exceeds the limit of {MAX_BODY_BYTES}")
+        refusal = f"an answer of {size} bytes exceeds the limit of {MAX_BODY_BYTES}"
         response = WebResponse(status=204) if is_page else TOO_LARGE
     elif is_page and not is_shown(response):
-        response, refused = (
-            WebResponse(status=204),
-            RefusedRequest(f"{url} cannot be shown as a page"),
-        )
+        response, refusal = WebResponse(status=204), f"{url} cannot be shown as a page"
     await _send_unless_gone(tab, "Fetch.fulfillRequest", {**params, **build_fulfilment(response)})
-    return refused
+    return refusal
 
 
 async def _find_cookies(tab: BrowserPage, url: str) -> str:

@@ -14,8 +14,8 @@ class PageOptions:
     screen: PageScreen
     used_too: bool = False
     """Whether another episode may have been on it."""
-    stepped: bool = False
-    """Whether its time goes on with the actions; an empty page may still become either."""
+    action_ms: float | None = None
+    """As in `BrowserPool.visit`; an empty page may still become stepped or not."""
 
 
 class WarmPages:
@@ -64,6 +64,6 @@ class WarmPages:
             for visit, url in self._urls.items()
             if url == place.url
             and visit.screen == place.screen
-            and (not url or visit.stepped == place.stepped)
+            and (not url or visit.stepped == (place.action_ms is not None))
             and (place.used_too or not visit.used)
         ]

@@ -73,7 +73,6 @@ class MiniWobPack:
         return all(family in PLAYERS for family in self._families["train"])
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """Yield tasks, one of each family in turn."""
         return islice(self._stream_tasks(split, seed), self._size)
 
     def _stream_tasks(self, split: Split, seed: int) -> Iterator[Task]:
@@ -86,7 +85,6 @@ class MiniWobPack:
                 yield task_of(family, seeds[start + number], split=split)
 
     def world(self, task: Task) -> MiniWobSite:
-        """Return the page of a task."""
         return MiniWobSite(
             task.data["family"], task.data["seed"], partial_credit=self._partial_credit
         )

@@ -144,7 +144,6 @@ def _read_source(file: Path) -> bytes:
 
 
 def _find_beside(place: Path, found: re.Match[bytes]) -> Path | None:
-    """Return the file a page refers to; None where it is none of the package's."""
     file = (place.parent / found[1].decode()).resolve()
     return file if file.is_relative_to(root().resolve()) and file.is_file() else None
 

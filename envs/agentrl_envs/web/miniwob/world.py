@@ -41,7 +41,6 @@ class MiniWobSite:
     """
 
     def __init__(self, family: str, seed: int, *, partial_credit: bool = False) -> None:
-        """Acquire nothing."""
         self._family = family
         self.start_url = pages.url_of(family)
         self.origins: tuple[str, ...] = (pages.ORIGIN,)
@@ -50,11 +49,9 @@ class MiniWobSite:
         self._partial_credit = partial_credit
 
     async def answer(self, request: WebRequest) -> WebResponse | None:
-        """Answer with a file of the package."""
         return pages.answer(request)
 
     async def begin(self, page: LivePage) -> str:
-        """Make the problem of the seed; return the instruction."""
         goal = await page.evaluate(_BEGIN, self._seed)
         if not isinstance(goal, str) or not goal:
             raise EnvError(f"{self.start_url} with seed {self._seed} gave no instruction: {goal!r}")

@@ -7,21 +7,9 @@ import argparse
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
+from agentrl_envs.web.sites import find_site
 from agentrl_envs.web.sites.asgi import STATE_KEY, AsgiApp
 from agentrl_envs.web.sites.pack import TemplateSite
-
-SITES = ("shop", "wiki")
-
-
-def find_site(name: str) -> TemplateSite[Any]:
-    """Return a site by its name."""
-    if name == "shop":
-        from agentrl_envs.web.sites.shop.site import SHOP
-
-        return SHOP
-    from agentrl_envs.web.sites.wiki.site import WIKI
-
-    return WIKI
 
 
 def build_app(site: TemplateSite[Any], seed: int) -> AsgiApp:
@@ -40,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import uvicorn
 
     parser = argparse.ArgumentParser(description="Serve a site on this machine, to look at it.")
-    parser.add_argument("site", choices=SITES)
+    parser.add_argument("site", choices=("shop", "wiki"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=8000)
     args = parser.parse_args(arguments)

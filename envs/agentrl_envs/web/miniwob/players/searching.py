@@ -146,7 +146,6 @@ def _describe(node: AccessibilityNode) -> str:
 
 
 def _find_mail(page: ObservedPage, name: str) -> AccessibilityNode:
-    """Return the line of the mail by somebody."""
     line: AccessibilityNode | None = None
     for node in page.nodes:
         if node.id and node.depth == 0:

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentrl_envs.web.sites.asgi import SiteRefusal
 from agentrl_envs.web.sites.pages import PageTemplates, form, go, number, state_of
-from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, SORTS, euros, stars
 from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, ShopState
 
@@ -229,7 +229,6 @@ async def show_missing(request: Request, error: Exception) -> Response:
 
 
 def _change_and_go(path: str, request: Request, change: Callable[[ShopState], None]) -> Response:
-    """Change the shop and go on to a page, or say why not."""
     try:
         change(state_of(request))
     except SiteRefusal as refusal:

@@ -4,6 +4,7 @@ from functools import partial
 from random import Random
 
 from agentrl_envs.accessibility.reading import ObservedPage
+from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.play import Script, click, fill
 from agentrl_envs.web.sites.shop.choices import (
     choose_filter,
@@ -20,7 +21,7 @@ from agentrl_envs.web.sites.shop.moves import (
     go_to_product,
 )
 from agentrl_envs.web.sites.shop.state import COUPONS, DELIVERIES, ShopState
-from agentrl_envs.web.sites.template import SiteTemplate, UnfitChoice, Wanted
+from agentrl_envs.web.sites.template import SiteTemplate
 
 
 def _make_cart(random: Random, shop: ShopState) -> Wanted:

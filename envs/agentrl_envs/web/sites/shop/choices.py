@@ -3,9 +3,9 @@
 from random import Random
 from typing import Any
 
+from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, ShopProduct
 from agentrl_envs.web.sites.shop.state import ShopState
-from agentrl_envs.web.sites.template import UnfitChoice, Wanted
 
 NUMBERS = ("no", "one", "two", "three", "four")
 

@@ -3,13 +3,13 @@
 from random import Random
 
 from agentrl_envs.accessibility.reading import ObservedPage
-from agentrl_envs.web.sites.answers import is_same_amount, is_same_text
+from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.play import Moves, Script, answer, click, fill, select
 from agentrl_envs.web.sites.shop.catalogue import euros
 from agentrl_envs.web.sites.shop.choices import choose_product
 from agentrl_envs.web.sites.shop.moves import check_out, go_to_product
 from agentrl_envs.web.sites.shop.state import REASONS, ShopOrder, ShopState
-from agentrl_envs.web.sites.template import SiteTemplate, UnfitChoice, Wanted
+from agentrl_envs.web.sites.template import SiteTemplate, is_same_amount, is_same_text
 
 _STREETS = ("Linden Street", "Brook Lane", "Market Place", "Orchard Way")
 _CITIES = ("Fernley", "Grantham", "Hartfield", "Ilminster")
@@ -122,7 +122,6 @@ def _play_again(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 def _make_phone(random: Random, shop: ShopState) -> Wanted:
-    del shop
     phone = f"0{random.randrange(100, 999)} {random.randrange(10000, 99999)}"
     goal = f"Set the phone number of your account to {phone} and unsubscribe from the newsletter."
     return {"goal": goal, "phone": phone}
@@ -168,7 +167,6 @@ def _play_move(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 def _make_forget(random: Random, shop: ShopState) -> Wanted:
-    del random
     old, new = shop.addresses
     return {
         "goal": f"Make the address in {new.city} the default, and remove the one in {old.city}.",

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentrl_envs.web.sites.asgi import SiteRefusal
 from agentrl_envs.web.sites.pages import PageTemplates, form, go, number, state_of
-from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.wiki.state import WikiState
 
 RESULTS_MAX = 12
@@ -130,7 +130,6 @@ async def unwatch(request: Request) -> Response:
 
 
 def _change_and_go(request: Request, change: Callable[[WikiState, str], None]) -> Response:
-    """Change an article and show it, or say why not."""
     title = _read_title(request)
     try:
         change(state_of(request), title)

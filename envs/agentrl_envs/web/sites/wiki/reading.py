@@ -1,15 +1,32 @@
 """Tasks of finding something out."""
 
+from collections.abc import Mapping
 from functools import partial
 from random import Random
+from typing import Any
 
+from agentrl.env import call
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.facts.questions import FactQuestion, chains
-from agentrl_envs.web.sites.answers import is_same_amount, is_same_text
-from agentrl_envs.web.sites.play import Script, answer, click
-from agentrl_envs.web.sites.template import SiteTemplate, UnfitChoice, Wanted
-from agentrl_envs.web.sites.wiki.moves import follow_chain, go_to_article
+from agentrl_envs.templates import UnfitChoice, Wanted
+from agentrl_envs.web.sites.play import Moves, Script, answer, click
+from agentrl_envs.web.sites.template import SiteTemplate, is_same_amount, is_same_text
 from agentrl_envs.web.sites.wiki.state import WikiState
+
+
+def go_to_article(page: ObservedPage, title: str) -> Moves:
+    """Search for an article and go to it."""
+    page = yield call("fill", id=page.id(name="Search articles"), text=title)
+    page = yield click(page, "button", "Search")
+    return (yield click(page, "link", title))
+
+
+def follow_chain(page: ObservedPage, hops: list[Mapping[str, Any]]) -> Moves:
+    """Go to the article that states the last fact of a chain, from link to link."""
+    page = yield from go_to_article(page, hops[0]["subject"])
+    for hop in hops[:-1]:
+        page = yield click(page, "link", hop["value"])
+    return page
 
 
 def _make_facts(random: Random, wiki: WikiState, *, lengths: tuple[int, ...]) -> Wanted:

@@ -4,9 +4,10 @@ from random import Random
 
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.facts.articles import fact_sentence
+from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.play import Script, click, fill
-from agentrl_envs.web.sites.template import SiteTemplate, UnfitChoice, Wanted
-from agentrl_envs.web.sites.wiki.moves import go_to_article
+from agentrl_envs.web.sites.template import SiteTemplate
+from agentrl_envs.web.sites.wiki.reading import go_to_article
 from agentrl_envs.web.sites.wiki.state import WikiState
 
 _NONSENSE = ("Bananas rule the world.", "I was here!!!", "asdf asdf asdf", "Buy cheap watches.")
