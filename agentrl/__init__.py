@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from agentrl import rewards
-from agentrl.authoring.sample_pairs import sample_pairs
+from agentrl.authoring.task_choice import sample_pairs
 from agentrl.env import Action, Env, Observation, call, say
 from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image, Message, ToolCall

@@ -1,14 +1,16 @@
 """Promises about what an environment returns, and the one sentence for each that is broken.
 
-`check-env`, training and evaluation ask here, so all three say the same.
+`check-env`, training and evaluation ask here, so all three say the same. Episodes of a policy and
+of a player call environments here: within a deadline, with errors attributed and returns checked.
 """
 
+import asyncio
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from agentrl.env import Env, Info, Observation, Step
+from agentrl.env import Action, Env, Info, Observation, Step
 from agentrl.errors import ContractError, EnvError, blame
 from agentrl.message import Message
 from agentrl.runtime.user_code import method_place
@@ -36,39 +38,39 @@ _STEP = {
 }
 
 
-def checked_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
+def read_tasks(env: Env, split: Split, *, seed: int) -> Iterator[Task]:
     """Yield the tasks of a split; `ContractError` for what is none, `EnvError` for what raises."""
     with blame(EnvError, f"tasks({split!r}, seed={seed})"):
         tasks: Any = env.tasks(split, seed=seed)
         if not isinstance(tasks, Iterable):
-            raise _broken(env, "tasks", TASKS_ARE_TASKS, f"it returned {_shown(tasks)}")
+            raise _build_error(env, "tasks", TASKS_ARE_TASKS, f"it returned {_describe(tasks)}")
         for task in cast("Iterable[Any]", tasks):
             if not isinstance(task, Task):
-                what = f"it yielded {_shown(task)}; yield agentrl.Task(prompt=..., answer=...)"
-                raise _broken(env, "tasks", TASKS_ARE_TASKS, what)
+                what = f"it yielded {_describe(task)}; yield agentrl.Task(prompt=..., answer=...)"
+                raise _build_error(env, "tasks", TASKS_ARE_TASKS, what)
             if task.split != split:
                 what = f"task {task.id!r} of split {split!r} has split {task.split!r}"
-                raise _broken(env, "tasks", TASKS_KNOW_THEIR_SPLIT, what)
-            if (fault := _text_fault(task)) is not None:
-                raise _broken(env, "tasks", TASKS_HAVE_TEXTS, fault)
-            if (fault := _json_fault([task.answer, task.data])) is not None:
+                raise _build_error(env, "tasks", TASKS_KNOW_THEIR_SPLIT, what)
+            if (fault := _find_text_fault(task)) is not None:
+                raise _build_error(env, "tasks", TASKS_HAVE_TEXTS, fault)
+            if (fault := _find_json_fault([task.answer, task.data])) is not None:
                 what = f"the answer or data of task {task.id!r} is not: {fault}"
-                raise _broken(env, "tasks", TASKS_ARE_JSON, what)
+                raise _build_error(env, "tasks", TASKS_ARE_JSON, what)
             yield task
 
 
-def checked_opening(env: Env, returned: object) -> tuple[Observation, Info]:
+def check_opening(env: Env, returned: object) -> tuple[Observation, Info]:
     """Check the return of `reset`; `ContractError` for anything but an opening."""
     parts = cast("tuple[Any, ...]", returned)
     if not isinstance(returned, tuple) or len(parts) != 2:
-        raise _broken(env, "reset", RESET_RETURNS, f"it returned {_shown(returned)}")
+        raise _build_error(env, "reset", RESET_RETURNS, f"it returned {_describe(returned)}")
     opening, info = parts
     for name, part, kind in (("observation", opening, Observation), ("info", info, dict)):
         if not isinstance(part, kind):
-            raise _broken(env, "reset", RESET_RETURNS, f"the {name} is {_shown(part)}")
+            raise _build_error(env, "reset", RESET_RETURNS, f"the {name} is {_describe(part)}")
     _check_messages(env, "reset", RESET_RETURNS, opening)
     if not opening.messages or opening.tools is None:
-        raise _broken(
+        raise _build_error(
             env,
             "reset",
             RESET_OPENS,
@@ -78,24 +80,24 @@ def checked_opening(env: Env, returned: object) -> tuple[Observation, Info]:
     return opening, info
 
 
-def checked_step(env: Env, returned: object) -> Step:
+def check_step(env: Env, returned: object) -> Step:
     """Check the return of `step`; `ContractError` for anything but Gymnasium's five."""
     parts = cast("tuple[Any, ...]", returned)
     if not isinstance(returned, tuple) or len(parts) != 5:
-        raise _broken(env, "step", STEP_RETURNS, f"it returned {_shown(returned)}")
+        raise _build_error(env, "step", STEP_RETURNS, f"it returned {_describe(returned)}")
     for (name, kind), part in zip(_STEP.items(), parts, strict=True):
         # An int is a fine reward, and a bool is none.
         fits = isinstance(part, int | float) if kind is float else isinstance(part, kind)
         if not fits or (kind is float and isinstance(part, bool)):
-            raise _broken(env, "step", STEP_RETURNS, f"{name} is {_shown(part)}")
+            raise _build_error(env, "step", STEP_RETURNS, f"{name} is {_describe(part)}")
     observation, reward = parts[:2]
-    if (fault := reward_fault(reward)) is not None:
-        raise _broken(env, "step", REWARDS_ARE_FINITE, f"the reward of a step is {fault}")
+    if (fault := find_reward_fault(reward)) is not None:
+        raise _build_error(env, "step", REWARDS_ARE_FINITE, f"the reward of a step is {fault}")
     _check_messages(env, "step", STEP_RETURNS, observation)
     return cast("Step", returned)
 
 
-def reward_fault(reward: float) -> str | None:
+def find_reward_fault(reward: float) -> str | None:
     """Return the value and the rule it breaks; None for a reward that can be summed."""
     if abs(reward) <= REWARD_MAX:
         return None
@@ -108,28 +110,28 @@ def reward_fault(reward: float) -> str | None:
     return f"{text}, but a reward may be at most {REWARD_MAX:g} in absolute value"
 
 
-def missing_tasks(env: Env, split: Split) -> str:
+def describe_missing_tasks(env: Env, split: Split) -> str:
     """Return the sentence about a split without tasks."""
     name = "held-out" if split == "heldout" else split
     what = (
         f"the environment yields no {name} task; check env.kwargs, and that its tasks() yields "
         f"some for the split {split!r}"
     )
-    return str(_broken(env, "tasks", SPLITS_HAVE_TASKS, what))
+    return str(_build_error(env, "tasks", SPLITS_HAVE_TASKS, what))
 
 
 def _check_messages(env: Env, method: str, promise: str, observation: Observation) -> None:
     messages: Any = observation.messages
-    if not _are(Message, messages):
-        what = f"the observation's messages are {_shown(messages)}; give a tuple of Message"
-        raise _broken(env, method, promise, what)
+    if not _is_sequence_of(Message, messages):
+        what = f"the observation's messages are {_describe(messages)}; give a tuple of Message"
+        raise _build_error(env, method, promise, what)
     tools: Any = observation.tools
-    if tools is not None and not _are(Mapping, tools):
-        what = f"the observation's tools are {_shown(tools)}; give a tuple of schemas, or None"
-        raise _broken(env, method, promise, what)
+    if tools is not None and not _is_sequence_of(Mapping, tools):
+        what = f"the observation's tools are {_describe(tools)}; give a tuple of schemas, or None"
+        raise _build_error(env, method, promise, what)
 
 
-def _broken(env: object, method: str, promise: str, what: str) -> ContractError:
+def _build_error(env: object, method: str, promise: str, what: str) -> ContractError:
     # What stands around an environment passes its returns on.
     while (inner := getattr(env, "inner", None) or getattr(env, "_local", None)) is not None:
         env = inner
@@ -137,8 +139,7 @@ def _broken(env: object, method: str, promise: str, what: str) -> ContractError:
     return ContractError(f"{promise}: {what}" + (f"; at {place}" if place else ""))
 
 
-def _shown(value: object) -> str:
-    """Describe a value in a few words."""
+def _describe(value: object) -> str:
     if isinstance(value, tuple):
         parts = cast("tuple[object, ...]", value)
         kinds = ", ".join(type(part).__name__ for part in parts)
@@ -146,30 +147,56 @@ def _shown(value: object) -> str:
     return f"a {type(value).__name__}: {value!r:.200}"
 
 
-def _are(kind: type, values: object) -> bool:
+def _is_sequence_of(kind: type, values: object) -> bool:
     if not isinstance(values, tuple | list):
         return False
     return all(isinstance(value, kind) for value in cast("Sequence[object]", values))
 
 
-def _text_fault(task: Task) -> str | None:
+def _find_text_fault(task: Task) -> str | None:
     """Return the fault of a task's name that is no valid Unicode text; None where all are."""
     tags: Any = task.tags
     if not isinstance(tags, tuple | list):
-        return f"tags of task {task.id!r} is {_shown(tags)}; give a tuple of texts"
+        return f"tags of task {task.id!r} is {_describe(tags)}; give a tuple of texts"
     names = {"id": task.id}
     names |= {f"tags[{at}]": tag for at, tag in enumerate(cast("Sequence[Any]", tags))}
     for field, name in names.items():
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            return f"{field} of task {task.id!r} is {_shown(name)}; give text"
+            return f"{field} of task {task.id!r} is {_describe(name)}; give text"
         if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
             return f"{field} of task {task.id!r} contains a lone surrogate"
     return None
 
 
-def _json_fault(value: object) -> str | None:
+def _find_json_fault(value: object) -> str | None:
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:
         return str(error)
     return None
+
+
+async def reset_env(
+    env: Env, task: Task, *, seed: int, options: Mapping[str, Any], reset_s: float | None
+) -> Observation:
+    """Reset the environment for `task` and return the first observation. Raises `EnvError`."""
+    limit = asyncio.timeout(reset_s)
+    deadline = _name_deadline("rollout.reset_s", reset_s)
+    with blame(EnvError, f"reset of task {task.id}", deadline=deadline, limit=limit):
+        async with limit:
+            returned = await env.reset(seed=seed, options={"task": task, **options})
+        return check_opening(env, returned)[0]
+
+
+async def step_env(env: Env, task: Task, action: Action, *, step_s: float | None) -> Step:
+    """Return the environment's step for an action. Raises `EnvError`."""
+    limit = asyncio.timeout(step_s)
+    deadline = _name_deadline("rollout.step_s", step_s)
+    with blame(EnvError, f"step of task {task.id}", deadline=deadline, limit=limit):
+        async with limit:
+            returned = await env.step(action)
+        return check_step(env, returned)
+
+
+def _name_deadline(key: str, seconds: float | None) -> str:
+    return "" if seconds is None else f"{key}, {seconds:g} s"

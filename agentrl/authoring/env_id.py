@@ -35,5 +35,4 @@ class EnvId:
         return _ID.fullmatch(text) is not None
 
     def __str__(self) -> str:
-        """Return the id as it is written."""
         return self.name if self.version is None else f"{self.name}-v{self.version}"

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from agentrl.authoring.env_calls import reset_env, step_env
+from agentrl.authoring.env_contract import reset_env, step_env
 from agentrl.env import Action, Box, Env, GoldPlayer, Observation, Placing
 from agentrl.errors import ConfigError, ContractError, EnvError, blame
 from agentrl.message import Message
@@ -53,7 +53,6 @@ async def play_gold(
         )
 
     async def gold(new: Observation, seen: tuple[Message, ...]) -> Action:
-        del new
         return gold_action(env, task, seen)
 
     return await play(env, task, gold, max_turns=max_turns, wants_places=wants_places)

@@ -70,11 +70,10 @@ class TerminalPlayer:
             self._pictures.cleanup()
 
     async def act(self, new: Observation, seen: tuple[Message, ...]) -> Action:
-        """Show what is new and return what is typed."""
         if new.tools is not None:
             self._tools = new.tools
         for message in new.messages:
-            self._show(self._shown(message))
+            self._show(self._render(message))
         while True:
             try:
                 line = (await self._ask()).strip()
@@ -86,18 +85,20 @@ class TerminalPlayer:
                 case "/help":
                     self._show(HELP)
                 case "/tools":
-                    self._show("\n".join(map(signature, self._tools)) or "there are no tools")
+                    self._show(
+                        "\n".join(map(render_signature, self._tools)) or "there are no tools"
+                    )
                 case "/skip":
                     raise TaskSkipped("this task was skipped")
                 case "/leave":
                     raise PlayerLeft("the player left")
                 case _:
                     try:
-                        return typed_action(line, [_name(tool) for tool in self._tools])
+                        return parse_action(line, [_name(tool) for tool in self._tools])
                     except ValueError as error:
                         self._show(f"{error}; type /help for help")
 
-    def _shown(self, message: Message) -> str:
+    def _render(self, message: Message) -> str:
         """Return a message as text, its pictures as files to look at."""
         if isinstance(message.content, str):
             return f"[{message.role}] {message.content}"
@@ -113,7 +114,7 @@ class TerminalPlayer:
         return f"[{message.role}] {' '.join(parts)}"
 
 
-def typed_action(line: str, tools: Sequence[str]) -> Action:
+def parse_action(line: str, tools: Sequence[str]) -> Action:
     """Return the action that a typed line means: calls of these tools, or words.
 
     Raises `ValueError` for what looks like a call of a tool and cannot be read.
@@ -121,11 +122,11 @@ def typed_action(line: str, tools: Sequence[str]) -> Action:
     if line == ".":
         return say("")
     if line.startswith("{"):
-        calls = [_of_json(line)]
+        calls = [_parse_json_call(line)]
     else:
         if not any(line.startswith(f"{tool}(") for tool in tools):
             return say(line)
-        calls = _of_python(line)
+        calls = _parse_python_calls(line)
     for name, _ in calls:
         if name not in tools:
             raise ValueError(f"there is no tool {name!r}; the tools are {', '.join(tools)}")
@@ -135,7 +136,7 @@ def typed_action(line: str, tools: Sequence[str]) -> Action:
     )
 
 
-def signature(tool: ToolSchema) -> str:
+def render_signature(tool: ToolSchema) -> str:
     """Return a tool as a line: name, arguments, and the first line of what it is for."""
     function = cast("dict[str, Any]", tool.get("function", tool))
     parameters = function.get("parameters", {})
@@ -151,7 +152,7 @@ def _name(tool: ToolSchema) -> str:
     return str(cast("dict[str, Any]", tool.get("function", tool)).get("name"))
 
 
-def _of_json(line: str) -> tuple[str, dict[str, Any]]:
+def _parse_json_call(line: str) -> tuple[str, dict[str, Any]]:
     try:
         call = read_json(line)
         return str(call["name"]), dict(call.get("arguments", {}))
@@ -159,7 +160,7 @@ def _of_json(line: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"this is not a tool call in JSON: {error!r}") from error
 
 
-def _of_python(line: str) -> list[tuple[str, dict[str, Any]]]:
+def _parse_python_calls(line: str) -> list[tuple[str, dict[str, Any]]]:
     try:
         body = ast.parse(line).body
     except SyntaxError as error:

@@ -1,9 +1,10 @@
 """A judge of right answers that came of a wrong step (flawed positives), and its own reward.
 
-`judged(reward, judge)` is a reward function for a `ToolEnv`: whatever `reward` finds right is shown
-to the judge, whose verdict is reported beside the reward, as the component `FIRST_ERROR_TURN`. It
-changes no reward: `learn.reward_shaping: [{name: fapo}]` reads it. A judge here is any function;
-models that judge are for users to bring. Source: FAPO (arXiv 2510.22543) and its code.
+`judge_steps(reward, judge)` is a reward function for a `ToolEnv`: whatever `reward` finds right is
+shown to the judge, whose verdict is reported beside the reward, as the component
+`FIRST_ERROR_TURN`. It changes no reward: `learn.reward_shaping: [{name: fapo}]` reads it. A judge
+here is any function; models that judge are for users to bring.
+Source: FAPO (arXiv 2510.22543) and its code.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ Scores = Callable[[Task, Sequence[Message]], Judged | Awaitable[Judged]]
 """A reward function of two parameters."""
 
 
-def judged(
+def judge_steps(
     reward: Scores, judge: Judge, *, right_above: float = 0.0
 ) -> Callable[[Task, Sequence[Message]], Awaitable[ScoredAnswer]]:
     """Return `reward` with the judge's verdict beside it; only what is right is judged.
@@ -39,7 +40,7 @@ def judged(
     judge that raises fails the trajectory, as a reward function does.
     """
 
-    async def scored(task: Task, messages: Sequence[Message]) -> ScoredAnswer:
+    async def score_and_judge(task: Task, messages: Sequence[Message]) -> ScoredAnswer:
         result = await call_either(reward, task, messages)
         whole = result if isinstance(result, ScoredAnswer) else ScoredAnswer(reward=result)
         parts = whole.reward if isinstance(whole.reward, Mapping) else None
@@ -47,11 +48,11 @@ def judged(
         components = dict(whole.info.get("reward_components", {}) if parts is None else parts)
         if total > right_above:
             verdict = await call_either(judge, task, messages)
-            if verdict is not None and SOUND <= verdict < len(turns(messages)):
+            if verdict is not None and SOUND <= verdict < len(find_turns(messages)):
                 components[FIRST_ERROR_TURN] = float(verdict)
         return ScoredAnswer(reward=total, info={**whole.info, "reward_components": components})
 
-    return scored
+    return score_and_judge
 
 
 def first_wrong(
@@ -60,7 +61,7 @@ def first_wrong(
     """Return a scripted judge: the first turn that `is_right` denies, seeing all up to it."""
 
     def judge(task: Task, messages: Sequence[Message]) -> int:
-        for turn, at in enumerate(turns(messages)):
+        for turn, at in enumerate(find_turns(messages)):
             if not is_right(task, messages[: at + 1]):
                 return turn
         return SOUND
@@ -68,7 +69,7 @@ def first_wrong(
     return judge
 
 
-def turns(messages: Sequence[Message]) -> list[int]:
+def find_turns(messages: Sequence[Message]) -> list[int]:
     """Return the indices of the agent's messages: each is one step to be judged."""
     return [at for at, message in enumerate(messages) if message.role == "assistant"]
 

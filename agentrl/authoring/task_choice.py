@@ -1,12 +1,13 @@
-"""Choice of the task of an episode for which nobody named one."""
+"""Choice of the task of an episode for which nobody named one, and endless tasks by seed."""
 
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
 from agentrl.runtime.seeds import derive
-from agentrl.task import Split, Task
+from agentrl.task import Split, Task, split_of
 
 _POOL = 16
 """Tasks looked at: enough that a fixed list gives different tasks for different seeds."""
@@ -35,3 +36,39 @@ def choose_task(env: HasTasks, *, seed: int, options: Mapping[str, Any]) -> Task
             f"{type(env).__name__} has no train tasks; tasks('train', seed) must yield at least one"
         )
     return pool[derive("choice", seed) % len(pool)]
+
+
+def seed_tasks(
+    kind: str, name: str, split: Split, *, seed: int, prompt: str = ""
+) -> Iterator[Task]:
+    """Yield endless seeds as tasks; a seed's own number decides its split.
+
+    `kind` tells the libraries apart, `name` their worlds. The answer makes the fingerprints differ:
+    worlds that open alike and go on by chance are different problems.
+    """
+    rng = random.Random(derive(kind, split, seed))
+    while True:
+        number = rng.randrange(2**31)
+        id = f"{name}#{number}"
+        if split_of(id) == split:
+            yield Task(prompt=prompt or id, answer=number, id=id, split=split, seed=number)
+
+
+def sample_pairs(
+    split: Split, seed: int, *, low: int = 2, high: int = 99
+) -> Iterator[tuple[int, int]]:
+    """Yield endless pairs of integers between `low` and `high`, both included.
+
+    A pair's own text decides its split, so no pair is in both whatever the seeds; pairs repeat.
+
+    Args:
+        split: Split whose pairs to yield.
+        seed: Seed of the order.
+        low: Smallest integer.
+        high: Largest integer.
+    """
+    rng = random.Random(derive("pairs", split, seed))
+    while True:
+        pair = rng.randint(low, high), rng.randint(low, high)
+        if split_of(f"{pair[0]},{pair[1]}") == split:
+            yield pair

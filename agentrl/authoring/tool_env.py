@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
-from agentrl.authoring.env_contract import reward_fault
+from agentrl.authoring.env_contract import find_reward_fault
 from agentrl.authoring.task_choice import choose_task
-from agentrl.authoring.tool_names import named_tool
-from agentrl.authoring.toolset import ToolSet, known_tools, schemas_of
+from agentrl.authoring.toolset import ToolSet, load_tool, resolve_tools, schemas_of
 from agentrl.env import Action, ForkStrategy, Info, Observation, RescoreBy, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Message
@@ -88,10 +87,10 @@ class ToolEnv:
             )
         self._tasks = tasks
         self._reward = reward
-        self._reward_sees_tools = _required_parameters(reward) > 2
+        self._reward_sees_tools = _count_required_parameters(reward) > 2
         self._max_turns = max_turns
         self._turns = 0
-        self._tools = tuple(map(named_tool, tools))
+        self._tools = tuple(map(load_tool, tools))
         self._system = system
         self._tool_timeout_s = tool_timeout_s
         self._schemas: tuple[ToolSchema, ...] | None = None
@@ -104,7 +103,6 @@ class ToolEnv:
             self.gold = gold
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of a split, each stamped with it."""
         with blame(EnvError, f"tasks({split!r}, {seed})"):
             for task in self._tasks(split, seed):
                 if not isinstance(task, Task):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -130,7 +128,7 @@ class ToolEnv:
         context = ToolContext(
             task_id=task.id, sample=sample, seed=derive("tools", seed, task.id, sample)
         )
-        tools = await known_tools(self._tools, timeout_s=self._tool_timeout_s)
+        tools = await resolve_tools(self._tools, timeout_s=self._tool_timeout_s)
         if self._schemas is None:
             self._schemas = schemas_of(tools)
         self._toolbox = await ToolSet.open(tools, context=context, timeout_s=self._tool_timeout_s)
@@ -140,8 +138,7 @@ class ToolEnv:
         return Observation(self._messages, tools=self._schemas), {}
 
     async def step(self, action: Action) -> Step:
-        """Answer the calls of a message, or score the conversation it ends."""
-        task, toolbox = self._running()
+        task, toolbox = self._require_running()
         self._messages = (*self._messages, action.message)
         self._turns += 1
         if not (action.tool_calls or action.malformed):
@@ -168,12 +165,10 @@ class ToolEnv:
         return "replay" if self._reward_sees_tools or scores_itself else "record"
 
     async def rescore(self, task: Task, messages: Sequence[Message]) -> tuple[float, Info]:
-        """Return the reward function's result for a recorded conversation."""
-        return await judged(self._reward, task, tuple(messages))
+        return await compute_reward(self._reward, task, tuple(messages))
 
     async def fork(self) -> Self:
-        """Return a copy with its own copy of every tool."""
-        _, toolbox = self._running()
+        _, toolbox = self._require_running()
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._toolbox = None
@@ -181,7 +176,6 @@ class ToolEnv:
         return other
 
     async def close(self) -> None:
-        """Close the tools of this episode."""
         await self._end_episode()
 
     async def _end_episode(self) -> None:
@@ -189,7 +183,7 @@ class ToolEnv:
         if toolbox is not None:
             await toolbox.close()
 
-    def _running(self) -> tuple[Task, ToolSet]:
+    def _require_running(self) -> tuple[Task, ToolSet]:
         if self._task is None or self._toolbox is None:
             raise RuntimeError("no episode is running; await env.reset() first")
         if self._ended:
@@ -199,7 +193,7 @@ class ToolEnv:
         return self._task, self._toolbox
 
     async def _answer_calls(self, toolbox: ToolSet, action: Action) -> Step:
-        results = refused(action)
+        results = refuse_malformed(action)
         for call in action.tool_calls:
             results.append(await toolbox.call(call))
         answers = tuple(result.message for result in results)
@@ -208,10 +202,10 @@ class ToolEnv:
 
     async def _score(self, task: Task, toolbox: ToolSet) -> tuple[float, Info]:
         extra_args = (toolbox,) if self._reward_sees_tools else ()
-        return await judged(self._reward, task, self._messages, *extra_args)
+        return await compute_reward(self._reward, task, self._messages, *extra_args)
 
 
-async def judged(
+async def compute_reward(
     reward: Callable[..., Judged | Awaitable[Judged]], task: Task, *seen: object
 ) -> tuple[float, Info]:
     """Return a reward function's result for an episode, and the info of the step that pays it.
@@ -229,15 +223,15 @@ async def judged(
         if isinstance(verdict, ScoredAnswer):
             verdict, info = verdict.reward, dict(verdict.info)
         if not isinstance(verdict, Mapping):
-            return checked_reward(task, _number(task, verdict)), info
-        components = {name: _number(task, part, name) for name, part in verdict.items()}
+            return check_reward(task, _read_number(task, verdict)), info
+        components = {name: _read_number(task, part, name) for name, part in verdict.items()}
         for name, part in components.items():
-            checked_reward(task, part, component=name)
-        total = checked_reward(task, sum(components.values()))
+            check_reward(task, part, component=name)
+        total = check_reward(task, sum(components.values()))
         return total, {**info, "reward_components": components}
 
 
-def _required_parameters(function: Callable[..., object]) -> int:
+def _count_required_parameters(function: Callable[..., object]) -> int:
     """Count what must be given by position; a parameter with a default is the author's own."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(
@@ -246,7 +240,7 @@ def _required_parameters(function: Callable[..., object]) -> int:
     )
 
 
-def refused(action: Action) -> list[ToolResult]:
+def refuse_malformed(action: Action) -> list[ToolResult]:
     """Return the answers to the calls of a message that could not be read."""
     return [
         ToolResult(call_id=f"malformed_{i}", name="", content=error, status="error")
@@ -254,30 +248,30 @@ def refused(action: Action) -> list[ToolResult]:
     ]
 
 
-def checked_reward(task: Task, reward: float, *, component: str = "") -> float:
+def check_reward(task: Task, reward: float, *, component: str = "") -> float:
     """Return a reward that can be summed; raise `EnvError` naming the task and the value else."""
-    if (fault := reward_fault(reward)) is None:
+    if (fault := find_reward_fault(reward)) is None:
         return reward
     raise EnvError(
-        f"{_which(component)} of task {task.id!r} is {fault}; fix the reward function for this "
+        f"{_name_part(component)} of task {task.id!r} is {fault}; fix the reward function for this "
         "task's answer"
     )
 
 
-def _number(task: Task, verdict: object, component: str = "") -> float:
+def _read_number(task: Task, verdict: object, component: str = "") -> float:
     """Return a reward function's result as a number; raise `EnvError` for what is none."""
     try:
         if isinstance(verdict, str | bytes | bytearray):
             raise TypeError  # float() would read it
         if isinstance(verdict, int):
-            checked_reward(task, verdict, component=component)  # float() has no room for all
+            check_reward(task, verdict, component=component)  # float() has no room for all
         return float(cast("float", verdict))
     except (TypeError, ValueError):
         raise EnvError(
-            f"{_which(component)} of task {task.id!r} is {verdict!r:.80}; return a number from "
+            f"{_name_part(component)} of task {task.id!r} is {verdict!r:.80}; return a number from "
             "every path of the reward function, a mapping of names to numbers, or a ScoredAnswer"
         ) from None
 
 
-def _which(component: str) -> str:
+def _name_part(component: str) -> str:
     return f"component {component!r} of the reward" if component else "the reward"

@@ -30,7 +30,6 @@ class ToolSignature:
 
     @property
     def name(self) -> str:
-        """Return the tool's name."""
         return self.function.__name__
 
     @cached_property
@@ -42,13 +41,13 @@ class ToolSignature:
         """
         if self.given is not None:
             return self.given
-        schema = _json_schema(self)
+        schema = _build_json_schema(self)
         _ = self._arguments
         return schema
 
     @cached_property
     def _arguments(self) -> "TypeAdapter[dict[str, Any]]":
-        return _adapter(self)
+        return _build_adapter(self)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any]:
         """Return the keyword arguments of the call, coerced to the declared types.
@@ -94,14 +93,14 @@ def signature_of(function: Callable[..., Any]) -> ToolSignature:
     )
 
 
-def _json_schema(signature: ToolSignature) -> ToolSchema:
+def _build_json_schema(signature: ToolSignature) -> ToolSchema:
     from transformers.utils.chat_template_utils import (
         DocstringParsingException,
         TypeHintParsingException,
         get_json_schema,
     )
 
-    stand_in = _stand_in(signature)
+    stand_in = _build_stand_in(signature)
     try:
         try:
             return get_json_schema(stand_in)
@@ -117,14 +116,14 @@ def _json_schema(signature: ToolSignature) -> ToolSchema:
         ) from error
 
 
-def _stand_in(signature: ToolSignature) -> Callable[..., Any]:
+def _build_stand_in(signature: ToolSignature) -> Callable[..., Any]:
     """Return a function that looks like the tool does to the model: no `self`, no context."""
 
     def stand_in() -> None: ...
 
     returns = get_type_hints(signature.function).get("return", inspect.Signature.empty)
     stand_in.__name__ = signature.name
-    stand_in.__doc__ = _documented(signature)
+    stand_in.__doc__ = _complete_docstring(signature)
     stand_in.__annotations__ = {p.name: p.annotation for p in signature.parameters}
     if returns is not inspect.Signature.empty:
         stand_in.__annotations__["return"] = returns
@@ -133,7 +132,7 @@ def _stand_in(signature: ToolSignature) -> Callable[..., Any]:
     return stand_in
 
 
-def _documented(signature: ToolSignature) -> str:
+def _complete_docstring(signature: ToolSignature) -> str:
     """Return the docstring with an `Args:` entry for every parameter."""
     from transformers.utils.chat_template_utils import parse_google_format_docstring
 
@@ -161,7 +160,7 @@ def _documented(signature: ToolSignature) -> str:
     return doc
 
 
-def _adapter(signature: ToolSignature) -> "TypeAdapter[dict[str, Any]]":
+def _build_adapter(signature: ToolSignature) -> "TypeAdapter[dict[str, Any]]":
     from pydantic import ConfigDict, TypeAdapter, with_config
     from typing_extensions import TypedDict
 

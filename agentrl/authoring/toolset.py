@@ -16,13 +16,14 @@ from agentrl.authoring.tool_schema import ToolSignature, signature_of
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ForkUnsupported, ToolError, ToolFailure, blame
 from agentrl.message import Content, Image, ToolCall
+from agentrl.runtime.imports import import_callable
 from agentrl.runtime.threads import run_in_thread
 from agentrl.tool import LateTools, ToolContext, ToolResult, ToolSource, is_tool
 
 T = TypeVar("T")
 
 
-async def known_tools(
+async def resolve_tools(
     sources: Sequence[ToolSource | LateTools], *, timeout_s: float
 ) -> tuple[ToolSource, ...]:
     """Return the sources, the late ones asked for their tools, within `timeout_s` each."""
@@ -51,7 +52,7 @@ def signatures_of(sources: Sequence[ToolSource]) -> dict[str, ToolSignature]:
     """Return the signature of every tool by name; raises as `schemas_of` does."""
     signatures: dict[str, ToolSignature] = {}
     for source in sources:
-        for name, function in _functions(source).items():
+        for name, function in _find_functions(source).items():
             if name in signatures:
                 raise ConfigError(
                     f"two tools are named {name!r}, the second in {_label(source)}, but tool names "
@@ -81,14 +82,14 @@ class ToolSet:
         `timeout_s` bounds every call, open, fork and close. What was opened is closed again when a
         later one fails.
         """
-        sources = await known_tools(sources, timeout_s=timeout_s)
+        sources = await resolve_tools(sources, timeout_s=timeout_s)
         signatures_of(sources)
-        async with _closed_on_failure(timeout_s) as holders:
+        async with _close_on_failure(timeout_s) as holders:
             for source in sources:
                 what = f"opening {_label(source)} (tool_timeout_s={timeout_s:g})"
                 limit = asyncio.timeout(timeout_s)
                 with blame(ToolFailure, what, limit=limit):
-                    holders.append(_ToolHolder.of(source))
+                    holders.append(_ToolHolder.from_source(source))
                     async with limit:
                         await holders[-1].open(context)
         return cls(holders, context=context, timeout_s=timeout_s)
@@ -137,7 +138,7 @@ class ToolSet:
 
         Raises `ForkUnsupported` when an instance cannot be copied.
         """
-        async with _closed_on_failure(self._timeout_s) as holders:
+        async with _close_on_failure(self._timeout_s) as holders:
             for holder in self._holders:
                 limit = asyncio.timeout(self._timeout_s)
                 what = f"forking {type(holder.instance).__name__}"
@@ -161,10 +162,10 @@ class ToolSet:
             try:
                 tool = self._tools.get(call.name)
                 if tool is None:
-                    raise ToolError(_unknown(call.name, list(self._tools)))
+                    raise ToolError(_describe_unknown(call.name, list(self._tools)))
                 arguments = tool.signature.bind(call.arguments, self._context)
                 async with limit:
-                    return _content(await _invoke(tool.function, arguments)), "ok"
+                    return _render_value(await _invoke(tool.function, arguments)), "ok"
             except ToolError as refusal:
                 return str(refusal), "error"
 
@@ -185,15 +186,15 @@ class _ToolHolder:
     tools: Mapping[str, _BoundTool]
 
     @classmethod
-    def of(cls, source: ToolSource) -> "_ToolHolder":
+    def from_source(cls, source: ToolSource) -> "_ToolHolder":
         if is_tool(source):
             bound = _BoundTool(signature_of(source), source)
             return cls(None, {bound.signature.name: bound})
-        return cls.around(source())
+        return cls.from_instance(source())
 
     @classmethod
-    def around(cls, instance: object) -> "_ToolHolder":
-        functions = _functions(type(instance))
+    def from_instance(cls, instance: object) -> "_ToolHolder":
+        functions = _find_functions(type(instance))
         return cls(
             instance,
             {
@@ -210,9 +211,9 @@ class _ToolHolder:
         if self.instance is None:
             return self
         if (hook := self._hook("fork")) is not None:
-            return _ToolHolder.around(await hook())
+            return _ToolHolder.from_instance(await hook())
         try:
-            return _ToolHolder.around(copy.deepcopy(self.instance))
+            return _ToolHolder.from_instance(copy.deepcopy(self.instance))
         except (TypeError, copy.Error) as error:
             raise ForkUnsupported(
                 f"tool {type(self.instance).__name__} holds something that copy.deepcopy cannot "
@@ -228,7 +229,7 @@ class _ToolHolder:
         return None if self.instance is None or is_tool(hook) else hook
 
 
-def _functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
+def _find_functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
     """Return the functions of a source that the model may call, by name, as defined there."""
     if is_tool(source):
         return {source.__name__: source}
@@ -261,7 +262,7 @@ def _label(source: object) -> str:
     return getattr(source, "__qualname__", None) or repr(source)
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
+def _describe_unknown(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     tools = ", ".join(known) or "none"
@@ -276,7 +277,7 @@ async def _invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
     return await result if inspect.isawaitable(result) else result
 
 
-def _content(value: object) -> Content:
+def _render_value(value: object) -> Content:
     """Return a tool's value as the model reads it: text as it is, other values as JSON."""
     if isinstance(value, str):
         return value
@@ -314,10 +315,35 @@ async def _close_all(holders: Sequence[_ToolHolder], timeout_s: float) -> None:
 
 
 @asynccontextmanager
-async def _closed_on_failure(timeout_s: float) -> AsyncGenerator[list[_ToolHolder]]:
+async def _close_on_failure(timeout_s: float) -> AsyncGenerator[list[_ToolHolder]]:
     """Yield a list; what was put into it is closed if the block does not end well."""
     holders: list[_ToolHolder] = []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(lambda: _close_all(holders, timeout_s))
         yield holders
         stack.pop_all()
+
+
+def load_tool(given: ToolSource | LateTools | str | Mapping[str, Any]) -> ToolSource | LateTools:
+    """Return the tools that a config names, or those given as they are.
+
+    `"module:name"` is a function marked with `@tool` or a class with such methods;
+    `{"source": "module:name", ...}` is what `name` returns for the other keys, which it is called
+    with. Raises `ConfigError` for what cannot be imported and for arguments that do not fit.
+    """
+    if isinstance(given, str):
+        return import_callable(given)
+    if not isinstance(given, Mapping):
+        return given
+    settings = dict(cast("Mapping[str, Any]", given))
+    source = settings.pop("source", None)
+    if not isinstance(source, str):
+        raise ConfigError(
+            f"a tool is given as {dict(given)}, without its source; add "
+            '`source: "module:name"`, such as `source: agentrl_tools.mcp:mcp_tools`'
+        )
+    make = cast("Callable[..., ToolSource | LateTools]", import_callable(source))
+    try:
+        return make(**settings)
+    except TypeError as error:
+        raise ConfigError(f"tool {source} with {settings}: {error}") from error

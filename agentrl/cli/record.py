@@ -59,11 +59,11 @@ def record(
     ] = False,
 ) -> None:
     """Record demonstrations of an environment's gold player or of a human, for training."""
-    from agentrl.authoring.env_contract import checked_tasks
+    from agentrl.authoring.env_contract import read_tasks
     from agentrl.registry import make
 
     make_env = partial(make, id, **parse_env_kwargs(kwargs))
-    train_tasks = list(islice(checked_tasks(make_env(), "train", seed=seed), tasks))
+    train_tasks = list(islice(read_tasks(make_env(), "train", seed=seed), tasks))
     if player == "human":
         count = asyncio.run(_record_human(make_env(), train_tasks, file, at=at, terminal=terminal))
     else:

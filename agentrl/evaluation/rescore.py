@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from agentrl.authoring.env_contract import checked_opening, checked_step, reward_fault
+from agentrl.authoring.env_contract import check_opening, check_step, find_reward_fault
 from agentrl.env import Env, RecordScorer, RescoreBy, Step, rescored_by
 from agentrl.errors import EnvError, RolloutError, blame
 from agentrl.events.history import fingerprint
@@ -143,7 +143,7 @@ class TrajectoryRescorer:
         options = {"task": task, "sample": recording.world_sample}
         async with asyncio.timeout(self.limits.reset_s):
             returned = await env.reset(seed=recording.seed, options=options)
-        observation, _ = checked_opening(env, returned)
+        observation, _ = check_opening(env, returned)
         if turns and fingerprint(observation) != fingerprint(opening.observation):
             return unscored(verdict="diverged", why="the first observation differs")
         rewards: list[float] = []
@@ -152,7 +152,7 @@ class TrajectoryRescorer:
             where = f"turn {number} of {len(turns)}"
             assert turn.action is not None
             async with asyncio.timeout(self.limits.step_s):
-                answer = checked_step(env, await env.step(turn.action))
+                answer = check_step(env, await env.step(turn.action))
             rewards.append(_check_reward(answer, task))
             components |= answer[4].get("reward_components", {})
             if answer[2] or answer[3]:
@@ -201,6 +201,6 @@ def _judge(
 
 
 def _check_reward(answer: Step, task: Task) -> float:
-    if (fault := reward_fault(answer[1])) is None:
+    if (fault := find_reward_fault(answer[1])) is None:
         return answer[1]
     raise EnvError(f"scoring task {task.id} again: the reward is {fault}; fix the reward function")

@@ -118,7 +118,7 @@ async def collect(
     """
     taking = _Taking(session, limits or ArtefactLimits())
     for pattern in declared:
-        parts = _parts(pattern)
+        parts = _split_pattern(pattern)
         if not _WILD.isdisjoint(pattern):
             await taking.walk("", parts)
         else:
@@ -145,12 +145,11 @@ class _Taking:
     entries: int = 0
 
     async def walk(self, directory: str, parts: Sequence[str]) -> None:
-        """Take what matches below a directory."""
         first, *rest = parts
         try:
             entries = await self.session.entries(directory or ".")
         except OSError as error:
-            self._refuse(directory or ".", _words(error))
+            self._refuse(directory or ".", _describe_error(error))
             return
         if first == "**" and rest:
             await self.walk(directory, rest)
@@ -199,7 +198,7 @@ class _Taking:
         except FileNotFoundError:
             return
         except OSError as error:
-            self._refuse(path, _words(error))
+            self._refuse(path, _describe_error(error))
             return
         if self._fits(path, len(data)):
             self.total_bytes += len(data)
@@ -223,7 +222,7 @@ class _Taking:
         self.refused[path if path.isprintable() else ascii(path)] = reason
 
 
-def _parts(pattern: str) -> list[str]:
+def _split_pattern(pattern: str) -> list[str]:
     parts = pattern.split("/")
     if pattern.startswith("/") or not pattern or {"", ".", ".."} & set(parts) or "\0" in pattern:
         raise ConfigError(
@@ -233,5 +232,5 @@ def _parts(pattern: str) -> list[str]:
     return parts
 
 
-def _words(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     return cast("str", error.strerror) or str(error) or type(error).__name__

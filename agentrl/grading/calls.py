@@ -67,7 +67,7 @@ async def grade_calls(
         else:
             session = await open_session()
             try:
-                code = _code(entry, function, test)
+                code = _build_cell(entry, function, test)
                 results.append(
                     await _grade_one(session, artefacts, test, code, timeout_s, tolerance)
                 )
@@ -77,8 +77,7 @@ async def grade_calls(
     return GradeReport(tests=tuple(results), artefacts=artefacts.manifest())
 
 
-def _code(entry: str, function: str, test: CallTest) -> str:
-    """Return the cell of one test: the harness, and one call of it."""
+def _build_cell(entry: str, function: str, test: CallTest) -> str:
     arguments = json.dumps(test.arguments)
     call = f"call_function({entry!r}, {function!r}, {arguments!r}, {_RESULT!r})"
     return f"{inspect.getsource(harness)}\n\n{call}\n"
@@ -107,18 +106,18 @@ async def _grade_one(
     except (OSError, ValueError) as error:
         why = f"no value was returned: {error}"
         return TestResult(id=test.id, status="error", error=why, seconds=ran.seconds)
-    if same(_back(test.wanted), got, tolerance=tolerance):
+    if same(_round_trip(test.wanted), got, tolerance=tolerance):
         return TestResult(id=test.id, status="ok", seconds=ran.seconds)
     return TestResult(
-        id=test.id, status="wrong", error=f"returned {_shown(got)}", seconds=ran.seconds
+        id=test.id, status="wrong", error=f"returned {_shorten(got)}", seconds=ran.seconds
     )
 
 
-def _back(value: Any) -> Any:
+def _round_trip(value: Any) -> Any:
     """Return the expected value after a round trip through JSON: tuples are lists."""
     return json.loads(json.dumps(value))
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

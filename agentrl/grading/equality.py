@@ -53,15 +53,14 @@ def check_json(value: Any, what: str) -> None:
         back = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{what} is not a JSON value: {error}") from error
-    if not same(_listed(value), back):
+    if not same(_convert_tuples(value), back):
         raise ValueError(f"{what} changes in a round trip through JSON; use str keys and lists")
 
 
-def _listed(value: Any) -> Any:
-    """Return `value` with tuples as lists, which is what JSON makes of them."""
+def _convert_tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
         pairs = cast("Mapping[Any, Any]", value).items()
-        return {key: _listed(item) for key, item in pairs}
+        return {key: _convert_tuples(item) for key, item in pairs}
     if isinstance(value, list | tuple):
-        return [_listed(item) for item in cast("Sequence[Any]", value)]
+        return [_convert_tuples(item) for item in cast("Sequence[Any]", value)]
     return value

@@ -46,7 +46,7 @@ async def judge_with(
     """
     session = await open_session()
     try:
-        await _place(session, checker, artefacts)
+        await _write_files(session, checker, artefacts)
         ran = await session.exec(checker.program, timeout_s=checker.timeout_s)
         if not ran.ok:
             raise EnvError(f"the checker's program failed ({ran.status}): {ran.error}")
@@ -56,7 +56,7 @@ async def judge_with(
             raise EnvError(f"the checker's program wrote no {VERDICT}: {error}") from error
     finally:
         await session.close()
-    verdict = _checked(raw_verdict, checker.tests)
+    verdict = _check_verdict(raw_verdict, checker.tests)
     results = tuple(
         TestResult(id=name, status="wrong" if verdict[name] else "ok", error=verdict[name])
         for name in checker.tests
@@ -64,14 +64,14 @@ async def judge_with(
     return GradeReport(tests=results, artefacts=artefacts.manifest())
 
 
-async def _place(session: Sandbox, checker: ArtefactChecker, artefacts: ArtefactSet) -> None:
+async def _write_files(session: Sandbox, checker: ArtefactChecker, artefacts: ArtefactSet) -> None:
     for path, data in checker.files.items():
         await session.write(f"checker/{path}", data)
     for file in artefacts.files:
         await session.write(f"artefacts/{file.path}", file.data)
 
 
-def _checked(found: Any, tests: Sequence[str]) -> dict[str, str]:
+def _check_verdict(found: Any, tests: Sequence[str]) -> dict[str, str]:
     """Return a verdict that names exactly the tests, each with text; `EnvError` otherwise."""
     if isinstance(found, dict):
         verdict = cast("dict[str, Any]", found)

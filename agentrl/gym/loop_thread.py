@@ -49,9 +49,9 @@ class LoopThread:
 def _serve(
     ready: "concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]",
 ) -> None:
-    async def until_stopped() -> None:
+    async def run_until_stopped() -> None:
         stop = asyncio.Event()
         ready.set_result((asyncio.get_running_loop(), stop))
         await stop.wait()
 
-    asyncio.run(until_stopped())
+    asyncio.run(run_until_stopped())

@@ -13,7 +13,7 @@ import gymnasium
 from agentrl.env import Env, Info, Observation
 from agentrl.errors import ConfigError
 from agentrl.gym.loop_thread import LoopThread
-from agentrl.gym.text_form import action_of, action_space, observation_space, observation_text
+from agentrl.gym.text_form import ActionSpace, ObservationSpace, action_of, observation_text
 
 T = TypeVar("T")
 _ENTRY_POINT = "agentrl.gym.synchronous:synchronous"
@@ -33,8 +33,8 @@ class SynchronousEnv(gymnasium.Env[str, str]):
     ) -> None:
         self.env = env
         self.render_mode = render_mode
-        self.observation_space = observation_space()
-        self.action_space = action_space()
+        self.observation_space = ObservationSpace()
+        self.action_space = ActionSpace()
         self._timeout_s = timeout_s
         self._seen: list[str] = []
         self._loop: LoopThread | None = None
@@ -48,17 +48,15 @@ class SynchronousEnv(gymnasium.Env[str, str]):
         episode_seed = int(self.np_random.integers(2**31))
         observation, info = self._run(self.env.reset(seed=episode_seed, options=options))
         self._seen = []
-        return self._shown(observation), _timeless(info)
+        return self._render(observation), _drop_timings(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
-        """Answer one action."""
         env_action = action_of(action)
         self._seen.append(f"[assistant] {action}")
         observation, reward, terminated, truncated, info = self._run(self.env.step(env_action))
-        return self._shown(observation), float(reward), terminated, truncated, _timeless(info)
+        return self._render(observation), float(reward), terminated, truncated, _drop_timings(info)
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the conversation so far as plain text, in mode `ansi`."""
         return "\n".join(self._seen) if self.render_mode == "ansi" else None
 
     def close(self) -> None:
@@ -78,7 +76,7 @@ class SynchronousEnv(gymnasium.Env[str, str]):
             self._reaper = weakref.finalize(self, self._loop.close)
         return self._loop.run(work, timeout_s=self._timeout_s)
 
-    def _shown(self, observation: Observation) -> str:
+    def _render(self, observation: Observation) -> str:
         self._seen += [f"[{message.role}] {message.text}" for message in observation.messages]
         return observation_text(observation)
 
@@ -104,7 +102,7 @@ def show_to_gymnasium(env_id: str) -> None:
         )
 
 
-def _timeless(info: Mapping[str, Any]) -> Info:
+def _drop_timings(info: Mapping[str, Any]) -> Info:
     results = info.get("tool_results", ())
     tool_results = [{"name": r.name, "status": r.status, "call_id": r.call_id} for r in results]
     return {**info, "tool_results": tool_results} if "tool_results" in info else dict(info)

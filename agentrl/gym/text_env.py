@@ -14,9 +14,8 @@ from typing import Any, Self, cast
 
 import gymnasium
 
-from agentrl.authoring.seed_tasks import seed_tasks
-from agentrl.authoring.task_choice import choose_task
-from agentrl.authoring.tool_env import checked_reward
+from agentrl.authoring.task_choice import choose_task, seed_tasks
+from agentrl.authoring.tool_env import check_reward
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.errors import ConfigError, ForkUnsupported
 from agentrl.gym.space_words import action_words, check_words, read_action, state_words
@@ -62,8 +61,7 @@ class GymnasiumTextEnv:
         Gymnasium's toy-text environments.
         """
         self._id = id
-        self._maker = _maker(id) if isinstance(id, str) else id
-        self._kwargs = kwargs
+        self._make = partial(_find_factory(id) if isinstance(id, str) else id, **kwargs)
         self._instructions = instructions
         self._actions = tuple(actions)
         self._describe = describe
@@ -72,7 +70,6 @@ class GymnasiumTextEnv:
         self._task: Task | None = None
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield endless seeds as tasks; a seed's own number decides its split."""
         name = self._name.removeprefix("gymnasium:")
         return seed_tasks("gymnasium", name, split, seed=seed, prompt=self._prompt())
 
@@ -91,7 +88,6 @@ class GymnasiumTextEnv:
         return Observation((*before, opening), tools=()), info
 
     async def step(self, action: Action) -> Step:
-        """Do one action."""
         live, task = self._live, self._task
         if live is None or task is None:
             raise RuntimeError("no episode is running; await env.reset() first")
@@ -115,7 +111,6 @@ class GymnasiumTextEnv:
         return other
 
     async def close(self) -> None:
-        """Close the Gymnasium environment, and end its thread."""
         live, self._live, self._task = self._live, None, None
         if live is not None:
             await live.thread.end(live.close)
@@ -126,23 +121,20 @@ class GymnasiumTextEnv:
 
     def _begin(self, live: "_LiveEnv", seed: int) -> tuple[str, Info]:
         """Make the environment and begin its episode; on its thread, as all that follows."""
-        env = live.env = self._made()
+        env = live.env = self._make()
         state, info = env.reset(seed=seed)
-        return self._told(env, state), dict(info)
+        return self._describe_state(env, state), dict(info)
 
     def _answer(self, env: GymEnv, task: Task, action: Action) -> Step:
         if action.tool_calls or action.malformed:
-            return self._refused(env, action, "There are no tools here.")
+            return self._refuse(env, action, "There are no tools here.")
         env_action = self._read(env, action)
         if env_action is None:
-            return self._refused(env, action, f"{action.text[:80]!r} is not a valid action.")
+            return self._refuse(env, action, f"{action.text[:80]!r} is not a valid action.")
         state, paid, terminated, truncated, info = env.step(env_action)
-        observation = Observation((Message("user", self._told(env, state)),))
-        reward = checked_reward(task, float(paid))
+        observation = Observation((Message("user", self._describe_state(env, state)),))
+        reward = check_reward(task, float(paid))
         return observation, reward, bool(terminated), bool(truncated), dict(info)
-
-    def _made(self) -> GymEnv:
-        return self._maker(**self._kwargs)
 
     def _prompt(self) -> str:
         # Not on the thread of an event loop, where synchronous Playwright refuses to start.
@@ -150,7 +142,7 @@ class GymnasiumTextEnv:
             return executor.submit(self._read_prompt).result()
 
     def _read_prompt(self) -> str:
-        env = self._made()
+        env = self._make()
         try:
             check_words(env.action_space, what="actions")
             if self._describe is None and self._wording(env) is None:
@@ -167,12 +159,12 @@ class GymnasiumTextEnv:
     def _names(self, env: GymEnv) -> tuple[str, ...]:
         return self._actions or getattr(self._wording(env), "actions", ())
 
-    def _told(self, env: GymEnv, state: Any) -> str:
+    def _describe_state(self, env: GymEnv, state: Any) -> str:
         if self._describe is not None:
             return self._describe(env.unwrapped, state)
         if (wording := self._wording(env)) is not None:
             return wording.describe(env.unwrapped, state)
-        drawn = [_plain(str(env.render()))] if env.render_mode == "ansi" else []
+        drawn = [_strip_colours(str(env.render()))] if env.render_mode == "ansi" else []
         return "\n".join((*drawn, state_words(env.observation_space, state)))
 
     def _read(self, env: GymEnv, action: Action) -> Any | None:
@@ -183,7 +175,7 @@ class GymnasiumTextEnv:
                 return env_action
         return None
 
-    def _refused(self, env: GymEnv, action: Action, why: str) -> Step:
+    def _refuse(self, env: GymEnv, action: Action, why: str) -> Step:
         how = action_words(env.action_space, self._names(env))
         text = " ".join(filter(None, (why, how)))
         messages = [
@@ -201,12 +193,11 @@ class _LiveEnv:
         """None until it is made."""
 
     def close(self) -> None:
-        """Close the environment, if it was made."""
         if self.env is not None:
             self.env.close()
 
 
-def _maker(id: str) -> Callable[..., GymEnv]:
+def _find_factory(id: str) -> Callable[..., GymEnv]:
     """Return the factory of the environment that a text names. Raises `ConfigError`."""
     module, colon, name = id.rpartition(":")
     if colon:
@@ -221,7 +212,6 @@ def _maker(id: str) -> Callable[..., GymEnv]:
     return partial(gymnasium.make, name)
 
 
-def _plain(drawing: str) -> str:
-    """Return a terminal drawing without colours; what was coloured stands in brackets."""
+def _strip_colours(drawing: str) -> str:
     bracketed = re.sub(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", r"[\1]", drawing)
     return re.sub(r"\x1b\[[0-9;]*m", "", bracketed).strip("\n")

@@ -36,7 +36,7 @@ def observation_of(text: str) -> Observation:
         parts = read_json(text, OBSERVATION_LIMITS)
         tools = parts["tools"]
         return Observation(
-            messages=tuple(_message(message) for message in parts["messages"]),
+            messages=tuple(_parse_message(message) for message in parts["messages"]),
             tools=None if tools is None else tuple(tools),
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -84,33 +84,27 @@ class TextSpace(Space[str]):
     """Every text that can be encoded as UTF-8. Samples are short and of any script."""
 
     def contains(self, x: Any) -> bool:
-        """Return whether `x` is a text without lone surrogates."""
         if not isinstance(x, str):
             return False
         return not any("\ud800" <= character <= "\udfff" for character in x)
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Return a few random words; there is nothing to mask."""
-        _unmasked(mask, probability)
+        _refuse_mask(mask, probability)
         letters = "abcdefghij 0123456789.,-+=äß€漢字🙂\n"
         indices = self.np_random.integers(len(letters), size=int(self.np_random.integers(33)))
         return "".join(letters[i] for i in indices)
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text has no fixed size."""
         return False
 
     def __eq__(self, other: object) -> bool:
-        """Spaces of one kind hold the same texts."""
         return type(self) is type(other)
 
     def __hash__(self) -> int:
-        """Return one hash per kind of space."""
         return hash(type(self))
 
     def __repr__(self) -> str:
-        """Return the name."""
         return f"{type(self).__name__}()"
 
 
@@ -118,7 +112,6 @@ class ActionSpace(TextSpace):
     """Actions as text. Samples are answers in words and tool calls."""
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Return a random action."""
         words = super().sample(mask, probability)
         if self.np_random.integers(2):
             return words
@@ -129,7 +122,6 @@ class ObservationSpace(TextSpace):
     """Observations as text."""
 
     def contains(self, x: Any) -> bool:
-        """Return whether `x` is an observation as text."""
         if not super().contains(x):
             return False
         try:
@@ -139,21 +131,10 @@ class ObservationSpace(TextSpace):
         return True
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """Return an observation of one random message."""
         return observation_text(Observation((Message("user", super().sample(mask, probability)),)))
 
 
-def observation_space() -> Space[str]:
-    """Return the space of observations as text."""
-    return ObservationSpace()
-
-
-def action_space() -> Space[str]:
-    """Return the space of actions as text."""
-    return ActionSpace()
-
-
-def _unmasked(mask: Any | None, probability: Any | None) -> None:
+def _refuse_mask(mask: Any | None, probability: Any | None) -> None:
     if mask is not None or probability is not None:
         raise ValueError("a space of texts has no finite set of elements to mask; pass no mask")
 
@@ -181,10 +162,10 @@ def _image_json(image: Image) -> dict[str, str]:
     return {"image": base64.b64encode(image.data).decode(), "media_type": image.media_type}
 
 
-def _message(made: Mapping[str, Any]) -> Message:
+def _parse_message(made: Mapping[str, Any]) -> Message:
     content = made["content"]
     if not isinstance(content, str):
-        content = tuple(part if isinstance(part, str) else _image(part) for part in content)
+        content = tuple(part if isinstance(part, str) else _parse_image(part) for part in content)
     return Message(
         made["role"],
         content,
@@ -196,5 +177,5 @@ def _message(made: Mapping[str, Any]) -> Message:
     )
 
 
-def _image(made: Mapping[str, str]) -> Image:
+def _parse_image(made: Mapping[str, str]) -> Image:
     return Image(base64.b64decode(made["image"]), made["media_type"])

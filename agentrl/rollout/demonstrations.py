@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from random import Random
 
-from agentrl.authoring.env_calls import reset_env
+from agentrl.authoring.env_contract import reset_env
 from agentrl.authoring.gold import GoldEpisode, play_gold
 from agentrl.env import Env, Observation, say
 from agentrl.errors import EnvError, RolloutError, blame, first_error

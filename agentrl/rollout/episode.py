@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
-from agentrl.authoring.env_calls import reset_env, step_env
+from agentrl.authoring.env_contract import reset_env, step_env
 from agentrl.chat.patch import ask_for_thought, nodes_of_turn, write_patch
 from agentrl.chat.renderer import ChatRenderer, TokenSegment
 from agentrl.env import (

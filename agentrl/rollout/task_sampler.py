@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from random import Random
 
-from agentrl.authoring.env_contract import checked_tasks, missing_tasks
+from agentrl.authoring.env_contract import describe_missing_tasks, read_tasks
 from agentrl.env import Env
 from agentrl.errors import ConfigError
 from agentrl.runtime.seeds import derive
@@ -31,7 +31,7 @@ class TaskSampler:
         allow_overlap: bool = False,
     ) -> None:
         self._env = env
-        self._stream: Iterator[Task] | None = islice(checked_tasks(env, "train", seed=seed), limit)
+        self._stream: Iterator[Task] | None = islice(read_tasks(env, "train", seed=seed), limit)
         self._seed = seed
         self._known: list[Task] = []
         self._position = 0
@@ -80,7 +80,7 @@ class TaskSampler:
 
     def _from_epoch(self) -> Task:
         if not self._known:
-            raise ConfigError(missing_tasks(self._env, "train"))
+            raise ConfigError(describe_missing_tasks(self._env, "train"))
         if not self._order:
             self._epoch += 1
             self._order = list(range(len(self._known)))
@@ -94,10 +94,10 @@ def heldout_tasks(env: Env, *, count: int, seed: int) -> list[Task]:
     An endless stream of few problems is searched for `SEARCHED` times as many tasks.
     """
     tasks: dict[str, Task] = {}
-    for task in islice(checked_tasks(env, "heldout", seed=seed), SEARCHED * count):
+    for task in islice(read_tasks(env, "heldout", seed=seed), SEARCHED * count):
         tasks.setdefault(task.fingerprint, task)
         if len(tasks) == count:
             break
     if not tasks:
-        raise ConfigError(missing_tasks(env, "heldout"))
+        raise ConfigError(describe_missing_tasks(env, "heldout"))
     return list(tasks.values())

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl.authoring.env_contract import checked_tasks
+from agentrl.authoring.env_contract import read_tasks
 from agentrl.chat.renderer import ChatRenderer
 from agentrl.config.run import ProbeSection, RunConfig, SandboxSection
 from agentrl.config.schema import plain
@@ -123,7 +123,7 @@ def find_split_overlap(
     most = [config.env.task_limit, train_tasks or section.train_tasks]
     seed = derive(config.run.seed, "tasks")
     limit = min(count for count in most if count is not None)
-    train = list(islice(checked_tasks(env, "train", seed=seed), limit))
+    train = list(islice(read_tasks(env, "train", seed=seed), limit))
     return find_overlap(train, heldout, similarity=section.similarity)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from agentrl.authoring.env_contract import checked_tasks
+from agentrl.authoring.env_contract import read_tasks
 from agentrl.chat.dialects import find_dialect
 from agentrl.config.run import MakePolicySection, RunConfig, WarmstartSection
 from agentrl.env import Env
@@ -94,7 +94,7 @@ class InitialPolicyBuilder:
             ]
         seed = derive(self.config.run.seed, "demonstrations")
         tasks = list(
-            islice(checked_tasks(self.make_env(), "train", seed=seed), section.demonstrations)
+            islice(read_tasks(self.make_env(), "train", seed=seed), section.demonstrations)
         )
         with (
             self.summary.timed("demonstrations"),

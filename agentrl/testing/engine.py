@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from agentrl.engine.scripted import ScriptedEngine
@@ -18,6 +18,7 @@ from agentrl.policy import (
     ScoringEngine,
 )
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl.testing.promises import PromiseCheck
 
 __all__ = ["ScriptedEngine", "check_engine"]
 
@@ -76,14 +77,12 @@ async def check_engine(
     try:
         await check.run()
     finally:
-        await check.timed("close", engine.close())
+        await check.await_call("close", engine.close())
     return tuple(check.proven)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Check:
-    """One run of the checks. Each method proves a few promises and notes them in `proven`."""
-
+class _Check(PromiseCheck):
     engine: PolicyEngine
     vocab_size: int
     context_tokens: int | None
@@ -93,12 +92,11 @@ class _Check:
     timeout_s: float
     is_server: bool
     made: int = 0
-    proven: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
         whole = isinstance(self.engine, PolicyEngine)  # pyright: ignore[reportUnnecessaryIsInstance]
         self.expect(whole, "the engine is an agentrl.PolicyEngine", type(self.engine).__name__)
-        before = ProcessHoldings.now()
+        before = ProcessHoldings.take()
         await self.check_completion()
         await self.check_same_tokens()
         await self.check_top_logprobs()
@@ -128,13 +126,14 @@ class _Check:
         """One request alone, again, and among others of other lengths."""
         request = self.request(seed=3)
         first = await self.ask(request)
-        self.expect_same(first, await self.ask(self.again(request)), "asked twice")
+        self.expect_same(first, await self.ask(self.renew(request)), "asked twice")
         others = [
             self.request(seed=10 + i, max_new_tokens=1 + (5 * i) % self.new_tokens)
             for i in range(8)
         ]
-        among = await self.timed(
-            "generate", _all(self.engine.generate(r) for r in [*others, self.again(request)])
+        requests = [*others, self.renew(request)]
+        among = await self.await_call(
+            "generate", asyncio.gather(*map(self.engine.generate, requests))
         )
         self.expect_same(first, among[-1], "asked among others")
         for other, completion in zip(others, among, strict=False):
@@ -173,7 +172,7 @@ class _Check:
     async def check_greedy(self) -> None:
         request = self.request(seed=5, sampling=Sampling(temperature=0.0))
         reply = await self.ask(request)
-        other = await self.ask(replace(self.again(request), seed=6))
+        other = await self.ask(replace(self.renew(request), seed=6))
         self.expect(
             reply.token_ids == other.token_ids and set(reply.logprobs) == {0.0},
             "temperature 0 is a point: no noise, log-prob 0",
@@ -185,7 +184,7 @@ class _Check:
         full = await self.ask(request)
         stop = full.token_ids[len(full.token_ids) // 2]
         until = full.token_ids.index(stop) + 1
-        completion = await self.ask(replace(self.again(request), stop_token_ids=frozenset({stop})))
+        completion = await self.ask(replace(self.renew(request), stop_token_ids=frozenset({stop})))
         self.expect(
             completion.finish == "stop" and completion.token_ids == full.token_ids[:until],
             "a stop token ends the completion and is part of it",
@@ -196,7 +195,7 @@ class _Check:
         request = self.request(seed=8)
         full = await self.ask(request)
         for steps in (0, 3, 7):
-            part = await self.aborted(self.again(request), steps)
+            part = await self.start_and_abort(self.renew(request), steps)
             self.check_form(part, "an aborted completion")
             got = len(part.token_ids)
             self.expect(
@@ -208,7 +207,7 @@ class _Check:
                 continue  # it was faster than us, which is no fault
             rest = await self.ask(
                 replace(
-                    self.again(request),
+                    self.renew(request),
                     prompt=request.prompt + part.token_ids,
                     max_new_tokens=self.new_tokens - got,
                 )
@@ -221,13 +220,13 @@ class _Check:
                 "an aborted request, continued, is the one that was never interrupted",
                 f"{part.token_ids} + {rest.token_ids} is not {full.token_ids}",
             )
-        await self.timed("abort", self.engine.abort("nobody"))
+        await self.await_call("abort", self.engine.abort("nobody"))
         self.note("aborting what is not in flight does nothing")
 
     async def check_cancellation(self) -> None:
         request = self.request(seed=9)
         task = asyncio.create_task(self.engine.generate(request))
-        await _turns(3)
+        await _turn_loop(3)
         task.cancel()
         await asyncio.wait([task], timeout=self.timeout_s)
         self.expect(task.done(), "a cancelled caller is let go", "generate() ignored cancellation")
@@ -254,7 +253,6 @@ class _Check:
         )
 
     async def check_scores(self) -> None:
-        """Check that tokens are scored as they were sampled; only of an engine that scores."""
         engine = self.engine
         if not isinstance(engine, ScoringEngine):
             return
@@ -268,7 +266,7 @@ class _Check:
             entropies=not self.is_server,
             distribution=not self.is_server,
         )
-        scores = await self.timed("score", engine.score(score_request))
+        scores = await self.await_call("score", engine.score(score_request))
         count = len(completion.token_ids)
         lengths = (len(scores.logprobs), len(scores.top_logprobs), len(scores.entropies))
         entropies = 0 if self.is_server else count
@@ -299,9 +297,9 @@ class _Check:
 
     async def check_pause(self) -> None:
         running = asyncio.create_task(self.engine.generate(self.request(seed=11)))
-        await _turns(2)
-        await self.timed("pause", self.engine.pause())
-        await self.timed("generate", asyncio.wait_for(running, self.timeout_s))
+        await _turn_loop(2)
+        await self.await_call("pause", self.engine.pause())
+        await self.await_call("generate", asyncio.wait_for(running, self.timeout_s))
         task = asyncio.create_task(self.engine.generate(self.request(seed=12)))
         await asyncio.sleep(0.05)
         self.expect(
@@ -309,8 +307,8 @@ class _Check:
             "pause ends what is in flight and holds new requests back",
             "a request was served while paused",
         )
-        await self.timed("resume", self.engine.resume())
-        self.check_form(await self.timed("generate", task), "a completion after a pause")
+        await self.await_call("resume", self.engine.resume())
+        self.check_form(await self.await_call("generate", task), "a completion after a pause")
         self.note("resume takes requests again")
 
     async def check_load(self) -> None:
@@ -318,14 +316,14 @@ class _Check:
             return
         before = self.engine.version
         running = asyncio.create_task(self.engine.generate(self.request(seed=13)))
-        await _turns(4)
-        await self.timed("load", self.engine.load(self.weights, before + 1))
+        await _turn_loop(4)
+        await self.await_call("load", self.engine.load(self.weights, before + 1))
         self.expect(
             self.engine.version == before + 1,
             "load changes the version",
             f"version is {self.engine.version} after load(..., {before + 1})",
         )
-        mixed = await self.timed("generate", running)
+        mixed = await self.await_call("generate", running)
         self.expect(
             list(mixed.versions) == sorted(mixed.versions)
             and set(mixed.versions) <= {before, before + 1},
@@ -336,15 +334,15 @@ class _Check:
 
     async def check_close(self) -> None:
         running = asyncio.create_task(self.engine.generate(self.request(seed=15)))
-        await _turns(2)
-        await self.timed("close", self.engine.close())
-        completion = await self.timed("generate", running)
+        await _turn_loop(2)
+        await self.await_call("close", self.engine.close())
+        completion = await self.await_call("generate", running)
         self.expect(
             completion.finish == "aborted" or len(completion.token_ids) == self.new_tokens,
             "close ends requests as aborted",
             f"finish is {completion.finish!r} after close",
         )
-        await self.timed("close", self.engine.close())
+        await self.await_call("close", self.engine.close())
         self.note("close may be called twice")
         try:
             await self.ask(self.request(seed=16))
@@ -393,22 +391,20 @@ class _Check:
         changes.setdefault("max_new_tokens", self.new_tokens)
         return GenerateRequest(id=f"check-{self.made}", prompt=prompt, seed=seed, **changes)
 
-    def again(self, request: GenerateRequest) -> GenerateRequest:
-        """Return the same request under a new id."""
+    def renew(self, request: GenerateRequest) -> GenerateRequest:
         self.made += 1
         return replace(request, id=f"check-{self.made}")
 
     async def ask(self, request: GenerateRequest) -> Completion:
-        return await self.timed("generate", self.engine.generate(request))
+        return await self.await_call("generate", self.engine.generate(request))
 
-    async def aborted(self, request: GenerateRequest, steps: int) -> Completion:
-        """Start a request, let the event loop turn so often, and abort it."""
+    async def start_and_abort(self, request: GenerateRequest, steps: int) -> Completion:
         task = asyncio.create_task(self.engine.generate(request))
-        await _turns(1 + steps)
-        await self.timed("abort", self.engine.abort(request.id))
-        return await self.timed("generate", task)
+        await _turn_loop(1 + steps)
+        await self.await_call("abort", self.engine.abort(request.id))
+        return await self.await_call("generate", task)
 
-    async def timed(self, call: str, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+    async def await_call(self, call: str, work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
         try:
             return await asyncio.wait_for(work, self.timeout_s)
         except TimeoutError as error:
@@ -416,22 +412,7 @@ class _Check:
                 f"every call ends: {call}() was not done after {self.timeout_s} s"
             ) from error
 
-    def expect(self, kept: bool, promise: str, found: str) -> None:
-        """Note a promise as proven, or raise with what was found instead."""
-        if not kept:
-            raise CheckError(f"{promise}: {found}")
-        self.note(promise)
 
-    def note(self, promise: str) -> None:
-        if promise not in self.proven:
-            self.proven.append(promise)
-
-
-async def _turns(count: int) -> None:
-    """Let the event loop turn: other tasks run in between."""
+async def _turn_loop(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def _all(work: Any) -> list[Completion]:
-    return list(await asyncio.gather(*work))

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
@@ -17,10 +17,10 @@ from agentrl.authoring.env_contract import (
     TASKS_ARE_TASKS,
     TASKS_HAVE_TEXTS,
     TASKS_KNOW_THEIR_SPLIT,
-    checked_opening,
-    checked_step,
-    checked_tasks,
-    missing_tasks,
+    check_opening,
+    check_step,
+    describe_missing_tasks,
+    read_tasks,
 )
 from agentrl.authoring.gold import play_gold
 from agentrl.env import Action, Env, GoldPlayer, Observation, Step, call, say
@@ -29,6 +29,7 @@ from agentrl.runtime.scope import run_scope
 from agentrl.runtime.threads import run_in_thread
 from agentrl.task import SPLITS, Split, Task
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl.testing.promises import PromiseCheck
 
 T = TypeVar("T")
 
@@ -75,7 +76,8 @@ async def check_env(
         grace_s=grace_s,
         actions=list(actions) or [say("")] * 2,
     )
-    check.check_whole()
+    whole = isinstance(env, Env)  # pyright: ignore[reportUnnecessaryIsInstance]
+    check.expect(whole, "the environment is an agentrl.Env", _describe_missing_members(env))
     try:
         await check.run()
     finally:
@@ -86,9 +88,7 @@ async def check_env(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Check:
-    """One run of the checks. Each method proves a few promises and notes them in `proven`."""
-
+class _Check(PromiseCheck):
     env: Env
     tasks: int
     episodes: int
@@ -97,22 +97,17 @@ class _Check:
     timeout_s: float
     grace_s: float
     actions: list[Action]
-    proven: list[str] = field(default_factory=list[str])
-
-    def check_whole(self) -> None:
-        whole = isinstance(self.env, Env)  # pyright: ignore[reportUnnecessaryIsInstance]
-        self.expect(whole, "the environment is an agentrl.Env", _lacking(self.env))
 
     async def run(self) -> None:
         async with run_scope():
             sample = await self.check_tasks()
             # What is imported or opened once per process is there after this, and is no leak.
             await self.warm_up(sample[0])
-        before = ProcessHoldings.now()
+        before = ProcessHoldings.take()
         async with run_scope():
             await self.warm_up(sample[0])
             # What the scope owns is open now, until its end.
-            within = ProcessHoldings.now()
+            within = ProcessHoldings.take()
             await self.check_episodes(sample)
             await check_no_leak(within, grace_s=self.grace_s)
         await check_no_leak(before, grace_s=self.grace_s)
@@ -125,7 +120,7 @@ class _Check:
         """
         await self.play(task, [say("0")])
         await self.close()
-        if await self.gold_actions(task) is not None:
+        if await self.find_gold_actions(task) is not None:
             await self.close()
 
     async def check_episodes(self, sample: list[Task]) -> None:
@@ -138,20 +133,19 @@ class _Check:
         await self.check_close(sample[0])
 
     async def check_tasks(self) -> list[Task]:
-        """Return the tasks to play, of both splits."""
         tasks_by_split: dict[Split, list[Task]] = {}
         for split in SPLITS:
-            first, again = [await self.first_tasks(split) for _ in range(2)]
+            first, again = [await self.read_first_tasks(split) for _ in range(2)]
             self.expect(
                 first == again,
                 "tasks are the same for the same seed",
                 f"tasks({split!r}, seed=0) differed between two calls",
             )
             if not first:
-                raise CheckError(missing_tasks(self.env, split))
+                raise CheckError(describe_missing_tasks(self.env, split))
             self.note(SPLITS_HAVE_TASKS)
             tasks_by_split[split] = first
-        train, heldout = (self.names(tasks_by_split[split]) for split in SPLITS)
+        train, heldout = (self.collect_names(tasks_by_split[split]) for split in SPLITS)
         self.expect(
             not train & heldout,
             "splits are disjoint",
@@ -160,15 +154,15 @@ class _Check:
         )
         return [task for split in SPLITS for task in tasks_by_split[split][: self.episodes]]
 
-    async def first_tasks(self, split: Split) -> list[Task]:
+    async def read_first_tasks(self, split: Split) -> list[Task]:
         def read() -> list[Task]:
-            return list(islice(checked_tasks(self.env, split, seed=0), self.tasks))
+            return list(islice(read_tasks(self.env, split, seed=0), self.tasks))
 
-        tasks = await self.timed("tasks", run_in_thread(read))
+        tasks = await self.await_call("tasks", run_in_thread(read))
         self.note(TASKS_ARE_TASKS, TASKS_KNOW_THEIR_SPLIT, TASKS_HAVE_TEXTS, TASKS_ARE_JSON)
         return tasks
 
-    def names(self, tasks: list[Task]) -> set[str]:
+    def collect_names(self, tasks: list[Task]) -> set[str]:
         by_id: dict[str, str] = {}
         for task in tasks:
             fingerprint = by_id.setdefault(task.id, task.fingerprint)
@@ -186,7 +180,7 @@ class _Check:
             "reset is deterministic",
             f"task {task.id!r} opened differently with the same seed",
         )
-        unnamed = [await self.timed("reset", self.env.reset(seed=7)) for _ in range(2)]
+        unnamed = [await self.await_call("reset", self.env.reset(seed=7)) for _ in range(2)]
         self.expect(
             unnamed[0][0] == unnamed[1][0],
             "reset is deterministic",
@@ -206,7 +200,9 @@ class _Check:
     async def check_score(self, task: Task) -> None:
         idle = [say("")] * self.max_turns
         first, again = [await self.play(task, idle) for _ in range(2)]
-        self.same(first, again, "steps are deterministic", f"task {task.id!r}, doing nothing")
+        self.expect_same(
+            first, again, "steps are deterministic", f"task {task.id!r}, doing nothing"
+        )
         earned = sum(step[1] for step in first)
         self.expect(
             earned < self.gold_reward,
@@ -214,12 +210,12 @@ class _Check:
             f"empty answers to task {task.id!r} earned {earned}",
         )
         if any(step[2] or step[3] for step in first):
-            await self.refuses_to_step("a step after the end raises", task)
-        gold = await self.gold_actions(task)
+            await self.expect_refusal("a step after the end raises", task)
+        gold = await self.find_gold_actions(task)
         if gold is None:
             return
         first, again = [await self.play(task, gold) for _ in range(2)]
-        self.same(first, again, "steps are deterministic", f"task {task.id!r}, playing gold")
+        self.expect_same(first, again, "steps are deterministic", f"task {task.id!r}, playing gold")
         earned = sum(step[1] for step in first)
         self.expect(
             earned >= self.gold_reward,
@@ -227,16 +223,16 @@ class _Check:
             f"the gold player earned {earned} on task {task.id!r}, of {self.gold_reward}; "
             f"it did {[action.message for action in gold]}",
         )
-        await self.refuses_to_step("a step after the end raises", task)
+        await self.expect_refusal("a step after the end raises", task)
 
-    async def gold_actions(self, task: Task) -> list[Action] | None:
+    async def find_gold_actions(self, task: Task) -> list[Action] | None:
         if not isinstance(self.env, GoldPlayer):
             return None
         playing = play_gold(self.env, task, max_turns=self.max_turns)
         with blame(EnvError, f"the gold player on task {task.id!r}"):
             return list((await asyncio.wait_for(playing, self.timeout_s * self.max_turns)).actions)
 
-    async def refuses_to_step(self, promise: str, task: Task) -> None:
+    async def expect_refusal(self, promise: str, task: Task) -> None:
         try:
             with blame(EnvError, "step"):
                 async with asyncio.timeout(self.timeout_s):
@@ -253,42 +249,42 @@ class _Check:
         if self.env.fork_strategy == "none":
             await self.reset(task)
             try:
-                await self.timed("fork", self.env.fork())
+                await self.await_call("fork", self.env.fork())
             except ForkUnsupported:
                 self.note("a fork is refused")
                 return
             raise CheckError("a fork is refused: fork_strategy is 'none' and fork() returned")
         # One gold solution and idling are two different ways on from every turn.
-        actions = await self.gold_actions(task) or self.actions
+        actions = await self.find_gold_actions(task) or self.actions
         alone = await self.play(task, actions)
         for turns in range(len(alone)):
-            await self.fork_after(task, actions, turns, alone)
+            await self.check_fork_after(task, actions, turns, alone)
 
-    async def fork_after(
+    async def check_fork_after(
         self, task: Task, actions: list[Action], turns: int, alone: list[Step]
     ) -> None:
         """Fork after some turns: whoever goes first, the other must not notice."""
         where = f"task {task.id!r}, forked after {turns} turns"
         await self.play(task, actions[:turns])
-        forks = [await self.timed("fork", self.env.fork()) for _ in range(3)]
+        forks = [await self.await_call("fork", self.env.fork()) for _ in range(3)]
         idle, gold, late = forks
         try:
             await self.play_on(idle, [say("")] * 2)
-            self.same(
+            self.expect_same(
                 alone[turns:],
                 await self.play_on(gold, actions[turns:]),
                 "forks go on like the original",
                 where,
             )
-            await self.timed("close", idle.close())
-            self.same(
+            await self.await_call("close", idle.close())
+            self.expect_same(
                 alone[turns:],
                 await self.play_on(self.env, actions[turns:]),
                 "forks do not interfere",
                 f"{where}, the original after its forks",
             )
             await self.close()
-            self.same(
+            self.expect_same(
                 alone[turns:],
                 await self.play_on(late, actions[turns:]),
                 "forks do not interfere",
@@ -296,7 +292,7 @@ class _Check:
             )
         finally:
             for fork in forks:
-                await self.timed("close", fork.close())
+                await self.await_call("close", fork.close())
 
     async def check_cancelled(self, task: Task) -> None:
         await self.reset(task)
@@ -311,7 +307,7 @@ class _Check:
         await self.close()
         await self.close()
         self.note("close can be repeated")
-        await self.refuses_to_step("a step after close raises", task)
+        await self.expect_refusal("a step after close raises", task)
         await self.reset(task)
         self.note("reset after close works")
         await self.close()
@@ -330,17 +326,17 @@ class _Check:
 
     async def reset(self, task: Task) -> Observation:
         options = {"task": task}
-        returned = await self.timed("reset", self.env.reset(seed=3, options=options))
+        returned = await self.await_call("reset", self.env.reset(seed=3, options=options))
         with _broken_promises():
-            opening, _ = checked_opening(self.env, returned)
+            opening, _ = check_opening(self.env, returned)
         self.note(RESET_RETURNS, RESET_OPENS)
         return opening
 
     async def step(self, action: Action, env: Env | None = None) -> Step:
         env = env or self.env
-        returned = await self.timed(f"step({action})", env.step(action))
+        returned = await self.await_call(f"step({action})", env.step(action))
         with _broken_promises():
-            step = checked_step(env, returned)
+            step = check_step(env, returned)
         self.note(STEP_RETURNS, REWARDS_ARE_FINITE)
         self.expect(
             all(message.role != "assistant" for message in step[0].messages),
@@ -350,9 +346,9 @@ class _Check:
         return step
 
     async def close(self) -> None:
-        await self.timed("close", self.env.close())
+        await self.await_call("close", self.env.close())
 
-    async def timed(self, what: str, work: Awaitable[T]) -> T:
+    async def await_call(self, what: str, work: Awaitable[T]) -> T:
         deadline = asyncio.timeout(self.timeout_s)
         try:
             with blame(EnvError, what):
@@ -368,7 +364,7 @@ class _Check:
                 ) from error
             raise CheckError(f"calls do not raise: {error}") from error
 
-    def same(self, first: list[Step], second: list[Step], promise: str, where: str) -> None:
+    def expect_same(self, first: list[Step], second: list[Step], promise: str, where: str) -> None:
         for turn, (one, other) in enumerate(zip(first, second, strict=False)):
             self.expect(
                 one[:4] == other[:4],
@@ -380,14 +376,6 @@ class _Check:
             promise,
             f"{where}: it took {len(first)} turns and then {len(second)}",
         )
-
-    def expect(self, good: bool, promise: str, what: str) -> None:
-        if not good:
-            raise CheckError(f"{promise}: {what}")
-        self.note(promise)
-
-    def note(self, *promises: str) -> None:
-        self.proven += [promise for promise in promises if promise not in self.proven]
 
 
 _PROBES = {
@@ -406,7 +394,7 @@ def _broken_promises() -> Generator[None]:
         raise CheckError(str(error)) from error
 
 
-def _lacking(env: object) -> str:
+def _describe_missing_members(env: object) -> str:
     members = ("fork_strategy", "tasks", "reset", "step", "fork", "close")
     missing = [name for name in members if not hasattr(env, name)]
     return f"{type(env).__name__} has no {', '.join(missing)}"

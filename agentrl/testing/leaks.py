@@ -22,16 +22,16 @@ class ProcessHoldings:
     """File descriptor to what it is open on."""
 
     @classmethod
-    def now(cls) -> "ProcessHoldings":
+    def take(cls) -> "ProcessHoldings":
         """Return the resources held now. Children and files are known on Linux only."""
         return cls(
             tasks=frozenset(asyncio.all_tasks()),
             threads=frozenset(t for t in threading.enumerate() if t.is_alive()),
-            children=_children(),
-            files=_files(),
+            children=_list_children(),
+            files=_list_files(),
         )
 
-    def gained(self, later: "ProcessHoldings") -> list[str]:
+    def find_leaks(self, later: "ProcessHoldings") -> list[str]:
         """Return in words what `later` holds more."""
         leaks = [f"task {task.get_name()}" for task in later.tasks - self.tasks]
         leaks += [f"thread {thread.name}" for thread in later.threads - self.threads]
@@ -49,7 +49,7 @@ class ProcessHoldings:
 async def check_no_leak(before: ProcessHoldings, *, grace_s: float = 5.0) -> None:
     """Raise `CheckError` if more is held than before, after a grace for what is just ending."""
     deadline_s = time.monotonic() + grace_s
-    while gained := before.gained(ProcessHoldings.now()):
+    while gained := before.find_leaks(ProcessHoldings.take()):
         if time.monotonic() > deadline_s:
             raise CheckError(
                 f"no leak: {', '.join(gained)} is left after close(); close() must end and close "
@@ -58,7 +58,7 @@ async def check_no_leak(before: ProcessHoldings, *, grace_s: float = 5.0) -> Non
         await asyncio.sleep(0.02)
 
 
-def _children() -> dict[int, str]:
+def _list_children() -> dict[int, str]:
     children: dict[int, str] = {}
     for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         try:
@@ -71,7 +71,7 @@ def _children() -> dict[int, str]:
     return children
 
 
-def _files() -> dict[int, str]:
+def _list_files() -> dict[int, str]:
     files: dict[int, str] = {}
     for entry in Path("/proc/self/fd").glob("*"):
         try:

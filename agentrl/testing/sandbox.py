@@ -3,13 +3,14 @@
 import contextlib
 import shlex
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from agentrl.errors import CheckError, SandboxError
+from agentrl.errors import SandboxError
 from agentrl.sandbox import ExecResult, ExecStatus, FileEntry, RunResult, Sandbox, SandboxPool
 from agentrl.testing.leaks import ProcessHoldings, check_no_leak
+from agentrl.testing.promises import PromiseCheck
 
 _LOOP_S = 0.5
 _FLOOD_BYTES = 2**20
@@ -28,8 +29,8 @@ async def check_sandbox(pool: SandboxPool) -> tuple[str, ...]:
         CheckError: A promise is broken; the text begins with it.
         SandboxError: The sandbox broke.
     """
-    before = ProcessHoldings.now()
-    check = _Check(pool)
+    before = ProcessHoldings.take()
+    check = _Check(pool=pool)
     try:
         await check.run()
     finally:
@@ -39,10 +40,9 @@ async def check_sandbox(pool: SandboxPool) -> tuple[str, ...]:
     return (*check.proven, "nothing is left after close")
 
 
-@dataclass(slots=True)
-class _Check:
+@dataclass(slots=True, kw_only=True)
+class _Check(PromiseCheck):
     pool: SandboxPool
-    proven: list[str] = field(default_factory=list[str])
 
     async def run(self) -> None:
         one, other = await self.pool.open(), await self.pool.open()
@@ -58,8 +58,10 @@ class _Check:
         await self.check_close(one, other)
 
     async def check_cells(self, session: Sandbox) -> None:
-        await self.value(session, "x = 41", None, "an assignment echoes nothing")
-        await self.value(session, "x + 1", "42", "names live on, the last expression is echoed")
+        await self.check_value(session, "x = 41", None, "an assignment echoes nothing")
+        await self.check_value(
+            session, "x + 1", "42", "names live on, the last expression is echoed"
+        )
         code = "import sys\nprint('to out')\nprint('to err', file=sys.stderr)"
         result = await session.exec(code)
         got = (result.stdout, result.stderr, result.truncated)
@@ -78,7 +80,7 @@ class _Check:
             result = await session.exec(code)
             is_error = result.status == "error" and word in (result.error or "")
             self.expect(is_error, "an exception is a result", f"{code!r} gave {result}")
-        await self.value(session, "x", "41", "an exception costs no names")
+        await self.check_value(session, "x", "41", "an exception costs no names")
 
     async def check_files(self, session: Sandbox) -> None:
         data = bytes(range(256))
@@ -86,16 +88,16 @@ class _Check:
         back = await session.read("data/in.bin")
         self.expect(back == data, "a file comes back as written", f"{len(back)} bytes differ")
         code = "open('out.txt', 'w').write(str(len(open('data/in.bin', 'rb').read())))"
-        await self.value(session, code, "3", "the code sees the session's files")
+        await self.check_value(session, code, "3", "the code sees the session's files")
         text = await session.read("out.txt")
         self.expect(text == b"256", "files of the code can be read", f"got {text!r}")
         await session.exec("import os\nos.symlink('/etc/passwd', 'link')")
         refused = "a path does not leave the directory"
         for path in ("../x", "/etc/passwd", "data/../../x", "link"):
-            await self.raises(session.read(path), PermissionError, refused)
-            await self.raises(session.write(path, b""), PermissionError, refused)
+            await self.check_raise(session.read(path), PermissionError, refused)
+            await self.check_raise(session.write(path, b""), PermissionError, refused)
         missing = "a missing file is FileNotFoundError"
-        await self.raises(session.read("nothing"), FileNotFoundError, missing)
+        await self.check_raise(session.read("nothing"), FileNotFoundError, missing)
 
     async def check_commands(self, session: Sandbox) -> None:
         result = await session.run(
@@ -110,7 +112,7 @@ class _Check:
         self.expect(result.ok, "a command runs where it is told to", f"got {result}")
         result = await session.run(["sh", "-c", "sleep 60 & sleep 60"], timeout_s=_LOOP_S)
         self.expect(result.status == "timeout", "a command has a deadline", f"got {result}")
-        await self.value(session, "x", "41", "a command's end costs the interpreter nothing")
+        await self.check_value(session, "x", "41", "a command's end costs the interpreter nothing")
         result = await session.run(["no-such-program"])
         is_error = result.status == "error" and "no-such-program" in (result.error or "")
         self.expect(is_error, "a program that is missing is a result", f"got {result}")
@@ -124,20 +126,20 @@ class _Check:
         result = await other.exec("x")
         unknown = "NameError" in (result.error or "")
         self.expect(unknown, "sessions share no names", f"got {result}")
-        await self.raises(other.read("out.txt"), FileNotFoundError, "sessions share no files")
-        await self.value(one, "x", "41", "sessions share no names")
+        await self.check_raise(other.read("out.txt"), FileNotFoundError, "sessions share no files")
+        await self.check_value(one, "x", "41", "sessions share no names")
 
     async def check_fork(self, session: Sandbox) -> None:
         copy = await session.fork()
-        await self.value(copy, "x += 1; x", "42", "a fork has the names")
-        await self.value(copy, "open('out.txt').read()", "'256'", "a fork has the files")
+        await self.check_value(copy, "x += 1; x", "42", "a fork has the names")
+        await self.check_value(copy, "open('out.txt').read()", "'256'", "a fork has the files")
         await copy.exec("open('out.txt', 'w').write('changed')")
-        await self.value(session, "x", "41", "forks do not interfere")
+        await self.check_value(session, "x", "41", "forks do not interfere")
         text = await session.read("out.txt")
         self.expect(text == b"256", "forks do not interfere", f"the original's file is {text!r}")
         twin = await copy.fork()
         await copy.close()
-        await self.value(twin, "x", "42", "a fork outlives what it was made from")
+        await self.check_value(twin, "x", "42", "a fork outlives what it was made from")
         await twin.close()
 
     async def check_stopped(self, session: Sandbox) -> None:
@@ -155,31 +157,31 @@ class _Check:
             what = f"{code!r} gave {result}"
             self.expect(result.status == want, f"{want} is a result", what)
             self.expect(bool(result.error), f"{want} is explained", what)
-            await self.value(session, f"{number} + 100", f"{number + 100}", f"usable after {want}")
+            await self.check_value(
+                session, f"{number} + 100", f"{number + 100}", f"usable after {want}"
+            )
 
     async def check_close(self, one: Sandbox, other: Sandbox) -> None:
         await one.close()
         await one.close()
-        await self.raises(one.exec("1"), SandboxError, "a closed session refuses")
-        await self.value(other, "7", "7", "closing a session touches no other")
+        await self.check_raise(one.exec("1"), SandboxError, "a closed session refuses")
+        await self.check_value(other, "7", "7", "closing a session touches no other")
 
-    async def value(self, session: Sandbox, code: str, want: str | None, promise: str) -> None:
+    async def check_value(
+        self, session: Sandbox, code: str, want: str | None, promise: str
+    ) -> None:
         result = await session.exec(code)
         good = result.ok and result.value == want
         self.expect(good, promise, f"{code!r} gave {result}, expected value {want!r}")
 
-    async def raises(self, call: Awaitable[object], kind: type[Exception], promise: str) -> None:
+    async def check_raise(
+        self, call: Awaitable[object], kind: type[Exception], promise: str
+    ) -> None:
         raised = True
         with contextlib.suppress(kind):
             await call
             raised = False
         self.expect(raised, promise, f"no {kind.__name__} was raised")
-
-    def expect(self, good: bool, promise: str, what: str) -> None:
-        if not good:
-            raise CheckError(f"{promise}: {what}")
-        if promise not in self.proven:
-            self.proven.append(promise)
 
 
 class ScriptedSandbox:
@@ -242,7 +244,7 @@ class ScriptedSandbox:
             SandboxError: The session is closed.
         """
         self._check_open()
-        above = "" if path in ("", ".") else f"{_inside(path).rstrip('/')}/"
+        above = "" if path in ("", ".") else f"{_check_inside(path).rstrip('/')}/"
         found: dict[str, FileEntry] = {}
         for name, data in self.files.items():
             if name.startswith(above):
@@ -264,7 +266,7 @@ class ScriptedSandbox:
             SandboxError: The session is closed.
         """
         self._check_open()
-        self.files[_inside(path)] = data
+        self.files[_check_inside(path)] = data
 
     async def read(self, path: str) -> bytes:
         """Return the content of a kept file.
@@ -275,7 +277,7 @@ class ScriptedSandbox:
             SandboxError: The session is closed.
         """
         self._check_open()
-        if _inside(path) not in self.files:
+        if _check_inside(path) not in self.files:
             raise FileNotFoundError(f"no file {path!r}")
         return self.files[path]
 
@@ -337,7 +339,7 @@ class InMemorySandboxPool:
             await session.close()
 
 
-def _inside(path: str) -> str:
+def _check_inside(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         raise PermissionError(f"{path!r} leaves the session's directory; give a relative path")
     return path

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.authoring.toolset import ToolSet, known_tools, schemas_of
+from agentrl.authoring.toolset import ToolSet, resolve_tools, schemas_of
 from agentrl.env import ToolSchema
 from agentrl.errors import CheckError
 from agentrl.message import ToolCall
@@ -40,7 +40,7 @@ async def check_tool(
         ConfigError: No schema can be made of the tool.
         ToolFailure: The tool raised something other than `ToolError`, or missed a deadline.
     """
-    (source,) = await known_tools([source], timeout_s=timeout_s)
+    (source,) = await resolve_tools([source], timeout_s=timeout_s)
     proven = ["the schema is made from types and docstring"]
     schemas = schemas_of([source])
     for schema in schemas:
@@ -49,8 +49,8 @@ async def check_tool(
 
     async with run_scope():
         # What is imported or opened once is there after this, and is no leak.
-        await _run([source], calls, timeout_s)
-        before = ProcessHoldings.now()
+        await _open_and_call(source, calls, timeout_s)
+        before = ProcessHoldings.take()
         await _check_bad_arguments(source, schemas, timeout_s)
         proven.append("wrong arguments are answered, not raised")
         if calls:
@@ -92,7 +92,9 @@ async def _check_bad_arguments(
             if kind.get("type") in ("integer", "number", "boolean", "string")
         ]
         bad_calls = [ToolCall(f"bad_{i}", name, arguments) for i, arguments in enumerate(bad)]
-        for wrong, result in zip(bad, await _run([source], bad_calls, timeout_s), strict=True):
+        for wrong, result in zip(
+            bad, await _open_and_call(source, bad_calls, timeout_s), strict=True
+        ):
             _expect(
                 result.status == "error",
                 "wrong arguments are answered",
@@ -101,54 +103,50 @@ async def _check_bad_arguments(
 
 
 async def _check_forks(source: ToolSource, calls: Sequence[ToolCall], timeout_s: float) -> None:
-    alone = await _run([source], calls, timeout_s)
+    alone = await _open_and_call(source, calls, timeout_s)
     for result in alone:
         _expect(
             result.status == "ok",
             "the examples succeed",
             f"{result.name} answered {result.content!r}",
         )
-    again = await _run([source], calls, timeout_s)
-    _same(alone, again, "instances do not interfere", 0)
+    again = await _open_and_call(source, calls, timeout_s)
+    _expect_same(alone, again, "instances do not interfere", 0)
     for count in range(len(calls) + 1):
         box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
         boxes = [box]
+        first, rest, wanted = calls[:count], calls[count:], alone[count:]
         try:
-            _same(
-                alone[:count], await _calls(box, calls[:count]), "instances do not interfere", count
-            )
+            begun = await _make_calls(box, first)
+            _expect_same(alone[:count], begun, "instances do not interfere", count)
             boxes.append(await box.fork())
             boxes.append(await box.fork())
-            _same(alone[count:], await _calls(boxes[1], calls[count:]), "a fork goes on", count)
-            _same(alone[count:], await _calls(box, calls[count:]), "forks do not interfere", count)
-            await box.close()
-            _same(
-                alone[count:],
-                await _calls(boxes[2], calls[count:]),
-                "forks do not interfere",
-                count,
-            )
+            _expect_same(wanted, await _make_calls(boxes[1], rest), "a fork goes on", count)
+            for other in (box, boxes[2]):
+                answers = await _make_calls(other, rest)
+                _expect_same(wanted, answers, "forks do not interfere", count)
+                await other.close()
         finally:
             for opened in boxes:
                 await opened.close()
 
 
-async def _run(
-    sources: Sequence[ToolSource], calls: Sequence[ToolCall], timeout_s: float
+async def _open_and_call(
+    source: ToolSource, calls: Sequence[ToolCall], timeout_s: float
 ) -> list[ToolResult]:
-    box = await ToolSet.open(sources, context=_CONTEXT, timeout_s=timeout_s)
+    box = await ToolSet.open([source], context=_CONTEXT, timeout_s=timeout_s)
     try:
-        return await _calls(box, calls)
+        return await _make_calls(box, calls)
     finally:
         await box.close()
         await box.close()
 
 
-async def _calls(box: ToolSet, calls: Sequence[ToolCall]) -> list[ToolResult]:
+async def _make_calls(box: ToolSet, calls: Sequence[ToolCall]) -> list[ToolResult]:
     return [await box.call(call) for call in calls]
 
 
-def _same(
+def _expect_same(
     first: Sequence[ToolResult], second: Sequence[ToolResult], promise: str, made: int
 ) -> None:
     for one, other in zip(first, second, strict=True):

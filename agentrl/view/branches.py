@@ -6,29 +6,23 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.rollout.branching.decision import BranchDecision, explain
-from agentrl.rollout.branching.log import FILE, LoggedDecision, read_log
+from agentrl.rollout.branching.log import LoggedDecision, read_log
 
 
 def read_decisions(folder: Path) -> Mapping[int, list[dict[str, Any]]]:
-    """Return the decisions of every group, in order; nothing for a run that does not branch."""
+    """Return the decisions of every group, in order; none without a log that can be read."""
     decisions: dict[int, list[dict[str, Any]]] = {}
-    if not (folder / FILE).exists():
+    try:
+        logged = [*read_log(folder)]
+    except ConfigError:
         return decisions
-    for one in read_log(folder):
+    for one in logged:
         if isinstance(one, LoggedDecision):
-            decisions.setdefault(one.group, []).append(shown(one.decision))
+            decisions.setdefault(one.group, []).append(render_decision(one.decision))
     return decisions
 
 
-def try_decisions(folder: Path) -> tuple[Mapping[int, list[dict[str, Any]]], str]:
-    """Return the decisions, or none and why there are none."""
-    try:
-        return read_decisions(folder), ""
-    except ConfigError as error:
-        return {}, str(error)
-
-
-def shown(decision: BranchDecision) -> dict[str, Any]:
+def render_decision(decision: BranchDecision) -> dict[str, Any]:
     """Return a decision with its numbers, and in words."""
     boundary, probe, chance = decision.boundary, decision.boundary.probe, decision.chance
     return {

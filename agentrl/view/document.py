@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any, cast
 
 from agentrl.evaluation.reports import REPORT
-from agentrl.view.group_choice import StepRange, chosen
+from agentrl.view.group_choice import StepRange, choose_groups
 from agentrl.view.index import GroupRow, columns
 from agentrl.view.run_reader import RunReader
 
@@ -57,17 +57,17 @@ class PageChunks:
     def close(self) -> None:
         """Pack what is open. Idempotent."""
         if self._open:
-            self.packed.append(packed(f"[{','.join(self._open)}]"))
+            self.packed.append(pack(f"[{','.join(self._open)}]"))
             self.size_bytes += len(self.packed[-1])
             self._open, self._open_bytes = [], 0
 
 
 def page(source: RunReader, *, steps: StepRange, limit: int = LIMIT) -> Iterator[str]:
     """Yield the parts of a page, in order; it opens from disk and asks nobody for anything."""
-    groups, left_out = chosen(source.facts(), steps=steps, limit=limit)
+    groups, left_out = choose_groups(source.facts(), steps=steps, limit=limit)
     rows: list[GroupRow] = []
     chunks = PageChunks()
-    for group_page in source.tell(groups):
+    for group_page in source.read_pages(groups):
         rows.append(group_page.row)
         if group_page.story is not None:
             chunks.add(group_page.row.id, group_page.story)
@@ -77,9 +77,9 @@ def page(source: RunReader, *, steps: StepRange, limit: int = LIMIT) -> Iterator
             f"the trajectories of {chunks.left_out:,} groups, for which there was no room (--step)"
         )
     head, tail = template()
-    index = index_of(source, rows, chunks.places, left_out)
+    index = build_index(source, rows, chunks.places, left_out)
     yield head.replace(TITLE, escape(f"{index['run']['name']} - agentrl"))
-    yield _script("index", packed(dump(index)))
+    yield _script("index", pack(dump(index)))
     # It draws now, before the stories have been read.
     yield "<script>agentrlBegin()</script>\n"
     for number, chunk in enumerate(chunks.packed):
@@ -87,7 +87,7 @@ def page(source: RunReader, *, steps: StepRange, limit: int = LIMIT) -> Iterator
     yield tail
 
 
-def index_of(
+def build_index(
     source: RunReader,
     rows: Sequence[GroupRow],
     places: dict[int, int],
@@ -106,7 +106,7 @@ def index_of(
             "summary": source.json("summary.json"),
             "evaluation": _evaluation(source.json(REPORT)),
             "readAt": round(time.time()),
-            "hasTokenizer": source.teller.vocabulary.is_known,
+            "hasTokenizer": source.page_builder.vocabulary.is_known,
         },
         "leftOut": list(left_out),
         "metrics": _metrics(source),
@@ -119,7 +119,7 @@ def dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def packed(text: str) -> str:
+def pack(text: str) -> str:
     """Return text as base64 of gzip, which holds no `<` and so cannot end a script."""
     # Without a time, so that the same run gives the same page.
     data = gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)
@@ -136,7 +136,6 @@ def template() -> tuple[str, str]:
 
 
 def _evaluation(report: Any) -> dict[str, Any] | None:
-    """Return the scores of an evaluation's report; None for a folder without one."""
     if not isinstance(report, dict):
         return None
     summary = cast("dict[str, Any]", report)

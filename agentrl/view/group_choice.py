@@ -37,7 +37,7 @@ class StepRange:
         )
 
 
-def chosen(
+def choose_groups(
     groups: Sequence[GroupIndexRow], *, steps: StepRange, limit: int
 ) -> tuple[list[GroupIndexRow], list[str]]:
     """Return the groups to show, at most `limit` trajectories, and what was left out, in words.

@@ -13,7 +13,7 @@ from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Failed, Leaf, outcome_name, reward_of
 from agentrl.view.redaction import SecretRedaction
 from agentrl.view.token_texts import TokenTexts
-from agentrl.view.tokens import hidden_tokens, short, shown_nodes
+from agentrl.view.tokens import hidden_tokens, render_nodes, short
 
 MAX_TEXT = 20_000
 """Letters of one message; what is beyond is said to be left out."""
@@ -42,19 +42,19 @@ class GroupPageBuilder:
         ends = [one.at for one in group.rollouts.values() if one.at is not None]
         hidden = hidden_tokens(tree, ends, redaction=self.redaction, vocabulary=self.vocabulary)
         places = {id: place for place, id in enumerate(sorted(group.told))}
-        nodes, vocabulary = shown_nodes(tree, places, hidden, self.vocabulary)
+        nodes, vocabulary = render_nodes(tree, places, hidden, self.vocabulary)
         pictures = _Pictures()
         trajectories = [
-            self._trajectory(one, places, credit.get((group.id, one.sample)), pictures)
+            self._render_trajectory(one, places, credit.get((group.id, one.sample)), pictures)
             for one in group.rollouts.values()
         ]
         return {
             "id": group.id,
             "task": group.task.id,
-            "prompt": self._said(group.task.messages, pictures),
-            "answer": self._text(_plain(group.task.answer)),
+            "prompt": self._render_messages(group.task.messages, pictures),
+            "answer": self._render_text(_render_plain(group.task.answer)),
             "tags": self.redaction.value(list(group.task.tags)),
-            "tools": self._tools(group),
+            "tools": self._render_tools(group),
             "nodes": nodes,
             "vocabulary": vocabulary,
             "trajectories": trajectories,
@@ -62,7 +62,7 @@ class GroupPageBuilder:
             "pictures": pictures.found,
         }
 
-    def _trajectory(
+    def _render_trajectory(
         self,
         one: RolloutState,
         places: Mapping[int, int],
@@ -79,10 +79,10 @@ class GroupPageBuilder:
             "components": dict(one.leaf.components if one.leaf else one.components),
             "seconds": round(one.leaf.seconds if one.leaf else one.seconds, 4),
             "calls": one.tool_calls,
-            "messages": [*self._messages(one.exchanges, pictures)],
-            "outcome": outcome_of(one),
+            "messages": [*self._render_exchanges(one.exchanges, pictures)],
+            "outcome": name_outcome(one),
             "reward": None if one.leaf is None else reward_of(one.leaf.outcome),
-            "error": self.redaction.text(one.reason or _error(one.leaf)),
+            "error": self.redaction.text(one.reason or _find_error(one.leaf)),
         }
         if one.fork is not None:
             fields["fork"] = {
@@ -98,54 +98,59 @@ class GroupPageBuilder:
             }
         return fields
 
-    def _messages(
+    def _render_exchanges(
         self, exchanges: Sequence[EnvExchange], pictures: "_Pictures"
     ) -> Iterator[dict[str, Any]]:
         turn = 0
         for exchange in exchanges:
             if exchange.action is not None:
-                yield self._acted(exchange.action) | {"turn": turn, "reward": exchange.reward}
+                yield self._render_action(exchange.action) | {
+                    "turn": turn,
+                    "reward": exchange.reward,
+                }
                 turn += 1
-            for message in self._said(exchange.observation.messages, pictures):
+            for message in self._render_messages(exchange.observation.messages, pictures):
                 yield message | {"turn": turn, "s": round(exchange.seconds, 4)}
 
-    def _acted(self, action: Action) -> dict[str, Any]:
+    def _render_action(self, action: Action) -> dict[str, Any]:
         return {
             "role": "assistant",
-            "text": self._text(action.text),
+            "text": self._render_text(action.text),
             "calls": [
-                {"name": call.name, "arguments": self._arguments(call.arguments)}
+                {"name": call.name, "arguments": self._render_arguments(call.arguments)}
                 for call in action.tool_calls
             ],
-            "malformed": [self._text(text) for text in action.malformed],
+            "malformed": [self._render_text(text) for text in action.malformed],
         }
 
-    def _said(self, messages: Sequence[Message], pictures: "_Pictures") -> list[dict[str, Any]]:
+    def _render_messages(
+        self, messages: Sequence[Message], pictures: "_Pictures"
+    ) -> list[dict[str, Any]]:
         return [
-            {"role": one.role, "text": self._text(_flat(one.content))}
+            {"role": one.role, "text": self._render_text(_join_texts(one.content))}
             | ({"name": one.name} if one.name else {})
             | ({"pictures": [pictures.name(i) for i in one.images]} if one.images else {})
             for one in messages
         ]
 
-    def _arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        texts = {str(name): _plain(value) for name, value in arguments.items()}
-        return {self.redaction.text(name): self._text(text) for name, text in texts.items()}
+    def _render_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        texts = {str(name): _render_plain(value) for name, value in arguments.items()}
+        return {self.redaction.text(name): self._render_text(text) for name, text in texts.items()}
 
-    def _tools(self, group: GroupState) -> list[Any]:
+    def _render_tools(self, group: GroupState) -> list[Any]:
         for one in group.rollouts.values():
             if one.exchanges and one.exchanges[0].observation.tools:
                 return self.redaction.value([dict(t) for t in one.exchanges[0].observation.tools])
         return []
 
-    def _text(self, text: str) -> str:
+    def _render_text(self, text: str) -> str:
         text = self.redaction.text(text)
         if len(text) <= MAX_TEXT:
             return text
         return f"{text[:MAX_TEXT]}\n[{len(text) - MAX_TEXT:,} more characters are left out]"
 
 
-def outcome_of(one: RolloutState) -> str:
+def name_outcome(one: RolloutState) -> str:
     """Return the outcome of a trajectory, or its state where it has not ended, in one word."""
     return outcome_name(one.leaf.outcome) if one.leaf is not None else one.status
 
@@ -171,15 +176,15 @@ class _Pictures:
         return name
 
 
-def _flat(content: Content) -> str:
+def _join_texts(content: Content) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part for part in content if isinstance(part, str))
 
 
-def _plain(value: Any) -> str:
+def _render_plain(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else repr(value)
 
 
-def _error(leaf: Leaf | None) -> str:
+def _find_error(leaf: Leaf | None) -> str:
     return leaf.outcome.error if leaf and isinstance(leaf.outcome, Failed) else ""

@@ -1,7 +1,7 @@
 """The tables of a run: a row per group and a row per trajectory, as columns."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from agentrl.events.state import GroupState, RolloutState
 from agentrl.store.reader import GroupIndexRow, RolloutIndexRow
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import reward_of
-from agentrl.view.group_page import outcome_of
+from agentrl.view.group_page import name_outcome
 from agentrl.view.redaction import SecretRedaction
 from agentrl.view.tokens import short
 
@@ -31,17 +31,17 @@ class TrajectoryRow:
     turns: int
     tokens: int
     """Sampled on its path."""
-    context: int | None
+    context: int | None = None
     """All tokens on its path; None where they are gone."""
-    calls: int | None
-    tools: tuple[str, ...]
+    calls: int | None = None
+    tools: tuple[str, ...] = ()
     """Names of the tools it called, each once."""
-    errors: int
+    errors: int = 0
     """Calls that the tools answered with an error."""
-    seconds: float | None
-    advantage: float | None
+    seconds: float | None = None
+    advantage: float | None = None
     """Mean over its trained tokens."""
-    said: str
+    said: str = ""
     """The end of what it said last."""
 
 
@@ -59,7 +59,7 @@ class GroupRow:
     trajectories: tuple[TrajectoryRow, ...]
 
 
-def row_of(
+def build_row(
     facts: GroupIndexRow,
     group: GroupState,
     credit: Mapping[tuple[int, int], TokenCredit],
@@ -72,16 +72,16 @@ def row_of(
         step=facts.step,
         state=facts.state,
         task=redaction.text(facts.task),
-        prompt=_head(redaction.text(prompt)),
+        prompt=_cut_prompt(redaction.text(prompt)),
         why=redaction.text(facts.reason),
         trajectories=tuple(
-            _trajectory(group, one, credit.get((group.id, one.sample)), redaction)
+            _build_trajectory_row(group, one, credit.get((group.id, one.sample)), redaction)
             for one in group.rollouts.values()
         ),
     )
 
 
-def bare_row(
+def build_bare_row(
     facts: GroupIndexRow,
     trajectories: Sequence[RolloutIndexRow],
     why: str,
@@ -103,66 +103,31 @@ def bare_row(
                 reward=one.reward,
                 turns=one.turns,
                 tokens=one.tokens,
-                context=None,
-                calls=None,
-                tools=(),
-                errors=0,
-                seconds=None,
-                advantage=None,
-                said="",
             )
             for one in trajectories
         ),
     )
 
 
-@dataclass(slots=True)
-class _Names:
-    """Names that many rows repeat, each once."""
-
-    places: dict[str, int] = field(default_factory=dict[str, int])
-
-    def place(self, name: str) -> int:
-        return self.places.setdefault(name, len(self.places))
-
-
-def columns(rows: Iterable[GroupRow], chunks: Mapping[int, int]) -> dict[str, Any]:
+def columns(rows: Sequence[GroupRow], chunks: Mapping[int, int]) -> dict[str, Any]:
     """Return the tables as columns; `chunks` says where a group's story lies, if anywhere."""
-    rows = [*rows]
-    outcomes, tools = _Names(), _Names()
+    names = [field.name for field in fields(GroupRow) if field.name != "trajectories"]
+    groups: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in names}
+    groups["size"] = [len(row.trajectories) for row in rows]
+    groups["chunk"] = [chunks.get(row.id, -1) for row in rows]
     flat = [one for row in rows for one in row.trajectories]
-    return {
-        "groups": {
-            "id": [row.id for row in rows],
-            "step": [row.step for row in rows],
-            "state": [row.state for row in rows],
-            "task": [row.task for row in rows],
-            "prompt": [row.prompt for row in rows],
-            "why": [row.why for row in rows],
-            "size": [len(row.trajectories) for row in rows],
-            "chunk": [chunks.get(row.id, -1) for row in rows],
-        },
-        "trajectories": {
-            "id": [one.id for one in flat],
-            "sample": [one.sample for one in flat],
-            "outcome": [outcomes.place(one.outcome) for one in flat],
-            "reward": [_number(one.reward) for one in flat],
-            "turns": [one.turns for one in flat],
-            "tokens": [one.tokens for one in flat],
-            "context": [one.context for one in flat],
-            "calls": [one.calls for one in flat],
-            "tools": [[tools.place(name) for name in one.tools] for one in flat],
-            "errors": [one.errors for one in flat],
-            "seconds": [_number(one.seconds) for one in flat],
-            "advantage": [_number(one.advantage) for one in flat],
-            "said": [one.said for one in flat],
-        },
-        "outcomes": [*outcomes.places],
-        "tools": [*tools.places],
-    }
+    names = [field.name for field in fields(TrajectoryRow)]
+    table: dict[str, list[Any]] = {name: [getattr(one, name) for one in flat] for name in names}
+    for name in ("reward", "seconds", "advantage"):
+        table[name] = [None if value is None else short([value]) for value in table[name]]
+    # Names that many rows repeat are listed once, and are their places in the list.
+    outcomes, tools = dict[str, int](), dict[str, int]()
+    table["outcome"] = [outcomes.setdefault(one.outcome, len(outcomes)) for one in flat]
+    table["tools"] = [[tools.setdefault(name, len(tools)) for name in one.tools] for one in flat]
+    return {"groups": groups, "trajectories": table, "outcomes": [*outcomes], "tools": [*tools]}
 
 
-def _trajectory(
+def _build_trajectory_row(
     group: GroupState,
     one: RolloutState,
     credit: TokenCredit | None,
@@ -176,7 +141,7 @@ def _trajectory(
     return TrajectoryRow(
         id=one.id,
         sample=one.sample,
-        outcome=outcome_of(one),
+        outcome=name_outcome(one),
         reward=None if one.leaf is None else reward_of(one.leaf.outcome),
         turns=one.turns,
         tokens=sum(len(node.token_ids) for node in path if node.source == "sampled"),
@@ -185,20 +150,16 @@ def _trajectory(
         tools=tuple(redaction.text(name) for name in dict.fromkeys(names)),
         errors=statuses.count("error"),
         seconds=one.leaf.seconds if one.leaf else one.seconds,
-        advantage=_mean(credit) if one.status == "ended" else None,
+        advantage=_average_advantage(credit) if one.status == "ended" else None,
         said=redaction.text(last_text)[-_TAIL:],
     )
 
 
-def _mean(credit: TokenCredit | None) -> float | None:
+def _average_advantage(credit: TokenCredit | None) -> float | None:
     if credit is None or np.isnan(credit.advantages).all():
         return None
     return float(np.nanmean(credit.advantages))
 
 
-def _head(text: str) -> str:
+def _cut_prompt(text: str) -> str:
     return text if len(text) <= _HEAD else f"{text[: _HEAD - 1]}…"
-
-
-def _number(value: float | None) -> Any:
-    return None if value is None else short([value])

@@ -11,7 +11,7 @@ STUCK_S = 60.0
 """Without a record for so long, a trajectory is called stuck."""
 
 
-def live_of(standing: RunStatus) -> dict[str, Any]:
+def build_live_state(standing: RunStatus) -> dict[str, Any]:
     """Return the page's values for a run that may go on; times are seconds, shares of 1."""
     figures, shares = standing.figures, standing.shares
     return {

@@ -16,9 +16,9 @@ from agentrl.metrics.writer import read_metrics
 from agentrl.store.errors import StoreError
 from agentrl.store.reader import GroupIndexRow, StoreReader
 from agentrl.store.token_credit import TokenCredit, read_credit
-from agentrl.view.branches import try_decisions
+from agentrl.view.branches import read_decisions
 from agentrl.view.group_page import GroupPageBuilder
-from agentrl.view.index import GroupRow, bare_row, row_of
+from agentrl.view.index import GroupRow, build_bare_row, build_row
 from agentrl.view.redaction import SecretRedaction
 from agentrl.view.token_texts import find_vocabulary
 
@@ -36,10 +36,9 @@ class GroupPage:
 
 
 class RunReader:
-    """A run folder, read-only. Use it in `with`."""
+    """A run folder, read-only. Use it in `with`. Raises `ConfigError` where there is no run."""
 
     def __init__(self, folder: Path, *, environ: Mapping[str, str] = os.environ) -> None:
-        """Raises `ConfigError` where there is no run."""
         self.folder = folder
         if not (folder / "config.yaml").is_file():
             raise ConfigError(
@@ -67,7 +66,7 @@ class RunReader:
             self.store.close()
 
     @cached_property
-    def teller(self) -> GroupPageBuilder:
+    def page_builder(self) -> GroupPageBuilder:
         """Converter of this run's groups to JSON."""
         policy: Any = (self.config.get("policy") or {}).get("path")
         vocabulary = find_vocabulary(self.folder, policy)
@@ -77,12 +76,14 @@ class RunReader:
         """Return all groups, oldest first."""
         return [] if self.store is None else self.store.facts()
 
-    def tell(self, groups: Sequence[GroupIndexRow], *, stories: bool = True) -> Iterator[GroupPage]:
+    def read_pages(
+        self, groups: Sequence[GroupIndexRow], *, stories: bool = True
+    ) -> Iterator[GroupPage]:
         """Yield the groups in order, each with its row; with its story if its tokens are there."""
         assert self.store is not None or not groups
-        decisions, _ = try_decisions(self.folder) if stories else ({}, "")
+        decisions = read_decisions(self.folder) if stories else {}
         for facts in groups:
-            yield self._told(facts, decisions, stories=stories)
+            yield self._read_page(facts, decisions, stories=stories)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of `metrics.jsonl`; none before the first step."""
@@ -96,7 +97,7 @@ class RunReader:
         except (FileNotFoundError, json.JSONDecodeError):
             return None
 
-    def _told(
+    def _read_page(
         self,
         facts: GroupIndexRow,
         decisions: Mapping[int, list[dict[str, Any]]],
@@ -115,12 +116,12 @@ class RunReader:
                 credit: Mapping[tuple[int, int], TokenCredit] = {}
                 if facts.state == "trained":
                     credit = self._credit(facts.step)
-                row = row_of(facts, group, credit, self.redaction)
+                row = build_row(facts, group, credit, self.redaction)
                 story = None
                 if stories:
                     group_decisions = decisions.get(facts.id, ())
-                    story = self.teller.story(group, credit=credit, decisions=group_decisions)
+                    story = self.page_builder.story(group, credit=credit, decisions=group_decisions)
                 return GroupPage(row=row, story=story, has_story=True)
         trajectories = store.trajectories(facts.id)
-        row = bare_row(facts, trajectories, why, self.redaction)
+        row = build_bare_row(facts, trajectories, why, self.redaction)
         return GroupPage(row=row, story=None, has_story=False)

@@ -109,9 +109,9 @@ class RunMonitor:
             figures={n: float(v) for n, v in newest.items() if isinstance(v, int | float)},
             step_s=step_seconds([float(line["time"]) for line in recent]),
             rewards=[] if store is None else reward_curve(store.group_rewards()),
-            learning=_learning(recent),
-            shares=None if store is None else _shares(store),
-            failures={} if store is None else _failures(store.outcomes()),
+            learning=_compute_learning_share(recent),
+            shares=None if store is None else _compute_shares(store),
+            failures={} if store is None else _count_failures(store.outcomes()),
             ended=counts.get("trajectories/ended", 0),
             groups={
                 name.removeprefix("groups/"): count
@@ -179,12 +179,12 @@ def reward_curve(groups: Sequence[tuple[int, float]]) -> list[tuple[int, Interva
     least = min((mean for _, mean in groups), default=0.0)
     largest = max((mean for _, mean in groups), default=1.0)
     return [
-        (step, _within(mean_estimate(steps[step]), min(0.0, least), max(1.0, largest)))
+        (step, _clip_interval(mean_estimate(steps[step]), min(0.0, least), max(1.0, largest)))
         for step in sorted(steps)
     ]
 
 
-def _within(estimate: IntervalEstimate, least: float, largest: float) -> IntervalEstimate:
+def _clip_interval(estimate: IntervalEstimate, least: float, largest: float) -> IntervalEstimate:
     """Return the estimate with its interval cut; that of one group stays unbounded."""
     if estimate.tasks < 2:
         return estimate
@@ -201,13 +201,13 @@ def step_seconds(times: Sequence[float]) -> float | None:
     return max(0.0, median(later - earlier for earlier, later in pairwise(times)))
 
 
-def _learning(lines: Sequence[Mapping[str, Any]]) -> float | None:
+def _compute_learning_share(lines: Sequence[Mapping[str, Any]]) -> float | None:
     learn = sum(float(line.get("seconds/learn") or 0) for line in lines)
     whole = learn + sum(float(line.get("seconds/rollout") or 0) for line in lines)
     return learn / whole if whole else None
 
 
-def _shares(store: StoreReader) -> TimeShares | None:
+def _compute_shares(store: StoreReader) -> TimeShares | None:
     policy = world = whole = 0.0
     for number in store.groups("trained")[-_RECENT_GROUPS:]:
         try:
@@ -229,7 +229,7 @@ def _shares(store: StoreReader) -> TimeShares | None:
     )
 
 
-def _failures(outcomes: Mapping[str, int]) -> dict[str, int]:
+def _count_failures(outcomes: Mapping[str, int]) -> dict[str, int]:
     return {
         name.removeprefix("failed_"): count
         for name, count in sorted(outcomes.items(), key=lambda item: -item[1])

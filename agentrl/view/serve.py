@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from agentrl.errors import ConfigError
 from agentrl.runtime.distribution import install_command
 from agentrl.store.reader import GroupIndexRow
-from agentrl.view.document import TITLE, dump, index_of, template
+from agentrl.view.document import TITLE, build_index, dump, template
 from agentrl.view.group_choice import StepRange
 from agentrl.view.index import GroupRow
-from agentrl.view.live import live_of
+from agentrl.view.live import build_live_state
 from agentrl.view.run_reader import RunReader
 from agentrl.view.run_status import RunMonitor
 
@@ -64,14 +64,14 @@ class LiveRun:
         with self._lock:
             now_s = time.monotonic()
             if self._looked is None or now_s - self._looked[0] >= LOOK_S:
-                self._looked = (now_s, dump(live_of(self._watch.look(now_s=now_s))))
+                self._looked = (now_s, dump(build_live_state(self._watch.look(now_s=now_s))))
             return self._looked[1]
 
     def story(self, group: int) -> str | None:
         """Return a group's story as JSON; None where there is none."""
         with self._lock:
             facts = [one for one in self._source.facts() if one.id == group]
-            pages = [*self._source.tell(facts)]
+            pages = [*self._source.read_pages(facts)]
             return dump(pages[0].story) if pages and pages[0].story is not None else None
 
     def _state(self) -> tuple[object, ...]:
@@ -87,14 +87,14 @@ class LiveRun:
         for one in facts:
             entry = self._rows.get(one.id)
             if entry is None or entry[0] != one or one.state == "open":
-                (page,) = self._source.tell([one], stories=False)
+                (page,) = self._source.read_pages([one], stories=False)
                 self._rows[one.id] = (one, page.row, page.has_story)
         rows = [self._rows[one.id] for one in facts]
         places = {row.id: row.id for _, row, has_story in rows if has_story}
-        return dump(index_of(self._source, [row for _, row, _ in rows], places, []))
+        return dump(build_index(self._source, [row for _, row, _ in rows], places, []))
 
 
-def app_of(run: LiveRun, *, token: str, name: str) -> "Starlette":
+def build_app(run: LiveRun, *, token: str, name: str) -> "Starlette":
     """Return the application: the page, its tables, how the run stands, a story by its group."""
     from html import escape
 
@@ -183,7 +183,7 @@ def serve(folder: Path, *, steps: StepRange, port: int, announce: Callable[[str]
                 "--port, or 0 for any"
             ) from error
         listening.listen()  # before it is announced: nobody else can have the port any more
-        app = app_of(LiveRun(source, steps=steps), token=token, name=folder.resolve().name)
+        app = build_app(LiveRun(source, steps=steps), token=token, name=folder.resolve().name)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         announce(f"http://{HOST}:{listening.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listening])

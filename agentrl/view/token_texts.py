@@ -22,7 +22,6 @@ class TokenTexts:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a tokenizer."""
         return self._tokenizer is not None
 
     def text(self, id: int) -> str:

@@ -25,17 +25,18 @@ def hidden_tokens(
     """
     positions: dict[int, set[int]] = {}
     for end in {*ends}:
-        places = [(id, at) for id in tree.path_ids(end) for at in _indices(tree.node(id))]
-        texts = [vocabulary.text(tree.node(id).token_ids[at]) for id, at in places]
+        path = [(id, enumerate(tree.node(id).token_ids)) for id in tree.path_ids(end)]
+        tokens = [(id, at, token) for id, numbered in path for at, token in numbered]
+        texts = [vocabulary.text(token) for _, _, token in tokens]
         stops = [*accumulate(map(len, texts))]
         for first, last in redaction.spans("".join(texts)):
-            for (id, at), stop, text in zip(places, stops, texts, strict=True):
+            for (id, at, _), stop, text in zip(tokens, stops, texts, strict=True):
                 if stop > first and stop - len(text) < last:
                     positions.setdefault(id, set()).add(at)
     return positions
 
 
-def shown_nodes(
+def render_nodes(
     tree: Tree,
     places: Mapping[int, int],
     hidden: Mapping[int, set[int]],
@@ -45,7 +46,7 @@ def shown_nodes(
 
     `places` has the nodes to show, in order, with their places among each other.
     """
-    nodes = [_shown(tree.node(id), hidden.get(id, set()), places) for id in places]
+    nodes = [_render_node(tree.node(id), hidden.get(id, set()), places) for id in places]
     used = {id for node in nodes for id in node["ids"]}
     return nodes, vocabulary.texts(used - {HIDDEN_ID}) | {HIDDEN_ID: _HIDDEN_TEXT}
 
@@ -54,12 +55,12 @@ def short(values: Sequence[float]) -> Any:
     """Return numbers with five digits; one for all where they are equal, None for NaN."""
     if values and [*values].count(values[0]) == len(values):
         # Most columns are: the versions of a turn, the advantages of a trajectory.
-        return _rounded(values[0])
-    numbers = [_rounded(value) for value in values]
+        return _round(values[0])
+    numbers = [*map(_round, values)]
     return numbers[0] if numbers and all(value == numbers[0] for value in numbers) else numbers
 
 
-def _shown(node: Node, hidden: set[int], places: Mapping[int, int]) -> dict[str, Any]:
+def _render_node(node: Node, hidden: set[int], places: Mapping[int, int]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "parent": None if node.parent is None else places[node.parent],
         "source": node.source,
@@ -71,20 +72,11 @@ def _shown(node: Node, hidden: set[int], places: Mapping[int, int]) -> dict[str,
         fields |= {"logprobs": short(node.logprobs), "versions": short(node.versions)}
     if node.entropies:
         fields["entropies"] = short(node.entropies)
-    if node.tool_status:
-        fields["status"] = node.tool_status
-    if node.withdraws:
-        fields["withdraws"] = node.withdraws
-    if node.resumes:
-        fields["resumes"] = node.resumes
-    return fields
+    named = {"status": node.tool_status, "withdraws": node.withdraws, "resumes": node.resumes}
+    return fields | {name: value for name, value in named.items() if value}
 
 
-def _indices(node: Node) -> range:
-    return range(len(node.token_ids))
-
-
-def _rounded(value: float) -> float | None:
+def _round(value: float) -> float | None:
     number = float(_SHORT % value)
     if not isfinite(number):
         return None

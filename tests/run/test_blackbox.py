@@ -89,7 +89,7 @@ async def begun(env: BlackBoxEnv) -> Observation:
 )
 async def test_a_program_asks_calls_and_is_scored(program: Mapping[str, Any]) -> None:
     await asyncio.to_thread(int)  # the clients use the loop's threads, which stay
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     env = env_of(**program)
     async with asyncio.timeout(SOON_S):
         shown = await begun(env)
@@ -472,7 +472,7 @@ async def test_a_program_that_fails_is_a_failure_and_never_a_reward() -> None:
 
 
 async def test_a_program_in_the_middle_of_things_ends_with_the_episode(tmp_path: Path) -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     marker = tmp_path / "child"
     script = (
         "import os, subprocess, sys, openai\n"

@@ -119,8 +119,6 @@ async def test_an_episode_that_hangs_is_killed_and_nobody_else_notices(ask: Aske
     assert await ask(other, "add", amount=1) == 1
     with pytest.raises(EnvError, match="there is no session"):
         await ask(stuck, "add", amount=1)
-    # That it was killed is what the host answers, and nobody waits for it any more.
-    assert ask.host.late == 1
 
 
 async def test_a_cancelled_caller_ends_its_episode(ask: Asker) -> None:
@@ -159,9 +157,9 @@ async def test_an_episode_that_dies_is_a_failure_at_once(ask: Asker) -> None:
 
 async def test_a_host_that_dies_is_a_failure_and_the_next_one_is_started() -> None:
     async with run_scope():
-        hosts = await LibraryHostPool.of(place())
+        hosts = await LibraryHostPool.find_shared(place())
         assert hosts is not None
-        assert await LibraryHostPool.of(place()) is hosts
+        assert await LibraryHostPool.find_shared(place()) is hosts
         host = await hosts.host()
         assert await hosts.host() is host
         ask = Asker(host)

@@ -19,11 +19,11 @@ from agentrl.env import Action, Env, Observation, call, say
 from agentrl.errors import ConfigError
 from agentrl.gym.synchronous import SynchronousEnv, show_to_gymnasium
 from agentrl.gym.text_form import (
+    ActionSpace,
+    ObservationSpace,
     action_of,
-    action_space,
     action_text,
     observation_of,
-    observation_space,
     observation_text,
 )
 from agentrl.message import Image, Message, ToolCall
@@ -226,7 +226,7 @@ def test_an_action_is_its_text(action: Action) -> None:
 def test_an_observation_is_its_text(observation: Observation) -> None:
     text = observation_text(observation)
     assert observation_of(text) == observation
-    assert text in observation_space()
+    assert text in ObservationSpace()
 
 
 @given(st.text() | JSON.map(json.dumps))
@@ -264,11 +264,11 @@ def test_calls_that_cannot_be_read_are_malformed(text: str, error: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"messages": 3, "tools": []}', "\ud800"])
 def test_what_is_no_observation_is_not_in_their_space(text: str) -> None:
-    assert text not in observation_space()
+    assert text not in ObservationSpace()
 
 
 def test_spaces_sample_what_they_contain_and_repeat_with_a_seed() -> None:
-    for space in (action_space(), observation_space()):
+    for space in (ActionSpace(), ObservationSpace()):
         space.seed(3)
         first = [space.sample() for _ in range(20)]
         space.seed(3)
@@ -277,7 +277,7 @@ def test_spaces_sample_what_they_contain_and_repeat_with_a_seed() -> None:
         assert all(text in space for text in first)
         assert space == type(space)()
         assert 3 not in space
-    assert action_space() != observation_space()
-    assert "\ud800" not in action_space()
+    assert ActionSpace() != ObservationSpace()
+    assert "\ud800" not in ActionSpace()
     with pytest.raises(ValueError, match="no finite set"):
-        action_space().sample(mask=1)
+        ActionSpace().sample(mask=1)

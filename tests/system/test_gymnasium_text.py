@@ -318,7 +318,7 @@ class Ledger(gymnasium.Env[Any, Any]):
 
 
 async def test_an_environment_lives_on_one_thread() -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     env = GymnasiumTextEnv(Ledger)
     for _ in range(2):
         await env.reset(seed=1)
@@ -365,7 +365,7 @@ class Stuck(Ledger):
 
 
 async def test_a_step_that_stands_still_holds_nobody_up_and_is_closed_when_it_ends() -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     env = GymnasiumTextEnv(Stuck)
     given = {"task": Task(prompt="Move.", seed=1)}
     await env.reset(options=given)

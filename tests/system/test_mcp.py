@@ -20,7 +20,7 @@ import pytest
 
 import agentrl
 from agentrl.authoring.tool_env import ToolEnv
-from agentrl.authoring.toolset import ToolSet, known_tools, schemas_of
+from agentrl.authoring.toolset import ToolSet, resolve_tools, schemas_of
 from agentrl.errors import ConfigError, ForkUnsupported, ToolFailure
 from agentrl.message import Image, Message, ToolCall
 from agentrl.runtime.scope import run_scope
@@ -126,7 +126,7 @@ async def test_a_server_sees_no_variable_but_those_named(
     # LC_CTYPE is set by Python itself; the lease is how a killed run's servers are found.
     assert {*names} - {"LC_CTYPE"} == {"AGENTRL_LEASE", "GIVEN", "WANTED"}
     with pytest.raises(ConfigError, match="NOT_THERE"):
-        await known_tools([server.full(pass_env=["NOT_THERE"])], timeout_s=DEADLINE_S)
+        await resolve_tools([server.full(pass_env=["NOT_THERE"])], timeout_s=DEADLINE_S)
 
 
 async def test_a_call_that_hangs_fails_the_trajectory_and_is_cancelled_in_the_server(
@@ -196,21 +196,21 @@ async def test_no_process_is_left(server: Server) -> None:
 async def test_a_server_that_never_answers_is_a_failure_and_is_ended(server: Server) -> None:
     source = server.tiny("deaf", connect_timeout_s=1.0)
     with pytest.raises(ToolFailure, match="no connection within 1 s"):
-        await known_tools([source], timeout_s=DEADLINE_S)
+        await resolve_tools([source], timeout_s=DEADLINE_S)
     assert not any(runs(int(line)) for line in server.lines)
 
 
 async def test_a_list_without_end_is_a_failure(server: Server) -> None:
     with pytest.raises(ToolFailure, match="more than 100 pages"):
-        await known_tools([server.tiny("endless")], timeout_s=DEADLINE_S)
+        await resolve_tools([server.tiny("endless")], timeout_s=DEADLINE_S)
 
 
 async def test_a_program_that_is_no_server_is_a_failure() -> None:
     source = mcp_tools(command=["true"], connect_timeout_s=DEADLINE_S)
     with pytest.raises(ToolFailure, match="MCP server true: it cannot be connected"):
-        await known_tools([source], timeout_s=DEADLINE_S)
+        await resolve_tools([source], timeout_s=DEADLINE_S)
     with pytest.raises(ConfigError, match="no program 'no-such-program'"):
-        await known_tools([mcp_tools(command=["no-such-program"])], timeout_s=DEADLINE_S)
+        await resolve_tools([mcp_tools(command=["no-such-program"])], timeout_s=DEADLINE_S)
 
 
 def test_servers_of_a_killed_run_are_ended(server: Server) -> None:
@@ -333,7 +333,7 @@ async def test_an_environment_has_servers_in_its_config_and_their_names_do_not_c
 
 
 async def test_schemas_are_the_servers_own(server: Server) -> None:
-    tools = await known_tools([server.tiny(allow=[], schema_bytes=6000)], timeout_s=DEADLINE_S)
+    tools = await resolve_tools([server.tiny(allow=[], schema_bytes=6000)], timeout_s=DEADLINE_S)
     schemas = {s["function"]["name"]: s["function"] for s in schemas_of(tools)}
     assert [*schemas] == ["add", "process", "broken", "long", "absurd"]
     assert schemas["add"]["parameters"] == {
@@ -347,9 +347,9 @@ async def test_schemas_are_the_servers_own(server: Server) -> None:
         "parameters": {"type": "object", "properties": {}},
     }
     with pytest.raises(ConfigError, match="schema of 'long' has 5"):
-        await known_tools([server.tiny(allow=["long"], schema_bytes=5000)], timeout_s=DEADLINE_S)
+        await resolve_tools([server.tiny(allow=["long"], schema_bytes=5000)], timeout_s=DEADLINE_S)
     with pytest.raises(ConfigError, match=r"no tool 'ad'; it has \['add'"):
-        await known_tools([server.tiny(allow=["ad"])], timeout_s=DEADLINE_S)
+        await resolve_tools([server.tiny(allow=["ad"])], timeout_s=DEADLINE_S)
 
 
 # -- over HTTP ------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from agentrl_envs.blackbox import BlackBoxEnv, ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import (
     KNOWN,
     ProgramEnded,
-    checked_errors,
-    last_error,
-    policy_error,
+    check_errors,
+    find_last_error,
+    find_policy_error,
 )
 from benchmarks.letters import LetterChat
 from tests.support.said_turns import saying
@@ -83,19 +83,19 @@ def test_what_the_policy_brought_about_is_an_outcome(end: str) -> None:
     first = OUTCOMES[end].splitlines()[0]
     cause = f"{FRAME}KeyError: 'answer'\n\nThe above exception was the direct cause of this:\n\n"
     for stderr in (FRAME, f"a warning: x.py:3\n{FRAME}", cause + FRAME, f"{FRAME[-140:]}"):
-        assert policy_error(ended(stderr + OUTCOMES[end]), KNOWN) == (first, 0.0)
+        assert find_policy_error(ended(stderr + OUTCOMES[end]), KNOWN) == (first, 0.0)
 
 
 @pytest.mark.parametrize("end", FAILURES)
 def test_what_it_did_not_is_none(end: str) -> None:
     hidden = f"{FRAME}agents.exceptions.MaxTurnsExceeded: 2\n\nDuring handling of it:\n\n"
     for stderr in (FRAME, hidden + FRAME):
-        assert policy_error(ended(stderr + FAILURES[end]), KNOWN) is None
+        assert find_policy_error(ended(stderr + FAILURES[end]), KNOWN) is None
 
 
 def test_an_end_without_a_traceback_is_a_failure() -> None:
     for stderr in ("", "Killed", "agents.exceptions.MaxTurnsExceeded: 2", "Traceback", FRAME):
-        assert policy_error(ended(stderr, code=-9), KNOWN) is None
+        assert find_policy_error(ended(stderr, code=-9), KNOWN) is None
 
 
 @given(st.text(max_size=200), st.booleans())
@@ -108,27 +108,27 @@ def test_the_last_error_is_what_python_says_last(message: str, caused: bool) -> 
             raise ModuleNotFoundError(message) from (first if caused else None)
     except ModuleNotFoundError as error:
         stderr = "".join(traceback.format_exception(error))
-    line = last_error(stderr)
+    line = find_last_error(stderr)
     assert line is not None
     assert line.startswith("ModuleNotFoundError")
 
 
 @given(st.text(max_size=2000))
 def test_whatever_a_program_says_is_read(stderr: str) -> None:
-    policy_error(ended(stderr), KNOWN)
+    find_policy_error(ended(stderr), KNOWN)
 
 
 def test_what_a_config_may_say() -> None:
-    assert checked_errors({"3": -1.0, "mine.Refused": 0.5, "mine.Refused: no": 0}).keys() > {"3"}
+    assert check_errors({"3": -1.0, "mine.Refused": 0.5, "mine.Refused: no": 0}).keys() > {"3"}
     with pytest.raises(ConfigError, match=r"names 'not a name'; a key must be an exception's"):
-        checked_errors({"not a name": 0.0})
+        check_errors({"not a name": 0.0})
     with pytest.raises(ConfigError, match=r"assigns mine\.Refused the reward nan, but a reward"):
-        checked_errors({"mine.Refused": float("nan")})
-    known = checked_errors({"mine.Refused": -1.0, "mine.Refused: politely": 0.25, "3": -0.5})
-    assert policy_error(ended(f"{FRAME}mine.Refused"), known) == ("mine.Refused", -1.0)
+        check_errors({"mine.Refused": float("nan")})
+    known = check_errors({"mine.Refused": -1.0, "mine.Refused: politely": 0.25, "3": -0.5})
+    assert find_policy_error(ended(f"{FRAME}mine.Refused"), known) == ("mine.Refused", -1.0)
     polite = "mine.Refused: politely, twice"
-    assert policy_error(ended(FRAME + polite), known) == (polite, 0.25)
-    assert policy_error(ended("no traceback", code=3), known) == ("3", -0.5)
+    assert find_policy_error(ended(FRAME + polite), known) == (polite, 0.25)
+    assert find_policy_error(ended("no traceback", code=3), known) == ("3", -0.5)
 
 
 # -- played ---------------------------------------------------------------------------------------

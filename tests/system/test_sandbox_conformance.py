@@ -27,7 +27,7 @@ BACKENDS = [
 
 @asynccontextmanager
 async def no_leak() -> AsyncGenerator[None]:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     yield
     await check_no_leak(before)
 

@@ -202,7 +202,7 @@ async def test_an_engine_that_does_not_answer_is_refused_with_the_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     async with opened(DOCKER) as pool:
         with pytest.raises(ConfigError, match=r"none\.sock.*apt-get install docker\.io.*dockerd"):
             await pool.open()
@@ -255,7 +255,7 @@ def broken_image(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 async def test_an_image_that_cannot_be_used_is_refused_and_nothing_stays(
     broken_image: str, words: str, run: str
 ) -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     async with opened(replace(DOCKER, image=broken_image)) as pool:
         with pytest.raises(ConfigError, match=words):
             await pool.open()
@@ -559,7 +559,7 @@ for _ in range(3):
 
 @pytest.mark.docker
 async def test_a_container_says_whose_it_is_and_goes_with_its_pool(run: str) -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     async with opened(DOCKER) as twin:
         async with opened(DOCKER) as pool:
             await asyncio.gather(pool.open(), twin.open())
@@ -574,7 +574,7 @@ async def test_a_container_says_whose_it_is_and_goes_with_its_pool(run: str) -> 
 @pytest.mark.docker
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.3])
 async def test_a_start_that_is_cancelled_leaves_nothing(run: str, after_s: float) -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     async with opened(DOCKER) as pool:
         opening = asyncio.create_task(pool.open())
         await asyncio.sleep(after_s)

@@ -574,7 +574,7 @@ def test_leases_are_refused_where_others_could_write_them(place: Path) -> None:
 
 
 async def test_a_lease_is_on_disk_before_and_until(place: Path) -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     path = f"{place}/agentrl-sandbox-{new_mark()}"
     with using_run_id("night-1"), ResourceLease.take("directory", path) as lease:
         folder = record.state_directory() / LeaseOwner.current().text
@@ -583,9 +583,11 @@ async def test_a_lease_is_on_disk_before_and_until(place: Path) -> None:
             r for r in record.read(folder, LeaseOwner.current()) if r.held.resource.name == path
         ]
         assert json.loads(found.path.read_text())["run"] == "night-1"
-        assert not before.gained(ProcessHoldings.now())[1:], "only the lock of the folder is held"
+        assert not before.find_leaks(ProcessHoldings.take())[1:], (
+            "only the lock of the folder is held"
+        )
     assert not found.path.exists()
-    assert not before.gained(ProcessHoldings.now())
+    assert not before.find_leaks(ProcessHoldings.take())
     lease.release()
     assert labels("p").keys() == {"agentrl.run", "agentrl.pool", "agentrl.owner"}
 

@@ -119,7 +119,7 @@ async def test_one_that_died_is_not_handed_out(
 async def test_nothing_is_left_of_those_nobody_opened(
     how: SandboxSettings, keepers: Callable[[], set[int]]
 ) -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     others = descendants(os.getpid())
     async with opened(how, warm=3) as pool:
         sessions = [await pool.open() for _ in range(3)]
@@ -134,7 +134,7 @@ async def test_nothing_is_left_of_those_nobody_opened(
 async def test_a_burst_is_answered_in_full_and_cancelled_opens_leave_nothing(
     how: SandboxSettings, keepers: Callable[[], set[int]]
 ) -> None:
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     async with opened(how, warm=2) as pool:
         opening = [asyncio.create_task(pool.open()) for _ in range(12)]
         await asyncio.sleep(0.15)

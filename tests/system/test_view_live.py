@@ -16,7 +16,7 @@ import pytest
 
 from agentrl.evaluation.interval import IntervalEstimate
 from agentrl.view.group_choice import StepRange
-from agentrl.view.live import SHOWN_FLYING, live_of
+from agentrl.view.live import SHOWN_FLYING, build_live_state
 from agentrl.view.run_reader import RunReader
 from agentrl.view.run_status import LiveRollout, RunStatus, TimeShares
 from agentrl.view.serve import LiveRun
@@ -55,7 +55,7 @@ def standing(**changes: object) -> RunStatus:
 
 
 def test_a_standing_is_told() -> None:
-    told = live_of(standing())
+    told = build_live_state(standing())
     assert told == {
         "phase": "running",
         "step": 3,
@@ -89,15 +89,15 @@ def test_a_standing_is_told() -> None:
 
 def test_what_is_not_known_is_null() -> None:
     alone = IntervalEstimate(mean=0.5, low=-math.inf, high=math.inf, tasks=1)
-    told = live_of(standing(figures={}, shares=None, rewards=[(1, alone)], step_s=None))
+    told = build_live_state(standing(figures={}, shares=None, rewards=[(1, alone)], step_s=None))
     assert (told["tokensPerS"], told["age"], told["shares"], told["leftS"]) == (None,) * 4
     assert told["reward"] == {"step": 1, "mean": 0.5, "groups": 1, "low": None, "high": None}
-    assert live_of(standing(rewards=[]))["reward"] is None
+    assert build_live_state(standing(rewards=[]))["reward"] is None
     json.dumps(told, allow_nan=False)
 
 
 def test_the_list_of_the_slowest_is_bounded() -> None:
-    told = live_of(standing(flying=[flying(n, 61.0) for n in range(50)]))
+    told = build_live_state(standing(flying=[flying(n, 61.0) for n in range(50)]))
     assert (told["flying"], told["stuck"], len(told["slowest"])) == (50, 50, SHOWN_FLYING)
 
 

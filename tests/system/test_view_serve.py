@@ -17,7 +17,7 @@ from agentrl.task import Task
 from agentrl.trajectory import Node, Tree
 from agentrl.view.group_choice import StepRange
 from agentrl.view.run_reader import RunReader
-from agentrl.view.serve import LiveRun, app_of, serve
+from agentrl.view.serve import LiveRun, build_app, serve
 from benchmarks.made_run import MadeRun
 from tests.support.scripted_store import ScriptedStore
 
@@ -74,7 +74,7 @@ def test_stories_come_one_by_one(live: LiveRun) -> None:
 def test_only_who_knows_the_token_gets_anything(live: LiveRun) -> None:
     from starlette.testclient import TestClient
 
-    app = app_of(live, token=TOKEN, name="made")
+    app = build_app(live, token=TOKEN, name="made")
     with TestClient(app) as client:
         for path in ("/", "/index", "/live", "/story/0"):
             for wrong in ("", "?token=", "?token=guess"):

@@ -10,7 +10,7 @@ from PIL import Image as Pictures
 from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings
 from agentrl_envs.web.observation import ObservedPage, read
-from agentrl_envs.web.observation.marks import mark
+from agentrl_envs.web.observation.look import mark
 from tests.support.watchdog import watched
 from tests.support.web_pages import PagesPack
 

@@ -27,7 +27,7 @@ from agentrl_envs.web.episode_site import WebRequest
 from agentrl_envs.web.miniwob import MiniWobPack, pages, task_of
 from agentrl_envs.web.miniwob.pack import SEED_RANGES
 from agentrl_envs.web.miniwob.players import PLAYERS
-from agentrl_envs.web.miniwob.world import MiniWobSite, paid
+from agentrl_envs.web.miniwob.world import MiniWobSite, compute_reward
 from agentrl_envs.web.observation import read
 
 BROWSER = [pytest.mark.chromium, pytest.mark.asyncio(loop_scope="module")]
@@ -108,15 +108,15 @@ def test_families_that_are_not_there_are_refused(options: dict[str, Any], says: 
 def test_only_the_full_reward_counts_unless_parts_are_asked_for(
     raw: float, whole: float, part: float
 ) -> None:
-    assert paid(raw, partial_credit=False) == whole
-    assert paid(raw, partial_credit=True) == part
+    assert compute_reward(raw, partial_credit=False) == whole
+    assert compute_reward(raw, partial_credit=True) == part
 
 
 def test_what_a_page_can_pay_is_its_full_reward() -> None:
-    assert paid(0.9, full=0.9, partial_credit=False) == 1
-    assert paid(0.9, full=0.9, partial_credit=True) == 1
-    assert paid(0.89, full=0.9, partial_credit=False) == 0
-    assert paid(0.89, full=0.9, partial_credit=True) == 0.89
+    assert compute_reward(0.9, full=0.9, partial_credit=False) == 1
+    assert compute_reward(0.9, full=0.9, partial_credit=True) == 1
+    assert compute_reward(0.89, full=0.9, partial_credit=False) == 0
+    assert compute_reward(0.89, full=0.9, partial_credit=True) == 0.89
 
 
 class Said:
@@ -225,7 +225,7 @@ def test_what_cannot_stand_inside_a_page_stays_beside_it(
         (tmp_path / "miniwob" / name).write_text(text)
     monkeypatch.setattr(pages, "root", lambda: tmp_path)
     url = f"{pages.ORIGIN}/miniwob/a.html"
-    pages._file.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    pages._read_file.cache_clear()  # pyright: ignore[reportPrivateUsage]
     page = pages.answer(WebRequest(method="GET", url=url, headers={}))
     assert page is not None
     body = page.body.decode()
@@ -234,7 +234,7 @@ def test_what_cannot_stand_inside_a_page_stays_beside_it(
     for stays in ("ends.js", "odd.js", "none.js", "ends.css", "far.css", "../../out.js"):
         assert f'"{stays}"' in body
     assert "outside()" not in body
-    pages._file.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    pages._read_file.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
 class TestPages:

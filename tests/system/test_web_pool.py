@@ -23,7 +23,7 @@ from agentrl_envs.web import WebEnv
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, PageScreen
 from agentrl_envs.web.browser.browser import BrowserProcess
 from agentrl_envs.web.browser.context import EpisodeContext
-from agentrl_envs.web.browser.processes import below, private_bytes
+from agentrl_envs.web.browser.processes import list_descendants, measure_private_bytes
 from agentrl_envs.web.browser.warm_pages import PageOptions, WarmPages
 from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from tests.support.processes import children
@@ -289,12 +289,12 @@ async def test_a_browser_that_has_grown_is_replaced_between_episodes(
         assert pool.figures()["browsers"] == 1
         await one.reset(seed=0)
         first = browser_of(pool)
-        held = await asyncio.to_thread(first._held)  # pyright: ignore[reportPrivateUsage]
+        held = await asyncio.to_thread(first._measure_private_bytes)  # pyright: ignore[reportPrivateUsage]
         assert 20e6 < held < 4e9
         hold = "() => { window.held = new Uint8Array(2 ** 28).fill(1); return held.length; }"
         tab = one._running().visit.tab  # pyright: ignore[reportPrivateUsage]
         assert await tab.evaluate(hold) == 2**28
-        grown = await asyncio.to_thread(first._held)  # pyright: ignore[reportPrivateUsage]
+        grown = await asyncio.to_thread(first._measure_private_bytes)  # pyright: ignore[reportPrivateUsage]
         assert grown - held > 2**27
         first._settings = BrowserSettings(recycle_bytes=(held + grown) // 2)  # pyright: ignore[reportPrivateUsage]
         await three.reset(seed=0)
@@ -348,12 +348,12 @@ def test_memory_is_counted_over_a_whole_family_of_processes() -> None:
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == b"ready\n"
-        assert len([*below(process.pid)]) == 1
-        assert 128 * 2**20 < private_bytes(mark) < 256 * 2**20
-        assert private_bytes("mark-of-nobody") == 0
+        assert len([*list_descendants(process.pid)]) == 1
+        assert 128 * 2**20 < measure_private_bytes(mark) < 256 * 2**20
+        assert measure_private_bytes("mark-of-nobody") == 0
     finally:
         process.stdin.close()
         process.wait(timeout=60)
         process.stdout.close()
-    assert private_bytes(mark) == 0
-    assert [*below(process.pid)] == []
+    assert measure_private_bytes(mark) == 0
+    assert [*list_descendants(process.pid)] == []

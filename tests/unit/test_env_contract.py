@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentrl.authoring.env_contract import checked_opening, checked_step, checked_tasks
+from agentrl.authoring.env_contract import check_opening, check_step, read_tasks
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.env import Action, Env, Observation, Step
 from agentrl.errors import CheckError, ConfigError, ContractError, EnvError
@@ -233,16 +233,16 @@ def test_what_tasks_raises_names_its_line() -> None:
             raise KeyError("db")
 
     with pytest.raises(EnvError, match=r"^tasks\('train', seed=3\): KeyError: 'db'$"):
-        list(checked_tasks(Raises(), "train", seed=3))
+        list(read_tasks(Raises(), "train", seed=3))
 
 
 def test_what_keeps_the_contract_passes_as_it_is() -> None:
     env = Honest()
     for reward in (1, 0.5, np.float64(2.0)):
         step: Any = (SAID, reward, False, True, {})
-        assert checked_step(env, step) is step
+        assert check_step(env, step) is step
     listed: Any = Observation([Message("user", "x")], tools=[{}])  # pyright: ignore[reportArgumentType]
-    assert checked_opening(env, (listed, {})) == (listed, {})
+    assert check_opening(env, (listed, {})) == (listed, {})
 
 
 # -- evaluations and commands ---------------------------------------------------------------------

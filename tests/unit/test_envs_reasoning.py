@@ -25,7 +25,7 @@ from agentrl.errors import ConfigError, EnvError
 from agentrl.task import SPLITS, Split, Task
 from agentrl_envs.families import FAMILIES, UNUSABLE
 from agentrl_envs.reasoning import ReasoningEnv
-from agentrl_envs.reasoning.answer import final_answer
+from agentrl_envs.reasoning.env import final_answer
 from agentrl_envs.reasoning.family import ReasoningFamily, top_level
 from agentrl_envs.reasoning.guard import ARITHMETIC, EVALUATED, SYMBOLIC, admissible
 from agentrl_envs.reasoning.mixture import mixture

@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl import Message, Task, say
-from agentrl.authoring.step_judge import FIRST_ERROR_TURN, SOUND, first_wrong, judge_reward, judged
+from agentrl.authoring.step_judge import (
+    FIRST_ERROR_TURN,
+    SOUND,
+    first_wrong,
+    judge_reward,
+    judge_steps,
+)
 from agentrl.authoring.tool_env import Judged, ScoredAnswer, ToolEnv
 from agentrl.config.learning.shaping import FapoShaping
 
@@ -37,10 +43,10 @@ def info_of(scored: ScoredAnswer) -> Mapping[str, float]:
 
 async def test_what_is_right_is_judged_and_its_reward_stays() -> None:
     judge = first_wrong(lambda task, seen: "5" not in seen[-1].text)
-    found = await judged(right, judge)(TASK, TALK)
+    found = await judge_steps(right, judge)(TASK, TALK)
     assert found.reward == 1.0
     assert info_of(found) == {FIRST_ERROR_TURN: 0.0}
-    sound = await judged(right, judge)(TASK, TALK[-1:])
+    sound = await judge_steps(right, judge)(TASK, TALK[-1:])
     assert info_of(sound) == {FIRST_ERROR_TURN: -1.0}
 
 
@@ -48,14 +54,14 @@ async def test_what_is_wrong_is_not_judged() -> None:
     def never(task: Task, messages: Sequence[Message]) -> int:
         raise AssertionError
 
-    found = await judged(right, never)(TASK, TALK[:3])
+    found = await judge_steps(right, never)(TASK, TALK[:3])
     assert (found.reward, info_of(found)) == (0.0, {})
-    assert info_of(await judged(right, never, right_above=1.0)(TASK, TALK)) == {}
+    assert info_of(await judge_steps(right, never, right_above=1.0)(TASK, TALK)) == {}
 
 
 @pytest.mark.parametrize("verdict", [None, -2, 2, 99])
 async def test_a_verdict_that_names_no_turn_is_none(verdict: int | None) -> None:
-    found = await judged(right, lambda task, messages: verdict)(TASK, TALK)
+    found = await judge_steps(right, lambda task, messages: verdict)(TASK, TALK)
     assert info_of(found) == {}
 
 
@@ -68,14 +74,14 @@ async def test_both_functions_may_be_coroutines_and_return_parts() -> None:
         await asyncio.sleep(0)
         return 1
 
-    found = await judged(reward, judge)(TASK, TALK)
+    found = await judge_steps(reward, judge)(TASK, TALK)
     assert found.reward == 1.0
     assert info_of(found) == {"answer": 0.75, "style": 0.25, FIRST_ERROR_TURN: 1.0}
 
 
 async def test_what_a_reward_told_beside_it_is_kept() -> None:
     told = {"reward_components": {"speed": 3.0}, "seen": 5}
-    found = await judged(lambda t, m: ScoredAnswer(reward=1, info=told), lambda t, m: SOUND)(
+    found = await judge_steps(lambda t, m: ScoredAnswer(reward=1, info=told), lambda t, m: SOUND)(
         TASK, TALK
     )
     assert found.info["seen"] == 5
@@ -88,12 +94,12 @@ async def test_a_judge_that_breaks_fails_the_trajectory() -> None:
         raise OSError("no judge")
 
     with pytest.raises(OSError, match="no judge"):
-        await judged(right, broken)(TASK, TALK)
+        await judge_steps(right, broken)(TASK, TALK)
 
 
 async def test_a_tool_environment_reports_it() -> None:
     judge = first_wrong(lambda task, seen: False)
-    env = ToolEnv(tasks=lambda split, seed: [TASK], reward=judged(right, judge))
+    env = ToolEnv(tasks=lambda split, seed: [TASK], reward=judge_steps(right, judge))
     await env.reset(options={"task": TASK})
     _, reward, terminated, _, info = await env.step(say("4"))
     assert (reward, terminated) == (1.0, True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import CallToolResult, Tool
 
-from agentrl.authoring.tool_names import named_tool
+from agentrl.authoring.toolset import load_tool
 from agentrl.errors import ConfigError, ToolError
 from agentrl.message import Image
 from agentrl.testing.tool import check_tool
@@ -99,13 +99,13 @@ def test_settings_that_contradict_are_refused(settings: dict[str, Any], words: s
 
 
 def test_a_config_names_tools() -> None:
-    source = named_tool({"source": "agentrl_tools.mcp:mcp_tools", "command": ["server"]})
+    source = load_tool({"source": "agentrl_tools.mcp:mcp_tools", "command": ["server"]})
     assert "command=('server',)" in repr(source)
-    assert named_tool("agentrl_tools.python:Python").__name__ == "Python"  # pyright: ignore[reportAttributeAccessIssue]
+    assert load_tool("agentrl_tools.python:Python").__name__ == "Python"  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ConfigError, match="add `source"):
-        named_tool({"command": ["server"]})
+        load_tool({"command": ["server"]})
     with pytest.raises(ConfigError, match="commmand"):
-        named_tool({"source": "agentrl_tools.mcp:mcp_tools", "commmand": ["server"]})
+        load_tool({"source": "agentrl_tools.mcp:mcp_tools", "commmand": ["server"]})
 
 
 async def test_a_given_schema_is_shown_as_it_is_and_its_tool_checks_its_arguments() -> None:

@@ -13,8 +13,8 @@ from agentrl.authoring.human_player import (
     PlayerLeft,
     TaskSkipped,
     TerminalPlayer,
-    signature,
-    typed_action,
+    parse_action,
+    render_signature,
 )
 from agentrl.cli.record import record
 from agentrl.env import Action, BaseEnv, Box, Info, Observation, Step, call, say
@@ -205,11 +205,11 @@ def content_of(path: str) -> bytes | None:
     ],
 )
 def test_what_is_typed_is_a_call_or_words(line: str, calls: list[Any]) -> None:
-    action = typed_action(line, ["press", "look"])
+    action = parse_action(line, ["press", "look"])
     assert [(c.name, c.arguments) for c in action.tool_calls] == calls
     assert action.text == ("" if calls else line)
     assert len({c.id for c in action.tool_calls}) == len(calls)
-    assert typed_action(".", ["press"]) == say("")
+    assert parse_action(".", ["press"]) == say("")
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_what_is_typed_is_a_call_or_words(line: str, calls: list[Any]) -> None:
 )
 def test_what_cannot_be_read_is_told(line: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        typed_action(line, ["press", "look"])
+        parse_action(line, ["press", "look"])
 
 
 def test_a_tool_is_a_line() -> None:
-    assert signature(TOOL) == "press(button, hard=...)  Press a button."
-    assert signature({"name": "look"}) == "look()"
+    assert render_signature(TOOL) == "press(button, hard=...)  Press a button."
+    assert render_signature({"name": "look"}) == "look()"
 
 
 async def test_the_terminal_shows_asks_and_explains() -> None:

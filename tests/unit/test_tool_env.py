@@ -11,7 +11,7 @@ import torch
 
 from agentrl import rewards
 from agentrl.authoring.gold import play_gold
-from agentrl.authoring.sample_pairs import sample_pairs
+from agentrl.authoring.task_choice import sample_pairs
 from agentrl.authoring.tool_env import ScoredAnswer, ToolEnv
 from agentrl.authoring.toolset import ToolSet
 from agentrl.env import Action, Env, GoldPlayer, call, say

@@ -25,7 +25,7 @@ from agentrl.store.reader import GroupIndexRow, StoreReader
 from agentrl.task import Task
 from agentrl.trajectory import Node, Tree
 from agentrl.view.document import PageChunks, page
-from agentrl.view.group_choice import StepRange, chosen
+from agentrl.view.group_choice import StepRange, choose_groups
 from agentrl.view.group_page import GroupPageBuilder
 from agentrl.view.redaction import HIDDEN, SecretRedaction, key_values
 from agentrl.view.run_reader import RunReader
@@ -266,7 +266,7 @@ def facts(id: int, *, size: int = 4, step: int | None = None) -> GroupIndexRow:
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 300))
 def test_what_is_chosen_fits_and_holds_both_ends(count: int, size: int, limit: int) -> None:
     groups = [facts(id, size=size) for id in range(count)]
-    taken, said = chosen(groups, steps=StepRange(), limit=limit)
+    taken, said = choose_groups(groups, steps=StepRange(), limit=limit)
     ids = [one.id for one in taken]
     assert ids == sorted({*ids})
     assert len(taken) == 1 or len(taken) * size <= limit
@@ -278,7 +278,7 @@ def test_what_is_chosen_fits_and_holds_both_ends(count: int, size: int, limit: i
 def test_steps_are_ranges_with_both_ends() -> None:
     groups = [facts(id) for id in range(1, 10)]
     for text, want in (("3:5", [3, 4, 5]), ("8:", [8, 9]), (":2", [1, 2]), ("4", [4])):
-        taken, said = chosen(groups, steps=StepRange.parse(text), limit=99)
+        taken, said = choose_groups(groups, steps=StepRange.parse(text), limit=99)
         assert [one.step for one in taken] == want
         assert f"{9 - len(want)} groups of other steps" in said[0]
     for wrong in ("", ":", "a", "5:3", "-1"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agentrl.errors import ConfigError, EnvError
 from agentrl_envs.accessibility.node import node_of
 from agentrl_envs.web.observation import AccessibilityNode, PageObservationOptions, look, read
-from agentrl_envs.web.observation.look import capped
+from agentrl_envs.web.observation.look import cap_lines
 
 KEYS = st.from_regex(r"[a-z][a-z-]{0,8}", fullmatch=True)
 TEXTS = st.text(max_size=20).filter(lambda text: "\r" not in text)
@@ -89,7 +89,7 @@ def test_places_are_numbers() -> None:
 
 @given(st.lists(st.text(max_size=12), max_size=10), st.integers(1, 60), st.integers(0, 5))
 def test_what_does_not_fit_is_counted(lines: list[str], limit: int, left: int) -> None:
-    text, cut = capped(lines, left, limit)
+    text, cut = cap_lines(lines, left, limit)
     shown = text.rpartition("\n... ")[0] if cut and "\n" in text else text
     assert cut == (left > 0 or sum(len(line) + 1 for line in lines) > limit)
     if cut:

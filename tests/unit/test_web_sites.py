@@ -21,13 +21,11 @@ from agentrl.message import Message
 from agentrl.task import SPLITS, Task
 from agentrl_envs.web.episode_site import SiteVerdict, WebRequest
 from agentrl_envs.web.sites import shop_pack, wiki_pack
-from agentrl_envs.web.sites.answers import same_amount, same_text
-from agentrl_envs.web.sites.asgi import AsgiSite
+from agentrl_envs.web.sites.asgi import AsgiSite, SiteRefusal
 from agentrl_envs.web.sites.pack import TemplateSitePack
-from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.shop.site import SHOP
 from agentrl_envs.web.sites.shop.state import shop
-from agentrl_envs.web.sites.template import SiteTemplate
+from agentrl_envs.web.sites.template import SiteTemplate, is_same_amount, is_same_text
 from agentrl_envs.web.sites.wiki.site import WIKI
 from agentrl_envs.web.sites.wiki.state import wiki
 from tests.support.paper_browser import PaperBrowser
@@ -224,7 +222,7 @@ def test_another_answer_earns_nothing(site: str, template: SiteTemplate[Any]) ->
     ],
 )
 def test_amounts_are_compared_as_numbers(said: str, wanted: str, right: bool) -> None:
-    assert same_amount(said, wanted) is right
+    assert is_same_amount(said, wanted) is right
 
 
 @pytest.mark.parametrize(
@@ -239,7 +237,7 @@ def test_amounts_are_compared_as_numbers(said: str, wanted: str, right: bool) ->
     ],
 )
 def test_texts_are_compared_whole(said: str, wanted: str, right: bool) -> None:
-    assert same_text(said, wanted) is right
+    assert is_same_text(said, wanted) is right
 
 
 @pytest.mark.parametrize("site", PACKS)
@@ -428,7 +426,7 @@ def test_the_wiki_finds_links_and_categories() -> None:
     person = state.world.facts.of_kind("person")[1]
     assert state.search(person.name.casefold())[0] == person.name
     assert state.search("") == []
-    assert person.name in state.in_category(f"People of {person.country}")
+    assert person.name in state.list_category(f"People of {person.country}")
     assert person.name in state.links_to(person.facts["birthplace"])
     for title, revisions in state.articles.items():
         assert revisions[-1].text.count("\n") == len(state.world.facts.entities[title].facts)

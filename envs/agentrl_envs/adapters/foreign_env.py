@@ -1,14 +1,18 @@
 """Shared parts of environments played by a host: its location, and an episode's life in it."""
 
 import copy
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from agentrl.authoring.tool_env import checked_reward
-from agentrl.env import Action, Info, Observation, Step
+from agentrl.authoring.task_choice import choose_task, seed_tasks
+from agentrl.authoring.tool_env import check_reward
+from agentrl.env import Action, BaseEnv, Info, Observation, Step
 from agentrl.message import Message
-from agentrl.task import Task
-from agentrl_envs.adapters.host import LibraryHost, LibraryHostPool, LibraryLocation
+from agentrl.task import Split, Task
+from agentrl_envs.adapters.host import Kind, LibraryHost, LibraryHostPool, LibraryLocation
+
+NOT_RUNNING = "no episode is running; await env.reset() first"
 
 
 class ForeignEpisode:
@@ -16,15 +20,15 @@ class ForeignEpisode:
 
     def __init__(self, place: LibraryLocation, *, timeout_s: float) -> None:
         self._place = place
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
         self._host: LibraryHost | None = None
         self._owned: LibraryHostPool | None = None
         self._session = 0
 
-    async def open(self, settings: dict[str, Any]) -> None:
+    async def open(self, settings: Mapping[str, Any]) -> None:
         """Begin an episode's process; a run's episodes share a host, another has its own."""
         await self._end()
-        hosts = await LibraryHostPool.of(self._place)
+        hosts = await LibraryHostPool.find_shared(self._place)
         if hosts is None:
             hosts = self._owned = self._owned or LibraryHostPool(self._place)
         host = await hosts.host()
@@ -35,13 +39,15 @@ class ForeignEpisode:
     async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
         """Return the answer of the episode's process; `EnvError` for anything that goes wrong."""
         if self._host is None:
-            raise RuntimeError("no episode is running; await env.reset() first")
-        return await self._host.ask(method, params, timeout_s=self.timeout_s, session=self._session)
+            raise RuntimeError(NOT_RUNNING)
+        return await self._host.ask(
+            method, params, timeout_s=self._timeout_s, session=self._session
+        )
 
     async def fork(self) -> Self:
         """Return a copy of the episode: its process, forked."""
         if self._host is None:
-            raise RuntimeError("no episode is running; await env.reset() first")
+            raise RuntimeError(NOT_RUNNING)
         other = copy.copy(self)
         other._session = self._host.new_session()
         other._owned = None if self._owned is None else self._owned.join()
@@ -67,15 +73,68 @@ class ForeignEpisode:
             await host.kill(self._session)
 
 
-def step_of(task: Task, answer: dict[str, Any]) -> Step:
-    """Return a host's answer as a step; `EnvError` for a reward that is no number."""
-    reward = checked_reward(task, float(answer["reward"]))
-    info: Info = dict(answer.get("info", {}))
-    observation = Observation((Message("user", answer["text"]),) if answer["text"] else ())
-    return observation, reward, bool(answer["terminated"]), bool(answer["truncated"]), info
+class ForeignEnv(BaseEnv):
+    """An environment whose episodes a host plays; a task is a seed of its world's reset."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        name: str,
+        settings: Mapping[str, Any],
+        python: str,
+        path: Sequence[str],
+        pass_env: Sequence[str],
+        timeout_s: float,
+        start_timeout_s: float,
+        *,
+        prompt: str = "",
+    ) -> None:
+        """`name` tells the kind's worlds apart; an episode is opened with `settings`."""
+        self._name = name
+        self._prompt = prompt
+        self._settings = settings
+        self._place = LibraryLocation(
+            kind=kind,
+            python=python,
+            path=tuple(os.path.abspath(folder) for folder in path),
+            pass_env=tuple(pass_env),
+            start_timeout_s=start_timeout_s,
+        )
+        self._episode = ForeignEpisode(self._place, timeout_s=timeout_s)
+        self._task: Task | None = None
+        self._resets = 0
+
+    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+        """Yield endless seeds as tasks; a seed's own number decides its split."""
+        return seed_tasks(self._place.kind, self._name, split, seed=seed, prompt=self._prompt)
+
+    async def close(self) -> None:
+        self._task = None
+        await self._episode.close()
+
+    async def _choose_task(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+        """End the episode before, and return the task of the next one."""
+        await self.close()
+        self._resets += 1
+        return choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
+
+    def _require_task(self) -> Task:
+        if self._task is None:
+            raise RuntimeError(NOT_RUNNING)
+        return self._task
+
+    def _parse_step(self, answer: dict[str, Any]) -> Step:
+        """Return a host's answer as a step; `EnvError` for a reward that is no number."""
+        reward = check_reward(self._require_task(), float(answer["reward"]))
+        info: Info = dict(answer.get("info", {}))
+        observation = Observation((Message("user", answer["text"]),) if answer["text"] else ())
+        terminated, truncated = bool(answer["terminated"]), bool(answer["truncated"])
+        if terminated or truncated:
+            self._task = None
+        return observation, reward, terminated, truncated, info
 
 
-def refused(action: Action, why: str) -> Step:
+def refuse_calls(action: Action, why: str) -> Step:
     """Return the answer to calls of tools that are not there: no time passes."""
     messages = [Message("tool", why, tool_call_id=c.id, name=c.name) for c in action.tool_calls]
     replies = tuple(messages) or (Message("user", why),)

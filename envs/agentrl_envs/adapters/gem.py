@@ -1,19 +1,15 @@
 """GEM's environments (https://github.com/axon-rl/gem): text in, text out, Gymnasium's five."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from agentrl.authoring.seed_tasks import seed_tasks
-from agentrl.authoring.task_choice import choose_task
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step
 from agentrl.message import Message
-from agentrl.task import Split, Task
-from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
-from agentrl_envs.adapters.host import place_of
+from agentrl_envs.adapters.foreign_env import ForeignEnv, refuse_calls
 
 
-class GemEnv:
+class GemEnv(ForeignEnv):
     """One of GEM's environments; a task is a seed of its `reset`.
 
     The whole message is the action. Rewards and ends are GEM's own, and so are its tools, which are
@@ -39,47 +35,27 @@ class GemEnv:
         `imports` are modules that register environments, found in the folders of `path`. A request
         that takes more than `timeout_s` ends the episode as a failure.
         """
-        self._env_id = env_id
-        self._settings = {"id": env_id, "kwargs": dict(kwargs or {}), "imports": list(imports)}
-        place = place_of("gem", python, path, pass_env, start_timeout_s)
-        self._episode = ForeignEpisode(place, timeout_s=timeout_s)
-        self._task: Task | None = None
-        self._resets = 0
-
-    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield endless seeds as tasks; a seed's own number decides its split."""
-        return seed_tasks("gem", self._env_id, split, seed=seed)
+        settings = {"id": env_id, "kwargs": dict(kwargs or {}), "imports": list(imports)}
+        super().__init__(
+            "gem", env_id, settings, python, path, pass_env, timeout_s, start_timeout_s
+        )
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin the episode of a task: what GEM shows is the first user message."""
-        await self.close()
-        self._resets += 1
-        task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
+        task = await self._choose_task(seed, options)
         await self._episode.open(self._settings)
         answer = await self._episode.ask("reset", {"seed": task.seed})
         self._task = task
         return Observation((Message("user", answer["text"]),), tools=()), {}
 
     async def step(self, action: Action) -> Step:
-        """Do one action."""
-        if self._task is None:
-            raise RuntimeError("no episode is running; await env.reset() first")
+        self._require_task()
         if action.tool_calls or action.malformed:
-            return refused(action, "There are no tools here; answer in words.")
-        step = step_of(self._task, await self._episode.ask("step", {"text": action.text}))
-        if step[2] or step[3]:
-            self._task = None
-        return step
+            return refuse_calls(action, "There are no tools here; answer in words.")
+        return self._parse_step(await self._episode.ask("step", {"text": action.text}))
 
     async def fork(self) -> Self:
-        """Return a copy whose world is a copy of the episode's process."""
         other = copy.copy(self)
         other._episode = await self._episode.fork()
         return other
-
-    async def close(self) -> None:
-        """End the episode."""
-        self._task = None
-        await self._episode.close()

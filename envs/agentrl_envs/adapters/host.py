@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -68,8 +68,6 @@ class LibraryHost:
         self._sessions = count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._broken = ""
-        self.late = 0
-        """Answers that came after their deadline."""
         self._ready: asyncio.Future[Any] = self._expect(0)
         self._listening = asyncio.create_task(self._listen(), name="agentrl-host")
 
@@ -167,7 +165,7 @@ class LibraryHost:
     async def _listen(self) -> None:
         try:
             while (line := await self._process.read()) is not None:
-                self._hear(_message(line))
+                self._hear(_parse_answer(line))
             await self._process.wait_end(1.0)
             code, words = self._process.returncode, self._process.last_words[-400:]
             self._fail(f"the host ended with code {code}; on stderr: {words}")
@@ -175,12 +173,10 @@ class LibraryHost:
             self._fail(f"the host broke the protocol: {error}")
 
     def _hear(self, message: Mapping[str, Any]) -> None:
-        if "gone" in message:
-            return
-        answer = self._waiting.get(message["id"])
+        answer = None if "gone" in message else self._waiting.get(message["id"])
         if answer is None or answer.done():
-            self.late += 1
-        elif (error := message.get("error")) is not None:
+            return
+        if (error := message.get("error")) is not None:
             answer.set_exception(HostError(error))
         else:
             answer.set_result(message["result"])
@@ -192,7 +188,7 @@ class LibraryHost:
                 answer.set_exception(HostError(why))
 
 
-def _message(line: bytes) -> Mapping[str, Any]:
+def _parse_answer(line: bytes) -> Mapping[str, Any]:
     """Read a host's answer; one beyond the limits is an error of that episode alone."""
     try:
         return read_json(line, ANSWER_LIMITS)
@@ -216,13 +212,13 @@ class LibraryHostPool:
         self._users = 1
 
     @classmethod
-    async def of(cls, place: LibraryLocation) -> "LibraryHostPool | None":
+    async def find_shared(cls, place: LibraryLocation) -> "LibraryHostPool | None":
         """Return the hosts that the run shares; None outside of a run."""
 
-        async def made() -> LibraryHostPool:
+        async def make() -> LibraryHostPool:
             return cls(place)
 
-        return await shared(("host", place), made)
+        return await shared(("host", place), make)
 
     async def host(self) -> LibraryHost:
         """Return a host that can be asked."""
@@ -244,20 +240,3 @@ class LibraryHostPool:
         self._users -= 1
         if self._users <= 0 and self._host is not None:
             await self._host.close()
-
-
-def place_of(
-    kind: Kind,
-    python: str,
-    path: Sequence[str],
-    pass_env: Sequence[str],
-    start_timeout_s: float,
-) -> LibraryLocation:
-    """Return a place; folders of the path are made absolute."""
-    return LibraryLocation(
-        kind=kind,
-        python=python,
-        path=tuple(os.path.abspath(folder) for folder in path),
-        pass_env=tuple(pass_env),
-        start_timeout_s=start_timeout_s,
-    )

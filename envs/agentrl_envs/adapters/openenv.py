@@ -1,23 +1,19 @@
 """OpenEnv's environments (https://github.com/meta-pytorch/OpenEnv), as a server offers them."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrl.authoring.seed_tasks import seed_tasks
-from agentrl.authoring.task_choice import choose_task
 from agentrl.chat.call_json import CALL_LIMITS
-from agentrl.env import Action, BaseEnv, Info, Observation, Step, ToolSchema
+from agentrl.env import Action, Info, Observation, Step, ToolSchema
 from agentrl.message import Message, ToolCall
 from agentrl.runtime.json_limits import JsonLimitError, read_json
-from agentrl.task import Split, Task
-from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused, step_of
-from agentrl_envs.adapters.host import place_of
+from agentrl_envs.adapters.foreign_env import ForeignEnv, refuse_calls
 
 _JSON_WANTED = "An action is one JSON object and nothing else."
 
 
-class OpenEnvEnv(BaseEnv):
+class OpenEnvEnv(ForeignEnv):
     """The environment of one OpenEnv server; a task is a seed of its `reset`.
 
     OpenEnv's actions are typed objects. What the agent says becomes one in one of three ways: the
@@ -47,56 +43,36 @@ class OpenEnvEnv(BaseEnv):
         `instructions` stand before the first observation. `observation_key` is the field of an
         observation that is shown; all of them as JSON without.
         """
-        self._url = url
-        self._instructions = instructions
         self._action_key = action_key
         self._tools = tuple(tools)
         self._tool_key = tool_key
         self._options = dict(options or {})
-        self._settings = {"url": url, "observation_key": observation_key, "timeout_s": timeout_s}
-        place = place_of("openenv", python, path, pass_env, start_timeout_s)
-        self._episode = ForeignEpisode(place, timeout_s=timeout_s)
-        self._task: Task | None = None
-        self._resets = 0
-
-    def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield endless seeds as tasks; a seed's own number decides its split."""
-        return seed_tasks("openenv", self._url, split, seed=seed, prompt=self._instructions)
+        settings = {"url": url, "observation_key": observation_key, "timeout_s": timeout_s}
+        where = (python, path, pass_env, timeout_s, start_timeout_s)
+        super().__init__("openenv", url, settings, *where, prompt=instructions)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin the episode of a task on a connection of its own."""
-        await self.close()
-        self._resets += 1
-        task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
+        task = await self._choose_task(seed, options)
         await self._episode.open(self._settings)
         answer = await self._episode.ask("reset", {"seed": task.seed, "options": self._options})
         self._task = task
-        text = "\n\n".join(filter(None, (self._instructions, answer["text"])))
+        text = "\n\n".join(filter(None, (self._prompt, answer["text"])))
         return Observation((Message("user", text),), tools=self._tools), {}
 
     async def step(self, action: Action) -> Step:
-        """Do one action."""
-        if self._task is None:
-            raise RuntimeError("no episode is running; await env.reset() first")
-        sent = self._sent(action)
+        self._require_task()
+        sent = self._build_action(action)
         if isinstance(sent, str):
-            return refused(action, sent)
+            return refuse_calls(action, sent)
         answer = await self._episode.ask("step", {"action": sent})
         if "invalid" in answer:
-            return refused(action, f"This is not a valid action: {answer['invalid']}.")
-        step = step_of(self._task, answer)
-        if step[2]:
-            self._task = None
-        return step if not action.tool_calls else _answering(action.tool_calls[0], step)
+            return refuse_calls(action, f"This is not a valid action: {answer['invalid']}.")
+        step = self._parse_step(answer)
+        return step if not action.tool_calls else _answer_call(action.tool_calls[0], step)
 
-    async def close(self) -> None:
-        """End the episode."""
-        self._task = None
-        await self._episode.close()
-
-    def _sent(self, action: Action) -> dict[str, Any] | str:
+    def _build_action(self, action: Action) -> dict[str, Any] | str:
         """Return the action's object, or why there is none, for the agent."""
         if action.malformed:
             return "; ".join(action.malformed)
@@ -118,8 +94,7 @@ class OpenEnvEnv(BaseEnv):
         return copy.copy(read) if isinstance(read, dict) else _JSON_WANTED
 
 
-def _answering(call: ToolCall, step: Step) -> Step:
-    """Return a step whose observation answers a call."""
+def _answer_call(call: ToolCall, step: Step) -> Step:
     observation, *rest = step
     text = "".join(message.text for message in observation.messages)
     answer = Message("tool", text, tool_call_id=call.id, name=call.name)

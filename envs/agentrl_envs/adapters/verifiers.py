@@ -6,21 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
-from agentrl.authoring.task_choice import choose_task
-from agentrl.authoring.tool_env import checked_reward
-from agentrl.env import Action, BaseEnv, Info, Observation, Step
+from agentrl.authoring.tool_env import check_reward
+from agentrl.env import Action, Info, Observation, Step
 from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 from agentrl.task import Split, Task, split_of
-from agentrl_envs.adapters.foreign_env import ForeignEpisode, refused
-from agentrl_envs.adapters.host import LibraryLocation, place_of
+from agentrl_envs.adapters.foreign_env import ForeignEnv, refuse_calls
+from agentrl_envs.adapters.host import LibraryLocation
 
 TASKS_LIMITS = JsonLimits(text_bytes=2**28, values=5_000_000)
 """Of all tasks that are read of a taskset."""
 
 
-class VerifiersEnv(BaseEnv):
+class VerifiersEnv(ForeignEnv):
     """A taskset whose tasks are one question and one answer.
 
     The answer is scored by the taskset's own `@vf.reward` functions, where verifiers would score it
@@ -44,18 +43,16 @@ class VerifiersEnv(BaseEnv):
 
         `python` is the interpreter that has both. The first `size` tasks are read, once a process.
         """
-        self._settings = {"taskset": taskset, "config": dict(config or {})}
+        settings = {"taskset": taskset, "config": dict(config or {})}
+        super().__init__(
+            "verifiers", taskset, settings, python, path, pass_env, timeout_s, start_timeout_s
+        )
         self._size = size
-        self._place = place_of("verifiers", python, path, pass_env, start_timeout_s)
-        self._episode = ForeignEpisode(self._place, timeout_s=timeout_s)
-        self._task: Task | None = None
-        self._resets = 0
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
         """Yield the tasks of a split in the taskset's order, whatever the seed."""
-        del seed
         request = json.dumps({**self._settings, "size": self._size}, sort_keys=True)
-        for row in _rows(self._place, request):
+        for row in _read_rows(self._place, request):
             system = (Message("system", row["system"]),) if row["system"] else ()
             prompt = row["prompt"]
             messages = (
@@ -70,40 +67,30 @@ class VerifiersEnv(BaseEnv):
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Show a task."""
-        await self.close()
-        self._resets += 1
-        task = choose_task(self, seed=self._resets if seed is None else seed, options=options or {})
+        task = await self._choose_task(seed, options)
         await self._episode.open({**self._settings, **task.data})
         self._task = task
         return Observation(task.messages, tools=()), {}
 
     async def step(self, action: Action) -> Step:
-        """Score an answer."""
-        if self._task is None:
-            raise RuntimeError("no episode is running; await env.reset() first")
+        task = self._require_task()
         if action.tool_calls or action.malformed:
-            return refused(action, "There are no tools here; answer in words.")
-        task, self._task = self._task, None
-        rows = [_row(message, sampled=False) for message in task.messages]
-        rows.append(_row(action.message, sampled=True))
+            return refuse_calls(action, "There are no tools here; answer in words.")
+        self._task = None
+        rows = [_build_row(message, sampled=False) for message in task.messages]
+        rows.append(_build_row(action.message, sampled=True))
         scored = await self._episode.ask("score", {"messages": rows})
-        reward = checked_reward(task, float(scored["reward"]))
+        reward = check_reward(task, float(scored["reward"]))
         info = {"reward_components": scored["components"], "metrics": scored["metrics"]}
         return Observation(()), reward, True, False, info
 
-    async def close(self) -> None:
-        """End the episode."""
-        self._task = None
-        await self._episode.close()
 
-
-def _row(message: Message, *, sampled: bool) -> dict[str, Any]:
+def _build_row(message: Message, *, sampled: bool) -> dict[str, Any]:
     return {"message": {"role": message.role, "content": message.text}, "sampled": sampled}
 
 
 @cache
-def _rows(place: LibraryLocation, asked: str) -> tuple[Mapping[str, Any], ...]:
+def _read_rows(place: LibraryLocation, asked: str) -> tuple[Mapping[str, Any], ...]:
     """Return a taskset's tasks, asked of a host that ends with its answer."""
     line = json.dumps({"id": 1, "method": "ask", "params": json.loads(asked)})
     try:

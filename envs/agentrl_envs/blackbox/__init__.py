@@ -5,7 +5,7 @@
 observations, and what the policy says is what the program is answered. See docs/blackbox.md.
 """
 
-from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.env import BlackBoxEnv
+from agentrl_envs.blackbox.program import ProgramEndpoint
 
 __all__ = ["BlackBoxEnv", "ProgramEndpoint"]

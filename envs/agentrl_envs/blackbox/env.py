@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentrl.authoring.task_choice import choose_task
-from agentrl.authoring.tool_env import Judged, judged
+from agentrl.authoring.tool_env import Judged, compute_reward
 from agentrl.env import Action, BaseEnv, Info, Observation, Step, conversation_fault
 from agentrl.errors import ConfigError, EnvError
 from agentrl.gateway.server import GatewayAddress, GatewayServer
@@ -14,9 +14,13 @@ from agentrl.gateway.session import GatewayRequest
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.scope import shared
 from agentrl.task import Split, Task
-from agentrl_envs.blackbox.endpoint import ProgramEndpoint
-from agentrl_envs.blackbox.policy_errors import PolicyErrors, checked_errors, policy_error
-from agentrl_envs.blackbox.program import AgentProgram, CommandProgram, FunctionProgram
+from agentrl_envs.blackbox.policy_errors import PolicyErrors, check_errors, find_policy_error
+from agentrl_envs.blackbox.program import (
+    AgentProgram,
+    CommandProgram,
+    FunctionProgram,
+    ProgramEndpoint,
+)
 
 Agent = Callable[[Task, ProgramEndpoint], Any]
 Score = Callable[[Task, Any], Judged | Awaitable[Judged]]
@@ -74,14 +78,14 @@ class BlackBoxEnv(BaseEnv):
             raise ConfigError(f"ignore_fields must be a list of names, got {ignore_fields!r}")
         if command is not None and (isinstance(command, str) or not command):
             raise ConfigError(f"command must be a list of words, got {command!r}")
-        self._tasks = _found(tasks)
-        self._score = _found(score)
+        self._tasks = _resolve(tasks)
+        self._score = _resolve(score)
         self._program: AgentProgram = (
-            FunctionProgram(_found(agent))
+            FunctionProgram(_resolve(agent))
             if agent is not None
             else CommandProgram(words=tuple(command or ()), pass_env=tuple(pass_env))
         )
-        self._policy_errors = checked_errors(policy_errors or {})
+        self._policy_errors = check_errors(policy_errors or {})
         self._ignored = tuple(ignore_fields)
         self._own: GatewayServer | None = None
         self._gateway: GatewayServer | None = None
@@ -91,7 +95,6 @@ class BlackBoxEnv(BaseEnv):
         self._question: GatewayRequest | None = None
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
-        """Yield the tasks of a split."""
         for task in self._tasks(split, seed):
             yield task if task.split == split else replace(task, split=split)
 
@@ -104,12 +107,13 @@ class BlackBoxEnv(BaseEnv):
         """
         await self.close()
         self._task = choose_task(self, seed=seed or 0, options=options or {})
-        gateway = await self._opened()
+        gateway = await self._open_gateway()
         self._place = gateway.place(self._ignored)
         self._running = asyncio.create_task(
-            self._program.run(self._task, ProgramEndpoint.of(self._place)), name="agentrl-program"
+            self._program.run(self._task, ProgramEndpoint.from_address(self._place)),
+            name="agentrl-program",
         )
-        observation = await self._asked()
+        observation = await self._await_question()
         if observation is None:
             self._running.result()
             raise EnvError("the program ended without a request to the policy")
@@ -121,22 +125,21 @@ class BlackBoxEnv(BaseEnv):
             raise RuntimeError("no episode is running; await env.reset() first")
         question, self._question = self._question, None
         question.answer(action)
-        if (observation := await self._asked()) is not None:
+        if (observation := await self._await_question()) is not None:
             return observation, 0.0, False, False, {}
-        reward, info = await self._scored(self._task, self._running)
+        reward, info = await self._score_end(self._task, self._running)
         return Observation(()), reward, True, False, info
 
-    async def _scored(self, task: Task, ended: asyncio.Task[Any]) -> tuple[float, Info]:
+    async def _score_end(self, task: Task, ended: asyncio.Task[Any]) -> tuple[float, Info]:
         """Return the reward of a program's end; raise its error where it failed by itself."""
         if (error := ended.exception()) is None:
-            return await judged(self._score, task, ended.result())
-        if (outcome := policy_error(error, self._policy_errors)) is None:
+            return await compute_reward(self._score, task, ended.result())
+        if (outcome := find_policy_error(error, self._policy_errors)) is None:
             raise error
         line, reward = outcome
         return reward, {"policy_error": line}
 
     async def close(self) -> None:
-        """End the program. Idempotent."""
         running, self._running = self._running, None
         place, self._place = self._place, None
         server, self._own = self._own, None
@@ -154,16 +157,16 @@ class BlackBoxEnv(BaseEnv):
             if server is not None:
                 await server.close()
 
-    async def _opened(self) -> GatewayServer:
+    async def _open_gateway(self) -> GatewayServer:
         self._gateway = await shared("agentrl.gateway", GatewayServer.open)
         if self._gateway is None:
             self._gateway = self._own = await GatewayServer.open()
         return self._gateway
 
-    async def _asked(self) -> Observation | None:
+    async def _await_question(self) -> Observation | None:
         """Return the program's next question for the policy; None when the program has ended."""
-        while (question := await self._next()) is not None:
-            observation = _observation(question)
+        while (question := await self._await_request()) is not None:
+            observation = _build_observation(question)
             fault = await conversation_fault(observation)
             if fault is None:
                 self._question = question
@@ -171,7 +174,7 @@ class BlackBoxEnv(BaseEnv):
             question.refuse(fault)
         return None
 
-    async def _next(self) -> GatewayRequest | None:
+    async def _await_request(self) -> GatewayRequest | None:
         running, place = self._running, self._place
         assert running is not None
         assert place is not None
@@ -184,7 +187,7 @@ class BlackBoxEnv(BaseEnv):
             await asyncio.gather(asking, return_exceptions=True)
 
 
-def _observation(question: GatewayRequest) -> Observation:
+def _build_observation(question: GatewayRequest) -> Observation:
     """Return a program's request as what the policy has not seen yet."""
     turn, new = question.node.continuation()
     if turn is None:
@@ -195,5 +198,5 @@ def _observation(question: GatewayRequest) -> Observation:
     return Observation(new, after=None if is_last else turn, request=question.request)
 
 
-def _found(named: Any) -> Any:
+def _resolve(named: Any) -> Any:
     return import_callable(named) if isinstance(named, str) else named

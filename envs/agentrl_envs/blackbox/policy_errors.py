@@ -57,7 +57,7 @@ class ProgramEnded(EnvError):
         self.stderr = stderr
 
 
-def checked_errors(given: PolicyErrors) -> PolicyErrors:
+def check_errors(given: PolicyErrors) -> PolicyErrors:
     """Return the known errors and the user's own; `ConfigError` for one that is none."""
     for key, reward in given.items():
         if _KEY.fullmatch(key) is None:
@@ -74,9 +74,9 @@ def checked_errors(given: PolicyErrors) -> PolicyErrors:
     return {**KNOWN, **given}
 
 
-def policy_error(error: BaseException, known: PolicyErrors) -> tuple[str, float] | None:
+def find_policy_error(error: BaseException, known: PolicyErrors) -> tuple[str, float] | None:
     """Return the line and the reward of a program's end that the policy brought about, or None."""
-    for line in error_lines(error):
+    for line in list_error_lines(error):
         # The longest key says most: a message goes before a class.
         for key in sorted(known, key=len, reverse=True):
             if line == key or line.startswith(key if ": " in key else f"{key}:"):
@@ -84,21 +84,21 @@ def policy_error(error: BaseException, known: PolicyErrors) -> tuple[str, float]
     return None
 
 
-def error_lines(error: BaseException) -> Iterator[str]:
+def list_error_lines(error: BaseException) -> Iterator[str]:
     """Yield what an error is called, as the last line of a traceback says it."""
     if isinstance(error, ProgramEnded):
         yield str(error.code)
-        if (line := last_error(error.stderr)) is not None:
+        if (line := find_last_error(error.stderr)) is not None:
             yield line
         return
     for kind in type(error).__mro__:
         yield f"{kind.__module__}.{kind.__qualname__}: {error}"
 
 
-def last_error(stderr: str) -> str | None:
+def find_last_error(stderr: str) -> str | None:
     """Return the line behind the last frame of the last traceback, with the message's first line.
 
-    >>> last_error('Traceback (most recent call last):\\n  File "a.py", line 1\\n    f()\\nx.E: no')
+    >>> find_last_error('Traceback:\\n  File "a.py", line 1\\n    f()\\nx.E: no')
     'x.E: no'
     """
     frames = list(_FRAME.finditer(stderr))

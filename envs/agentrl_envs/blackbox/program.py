@@ -10,12 +10,42 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError, EnvError
+from agentrl.gateway.server import MODEL, GatewayAddress
 from agentrl.runtime.threads import convert_exit, run_in_thread
 from agentrl.task import Task
-from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.policy_errors import ProgramEnded
 from agentrl_sandbox.host_process import HostProcess
 from agentrl_sandbox.lease import ResourceLease, new_mark
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEndpoint:
+    """The address of one episode; good until the episode ends."""
+
+    openai_url: str
+    """`base_url` of OpenAI's clients: chat completions and responses."""
+    anthropic_url: str
+    """`base_url` of Anthropic's clients: messages."""
+    key: str
+    """API key, where a client insists on one."""
+    model: str = MODEL
+
+    @classmethod
+    def from_address(cls, place: GatewayAddress) -> "ProgramEndpoint":
+        """Return the endpoint of a place at the gateway."""
+        return cls(openai_url=f"{place.url}/v1", anthropic_url=place.url, key=place.key)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """Return the variables from which the official clients take their defaults."""
+        return {
+            "OPENAI_BASE_URL": self.openai_url,
+            "OPENAI_API_KEY": self.key,
+            "ANTHROPIC_BASE_URL": self.anthropic_url,
+            "ANTHROPIC_API_KEY": self.key,
+            "AGENTRL_MODEL": self.model,
+        }
+
 
 TASK_FILE = "task.json"
 RESULT_BYTES = 2**20
@@ -44,7 +74,6 @@ class FunctionProgram:
     agent: Callable[[Task, ProgramEndpoint], Any]
 
     async def run(self, task: Task, endpoint: ProgramEndpoint) -> Any:
-        """Return the result of the function."""
         if inspect.iscoroutinefunction(self.agent):
             return await convert_exit(self.agent(task, endpoint))
         result = await run_in_thread(self.agent, task, endpoint)
@@ -70,7 +99,7 @@ class CommandProgram:
         try:
             _make_folder(folder, task)
             process = await HostProcess.start(
-                filled(self.words, task), env=self._env(folder, endpoint), cwd=folder
+                fill_words(self.words, task), env=self._build_env(folder, endpoint), cwd=folder
             )
             try:
                 written = await process.output(RESULT_BYTES)
@@ -92,7 +121,7 @@ class CommandProgram:
         finally:
             await run_in_thread(lease.clear)
 
-    def _env(self, folder: Path, endpoint: ProgramEndpoint) -> dict[str, str]:
+    def _build_env(self, folder: Path, endpoint: ProgramEndpoint) -> dict[str, str]:
         if missing := [name for name in self.pass_env if name not in os.environ]:
             raise ConfigError(
                 f"the variable {missing[0]} is to be passed to {self.words[0]} but is not set; set "
@@ -106,28 +135,28 @@ class CommandProgram:
 _END_S = 5.0
 
 
-def filled(words: Sequence[str], task: Task) -> list[str]:
+def fill_words(words: Sequence[str], task: Task) -> list[str]:
     """Return a command's words with the task's own in the place of their names."""
     values = {"prompt": task.messages[-1].text, "task_id": task.id, "seed": str(task.seed)}
-    return [_filled(word, values) for word in words]
+    return [_fill_word(word, values) for word in words]
 
 
-def _filled(word: str, own: Mapping[str, str]) -> str:
+def _fill_word(word: str, own: Mapping[str, str]) -> str:
     # In one pass: what a prompt says in braces is its own.
     head, brace, tail = word.partition("{")
     if not brace:
         return word
     name, closed, rest = tail.partition("}")
     if not closed or name not in own:
-        return f"{head}{{{_filled(tail, own)}"
-    return head + own[name] + _filled(rest, own)
+        return f"{head}{{{_fill_word(tail, own)}"
+    return head + own[name] + _fill_word(rest, own)
 
 
 def _make_folder(folder: Path, task: Task) -> None:
     folder.mkdir(0o700)
-    (folder / TASK_FILE).write_text(json.dumps(_told(task), ensure_ascii=False))
+    (folder / TASK_FILE).write_text(json.dumps(_render_task(task), ensure_ascii=False))
 
 
-def _told(task: Task) -> dict[str, Any]:
+def _render_task(task: Task) -> dict[str, Any]:
     messages = [{"role": one.role, "content": one.text} for one in task.messages]
     return {"id": task.id, "split": task.split, "seed": task.seed, "messages": messages}

@@ -6,7 +6,7 @@ from agentrl.env import Action, call, say
 from agentrl.message import Message
 from agentrl.task import Task
 from agentrl_envs.code.recipes import code_for
-from agentrl_envs.reasoning.env import VerifiedEnv, task_stream, worded
+from agentrl_envs.reasoning.env import VerifiedEnv, format_answer, task_stream
 from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
 from agentrl_tools.python import Python
 
@@ -53,5 +53,5 @@ def play(task: Task, seen: Sequence[Message]) -> Action:
     Raises `ConfigError` for a family without a scripted player.
     """
     if seen[-1].role == "tool":
-        return say(worded(seen[-1].text.strip(), seen))
+        return say(format_answer(seen[-1].text.strip(), seen))
     return call("python", code=code_for(task.data["family"], str(task.prompt)))

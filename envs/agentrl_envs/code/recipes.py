@@ -54,35 +54,35 @@ def code_for(family: str, question: str) -> str:
     return code
 
 
-def _listed(items: str) -> str:
+def _split_list(items: str) -> str:
     return repr([item.strip() for item in items.split(",")])
 
 
-def _listed_by_space(items: str) -> str:
+def _split_by_space(items: str) -> str:
     return repr(items.split())
 
 
-def _exact(expression: str) -> str:
+def _use_decimals(expression: str) -> str:
     return re.sub(r"\d+(?:\.\d+)?", lambda number: f"D('{number[0]}')", expression)
 
 
-def _floor_division(expression: str) -> str:
+def _use_floor_division(expression: str) -> str:
     return expression.replace("/", "//")
 
 
-def _complex(expression: str) -> str:
+def _convert_complex(expression: str) -> str:
     return expression.replace("×", "*").replace("÷", "/").replace("i", "j")  # noqa: RUF001
 
 
-def _base(name: str) -> str:
+def _convert_base(name: str) -> str:
     return {"binary": "2", "hexadecimal": "16"}.get(name, name.removeprefix("base-"))
 
 
-def _reversed(order: str) -> str:
+def _convert_order(order: str) -> str:
     return str(order == "descending")
 
 
-def _extreme(which: str) -> str:
+def _convert_extreme(which: str) -> str:
     return {"largest": "max", "smallest": "min"}[which]
 
 
@@ -115,26 +115,26 @@ RECIPES: Mapping[str, CodeRecipe] = {
     "base_conversion": CodeRecipe(
         r"the (?P<source>\S+) number (?P<digits>\w+) to (?P<target>\S+)",
         _BASE_CONVERSION,
-        {"source": _base, "target": _base},
+        {"source": _convert_base, "target": _convert_base},
     ),
     "basic_arithmetic": CodeRecipe(
         r"^\D*?(?P<expression>[-(\d].*?)[.?]$",
         "{expression}",
-        {"expression": _floor_division},
+        {"expression": _use_floor_division},
     ),
     "bitwise_arithmetic": CodeRecipe(
         r"hexidecimal value\.\s+(?P<expression>.+)$", "print(hex({expression}))"
     ),
     "chain_sum": CodeRecipe(r"problem: (?P<expression>.+) =$", "{expression}"),
     "complex_arithmetic": CodeRecipe(
-        r"numbers: (?P<expression>.+)$", _COMPLEX_ARITHMETIC, {"expression": _complex}
+        r"numbers: (?P<expression>.+)$", _COMPLEX_ARITHMETIC, {"expression": _convert_complex}
     ),
     "count_bits": CodeRecipe(r"number (?P<number>\d+)", "bin({number}).count('1')"),
     "count_primes": CodeRecipe(r"between (?P<low>\d+) and (?P<high>\d+)", _COUNT_PRIMES),
     "decimal_chain_sum": CodeRecipe(
         r"problem: (?P<expression>.+) =$",
         "from decimal import Decimal as D\nprint({expression})",
-        {"expression": _exact},
+        {"expression": _use_decimals},
     ),
     "fraction_simplification": CodeRecipe(
         r"(?P<top>\d+)\D+(?P<bottom>\d+)",
@@ -155,12 +155,12 @@ RECIPES: Mapping[str, CodeRecipe] = {
     "number_format": CodeRecipe(
         r"pick the (?P<which>\w+) number of the following candidates: (?P<numbers>.+)",
         "{which}(float(x.replace(',', '')) for x in {numbers})",
-        {"which": _extreme, "numbers": _listed_by_space},
+        {"which": _convert_extreme, "numbers": _split_by_space},
     ),
     "number_sorting": CodeRecipe(
         r"in (?P<order>\w+) order: (?P<numbers>[^\n]+)",
         "print(sorted({numbers}, key=float, reverse={order}))",
-        {"order": _reversed, "numbers": _listed},
+        {"order": _convert_order, "numbers": _split_list},
     ),
     "power_function": CodeRecipe(
         r"Compute (?P<base>-?[\d.]+)\^(?P<exponent>-?\d+)\.",
@@ -180,12 +180,14 @@ RECIPES: Mapping[str, CodeRecipe] = {
     ),
     "spell_backward": CodeRecipe(r": (?P<word>\S+)$", "print({word!r}[::-1])"),
     "word_sequence_reversal": CodeRecipe(
-        r"list of words: (?P<words>[^\n]+)", "print(', '.join({words}[::-1]))", {"words": _listed}
+        r"list of words: (?P<words>[^\n]+)",
+        "print(', '.join({words}[::-1]))",
+        {"words": _split_list},
     ),
     "word_sorting": CodeRecipe(
         r"words in (?P<order>\w+) order \(.*?list: (?P<words>[^\n]+)",
         "print(', '.join(sorted({words}, reverse={order})))",
-        {"order": _reversed, "words": _listed},
+        {"order": _convert_order, "words": _split_list},
     ),
 }
 """The scripted players, by family."""

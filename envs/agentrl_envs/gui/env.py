@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from agentrl.authoring.tool_env import checked_reward, refused
+from agentrl.authoring.tool_env import check_reward, refuse_malformed
 from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, Box, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import EnvError, ToolError, blame
@@ -207,7 +207,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         if not (action.tool_calls or action.malformed):
             verdict = await self._judge(episode, action.text, failed=False)
             return Observation(()), verdict.reward, True, False, dict(verdict.info)
-        results = refused(action)
+        results = refuse_malformed(action)
         last: ToolCall | None = None
         for call in action.tool_calls:
             result = ToolResult(call_id=call.id, name=call.name, content=OVER, status="error")
@@ -265,7 +265,7 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
             verdict = await self._pack.judge(episode.task, looked, said, failed=failed)
             if verdict.reward <= 0 and not episode.desktop.touched:
                 await self._raise_for_programs(episode.desktop, crashed)
-        checked_reward(episode.task, verdict.reward)
+        check_reward(episode.task, verdict.reward)
         return verdict
 
     async def _raise_for_programs(self, desktop: DesktopSession, crashed: tuple[str, ...]) -> None:

@@ -12,8 +12,7 @@ from agentrl.message import Image
 from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.gui.desktop import DesktopSession, ScreenImage
-from agentrl_envs.web.observation.look import capped
-from agentrl_envs.web.observation.marks import mark
+from agentrl_envs.web.observation.look import cap_lines, mark
 from agentrl_envs.web.observation.view import check_caps, check_kinds
 
 Kind = Literal["axtree", "screenshot", "marks"]
@@ -130,7 +129,7 @@ async def look(
         numbers.boxes = boxes
         if "axtree" in wants.kinds:
             overflow = int(frame.body["left"])
-            tree_text, _ = capped([node.line for node in nodes], overflow, wants.max_characters)
+            tree_text, _ = cap_lines([node.line for node in nodes], overflow, wants.max_characters)
             notices = [f"notice: the program of {name!r} does not answer" for name in silent]
             text = "\n".join([*notices, tree_text])
     images: list[Image] = []

@@ -1,5 +1,6 @@
 """One question, one answer: reasoning-gym's families as a single-turn environment."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -7,14 +8,14 @@ from agentrl.authoring.tool_env import ToolEnv
 from agentrl.env import Action, say
 from agentrl.errors import ConfigError
 from agentrl.message import Message
-from agentrl.rewards import last_text
+from agentrl.rewards import last_text, tagged_answer
 from agentrl.task import Split, Task
-from agentrl_envs.reasoning.answer import final_answer
 from agentrl_envs.reasoning.family import ReasoningFamily
 from agentrl_envs.reasoning.mixture import Difficulty, Families, mixture
 from agentrl_envs.reasoning.tasks import entry_of, tasks_of
 from agentrl_envs.reasoning.verifiers import VerifierPool
 
+_LABELLED = re.compile(r"\banswer:", re.IGNORECASE)
 SYSTEM = (
     "Solve the problem. You may think first. Then give the final answer, in exactly the form the "
     "problem asks for, between <answer> and </answer>."
@@ -38,13 +39,11 @@ class VerifiedEnv(ToolEnv):
         super().__init__(reward=self._verdict, **settings)
 
     async def fork(self) -> Self:
-        """Return a copy with its own copy of every tool."""
         other = await super().fork()
         other._verifiers, other._reward = None, other._verdict
         return other
 
     async def close(self) -> None:
-        """Close the tools of this episode, and verifiers that nobody shares."""
         verifiers, self._verifiers = self._verifiers, None
         try:
             await super().close()
@@ -53,7 +52,6 @@ class VerifiedEnv(ToolEnv):
                 await verifiers.close()
 
     async def _verdict(self, task: Task, messages: Sequence[Message]) -> float:
-        """Return the score of the last message's answer."""
         family = self._families.get(task.data["family"])
         if family is None:
             raise ConfigError(
@@ -62,13 +60,13 @@ class VerifiedEnv(ToolEnv):
                 "families"
             )
         answer = final_answer(last_text(messages))
-        score = family.decided(answer, entry_of(task))
+        score = family.decide(answer, entry_of(task))
         if score is None:
-            score = await (await self._pool()).judge(family, task, answer)
+            score = await (await self._find_pool()).judge(family, task, answer)
         return score if self._partial_credit else float(score >= 1)
 
-    async def _pool(self) -> VerifierPool:
-        pool = await VerifierPool.of_run()
+    async def _find_pool(self) -> VerifierPool:
+        pool = await VerifierPool.find_shared()
         if pool is None:
             pool = self._verifiers = self._verifiers or VerifierPool()
         return pool
@@ -114,7 +112,7 @@ class ReasoningEnv(VerifiedEnv):
 
 def play(task: Task, seen: Sequence[Message]) -> Action:
     """Give the reference answer."""
-    return say(worded(reference(task), seen))
+    return say(format_answer(require_reference(task), seen))
 
 
 def task_stream(
@@ -139,7 +137,7 @@ def task_stream(
     return tasks
 
 
-def reference(task: Task) -> str:
+def require_reference(task: Task) -> str:
     """Return the reference answer; raise `ConfigError` for a family that gives none."""
     if task.answer is None:
         raise ConfigError(
@@ -149,7 +147,18 @@ def reference(task: Task) -> str:
     return str(task.answer)
 
 
-def worded(answer: str, seen: Sequence[Message]) -> str:
+def format_answer(answer: str, seen: Sequence[Message]) -> str:
     """Return an answer in the form the system message asks for: tagged if it names the tags."""
     uses_tags = any("<answer>" in message.text for message in seen if message.role == "system")
     return f"<answer>{answer}</answer>" if uses_tags else answer
+
+
+def final_answer(text: str) -> str:
+    """Return the answer a text gives, stripped of white space.
+
+    The last `<answer>...</answer>` counts, else what follows the last `Answer:`, else all of it;
+    thoughts up to `</think>` never do.
+    """
+    text = text.rpartition("</think>")[2]
+    tagged = tagged_answer(text)
+    return (_LABELLED.split(text)[-1] if tagged is None else tagged).strip()

@@ -70,7 +70,7 @@ class ReasoningFamily:
         self.name = name
         self.settings = {"name": name, "params": to_json(params or {}), "difficulty": difficulty}
         """What `mixture.family_of` makes an equal one from, in JSON's types."""
-        self._dataset_class, self._config = _configured(name, dict(params or {}), difficulty)
+        self._dataset_class, self._config = _build_config(name, dict(params or {}), difficulty)
 
     def entries(self, seed: int) -> Iterator[tuple[int, Entry]]:
         """Yield problems for ever, each with its own seed: `seed`, `seed + 1` and so on.
@@ -80,10 +80,10 @@ class ReasoningFamily:
         """
         failed = 0
         for start in count(seed, SEGMENT):
-            dataset = self._dataset(start)
+            dataset = self._make_dataset(start)
             for index in range(SEGMENT):
                 try:
-                    entry = self._entry(dataset, index, seed=start + index)
+                    entry = self._make_entry(dataset, index, seed=start + index)
                 except EnvError:
                     failed += 1
                     if failed == ATTEMPTS:
@@ -95,10 +95,10 @@ class ReasoningFamily:
 
     def score(self, answer: str, entry: Mapping[str, Any]) -> float:
         """Return the score of an answer, between 0 and 1, all in this process."""
-        decided = self.decided(answer, entry)
+        decided = self.decide(answer, entry)
         return self.judge(answer, entry) if decided is None else decided
 
-    def decided(self, answer: str, entry: Mapping[str, Any]) -> float | None:
+    def decide(self, answer: str, entry: Mapping[str, Any]) -> float | None:
         """Return the score of an answer that no verifier has to see, None for any other.
 
         The reference is right. No answer is wrong, and so is one beyond the limits of `guard`.
@@ -131,16 +131,16 @@ class ReasoningFamily:
 
     @cached_property
     def _verifier(self) -> Any:
-        return self._dataset(0)
+        return self._make_dataset(0)
 
-    def _dataset(self, seed: int) -> Any:
+    def _make_dataset(self, seed: int) -> Any:
         with blame(EnvError, f"reasoning-gym's family {self.name!r}"):
             return self._dataset_class(dataclasses.replace(self._config, seed=seed, size=SEGMENT))
 
-    def _entry(self, dataset: Any, index: int, *, seed: int) -> Entry:
+    def _make_entry(self, dataset: Any, index: int, *, seed: int) -> Entry:
         with (
             blame(EnvError, f"reasoning-gym's family {self.name!r}, seed {seed}"),
-            self._side_effects_undone(seed),
+            self._contain_side_effects(seed),
         ):
             return dict(dataset[index])
 
@@ -150,7 +150,7 @@ class ReasoningFamily:
         return pattern is not None and any(pattern.search(text) for text in texts)
 
     @contextlib.contextmanager
-    def _side_effects_undone(self, seed: int) -> Generator[None]:
+    def _contain_side_effects(self, seed: int) -> Generator[None]:
         """Seed what an impure family draws from; keep its prints and draws out of the process."""
         if self.name not in IMPURE:
             yield
@@ -179,7 +179,7 @@ def uses_numbers(formula: str, numbers: Sequence[int]) -> bool:
     return sorted(map(int, _INTEGER.findall(formula))) == sorted(numbers)
 
 
-def known(name: str) -> str:
+def require_family(name: str) -> str:
     """Return `name` if it is a usable family; raise `ConfigError` with the nearest names else."""
     if lacks_pycosat(name):
         raise ConfigError(f"task family {name!r} {PYCOSAT_MISSING}")
@@ -192,16 +192,16 @@ def known(name: str) -> str:
     raise ConfigError(f"unknown task family {name!r}; {hint}")
 
 
-def _configured(name: str, params: dict[str, Any], difficulty: int | None) -> tuple[Any, Any]:
+def _build_config(name: str, params: dict[str, Any], difficulty: int | None) -> tuple[Any, Any]:
     """Return a family's dataset class, and its configuration checked by reasoning-gym."""
-    dataset_class, config_class = import_factory().DATASETS[known(name)]
+    dataset_class, config_class = import_factory().DATASETS[require_family(name)]
     fields = [field.name for field in dataclasses.fields(config_class)]
     _check_params(name, params, [field for field in fields if field not in ("seed", "size")])
     level = "" if difficulty is None else f" at difficulty {difficulty}"
-    start = config_class() if difficulty is None else _levelled(name, difficulty)
+    start = config_class() if difficulty is None else _build_level_config(name, difficulty)
     try:
         overrides = {
-            param: _member(getattr(start, param), value) for param, value in params.items()
+            param: _convert_enums(getattr(start, param), value) for param, value in params.items()
         }
         config = dataclasses.replace(start, **overrides)
         if hasattr(config, "validate"):
@@ -213,11 +213,11 @@ def _configured(name: str, params: dict[str, Any], difficulty: int | None) -> tu
     return dataset_class, config
 
 
-def _member(default: Any, value: Any) -> Any:
+def _convert_enums(default: Any, value: Any) -> Any:
     """Return `value`, or the member of an enum it names where the default is one, or a list."""
     if isinstance(default, list | tuple) and default and isinstance(value, list | tuple):
         first = cast("Sequence[Any]", default)[0]
-        return [_member(first, item) for item in cast("Sequence[Any]", value)]
+        return [_convert_enums(first, item) for item in cast("Sequence[Any]", value)]
     return type(default)(value) if isinstance(default, Enum) else value
 
 
@@ -238,8 +238,7 @@ def _check_params(name: str, params: Mapping[str, Any], allowed: list[str]) -> N
             )
 
 
-def _levelled(name: str, difficulty: int) -> Any:
-    """Return the configuration of one level of reasoning-gym's curriculum."""
+def _build_level_config(name: str, difficulty: int) -> Any:
     top = top_level(name)
     if top is None:
         raise ConfigError(
@@ -258,7 +257,7 @@ def _levelled(name: str, difficulty: int) -> Any:
 def top_level(name: str) -> int | None:
     """Return the highest difficulty of a family, or None for one without a curriculum."""
     factory = import_factory()
-    if not factory.has_curriculum(known(name)):
+    if not factory.has_curriculum(require_family(name)):
         return None
     attributes = factory.create_curriculum(name).attributes.values()
     levels = [len(attribute.levels) for attribute in attributes]

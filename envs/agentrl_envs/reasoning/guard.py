@@ -67,8 +67,7 @@ def admissible(family: str, answer: str) -> bool:
     return True
 
 
-def _parsed(text: str) -> ast.Expression | None:
-    """Return the tree of an expression, or None where Python finds none."""
+def _parse(text: str) -> ast.Expression | None:
     try:
         return ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -77,7 +76,7 @@ def _parsed(text: str) -> ast.Expression | None:
 
 def _is_literal(text: str) -> bool:
     """Return whether `eval` would run nothing: a literal, or no Python at all."""
-    tree = _parsed(text)
+    tree = _parse(text)
     return tree is None or all(isinstance(node, _LITERALS + _SIGNS) for node in ast.walk(tree))
 
 
@@ -92,7 +91,7 @@ def _is_formula(text: str, *, most_power: float = MAX_POWER) -> bool:
         return False
     if any(len(word) > 1 and word not in _FUNCTIONS for word in _WORD.findall(text)):
         return False
-    tree = _parsed(text)
+    tree = _parse(text)
     return tree is not None and _is_bounded(tree.body, most_power)
 
 
@@ -112,7 +111,7 @@ def _is_bounded(formula: ast.expr, most_power: float) -> bool:
             if depth > MAX_CALL_DEPTH or (depth > 1 and not _has_variable(node)):
                 return False
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-            power *= _exponent(node.right)
+            power *= _bound_exponent(node.right)
             if power > most_power:
                 return False
             inside.append((node.left, power, depth))
@@ -127,7 +126,7 @@ def _has_variable(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Name) and len(part.id) == 1 for part in ast.walk(node))
 
 
-def _exponent(node: ast.expr) -> float:
+def _bound_exponent(node: ast.expr) -> float:
     """Return a bound on an exponent: the product of its numbers, where a sum may exceed that of
     ones; infinite where unclear."""
     parts = list(ast.walk(node))

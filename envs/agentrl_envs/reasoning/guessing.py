@@ -78,8 +78,3 @@ _CHANCE: Mapping[str, float] = {
 
 GUESS_RATES: Mapping[str, float] = {**_OPTIONS, **_SMALL_ANSWERS, **_COPIES, **_CHANCE}
 """The rates of families that have one."""
-
-
-def guess_rate(family: str) -> float:
-    """Return the highest mean reward that guessing may earn in a family."""
-    return GUESS_RATES.get(family, READABLE)

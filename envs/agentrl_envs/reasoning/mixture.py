@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.errors import ConfigError
-from agentrl_envs.reasoning.family import ReasoningFamily, known
+from agentrl_envs.reasoning.family import ReasoningFamily, require_family
 
 Families = str | Sequence[str] | Mapping[str, Mapping[str, Any] | None]
 """A name, several names, or names with reasoning-gym's parameters of each."""
@@ -17,7 +17,7 @@ def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, Reas
 
     Equal families are one object for all environments of the process: some load data files.
     """
-    params_by_name = _by_name(families)
+    params_by_name = _read_params(families)
     if not params_by_name:
         raise ConfigError(
             "families is empty; name at least one task family, such as families: chain_sum"
@@ -28,20 +28,20 @@ def mixture(families: Families, difficulty: Difficulty = None) -> dict[str, Reas
     for name in levels:
         if name not in params_by_name:
             raise ConfigError(
-                f"difficulty names the task family {known(name)!r}, which is not among families: "
-                f"{', '.join(params_by_name)}"
+                f"difficulty names the task family {require_family(name)!r}, which is not among "
+                f"families: {', '.join(params_by_name)}"
             )
     return {
         name: family_of(name, params, levels.get(name)) for name, params in params_by_name.items()
     }
 
 
-def _by_name(families: Families) -> dict[str, Mapping[str, Any]]:
+def _read_params(families: Families) -> dict[str, Mapping[str, Any]]:
     if isinstance(families, str):
-        return {known(families): {}}
+        return {require_family(families): {}}
     if isinstance(families, Mapping):
-        return {known(name): params or {} for name, params in families.items()}
-    return {known(name): {} for name in families}
+        return {require_family(name): params or {} for name, params in families.items()}
+    return {require_family(name): {} for name in families}
 
 
 _SHARED: dict[tuple[str, str, int | None], ReasoningFamily] = {}

@@ -33,10 +33,10 @@ def tasks_of(
     for the split at all.
     """
     streams = [
-        _stream(family, split, seed, heldout_fraction=heldout_fraction)
+        _stream_tasks(family, split, seed, heldout_fraction=heldout_fraction)
         for family in families.values()
     ]
-    return islice(_in_turn(streams), size)
+    return islice(_take_turns(streams), size)
 
 
 def entry_of(task: Task) -> Entry:
@@ -44,7 +44,7 @@ def entry_of(task: Task) -> Entry:
     return {"question": task.prompt, "answer": task.answer, **from_json(task.data["entry"])}
 
 
-def _in_turn(streams: list[Iterator[Task]]) -> Iterator[Task]:
+def _take_turns(streams: list[Iterator[Task]]) -> Iterator[Task]:
     while streams:
         going_on = list[Iterator[Task]]()
         for stream in streams:
@@ -54,7 +54,7 @@ def _in_turn(streams: list[Iterator[Task]]) -> Iterator[Task]:
         streams = going_on
 
 
-def _stream(
+def _stream_tasks(
     family: ReasoningFamily, split: Split, seed: int, *, heldout_fraction: float
 ) -> Iterator[Task]:
     """Yield one family's tasks. The text of a problem decides its split, beside its seed."""
@@ -68,7 +68,7 @@ def _stream(
         if digest not in digests and split_of(question, heldout_fraction=heldout_fraction) == split:
             digests.add(digest)
             since_new = 0
-            yield _task(family.name, split, problem_seed, entry)
+            yield _build_task(family.name, split, problem_seed, entry)
         elif (since_new := since_new + 1) >= patience:
             break
     if not digests:
@@ -85,7 +85,7 @@ def first_seed(family: str, split: Split, seed: int) -> int:
     return seeds.start + derive("reasoning", family, split, seed) % (len(seeds) - _LONGEST_STREAM)
 
 
-def _task(family: str, split: Split, seed: int, entry: Entry) -> Task:
+def _build_task(family: str, split: Split, seed: int, entry: Entry) -> Task:
     rest = {key: value for key, value in entry.items() if key not in ("question", "answer")}
     return Task(
         prompt=str(entry["question"]),

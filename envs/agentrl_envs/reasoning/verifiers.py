@@ -53,13 +53,13 @@ class VerifierPool:
         self._idle: list[tuple[LibraryHost, int]] = []
 
     @classmethod
-    async def of_run(cls) -> "VerifierPool | None":
+    async def find_shared(cls) -> "VerifierPool | None":
         """Return the pool that a run's environments share; None outside of a run."""
 
-        async def made() -> VerifierPool:
+        async def make() -> VerifierPool:
             return cls()
 
-        return await shared("verifiers", made)
+        return await shared("verifiers", make)
 
     async def judge(self, family: ReasoningFamily, task: Task, answer: str) -> float:
         """Return a verifier's verdict; raise `VerifierError` for one that gives none."""
@@ -87,7 +87,7 @@ class VerifierPool:
             "answer": answer,
         }
         while True:
-            host, worker = await self._worker()
+            host, worker = await self._take_worker()
             try:
                 score = await host.ask("score", params, timeout_s=VERDICT_S, session=worker)
             except EnvError as error:
@@ -98,8 +98,7 @@ class VerifierPool:
             self._idle.append((host, worker))
             return float(score)
 
-    async def _worker(self) -> tuple[LibraryHost, int]:
-        """Return an idle worker, or a new one."""
+    async def _take_worker(self) -> tuple[LibraryHost, int]:
         while self._idle:
             host, worker = self._idle.pop()
             if host.is_open:

@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl.message import Message
 from agentrl.runtime.seeds import derive
 from agentrl.task import SPLITS, Split, Task, split_of
-from agentrl_envs.reasoning.env import worded
+from agentrl_envs.reasoning.env import format_answer
 from agentrl_tools.search import SearchCorpus
 from agentrl_tools.search.corpus import read_jsonl
 
@@ -75,7 +75,7 @@ def play_asked(task: Task, seen: Sequence[Message]) -> Action:
     documents: list[str] = task.data["documents"]
     if opened < len(documents):
         return call("open", document=documents[opened])
-    return say(worded(str(task.answer), seen))
+    return say(format_answer(str(task.answer), seen))
 
 
 def _asked(

@@ -12,7 +12,7 @@ from agentrl.rewards import last_text
 from agentrl.task import Task
 from agentrl_envs.facts.questions import check_hops, countries_of
 from agentrl_envs.facts.world import fact_world
-from agentrl_envs.reasoning.answer import final_answer
+from agentrl_envs.reasoning.env import final_answer
 from agentrl_envs.retrieval.corpus_questions import asked_tasks, play_asked, read_questions
 from agentrl_envs.retrieval.scoring import SCORINGS, Scoring, exact, f1
 from agentrl_envs.retrieval.wiki import corpus_of, play, wiki_tasks

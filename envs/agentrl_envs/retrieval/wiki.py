@@ -10,7 +10,7 @@ from agentrl.task import Split, Task
 from agentrl_envs.facts.articles import fact_sentence, sentences_of
 from agentrl_envs.facts.questions import FactQuestion, questions
 from agentrl_envs.facts.world import FactWorld
-from agentrl_envs.reasoning.env import worded
+from agentrl_envs.reasoning.env import format_answer
 from agentrl_tools.search import CorpusDocument, SearchCorpus
 
 _ASKED_BY = {
@@ -62,7 +62,7 @@ def play(task: Task, seen: Sequence[Message]) -> Action:
     for hop in hops:
         if fact_sentence(hop["subject"], hop["relation"], hop["value"]) not in read:
             return _look_up(hop, seen)
-    return say(worded(str(task.answer), seen))
+    return say(format_answer(str(task.answer), seen))
 
 
 def _look_up(hop: dict[str, Any], seen: Sequence[Message]) -> Action:

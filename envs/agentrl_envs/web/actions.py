@@ -3,6 +3,7 @@
 An action that cannot be done is a `ToolError`, in words for the model, and changes nothing.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,11 +12,11 @@ from typing import Any, Literal
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import tool
 from agentrl_envs.web.browser.context import EpisodeContext
-from agentrl_envs.web.browser.mouse import drag, press, to
 from agentrl_envs.web.browser.page import BrowserPage
 from agentrl_envs.web.browser.policy import resolve
 
 Direction = Literal["up", "down", "left", "right"]
+Point = tuple[float, float]
 
 _WAIT_MAX_MS = 5000
 _TYPED = 64
@@ -29,10 +30,8 @@ _SCROLL = 0.8
 class ElementBox:
     """Position of an element, and the properties that decide on its actions."""
 
-    id: int
     x: float
     y: float
-    tag: str
     type: str
     editable: bool
     is_list: bool
@@ -55,8 +54,8 @@ class BrowserActions:
         Args:
             id: The number in brackets before the element.
         """
-        place = await self._place(id)
-        await press(self._tab, place.x, place.y)
+        place = await self._locate(id)
+        await _click_mouse(self._tab, place.x, place.y)
 
     @tool
     async def double_click(self, id: int) -> None:
@@ -65,8 +64,8 @@ class BrowserActions:
         Args:
             id: The number in brackets before the element.
         """
-        place = await self._place(id)
-        await press(self._tab, place.x, place.y, times=2)
+        place = await self._locate(id)
+        await _click_mouse(self._tab, place.x, place.y, times=2)
 
     @tool
     async def fill(self, id: int, text: str) -> None:
@@ -76,7 +75,7 @@ class BrowserActions:
             id: The number in brackets before the field.
             text: What the field is to hold. A date is YYYY-MM-DD, a time HH:MM.
         """
-        place = await self._place(id, pressed=False)
+        place = await self._locate(id, pressed=False)
         if not place.editable:
             raise ToolError(f"[{id}] is not a field that text can be entered into")
         if place.type in _WHOLE:
@@ -102,7 +101,7 @@ class BrowserActions:
             id: The number in brackets before the list.
             option: The option, as it is written there.
         """
-        place = await self._place(id, pressed=False)
+        place = await self._locate(id, pressed=False)
         if not place.is_list:
             raise ToolError(f"[{id}] is not a list of options; click on it, or on what it shows")
         there = await self._tab.run("choose", {"id": id, "wanted": option})
@@ -118,7 +117,7 @@ class BrowserActions:
         """
         from playwright.async_api import Error
 
-        async def pressed() -> str:
+        async def press_key() -> str:
             try:
                 await self._tab.page.keyboard.press(key)
             except Error as error:
@@ -127,7 +126,7 @@ class BrowserActions:
                 raise
             return ""
 
-        if refusal := await self._tab.call("press", pressed()):
+        if refusal := await self._tab.call("press", press_key()):
             raise ToolError(refusal)
 
     @tool
@@ -137,8 +136,8 @@ class BrowserActions:
         Args:
             id: The number in brackets before the element.
         """
-        place = await self._place(id)
-        await to(self._tab, place.x, place.y)
+        place = await self._locate(id)
+        await self._tab.send("Input.dispatchMouseEvent", type="mouseMoved", x=place.x, y=place.y)
 
     @tool
     async def drag(self, source_id: int, target_id: int) -> None:
@@ -148,10 +147,10 @@ class BrowserActions:
             source_id: The number in brackets before the element to drag.
             target_id: The number in brackets before the element to drop it on.
         """
-        await self._place(source_id)
-        target = await self._place(target_id, pressed=False)
-        source = await self._place(source_id)  # looking for the other one may have scrolled it
-        await drag(self._tab, (source.x, source.y), (target.x, target.y))
+        await self._locate(source_id)
+        target = await self._locate(target_id, pressed=False)
+        source = await self._locate(source_id)  # looking for the other one may have scrolled it
+        await _drag_mouse(self._tab, (source.x, source.y), (target.x, target.y))
 
     @tool
     async def scroll(self, direction: Direction, id: int | None = None) -> None:
@@ -165,7 +164,7 @@ class BrowserActions:
         across, along = (part * _SCROLL for part in way)
         moved = await self._tab.run("roll", {"id": id, "across": across, "along": along})
         if moved is None:
-            raise ToolError(_missing(id))
+            raise ToolError(_describe_missing(id))
         if not moved:
             raise ToolError(f"it cannot be scrolled any further {direction}")
 
@@ -177,8 +176,8 @@ class BrowserActions:
             x: Pixels from the left.
             y: Pixels from the top.
         """
-        self._check(x, y)
-        await press(self._tab, x, y)
+        self._check_point(x, y)
+        await _click_mouse(self._tab, x, y)
 
     @tool
     async def drag_at(self, x1: float, y1: float, x2: float, y2: float) -> None:
@@ -190,9 +189,9 @@ class BrowserActions:
             x2: Pixels from the left, of the end.
             y2: Pixels from the top, of the end.
         """
-        self._check(x1, y1)
-        self._check(x2, y2)
-        await drag(self._tab, (x1, y1), (x2, y2))
+        self._check_point(x1, y1)
+        self._check_point(x2, y2)
+        await _drag_mouse(self._tab, (x1, y1), (x2, y2))
 
     @tool
     async def goto(self, url: str) -> None:
@@ -201,14 +200,14 @@ class BrowserActions:
         Args:
             url: The address; one without a host is one of the page's own.
         """
-        address = self._resolved(url)
+        address = self._resolve(url)
         if why := await self._visit.go(address):
             raise ToolError(f"{address} did not open: {why}")
 
     @tool
     async def go_back(self) -> None:
         """Go back to the page before."""
-        if not await self._visit.back():
+        if not await self._visit.go_back():
             raise ToolError("there is no page to go back to")
 
     @tool
@@ -218,7 +217,7 @@ class BrowserActions:
         Args:
             url: The address; one without a host is one of the page's own.
         """
-        if why := await self._visit.add_tab(self._resolved(url)):
+        if why := await self._visit.add_tab(self._resolve(url)):
             raise ToolError(why)
 
     @tool
@@ -258,9 +257,8 @@ class BrowserActions:
         Args:
             text: The answer.
         """
-        del text
 
-    def _resolved(self, url: str) -> str:
+    def _resolve(self, url: str) -> str:
         world = self._visit.world
         origins = () if world is None else world.origins
         address, why = resolve(url, base=self._tab.url, origins=origins)
@@ -268,17 +266,17 @@ class BrowserActions:
             raise ToolError(why)
         return address
 
-    def _check(self, x: float, y: float) -> None:
+    def _check_point(self, x: float, y: float) -> None:
         screen = self._visit.screen
         if not (0 <= x < screen.width and 0 <= y < screen.height):
             raise ToolError(
                 f"({x:g}, {y:g}) is not on the page, which is {screen.width} x {screen.height}"
             )
 
-    async def _place(self, id: int, *, pressed: bool = True) -> ElementBox:
+    async def _locate(self, id: int, *, pressed: bool = True) -> ElementBox:
         location: Mapping[str, Any] | None = await self._tab.run("locate", id)
         if location is None:
-            raise ToolError(_missing(id))
+            raise ToolError(_describe_missing(id))
         if location["disabled"]:
             raise ToolError(f"[{id}] is disabled")
         if pressed and location["covered"]:
@@ -287,17 +285,15 @@ class BrowserActions:
                 "of the page"
             )
         return ElementBox(
-            id=id,
             x=location["x"],
             y=location["y"],
-            tag=location["tag"],
             type=location["type"],
             editable=location["editable"],
             is_list=location["options"] is not None,
         )
 
 
-def _missing(id: int | None) -> str:
+def _describe_missing(id: int | None) -> str:
     return f"there is no element [{id}] on the page now; use a number from the observation"
 
 
@@ -314,10 +310,38 @@ PAGE_ACTIONS = tuple(
 """Those that stay on one page, for tasks that are one page."""
 
 
-def chosen(names: Collection[str] | None) -> tuple[str, ...]:
+def choose_actions(names: Collection[str] | None) -> tuple[str, ...]:
     """Return the actions an environment offers, all for None. Raises `ConfigError`."""
     if names is None:
         return tuple(ACTIONS)
     if unknown := [name for name in names if name not in ACTIONS]:
         raise ConfigError(f"there are no actions {unknown}; the actions are {', '.join(ACTIONS)}")
     return tuple(name for name in ACTIONS if name in names)
+
+
+async def _click_mouse(tab: BrowserPage, x: float, y: float, *, times: int = 1) -> None:
+    """Click, so many times in a row.
+
+    The events go out without waiting for one another, and happen in order: a page takes the next
+    one when it has handled the one before.
+    """
+    events = [{"type": "mouseMoved"}]
+    for count in range(1, times + 1):
+        button = {"button": "left", "clickCount": count}
+        events += [
+            {"type": "mousePressed", "buttons": 1, **button},
+            {"type": "mouseReleased", "buttons": 0, **button},
+        ]
+    await asyncio.gather(
+        *(tab.send("Input.dispatchMouseEvent", x=x, y=y, **event) for event in events)
+    )
+
+
+async def _drag_mouse(
+    tab: BrowserPage, start: tuple[float, float], end: tuple[float, float]
+) -> None:
+    mouse = tab.page.mouse
+    await tab.call("drag", mouse.move(*start))
+    await tab.call("drag", mouse.down())
+    await tab.call("drag", mouse.move(*end, steps=8))
+    await tab.call("drag", mouse.up())

@@ -1,12 +1,11 @@
 """Tasks done in a browser: pages that the host serves, actions as tools, checkers that look."""
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast, get_args
 
-from agentrl.authoring.tool_env import checked_reward, refused
+from agentrl.authoring.tool_env import check_reward, refuse_malformed
 from agentrl.authoring.tool_schema import signature_of
 from agentrl.env import Action, ForkStrategy, Info, Observation, Step, ToolSchema
 from agentrl.errors import ConfigError, EnvError, ToolError, blame
@@ -15,7 +14,7 @@ from agentrl.message import Content, Message
 from agentrl.task import Task
 from agentrl.tool import ToolContext, ToolResult
 from agentrl_envs.pooled import OVER, PooledEnv, PooledEpisode, PoolKind
-from agentrl_envs.web.actions import ACTIONS, BrowserActions, chosen
+from agentrl_envs.web.actions import ACTIONS, BrowserActions, choose_actions
 from agentrl_envs.web.browser import BrowserPool, BrowserSettings, EpisodeContext, PageScreen
 from agentrl_envs.web.episode_site import EpisodeSite, SiteVerdict
 from agentrl_envs.web.observation import Kind, PageObservationOptions, look
@@ -108,7 +107,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         if not 0 < action_ms <= _MOST_MS:
             raise ConfigError(f"action_ms must be above 0 and at most {_MOST_MS}, got {action_ms}")
         kinds = (observation,) if isinstance(observation, str) else tuple(observation)
-        self._names = chosen(actions)
+        self._names = choose_actions(actions)
         self._signatures = {name: signature_of(ACTIONS[name]) for name in self._names}
         self._schemas = tuple(signature.schema for signature in self._signatures.values())
         self._screen = PageScreen(*screen)
@@ -158,9 +157,9 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
 
     async def _step(self, episode: _Episode, action: Action) -> Step:
         if not (action.tool_calls or action.malformed):
-            verdict = await self._judged(episode, action.text)
+            verdict = await self._judge(episode, action.text)
             return Observation(()), verdict.reward, True, False, dict(verdict.info)
-        results = refused(action)
+        results = refuse_malformed(action)
         reward, done, acted, info = 0.0, False, False, Info()
         for call in action.tool_calls:
             began = time.monotonic()
@@ -169,7 +168,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
                 content, status = await self._act(episode, call.name, call.arguments)
                 if status == "ok":
                     answer = str(call.arguments["text"]) if call.name == _ANSWER else None
-                    verdict = await self._judged(episode, answer)
+                    verdict = await self._judge(episode, answer)
                     reward, done, acted = reward + verdict.reward, verdict.done, True
                     info.update(verdict.info)
             results.append(
@@ -183,7 +182,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             )
             done = done or (call.name == _ANSWER and status == "ok")
         if acted and not done:
-            results[-1] = _with(results[-1], await self._shown(episode.visit))
+            results[-1] = _append_page(results[-1], await self._observe(episode.visit))
         truncated = not done and episode.turns == self._max_turns
         answers = tuple(result.message for result in results)
         info["tool_results"] = tuple(results)
@@ -194,7 +193,8 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
     ) -> tuple[str, str]:
         try:
             if (signature := self._signatures.get(name)) is None:
-                raise ToolError(f"There is no tool {name!r}. The tools are: {self._listed}.")
+                listed = ", ".join(self._names)
+                raise ToolError(f"There is no tool {name!r}. The tools are: {listed}.")
             bound = signature.bind(arguments, episode.context)
             with blame(EnvError, f"{name} on the page of task {episode.task.id!r}"):
                 try:
@@ -206,28 +206,24 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             return str(refusal), "error"
         return "ok", "ok"
 
-    @functools.cached_property
-    def _listed(self) -> str:
-        return ", ".join(self._names)
-
-    async def _judged(self, episode: _Episode, said: str | None) -> SiteVerdict:
+    async def _judge(self, episode: _Episode, said: str | None) -> SiteVerdict:
         with blame(EnvError, f"the checker of task {episode.task.id!r}"):
             verdict = await episode.world.judge(episode.visit.tab, said)
-        checked_reward(episode.task, verdict.reward)
+        check_reward(episode.task, verdict.reward)
         return verdict
 
     async def _opening(self, episode: _Episode) -> Content:
-        content = await self._shown(episode.visit)
+        content = await self._observe(episode.visit)
         head = f"Goal: {episode.goal.strip()}\n"
         return head + content if isinstance(content, str) else (head, *content)
 
-    async def _shown(self, visit: EpisodeContext) -> Content:
+    async def _observe(self, visit: EpisodeContext) -> Content:
         view = await look(visit.tab, self._wants)
-        lines = [f"notice: {notice}" for notice in visit.taken_notices()]
-        lines += [f"url: {_cut(view.url)}", f"title: {view.title}"]
+        lines = [f"notice: {notice}" for notice in visit.take_notices()]
+        lines += [f"url: {_cut_url(view.url)}", f"title: {view.title}"]
         if len(visit.tabs) > 1:
             marks = ["*" if number == visit.at else "" for number in range(len(visit.tabs))]
-            urls = [_cut(tab.url) for tab in visit.tabs]
+            urls = [_cut_url(tab.url) for tab in visit.tabs]
             tabs = [f"{number}{marks[number]} {url}" for number, url in enumerate(urls)]
             lines.append(f"tabs: {', '.join(tabs)}")
         text = "\n".join([*lines, view.text]).rstrip("\n")
@@ -236,10 +232,10 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
     # -- forks ------------------------------------------------------------------------------------
 
     async def _fork(self, episode: _Episode) -> tuple[Self, str]:
-        fork = await self._copied(episode) if self.fork_strategy == "copy" else None
+        fork = await self._copy_episode(episode) if self.fork_strategy == "copy" else None
         return await super()._fork(episode) if fork is None else (fork, "copy")
 
-    async def _copied(self, episode: _Episode) -> Self | None:
+    async def _copy_episode(self, episode: _Episode) -> Self | None:
         """Return a copy on a page loaded anew, or None where it does not look the same."""
         if len(episode.visit.tabs) > 1:
             return None
@@ -249,7 +245,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
         fork = self._another()
         visit: EpisodeContext | None = None
         try:
-            content = await self._shown(episode.visit)
+            content = await self._observe(episode.visit)
             storage = await episode.visit.storage()
             pool = await fork._holding.get()
             visit = await pool.blank(self._screen, action_ms=self._action_ms)
@@ -258,7 +254,7 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             visit.world = world
             await visit.go(episode.visit.tab.url)
             await visit.settle()
-            same = _looks(await self._shown(visit)) == _looks(content)
+            same = _fingerprint(await self._observe(visit)) == _fingerprint(content)
         except BaseException:
             await fork._abandon(visit, world)
             raise
@@ -284,17 +280,16 @@ class WebEnv(PooledEnv[_Episode, WebTaskPack, BrowserPool, BrowserSettings]):
             await self._give_back(visit, world)
 
 
-def _cut(url: str) -> str:
+def _cut_url(url: str) -> str:
     """Return an address as it is shown: a page may give itself one of two megabytes."""
     return url if len(url) <= URL_CHARACTERS else f"{url[:URL_CHARACTERS]}…"
 
 
-def _looks(content: Content) -> str:
+def _fingerprint(content: Content) -> str:
     return fingerprint(Observation((Message("user", content),)))
 
 
-def _with(result: ToolResult, shown: Content) -> ToolResult:
-    """Return a result with the page after it."""
+def _append_page(result: ToolResult, shown: Content) -> ToolResult:
     prefix = "" if result.status == "ok" else f"{result.content}\n"
     content: Content = prefix + shown if isinstance(shown, str) else (prefix, *shown)
     return replace(result, content=content)

@@ -76,11 +76,10 @@ class CustomSitePack:
         self._origins = tuple(dict.fromkeys([start_origin, *map(str, map(origin_of, origins))]))
         self._tasks = tasks
         self._checker = import_callable(checker) if isinstance(checker, str) else checker
-        self._app = _app(app) if isinstance(app, str) else app
+        self._app = import_callable(app) if isinstance(app, str) else app
         self._headers = dict(headers or {})
 
     def tasks(self, split: Split, seed: int) -> Iterable[Task]:
-        """Yield the tasks of a split."""
         if callable(self._tasks):
             yield from self._tasks(split, seed)
             return
@@ -89,7 +88,6 @@ class CustomSitePack:
                 yield Task(prompt=prompt, split=split)
 
     def world(self, task: Task) -> "CustomSite":
-        """Return the site as one episode sees it."""
         return CustomSite(
             task,
             start_url=self._start_url,
@@ -132,7 +130,7 @@ class CustomSite:
 
         if not is_within(request.url, self.origins):
             return None
-        client = self._opened()
+        client = self._open_client()
         sent = {name: value for name, value in request.headers.items() if name not in _HOP}
         try:
             async with (
@@ -144,7 +142,7 @@ class CustomSite:
                     content=request.body,
                 ) as reply,
             ):
-                body = await _body(reply)
+                body = await _read_body(reply)
         except (httpx.HTTPError, OverflowError, TimeoutError, zlib.error) as error:
             body = f"the site did not answer: {type(error).__name__} {error}"[:500].encode()
             return WebResponse(status=502, headers={"content-type": "text/plain"}, body=body)
@@ -158,12 +156,9 @@ class CustomSite:
         return WebResponse(status=reply.status_code, headers=headers, body=body)
 
     async def begin(self, page: LivePage) -> str:
-        """Return the task's prompt."""
-        del page
         return "\n".join(message.text for message in self._task.messages)
 
     async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
-        """Ask the checker."""
         verdict = self._checker(self._task, page, said)
         if inspect.isawaitable(verdict):
             verdict = await verdict
@@ -187,7 +182,7 @@ class CustomSite:
         if client is not None:
             await client.aclose()
 
-    def _opened(self) -> "httpx.AsyncClient":
+    def _open_client(self) -> "httpx.AsyncClient":
         if self._client is None:
             import httpx
 
@@ -198,7 +193,7 @@ class CustomSite:
         return self._client
 
 
-async def _body(reply: "httpx.Response") -> bytes:
+async def _read_body(reply: "httpx.Response") -> bytes:
     """Return the body of a site's answer, unpacked. OverflowError where that is over the limit."""
     packing = reply.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip"):
@@ -212,7 +207,3 @@ async def _body(reply: "httpx.Response") -> bytes:
         if len(unpacked) > MAX_BODY_BYTES:
             raise OverflowError(f"the limit is {MAX_BODY_BYTES} bytes")
     return bytes(unpacked)
-
-
-def _app(name: str) -> Callable[..., Any]:
-    return import_callable(name)

@@ -102,7 +102,7 @@ async def test_nothing_is_left_when_the_pool_ends_in_the_middle_of_attacks(
 ) -> None:
     """Loops, daemons and forks are all running when the pool is closed."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = ProcessHoldings.now()
+    before = ProcessHoldings.take()
     arena = await Arena.start(backend)
     daemon = "import os\nif os.fork() == 0:\n  os.setsid()\n  while True: pass\nwhile True: pass"
     sessions = [await arena.pool.open() for _ in range(3)]

@@ -25,13 +25,12 @@ from agentrl.models.vision.decoding import decode_image
 from agentrl.runtime.json_limits import DEFAULT_LIMITS, JsonLimitError, read_json
 from agentrl.runtime.threads import run_in_thread
 from agentrl.task import Task
-from agentrl_envs.blackbox.endpoint import ProgramEndpoint
 from agentrl_envs.blackbox.program import RESULT_BYTES as PROGRAM_BYTES
-from agentrl_envs.blackbox.program import CommandProgram
+from agentrl_envs.blackbox.program import CommandProgram, ProgramEndpoint
 from agentrl_envs.gui.osworld.tables import MAX_SHEETS, NoWorkbook, workbook
 from agentrl_envs.gui.tasks.state import cells_of, sheet
 from agentrl_envs.web.browser.relay import MAX_EVENT_BYTES, MessageGate
-from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES, fulfilment
+from agentrl_envs.web.browser.traffic import MAX_BODY_BYTES, build_fulfilment
 from agentrl_envs.web.episode_site import WebRequest, WebResponse
 from agentrl_envs.web.sites import wiki_pack
 from agentrl_envs.web.sites.pages import BODY_BYTES_MAX
@@ -169,10 +168,10 @@ async def test_what_a_browser_says_at_the_limits_leaves_the_loop_free() -> None:
     """The relay is a process of its own; an answer of a world is encoded on the loop."""
     gate = MessageGate()
     assert len(gate.feed(b'{"method":"X","params":{},"sessionId":"A"}\0' * 9)) > 0
-    body = fulfilment(WebResponse(body=bytes(MAX_BODY_BYTES)))
+    body = build_fulfilment(WebResponse(body=bytes(MAX_BODY_BYTES)))
     assert len(body["body"]) > MAX_EVENT_BYTES
     async with watched_loop():
-        fulfilment(WebResponse(body=bytes(MAX_BODY_BYTES)))
+        build_fulfilment(WebResponse(body=bytes(MAX_BODY_BYTES)))
 
 
 async def test_a_huge_form_is_an_empty_one() -> None:

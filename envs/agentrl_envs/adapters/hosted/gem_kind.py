@@ -11,15 +11,6 @@ def preload():
     import gem  # noqa: F401
 
 
-def ask(params):
-    """Return the ids that are registered, after importing what registers more."""
-    from gem.envs.registration import ENV_REGISTRY
-
-    for name in params["imports"]:
-        importlib.import_module(name)
-    return sorted(ENV_REGISTRY)
-
-
 class GemEpisode:
     """One environment."""
 
@@ -31,23 +22,18 @@ class GemEpisode:
         self.env = gem.make(params["id"], **params["kwargs"])
 
     def reset(self, seed):
-        """Begin an episode."""
-        return self.shown(*self.env.reset(seed=seed))
+        return self.render(*self.env.reset(seed=seed))
 
     def step(self, text):
-        """Do one action."""
         observation, reward, terminated, truncated, info = self.env.step(text)
         return {
-            **self.shown(observation, info),
+            **self.render(observation, info),
             "reward": float(reward),
             "terminated": bool(terminated),
             "truncated": bool(truncated),
         }
 
-    def close(self):
-        """Hold nothing: a GEM environment has no end."""
-
-    def shown(self, seen, info):
+    def render(self, seen, info):
         """Return an observation with the suffix that GEM's wrappers put below it."""
         if not isinstance(seen, str):
             raise TypeError(

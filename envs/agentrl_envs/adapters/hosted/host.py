@@ -9,7 +9,8 @@ hangs can be killed, and a world is copied by forking its process. One thread, a
     -> {"session": 7, "method": "kill"}
     <- {"session": 7, "gone": "killed by signal 9"}
 
-A kind has `preload()`, `ask(params)` and `EPISODE`, a class with a method for every other method.
+A kind has `preload()`, and `EPISODE`, a class with a method for every other method, perhaps with a
+`close`. One that is asked things outside of episodes has `ask(params)`.
 """
 
 import importlib.util
@@ -113,7 +114,7 @@ class HostServer:
             else:
                 self.hand(child, message)
         except Exception as error:  # noqa: BLE001 - told to whoever asked
-            self.say({"id": message.get("id"), "error": words(error)})
+            self.say({"id": message.get("id"), "error": describe_error(error)})
 
     def hand(self, child: EpisodeProcess, message: Message) -> None:
         child.waiting.append(message["id"])
@@ -123,7 +124,8 @@ class HostServer:
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            serve(self.kind.EPISODE, theirs, [*self.channels(), ours])
+            channels = [child.channel for child in self.children.values()]
+            serve(self.kind.EPISODE, theirs, [*channels, ours])
         theirs.close()
         self.add(EpisodeProcess(session, ours, pid))
         self.hand(self.children[session], message)
@@ -137,9 +139,6 @@ class HostServer:
         theirs.close()
         self.add(EpisodeProcess(session, ours, None))
         self.hand(self.children[session], {"id": message["id"], "method": "alive"})
-
-    def channels(self) -> list[socket.socket]:
-        return [child.channel for child in self.children.values()]
 
     def add(self, child: EpisodeProcess) -> None:
         self.children[child.session] = child
@@ -159,7 +158,7 @@ class HostServer:
         except ConnectionError:
             data = b""
         if not data:
-            self.gone(child)
+            self.reap(child)
             return
         for line in child.lines.feed(data):
             answer = json.loads(line)
@@ -169,7 +168,7 @@ class HostServer:
             self.out.write(line + b"\n")
             self.out.flush()
 
-    def gone(self, child: EpisodeProcess) -> None:
+    def reap(self, child: EpisodeProcess) -> None:
         self.selector.unregister(child.channel)
         child.channel.close()
         del self.children[child.session]
@@ -224,8 +223,8 @@ class HostedEpisode:
                     self.fork(self.descriptors.pop(0))
                     continue
                 self.channel.sendall(json.dumps(self.answer(message)).encode() + b"\n")
-        if self.world is not None:
-            self.world.close()
+        if (close := getattr(self.world, "close", None)) is not None:
+            close()
 
     def answer(self, message: Message) -> Message:
         try:
@@ -238,7 +237,7 @@ class HostedEpisode:
             return {"id": message["id"], "result": getattr(self.world, method)(**params)}
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             traceback.print_exc()
-            return {"id": message["id"], "error": words(error)}
+            return {"id": message["id"], "error": describe_error(error)}
 
     def fork(self, descriptor: int) -> None:
         """Go on twice: the copy answers on a channel of its own."""
@@ -256,7 +255,7 @@ class HostedEpisode:
         self.lines = LineSplitter()
 
 
-def words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error in a line."""
     return f"{type(error).__name__}: {error}"[:2000]
 
@@ -265,15 +264,14 @@ def main() -> None:
     # What a library prints must not be taken for an answer.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    sys.path[:] = [
-        place for place in sys.path if place != os.path.dirname(os.path.abspath(__file__))
-    ]
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [place for place in sys.path if place != here]
     sys.path[:0] = sys.argv[2:]
     host = HostServer(load_kind(sys.argv[1]), out)
     try:
         host.kind.preload()
     except Exception as error:  # noqa: BLE001 - told to whoever asked
-        host.say({"id": 0, "error": words(error)})
+        host.say({"id": 0, "error": describe_error(error)})
         return
     host.say({"id": 0, "result": None})
     host.run()

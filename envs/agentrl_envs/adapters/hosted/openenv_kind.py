@@ -21,12 +21,7 @@ def preload():
     import websockets.sync.client  # noqa: F401
 
 
-def ask(params):
-    """Refuse: a server has no list of tasks."""
-    raise ValueError(f"a server of OpenEnv only serves episodes, but was asked for {params}")
-
-
-def socket_url(url):
+def build_socket_url(url):
     """Return the address of a server's WebSocket."""
     scheme, _, rest = url.rstrip("/").rpartition("://")
     return f"{'wss' if scheme in ('https', 'wss') else 'ws'}://{rest}/ws"
@@ -42,38 +37,35 @@ class OpenEnvSession:
         # Deadlines of answers are the asker's, who ends this process: an answer that nobody waits
         # for any more would be taken for the answer to the next action.
         self.socket = connect(
-            socket_url(params["url"]),
+            build_socket_url(params["url"]),
             open_timeout=params["timeout_s"],
             max_size=MESSAGE_BYTES,
             ping_interval=None,
         )
 
     def reset(self, seed, options):
-        """Begin an episode."""
-        answer = self.asked("reset", {"seed": seed, **options})
+        answer = self.request("reset", {"seed": seed, **options})
         if answer.get("type") == "error":
-            raise RuntimeError(words_of(answer))
-        return self.shown(answer["data"])
+            raise RuntimeError(describe_error(answer))
+        return self.render(answer["data"])
 
     def step(self, action):
         """Do one action, an object; say what is wrong with one that is no action of the server."""
-        answer = self.asked("step", action)
+        answer = self.request("step", action)
         if answer.get("type") != "error":
-            return self.shown(answer["data"])
-        if (wrong := faults(action, answer["data"])) is not None:
+            return self.render(answer["data"])
+        if (wrong := find_faults(action, answer["data"])) is not None:
             return {"invalid": wrong}
-        raise RuntimeError(words_of(answer))
+        raise RuntimeError(describe_error(answer))
 
-    def asked(self, kind, data):
-        """Return the server's answer."""
+    def request(self, kind, data):
         self.socket.send(json.dumps({"type": kind, "data": data}))
         return json.loads(self.socket.recv())
 
     def close(self):
-        """Disconnect."""
         self.socket.close()
 
-    def shown(self, result):
+    def render(self, result):
         """Return an observation as text, and what it pays."""
         observation, reward = result.get("observation", {}), result.get("reward")
         if self.key:
@@ -92,13 +84,13 @@ class OpenEnvSession:
         }
 
 
-def words_of(answer):
+def describe_error(answer):
     """Return a server's error in a line."""
     data = answer.get("data") or {}
     return f"the server says {data.get('code')}: {data.get('message')}"
 
 
-def faults(action, error):
+def find_faults(action, error):
     """Return the faults of an action in a server's error; None if it is about something else.
 
     A server says VALIDATION_ERROR of an action that is none, and of a model of its own that it

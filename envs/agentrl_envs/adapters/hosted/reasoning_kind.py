@@ -48,7 +48,6 @@ class VerdictWorker:
         entry: Mapping[str, Any],
         answer: str,
     ) -> float:
-        """Return the score of an answer."""
         from agentrl_envs.reasoning.mixture import family_of
         from agentrl_envs.reasoning.record import from_json
 
@@ -69,9 +68,6 @@ class VerdictWorker:
             os._exit(LATE)
         if memory_bytes()[0] > self.most_bytes:
             os._exit(LARGE)
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 def cpu_s() -> float:

@@ -15,7 +15,7 @@ def preload():
     import verifiers.v1  # noqa: F401
 
 
-def loaded(params):
+def load_taskset(params):
     """Return a taskset."""
     from verifiers.v1.configs.taskset import TasksetConfig
     from verifiers.v1.utils.generic import concrete_type
@@ -28,16 +28,16 @@ def loaded(params):
 
 def ask(params):
     """Return the first tasks, as data; raises for a taskset that cannot be played here."""
-    refuse(obstacles_of_package(params["taskset"]))
-    taskset = loaded(params)
-    refuse(obstacles_of_taskset(taskset))
+    refuse(find_package_obstacles(params["taskset"]))
+    taskset = load_taskset(params)
+    refuse(find_taskset_obstacles(taskset))
     rows = []
     for task in islice(taskset, params["size"]):
-        refuse(obstacles_of_task(task, taskset))
+        refuse(find_task_obstacles(task, taskset))
         data = task.data
         prompt = data.prompt
         if not isinstance(prompt, str):
-            prompt = [{"role": m.role, "content": text_of(m)} for m in prompt]
+            prompt = [{"role": m.role, "content": read_text(m)} for m in prompt]
         row = data.model_dump(mode="json", exclude_none=True)
         rows.append({"key": task.key, "system": data.system_prompt, "prompt": prompt, "data": row})
     if rows:
@@ -65,7 +65,7 @@ def refuse(obstacles):
         )
 
 
-def obstacles_of_package(name):
+def find_package_obstacles(name):
     """Return why a taskset's package is more than a taskset."""
     from verifiers.v1.envs.single_agent import SingleAgentEnv
     from verifiers.v1.harness import Harness
@@ -88,7 +88,7 @@ def obstacles_of_package(name):
     return obstacles
 
 
-def obstacles_of_taskset(taskset):
+def find_taskset_obstacles(taskset):
     """Return why a taskset's kind of task is more than a question, an answer and its rewards."""
     from verifiers.v1.state import State
     from verifiers.v1.task import Task
@@ -98,18 +98,18 @@ def obstacles_of_taskset(taskset):
     kind, task = type(taskset), type(taskset).task_type()
     obstacles = [
         f"{kind.__name__} has its own {name}"
-        for name in overridden(kind, Taskset, {"load", "INFINITE", "__init__"})
+        for name in find_overridden(kind, Taskset, {"load", "INFINITE", "__init__"})
     ]
     marked = {"intercept": "rewrites messages", "stop": "decides when to stop"}
     obstacles += [
         f"{task.__name__}.{name} {does}"
         for mark, does in marked.items()
-        for name in decorated(task, mark)
+        for name in find_decorated(task, mark)
     ]
     obstacles += [
         f"{task.__name__} has its own {name}"
         # `validate` is for authors, and is not called when a task is played.
-        for name in overridden(task, Task, {"key", "hash", "validate"})
+        for name in find_overridden(task, Task, {"key", "hash", "validate"})
     ]
     state = concrete_type(task, State)
     if state not in (None, State):
@@ -117,7 +117,7 @@ def obstacles_of_taskset(taskset):
     return obstacles
 
 
-def overridden(kind, base, harmless):
+def find_overridden(kind, base, harmless):
     """Return the members of `base` that a class overrides, but for `harmless`."""
     parents = kind.__mro__[: kind.__mro__.index(base)]
     members = {name for parent in parents for name in vars(parent)}
@@ -125,7 +125,7 @@ def overridden(kind, base, harmless):
     return sorted(members & base_members - harmless)
 
 
-def decorated(kind, mark):
+def find_decorated(kind, mark):
     """Return the names of the functions of a class that verifiers' decorator `mark` has marked."""
     return sorted(
         {
@@ -137,7 +137,7 @@ def decorated(kind, mark):
     )
 
 
-def obstacles_of_task(task, taskset):
+def find_task_obstacles(task, taskset):
     """Return why one task is more than a question, an answer and its rewards."""
     from verifiers.v1.task import TaskData
 
@@ -186,7 +186,7 @@ def probe(row, params):
         ) from error
 
 
-def text_of(message):
+def read_text(message):
     """Return the text of a prompt's message; raises for one that is more than that."""
     fields = message.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     if more := sorted({*fields} - {"role", "content"}):
@@ -222,7 +222,7 @@ class TasksetScoring:
         from verifiers.v1.task import Task
         from verifiers.v1.utils.generic import concrete_type
 
-        taskset = loaded(params)
+        taskset = load_taskset(params)
         kind = concrete_type(type(taskset), Task)
         self.task = kind(kind.data_type().model_validate(params["data"]), taskset.config.task)
 
@@ -253,9 +253,6 @@ class TasksetScoring:
             raise ValueError(f"the rewards {unscored} were not computed")
         parts = {name: reward.value for name, reward in trace.rewards.items()}
         return {"reward": trace.reward, "components": parts, "metrics": trace.metrics}
-
-    def close(self):
-        """Hold nothing."""
 
 
 EPISODE = TasksetScoring

@@ -14,7 +14,7 @@ from agentrl.runtime.threads import (
 )
 from agentrl_envs.web.browser.context import EpisodeContext, PageScreen
 from agentrl_envs.web.browser.launch import WAY_OUT, BrowserCommand, prepare
-from agentrl_envs.web.browser.processes import private_bytes
+from agentrl_envs.web.browser.processes import measure_private_bytes
 from agentrl_envs.web.browser.settings import BrowserSettings
 from agentrl_envs.web.browser.warm_pages import WarmPages
 
@@ -39,7 +39,7 @@ class BrowserProcess:
         self.served = 0
         self.grown = False
         """Whether it was seen to hold more than it may between episodes."""
-        self._driver = driver
+        self._start_driver = driver
         self._process = process
         self._command = command
         self._settings = settings
@@ -53,11 +53,11 @@ class BrowserProcess:
         does not start or ends.
         """
         # Every driver has a `stop` of its own: that of the class does nothing.
-        driver = await await_to_the_end(_driver(within_s=settings.open_s), _stop)
+        driver = await await_to_the_end(_start_driver(within_s=settings.open_s), _stop_driver)
         try:
             browser = await cls._launch(driver, settings)
         except BaseException:
-            await _stop(driver)
+            await _stop_driver(driver)
             raise
         return browser
 
@@ -83,14 +83,14 @@ class BrowserProcess:
         except BaseException as error:
             await finish_in_thread(command.clear)
             if isinstance(error, Error) and _GONE in str(error):
-                raise EnvError(f"the driver of a browser ended: {_why(error)}") from error
+                raise EnvError(f"the driver of a browser ended: {_summarize(error)}") from error
             if isinstance(error, Error):
                 raise ConfigError(
-                    f"no browser could be started: {_why(error)}; {WAY_OUT}"
+                    f"no browser could be started: {_summarize(error)}; {WAY_OUT}"
                 ) from error
             raise
         browser = cls(driver, process, command, settings)
-        process.on("disconnected", lambda _: browser._died())
+        process.on("disconnected", lambda _: browser._fail_visits())
         return browser
 
     @property
@@ -129,13 +129,20 @@ class BrowserProcess:
 
     async def watch(self) -> None:
         """Look whether it has grown past what it may hold between episodes."""
-        self.grown = self.grown or await run_in_thread(self._held) > self._settings.recycle_bytes
+        self.grown = (
+            self.grown
+            or await run_in_thread(self._measure_private_bytes) > self._settings.recycle_bytes
+        )
 
-    def _held(self) -> int:
+    def _measure_private_bytes(self) -> int:
         """Return the bytes that nobody else could have; it reads a few files."""
         try:
             group = self._command.group
-            return private_bytes(self._command.mark) if group is None else group.private_bytes()
+            return (
+                measure_private_bytes(self._command.mark)
+                if group is None
+                else group.private_bytes()
+            )
         except OSError:
             return 0  # it is ending
 
@@ -148,23 +155,23 @@ class BrowserProcess:
     async def _close(self) -> None:
         from playwright.async_api import Error
 
-        self._died()
+        self._fail_visits()
         try:
             async with asyncio.timeout(_HEALTH_S):
                 await self._process.close()
         except (TimeoutError, Error):
             pass  # it is killed below
         await run_in_thread(self._command.clear)
-        await _stop(self._driver)
+        await _stop_driver(self._start_driver)
 
-    def _died(self) -> None:
+    def _fail_visits(self) -> None:
         error = EnvError("the browser of this episode ended")
         for visit in self.visits:
             visit.fail(error)
         self.shelf.clear()
 
 
-async def _driver(*, within_s: float) -> "Playwright":
+async def _start_driver(*, within_s: float) -> "Playwright":
     from playwright.async_api import async_playwright
 
     with blame(EnvError, "the start of Playwright"):
@@ -172,8 +179,7 @@ async def _driver(*, within_s: float) -> "Playwright":
             return await async_playwright().start()
 
 
-async def _stop(driver: "Playwright") -> None:
-    """End a driver, dead or alive."""
+async def _stop_driver(driver: "Playwright") -> None:
     from playwright.async_api import Error
 
     with suppress(TimeoutError, Error):
@@ -181,7 +187,7 @@ async def _stop(driver: "Playwright") -> None:
             await driver.stop()
 
 
-def _why(error: Exception) -> str:
+def _summarize(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if "[err]" in line]
     return (telling[0].rpartition("[err]")[2].strip() if telling else lines[0])[:300]

@@ -63,7 +63,8 @@ class EpisodeContext:
         """How the page that its last episode began on came to be there."""
         self._context = context
         self._settings = settings
-        self._at = 0
+        self.at = 0
+        """Number of the tab in front, from 0."""
         self._dialogs = 0
         self._ours: set[Page] = set()
         self._broken: EnvError | None = None
@@ -84,7 +85,7 @@ class EpisodeContext:
                     timezone_id="UTC",
                 )
                 visit = cls(context, screen, settings)
-                context.on("page", visit._appeared)
+                context.on("page", visit._on_page)
                 try:
                     visit.tabs.append(await visit._new_tab())
                 except BaseException:
@@ -96,12 +97,7 @@ class EpisodeContext:
     @property
     def tab(self) -> BrowserPage:
         """Return the tab that is in front."""
-        return self.tabs[self._at]
-
-    @property
-    def at(self) -> int:
-        """Return its number, from 0."""
-        return self._at
+        return self.tabs[self.at]
 
     @property
     def stepped(self) -> bool:
@@ -137,7 +133,7 @@ class EpisodeContext:
         """Open the world's `start_url`, and let it answer. Raises `EnvError`."""
         self.world = world
         await self.go(world.start_url)
-        await self.tab.loaded()
+        await self.tab.wait_until_loaded()
         if (where := self.tab.url) == "about:blank":
             detail = "; ".join(self.notices) or "nothing answered"
             raise EnvError(f"{world.start_url} did not open, and the page is {where}: {detail}")
@@ -149,7 +145,7 @@ class EpisodeContext:
         reply = await self.tab.send("Page.navigate", url=url)
         return reply.get("errorText", "") if not self.notices else ""
 
-    async def back(self) -> bool:
+    async def go_back(self) -> bool:
         """Go to the page before; whether there is one."""
         history = await self.tab.send("Page.getNavigationHistory")
         at: int = history["currentIndex"] - 1
@@ -183,22 +179,22 @@ class EpisodeContext:
             return f"at most {len(self.tabs)} tabs may be open; close one first"
         tab = await self._call("a new tab", self._new_tab())
         self.tabs.append(tab)
-        self._at = len(self.tabs) - 1
+        self.at = len(self.tabs) - 1
         return await self.go(url)
 
     async def switch(self, at: int) -> None:
         """Bring a tab to the front."""
-        self._at = at
+        self.at = at
         await self.tab.call("bring to front", self.tab.page.bring_to_front())
 
     async def close_tab(self) -> None:
         """Close the tab in front; there must be another."""
-        tab = self.tabs.pop(self._at)
+        tab = self.tabs.pop(self.at)
         self._ours.discard(tab.page)
         await self._call("close a tab", tab.page.close())
-        await self.switch(max(0, self._at - 1))
+        await self.switch(max(0, self.at - 1))
 
-    def taken_notices(self) -> list[str]:
+    def take_notices(self) -> list[str]:
         """Return the pending notices, each once."""
         notices, self.notices[:] = list(self.notices), []
         return notices
@@ -255,23 +251,22 @@ class EpisodeContext:
     # -- what happens by itself -------------------------------------------------------------------
 
     async def _new_tab(self) -> BrowserPage:
-        coming = self._context.new_page()
-        page = await coming
+        page = await self._context.new_page()
         self._ours.add(page)
-        page.on("dialog", self._asked)
+        page.on("dialog", self._on_dialog)
         tab = await BrowserPage.open(page, self._settings)
         if self.tabs:
             tab.has_cookies = False
-        tab.on_request(self._requested)
+        tab.on_request(self._on_request)
         return tab
 
-    async def _requested(self, tab: BrowserPage, paused: Mapping[str, Any]) -> None:
-        refused = await answer(tab, paused, self.world)
+    async def _on_request(self, tab: BrowserPage, paused: Mapping[str, Any]) -> None:
+        refusal = await answer(tab, paused, self.world)
         in_front = paused.get("frameId") == tab.frame and paused.get("resourceType") == "Document"
-        if refused is not None and in_front:
-            self._notice(refused.why)
+        if refusal and in_front:
+            self._notice(refusal)
 
-    async def _asked(self, dialog: "Dialog") -> None:
+    async def _on_dialog(self, dialog: "Dialog") -> None:
         """Dismiss what a page asks; leaving a page is allowed."""
         from playwright.async_api import Error
 
@@ -286,7 +281,7 @@ class EpisodeContext:
         except Error:
             return  # it is gone, with its page
 
-    async def _appeared(self, page: "Page") -> None:
+    async def _on_page(self, page: "Page") -> None:
         """Close a window that a page has opened by itself: its requests are not held."""
         from playwright.async_api import Error
 

@@ -67,7 +67,10 @@ def prepare(settings: BrowserSettings) -> BrowserCommand:
     group = make_cgroup("browser", settings.memory_bytes)
     plan: dict[str, object] = {"cgroups": [] if group is None else group.join_files(), "enter": ""}
     if settings.isolation == "bubblewrap":
-        plan |= {"enter": enter.__file__, "bubblewrap": _inside(settings, program, environ)}
+        plan |= {
+            "enter": enter.__file__,
+            "bubblewrap": _plan_bubblewrap(settings, program, environ),
+        }
     else:
         profile = os.path.join(tempfile.gettempdir(), f"agentrl-browser-{new_mark()}")
         leases.append(ResourceLease.take("directory", profile))
@@ -80,13 +83,13 @@ def prepare(settings: BrowserSettings) -> BrowserCommand:
     return BrowserCommand(sys.executable, arguments, dict(environ), tuple(leases), group)
 
 
-def _inside(
+def _plan_bubblewrap(
     settings: BrowserSettings, program: str, environ: Mapping[str, str]
 ) -> dict[str, object]:
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise ConfigError(f"browsers run inside bubblewrap, but bwrap is not installed; {WAY_OUT}")
-    visible_paths, stage, inside = _shown(program)
+    visible_paths, stage, inside = _find_visible_paths(program)
     as_root = os.geteuid() == 0
     options = bubblewrap_options(
         visible_paths,
@@ -103,7 +106,7 @@ def _inside(
     }
 
 
-def _shown(program: str) -> tuple[list[tuple[str, str]], dict[str, str], str]:
+def _find_visible_paths(program: str) -> tuple[list[tuple[str, str]], dict[str, str], str]:
     """Return the paths to bind, those to stage for another user, and the program's path inside."""
     real = os.path.realpath(program)
     if is_visible(Path(real)):

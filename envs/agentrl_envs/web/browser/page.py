@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrl.errors import EnvError, blame
 from agentrl_envs.web.browser.settings import BrowserSettings
-from agentrl_envs.web.observation.scripts import HOOK, OBSERVE
 
 if TYPE_CHECKING:
     from playwright.async_api import CDPSession, Page
 
 T = TypeVar("T")
 
-_HERE = files("agentrl_envs.web.browser")
-_HANDS = (_HERE / "hands.js").read_text(encoding="utf-8")
-_LIMITS = (_HERE / "limits.js").read_text(encoding="utf-8")
-_CLOCK = (_HERE / "clock.js").read_text(encoding="utf-8")
+
+def _read_script(name: str) -> str:
+    return (files("agentrl_envs.web") / name).read_text(encoding="utf-8")
+
+
+_CLOCK = _read_script("browser/clock.js")
+HOOK = _read_script("observation/hook.js")
+"""For the page's own world, before the page's scripts: notices which elements take the mouse."""
+_OBSERVERS = [_read_script(f"observation/{name}.js") for name in ("element", "observe", "markup")]
+OBSERVE = "(() => {{\n{}\n}})();".format("\n".join(_OBSERVERS))
+"""For an isolated world of every document: defines `observe`, `locate`, `focus`, `forget`."""
 _ADVANCE = "(ms) => globalThis[Symbol.for('agentrl.clock')]?.advance(ms) ?? 0"
 _MOVED_ON = re.compile(
     r"Cannot find context|context was destroyed|navigated or closed|uniqueContextId not found"
@@ -53,7 +59,7 @@ class BrowserPage:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets an exception, once, when nothing can be asked any more."""
         self._settings = settings
-        self._url = page.url
+        self.url = page.url
         self._world: int | None = None
         self._loading: set[str] = set()
         self._requested: dict[str, float] = {}
@@ -72,17 +78,12 @@ class BrowserPage:
         *_, tree = await asyncio.gather(
             tab.cdp.send("Page.enable"),
             tab.cdp.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
-            tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": f"{_LIMITS}\n{HOOK}"}),
+            tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", {"source": _BEFORE_PAGE}),
             tab.cdp.send("Page.addScriptToEvaluateOnNewDocument", _IN_ISOLATION),
             tab.cdp.send("Page.getFrameTree"),
         )
         tab.frame = tree["frameTree"]["frame"]["id"]
         return tab
-
-    @property
-    def url(self) -> str:
-        """Address of the page."""
-        return self._url
 
     @property
     def idle(self) -> bool:
@@ -94,7 +95,7 @@ class BrowserPage:
     ) -> None:
         """Have every request of the page handled; a handler that raises breaks the page."""
 
-        async def answered(paused: Mapping[str, Any]) -> None:
+        async def answer_request(paused: Mapping[str, Any]) -> None:
             try:
                 await handle(self, paused)
             except Exception as error:  # noqa: BLE001 - whoever waits for the page gets it
@@ -103,18 +104,18 @@ class BrowserPage:
                 self._answering -= 1
                 self._changed.set()
 
-        def paused(params: Mapping[str, Any]) -> None:
+        def on_paused(params: Mapping[str, Any]) -> None:
             if self._answering >= MAX_REQUESTS:
                 self.fail(EnvError(f"the page made more than {MAX_REQUESTS} requests at once"))
             if self.broken.done():
                 return
             self._answering += 1
-            task = asyncio.ensure_future(answered(params))
+            task = asyncio.ensure_future(answer_request(params))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
         self._tasks: set[asyncio.Future[None]] = set()
-        self.cdp.on("Fetch.requestPaused", paused)
+        self.cdp.on("Fetch.requestPaused", on_paused)
 
     def fail(self, error: EnvError) -> None:
         """Let everybody who waits for this page, or will, have an error."""
@@ -150,43 +151,41 @@ class BrowserPage:
         return await self.call(method, self.cdp.send(method, params))
 
     async def evaluate(self, script: str, argument: Any = None) -> Any:
-        """Call a function of one argument in the page's own world; see `LivePage`."""
         call = f"({script})({json.dumps(argument)})"
-        return await self._again(lambda: self._value(call, None))
+        return await self._retry(lambda: self._evaluate(call, None))
 
     async def run(self, function: str, argument: Any = None) -> Any:
         """Call a function of the isolated world; see `observation.Eye`."""
-        return await self._again(lambda: self._run(function, argument))
+        return await self._retry(lambda: self._run(function, argument))
 
     async def screenshot(self) -> bytes:
-        """Return the viewport as a PNG; raises as `call` does."""
         shot = await self.send("Page.captureScreenshot", format="png", optimizeForSpeed=True)
         return base64.b64decode(shot["data"])
 
-    async def _again(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Ask, and ask the new document if the page has moved on meanwhile."""
+    async def _retry(self, ask: Callable[[], Awaitable[Any]]) -> Any:
         for _ in range(3):
             try:
                 return await ask()
             except MovedOn:
                 self._world = None
-                await self._until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
+                await self.wait_until_loaded()
         raise EnvError(f"the page at {self.url} changes too fast to be observed")
 
     async def _run(self, function: str, argument: Any) -> Any:
-        return await self._value(f"{function}({json.dumps(argument)})", await self._isolated())
+        return await self._evaluate(
+            f"{function}({json.dumps(argument)})", await self._find_isolated_world()
+        )
 
-    async def _isolated(self) -> int:
+    async def _find_isolated_world(self) -> int:
         if self._world is None:
             # Of this name it is there already, with our scripts; this tells its number.
             reply = await self._ask(
                 "Page.createIsolatedWorld", {"frameId": self.frame, "worldName": _WORLD}
             )
-            world: int = reply["executionContextId"]
-            self._world = world
+            self._world = int(reply["executionContextId"])
         return self._world
 
-    async def _value(self, expression: str, world: int | None) -> Any:
+    async def _evaluate(self, expression: str, world: int | None) -> Any:
         params: dict[str, Any] = {
             "expression": expression,
             "returnByValue": True,
@@ -196,7 +195,7 @@ class BrowserPage:
             params["contextId"] = world
         reply = await self._ask("Runtime.evaluate", params)
         if (thrown := reply.get("exceptionDetails")) is not None:
-            raise EnvError(f"a script in the page at {self.url} threw: {_said(thrown)}")
+            raise EnvError(f"a script in the page at {self.url} threw: {_describe(thrown)}")
         return reply["result"].get("value")
 
     async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +222,7 @@ class BrowserPage:
         try:
             if animation_count := self._held:
                 await self._run("glide", ms)
-            return bool(await self._value(f"({_ADVANCE})({ms})", None)) or animation_count > 0
+            return bool(await self._evaluate(f"({_ADVANCE})({ms})", None)) or animation_count > 0
         except MovedOn:
             # Time has taken the page to another one, and begins anew there.
             self._world = None
@@ -231,9 +230,9 @@ class BrowserPage:
 
     # -- coming to rest ---------------------------------------------------------------------------
 
-    async def loaded(self) -> None:
+    async def wait_until_loaded(self) -> None:
         """Wait until nothing is loading or being answered, up to `settle_s`."""
-        await self._until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
+        await self._wait_until_idle(asyncio.get_running_loop().time() + self._settings.settle_s)
 
     async def settle(self, *, calm_frames: int = 2) -> None:
         """Wait until what an action set off has loaded and been drawn, up to `settle_s`.
@@ -243,7 +242,7 @@ class BrowserPage:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.settle_s
         while True:
-            await self._until_idle(deadline)
+            await self._wait_until_idle(deadline)
             most_s = min(self._settings.still_s, max(0.0, deadline - loop.time()))
             try:
                 calm = {"mostMs": most_s * 1000, "calmFrames": calm_frames}
@@ -255,7 +254,7 @@ class BrowserPage:
             if self.idle or loop.time() >= deadline:
                 return
 
-    async def _until_idle(self, deadline: float) -> None:
+    async def _wait_until_idle(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         while not self.idle and (remaining_s := deadline - loop.time()) > 0:
             if self.broken.done():
@@ -278,55 +277,59 @@ class BrowserPage:
     def _listen(self) -> None:
         loop = asyncio.get_running_loop()
 
-        def begins(params: Mapping[str, Any]) -> None:
+        def on_started(params: Mapping[str, Any]) -> None:
             self._loading.add(params["frameId"])
             self._requested.pop(params["frameId"], None)
             self._changed.set()
 
-        def ends(params: Mapping[str, Any]) -> None:
+        def on_stopped(params: Mapping[str, Any]) -> None:
             self._loading.discard(params["frameId"])
             self._requested.pop(params["frameId"], None)
             self._changed.set()
 
-        def asked(params: Mapping[str, Any]) -> None:
+        def on_requested(params: Mapping[str, Any]) -> None:
             if params.get("disposition") == "currentTab":
                 self._requested[params["frameId"]] = loop.time()
 
-        def opened(params: Mapping[str, Any]) -> None:
+        def on_window(params: Mapping[str, Any]) -> None:
             if len(self.popups) < MAX_POPUPS:
                 self.popups.append(params["url"])
 
-        def went(params: Mapping[str, Any]) -> None:
+        def on_navigated(params: Mapping[str, Any]) -> None:
             frame = params["frame"]
             if frame["id"] == self.frame:
-                self._url = frame["url"] + frame.get("urlFragment", "")
+                self.url = frame["url"] + frame.get("urlFragment", "")
                 self._world = None
 
-        def crashed(params: Mapping[str, Any]) -> None:
-            del params
+        def on_crashed(_: object) -> None:
             self.fail(EnvError(_CRASHED))
 
-        def moved(params: Mapping[str, Any]) -> None:
+        def on_moved(params: Mapping[str, Any]) -> None:
             if params["frameId"] == self.frame:
-                self._url = params["url"]
+                self.url = params["url"]
 
-        self.cdp.on("Page.frameNavigated", went)
-        self.cdp.on("Page.navigatedWithinDocument", moved)
-        self.cdp.on("Page.frameStartedLoading", begins)
-        self.cdp.on("Page.frameStoppedLoading", ends)
-        self.cdp.on("Page.frameDetached", ends)
-        self.cdp.on("Page.frameRequestedNavigation", asked)
-        self.cdp.on("Page.windowOpen", opened)
+        self.cdp.on("Page.frameNavigated", on_navigated)
+        self.cdp.on("Page.navigatedWithinDocument", on_moved)
+        self.cdp.on("Page.frameStartedLoading", on_started)
+        self.cdp.on("Page.frameStoppedLoading", on_stopped)
+        self.cdp.on("Page.frameDetached", on_stopped)
+        self.cdp.on("Page.frameRequestedNavigation", on_requested)
+        self.cdp.on("Page.windowOpen", on_window)
         # Of the relay too, where a page makes the browser say more than may be said.
-        self.cdp.on("Inspector.targetCrashed", crashed)
-        self.page.on("crash", lambda _: self.fail(EnvError(_CRASHED)))
+        self.cdp.on("Inspector.targetCrashed", on_crashed)
+        self.page.on("crash", on_crashed)
         self.page.on("close", lambda _: self.fail(EnvError("the page was closed")))
 
 
 _CRASHED = "the page's process died, or its messages were over the limits of browser/relay.py"
-_IN_ISOLATION = {"source": f"{OBSERVE}\n{_HANDS}", "worldName": _WORLD, "runImmediately": True}
+_BEFORE_PAGE = "\n".join((_read_script("browser/limits.js"), HOOK))
+_IN_ISOLATION = {
+    "source": "\n".join((OBSERVE, _read_script("browser/hands.js"))),
+    "worldName": _WORLD,
+    "runImmediately": True,
+}
 
 
-def _said(thrown: Mapping[str, Any]) -> str:
+def _describe(thrown: Mapping[str, Any]) -> str:
     exception = thrown.get("exception", {})
     return str(exception.get("description") or exception.get("value") or thrown.get("text"))[:500]

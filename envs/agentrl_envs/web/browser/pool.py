@@ -55,32 +55,24 @@ class BrowserPool:
         Raises `EnvError` when no place comes free in time, `ConfigError` when no browser can be run
         on this machine.
         """
-        stepped = action_ms is not None
-        place = PageOptions(world.start_url, screen, used_too=world.reusable, stepped=stepped)
-        visit, loaded = await self._placed(place)
-        visit.action_ms = action_ms
-        return visit, loaded
+        return await self._take_page(_options_of(world, screen, action_ms))
 
     async def blank(self, screen: PageScreen, *, action_ms: float | None = None) -> EpisodeContext:
         """Return an empty page in a context of its own; raises as `visit` does."""
-        visit, _ = await self._placed(PageOptions("", screen))
-        visit.action_ms = action_ms
-        return visit
+        return (await self._take_page(PageOptions("", screen, action_ms=action_ms)))[0]
 
     def prepare(self, visit: EpisodeContext, world: EpisodeSite) -> None:
         """Make the pages ready that were taken for an episode, now that nobody waits for it."""
         if (browser := self._homes.get(visit)) is not None:
-            place = PageOptions(
-                world.start_url, visit.screen, used_too=world.reusable, stepped=visit.stepped
-            )
-            self._chores.begin(self._prepare(browser, place, world, visit.action_ms))
+            place = _options_of(world, visit.screen, visit.action_ms)
+            self._chores.begin(self._prepare(browser, place, world))
 
-    async def _placed(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
+    async def _take_page(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
         if self._chores.closed:
             raise EnvError(_CLOSED)
         await self._places.take()
         try:
-            return await self._visit(place)
+            return await self._choose_page(place)
         except BaseException:
             self._places.give()
             raise
@@ -93,7 +85,7 @@ class BrowserPool:
         self._places.give()
         browser.visits.discard(visit)
         url = visit.world.start_url if visit.world is not None and visit.is_reusable() else None
-        self._chores.begin(self._put_back(browser, visit, url))
+        self._chores.begin(self._return_page(browser, visit, url))
 
     def figures(self) -> dict[str, float]:
         """Return the numbers of browsers and pages, for metrics."""
@@ -124,9 +116,9 @@ class BrowserPool:
         self._browsers = [None] * len(self._browsers)
         await close_all(running)
 
-    async def _visit(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
-        slot = min(range(len(self._browsers)), key=self._load)
-        browser = await self._running(slot)
+    async def _choose_page(self, place: PageOptions) -> tuple[EpisodeContext, bool]:
+        slot = min(range(len(self._browsers)), key=self._count_visits)
+        browser = await self._find_running(slot)
         visit, loaded = browser.shelf.take(place), True
         if visit is None:
             visit, loaded = browser.shelf.take(PageOptions("", place.screen)), False
@@ -138,18 +130,19 @@ class BrowserPool:
                 if browser.alive:
                     raise
                 # It was dead, and nobody had noticed.
-                browser = await self._running(slot)
+                browser = await self._find_running(slot)
                 visit = await browser.open(place.screen)
         browser.visits.add(visit)
         browser.served += 1
         self._homes[visit] = browser
+        visit.action_ms = place.action_ms
         return visit, loaded
 
-    def _load(self, slot: int) -> int:
+    def _count_visits(self, slot: int) -> int:
         browser = self._browsers[slot]
         return 0 if browser is None else len(browser.visits)
 
-    async def _running(self, slot: int) -> BrowserProcess:
+    async def _find_running(self, slot: int) -> BrowserProcess:
         async with self._starting[slot]:
             browser = self._browsers[slot]
             if browser is not None and browser.alive and not browser.worn:
@@ -165,7 +158,7 @@ class BrowserPool:
             self._browsers[slot] = fresh
             return fresh
 
-    async def _put_back(
+    async def _return_page(
         self, browser: BrowserProcess, visit: EpisodeContext, url: str | None
     ) -> None:
         try:
@@ -188,7 +181,6 @@ class BrowserPool:
             await oldest.close()
 
     async def _look_after(self, browser: BrowserProcess) -> None:
-        """End a browser that no longer answers."""
         if browser.alive and not await browser.is_healthy():
             await browser.close()
 
@@ -198,26 +190,18 @@ class BrowserPool:
             self._retired.discard(browser)
 
     async def _prepare(
-        self,
-        browser: BrowserProcess,
-        place: PageOptions,
-        world: EpisodeSite,
-        action_ms: float | None,
+        self, browser: BrowserProcess, place: PageOptions, world: EpisodeSite
     ) -> None:
         empty = PageOptions("", place.screen)
         try:
-            await self._load_ahead(browser, place, world, action_ms)
+            await self._load_ahead(browser, place, world)
             while self._is_current(browser) and browser.shelf.count(empty) < self.settings.warm:
                 browser.shelf.put("", await browser.open(place.screen))
         except EnvError:
             return  # whoever needs a page makes it, and hears why that fails
 
     async def _load_ahead(
-        self,
-        browser: BrowserProcess,
-        place: PageOptions,
-        world: EpisodeSite,
-        action_ms: float | None,
+        self, browser: BrowserProcess, place: PageOptions, world: EpisodeSite
     ) -> None:
         """Load the page that this episode began on for another one, if it may be and is not."""
         if not self._is_current(browser) or browser.shelf.count(place):
@@ -227,7 +211,7 @@ class BrowserPool:
         try:
             empty = PageOptions("", place.screen)
             visit = browser.shelf.take(empty) or await browser.open(place.screen)
-            visit.action_ms = action_ms
+            visit.action_ms = place.action_ms
             try:
                 await visit.load(loader)
                 await visit.tab.settle()
@@ -241,3 +225,7 @@ class BrowserPool:
 
     def _is_current(self, browser: BrowserProcess) -> bool:
         return browser.alive and not browser.worn and not self._chores.closed
+
+
+def _options_of(world: EpisodeSite, screen: PageScreen, action_ms: float | None) -> PageOptions:
+    return PageOptions(world.start_url, screen, used_too=world.reusable, action_ms=action_ms)

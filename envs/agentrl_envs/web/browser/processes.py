@@ -7,25 +7,25 @@ from pathlib import Path
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def private_bytes(mark: str, root: int | None = None) -> int:
+def measure_private_bytes(mark: str, root: int | None = None) -> int:
     """Return the memory that the processes from the one with `mark` down share with nobody.
 
     It is looked for below `root`, by default this process. 0 where it is not there.
     """
-    for pid in below(os.getpid() if root is None else root):
-        if _carries(pid, mark.encode()):
-            return sum(map(_private_bytes, (pid, *below(pid))))
+    for pid in list_descendants(os.getpid() if root is None else root):
+        if _has_mark(pid, mark.encode()):
+            return sum(map(_measure_private_bytes, (pid, *list_descendants(pid))))
     return 0
 
 
-def below(pid: int) -> Iterator[int]:
+def list_descendants(pid: int) -> Iterator[int]:
     """Yield the processes that come from a process, parents first."""
-    for child in _children(pid):
+    for child in _list_children(pid):
         yield child
-        yield from below(child)
+        yield from list_descendants(child)
 
 
-def _children(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -39,7 +39,7 @@ def _children(pid: int) -> list[int]:
     return pids
 
 
-def _carries(pid: int, mark: bytes) -> bool:
+def _has_mark(pid: int, mark: bytes) -> bool:
     for file in ("cmdline", "environ"):
         try:
             if mark in Path(f"/proc/{pid}/{file}").read_bytes():
@@ -49,7 +49,7 @@ def _carries(pid: int, mark: bytes) -> bool:
     return False
 
 
-def _private_bytes(pid: int) -> int:
+def _measure_private_bytes(pid: int) -> int:
     try:
         _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
     except (OSError, ValueError):

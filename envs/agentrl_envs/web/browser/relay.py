@@ -68,13 +68,13 @@ class MessageGate:
 
     def feed(self, data: bytes) -> bytes:
         """Return the whole messages for the driver, each with its NUL."""
-        return b"".join(self._passed(data))
+        return b"".join(self._split_messages(data))
 
-    def _passed(self, data: bytes) -> Iterator[bytes]:
+    def _split_messages(self, data: bytes) -> Iterator[bytes]:
         *ends, rest = data.split(b"\0")
         for end in ends:
             self._hold(end)
-            yield self._message()
+            yield self._admit_message()
             self._held.clear()
             self._start, self._dropped = b"", 0
         self._hold(rest)
@@ -86,7 +86,7 @@ class MessageGate:
             self._dropped += len(self._held) - _END
             del self._held[:-_END]
 
-    def _message(self) -> bytes:
+    def _admit_message(self) -> bytes:
         message = self._held
         size = self._dropped + len(message)
         end = _SESSION.search(message, max(0, len(message) - _END))

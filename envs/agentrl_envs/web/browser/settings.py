@@ -4,20 +4,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from agentrl.errors import ConfigError
+from agentrl_envs.web.observation.view import check_caps
 
 Isolation = Literal["bubblewrap", "none"]
-
-_POSITIVE = (
-    "browsers",
-    "episodes",
-    "call_s",
-    "settle_s",
-    "open_s",
-    "memory_bytes",
-    "recycle_bytes",
-    "recycle_after",
-)
-_NOT_NEGATIVE = ("warm", "still_s", "tabs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +42,12 @@ class BrowserSettings:
     """For a browser to start, and for a page to come free."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         if self.isolation not in get_args(Isolation):
             raise ConfigError(
                 f"isolation must be one of {', '.join(get_args(Isolation))}, got {self.isolation!r}"
             )
-        for name in _POSITIVE:
-            if (value := getattr(self, name)) <= 0:
-                raise ConfigError(f"{name} must be above 0, got {value}")
-        for name in _NOT_NEGATIVE:
+        check_caps(self, "browsers", "episodes", "call_s", "settle_s", "open_s")
+        check_caps(self, "memory_bytes", "recycle_bytes", "recycle_after")
+        for name in ("warm", "still_s", "tabs"):
             if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"{name} must not be negative, got {value}")

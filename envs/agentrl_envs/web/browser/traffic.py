@@ -7,7 +7,6 @@ processes of the browser) finds no network.
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.message import Message as Headers
 from typing import Any
 
@@ -31,14 +30,7 @@ _COOKIED = ("Document", "XHR", "Fetch")
 """Kinds of requests for which cookies are looked up; once there are some, for every request."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRequest:
-    """A request that gets no answer."""
-
-    why: str
-
-
-def request_of(paused: Mapping[str, Any], cookies: str = "") -> WebRequest:
+def build_request(paused: Mapping[str, Any], cookies: str = "") -> WebRequest:
     """Return a held request as a world sees it."""
     request = paused["request"]
     headers = {name.lower(): value for name, value in request["headers"].items()}
@@ -63,7 +55,7 @@ def is_shown(response: WebResponse) -> bool:
     return kind.startswith(_SHOWN)
 
 
-def fulfilment(response: WebResponse) -> dict[str, Any]:
+def build_fulfilment(response: WebResponse) -> dict[str, Any]:
     """Return the parameters of the protocol's command that answers a request."""
     headers: list[dict[str, str]] = []
     for name, value in response.headers.items():
@@ -76,41 +68,36 @@ def fulfilment(response: WebResponse) -> dict[str, Any]:
     }
 
 
-async def answer(
-    tab: BrowserPage, paused: Mapping[str, Any], world: EpisodeSite | None
-) -> RefusedRequest | None:
-    """Answer a held request out of a world; say so where it is refused."""
+async def answer(tab: BrowserPage, paused: Mapping[str, Any], world: EpisodeSite | None) -> str:
+    """Answer a held request out of a world; return why it is refused, if it is."""
     url, params = paused["request"]["url"], {"requestId": paused["requestId"]}
     is_page = paused.get("resourceType") == "Document"
     if world is None or not is_within(url, world.origins):
         # An aborted navigation leaves the page where it is; a failed one shows the browser's own.
         reason = "Aborted" if is_page else "BlockedByClient"
-        await _quietly(tab, "Fetch.failRequest", {**params, "errorReason": reason})
-        return RefusedRequest(f"{url} is not allowed here")
+        await _send_unless_gone(tab, "Fetch.failRequest", {**params, "errorReason": reason})
+        return f"{url} is not allowed here"
     cookies = ""
     if tab.has_cookies is None:
         tab.has_cookies = False
     elif tab.has_cookies or paused.get("resourceType") in _COOKIED:
-        cookies = await _cookies(tab, url)
+        cookies = await _find_cookies(tab, url)
         tab.has_cookies = tab.has_cookies or bool(cookies)
-    response = await world.answer(request_of(paused, cookies))
-    refused = None
+    response = await world.answer(build_request(paused, cookies))
+    refusal = ""
     if response is None:
         response = NOT_FOUND
     elif len(response.body) > MAX_BODY_BYTES:
         size = len(response.body)
-        refused = RefusedRequest(f"an answer of {size} bytes exceeds the limit of {MAX_BODY_BYTES}")
+        refusal = f"an answer of {size} bytes exceeds the limit of {MAX_BODY_BYTES}"
         response = WebResponse(status=204) if is_page else TOO_LARGE
     elif is_page and not is_shown(response):
-        response, refused = (
-            WebResponse(status=204),
-            RefusedRequest(f"{url} cannot be shown as a page"),
-        )
-    await _quietly(tab, "Fetch.fulfillRequest", {**params, **fulfilment(response)})
-    return refused
+        response, refusal = WebResponse(status=204), f"{url} cannot be shown as a page"
+    await _send_unless_gone(tab, "Fetch.fulfillRequest", {**params, **build_fulfilment(response)})
+    return refusal
 
 
-async def _cookies(tab: BrowserPage, url: str) -> str:
+async def _find_cookies(tab: BrowserPage, url: str) -> str:
     """Return the cookies of a request, which the browser adds later than we look.
 
     Those of longer paths come first, as in a browser. Among equals it goes by the moment at which
@@ -118,15 +105,15 @@ async def _cookies(tab: BrowserPage, url: str) -> str:
     """
     reply = await tab.cdp.send("Network.getCookies", {"urls": [url]})
     return "; ".join(
-        f"{one['name']}={one['value']}" for one in sorted(reply["cookies"], key=_place)
+        f"{one['name']}={one['value']}" for one in sorted(reply["cookies"], key=_rank_cookie)
     )
 
 
-def _place(cookie: Mapping[str, Any]) -> tuple[int, str]:
+def _rank_cookie(cookie: Mapping[str, Any]) -> tuple[int, str]:
     return -len(cookie["path"]), cookie["name"]
 
 
-async def _quietly(tab: BrowserPage, method: str, params: dict[str, Any]) -> None:
+async def _send_unless_gone(tab: BrowserPage, method: str, params: dict[str, Any]) -> None:
     """Send what may come too late: the page has gone on, and nobody waits for the answer."""
     from playwright.async_api import Error
 

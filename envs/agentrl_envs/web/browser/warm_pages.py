@@ -14,8 +14,8 @@ class PageOptions:
     screen: PageScreen
     used_too: bool = False
     """Whether another episode may have been on it."""
-    stepped: bool = False
-    """Whether its time goes on with the actions; an empty page may still become either."""
+    action_ms: float | None = None
+    """As in `BrowserPool.visit`; an empty page may still become stepped or not."""
 
 
 class WarmPages:
@@ -33,7 +33,7 @@ class WarmPages:
 
     def take(self, place: PageOptions) -> EpisodeContext | None:
         """Return the page that was there last, if there is one that still works."""
-        for visit in reversed(self._fitting(place)):
+        for visit in reversed(self._find_fitting(place)):
             del self._urls[visit]
             if visit.sound:
                 return visit
@@ -41,7 +41,7 @@ class WarmPages:
 
     def count(self, place: PageOptions) -> int:
         """Return the number of such pages."""
-        return len(self._fitting(place))
+        return len(self._find_fitting(place))
 
     def surplus(self, most: int) -> EpisodeContext | None:
         """Remove and return the page that has waited longest, where there are more than `most`.
@@ -58,12 +58,12 @@ class WarmPages:
         """Forget all of them."""
         self._urls.clear()
 
-    def _fitting(self, place: PageOptions) -> list[EpisodeContext]:
+    def _find_fitting(self, place: PageOptions) -> list[EpisodeContext]:
         return [
             visit
             for visit, url in self._urls.items()
             if url == place.url
             and visit.screen == place.screen
-            and (not url or visit.stepped == place.stepped)
+            and (not url or visit.stepped == (place.action_ms is not None))
             and (place.used_too or not visit.used)
         ]

@@ -48,8 +48,8 @@ class MiniWobPack:
             partial_credit: Pay what the page pays between 0 and 1; otherwise only its full reward
                 counts, as 1.
         """
-        heldout = _known(heldout_families) if heldout_families else ()
-        both = _known(families)
+        heldout = _check_families(heldout_families) if heldout_families else ()
+        both = _check_families(families)
         if size is not None and size < 1:
             raise ConfigError(
                 f"size must be at least 1 task per split, got {size}; omit it to use the default"
@@ -73,10 +73,9 @@ class MiniWobPack:
         return all(family in PLAYERS for family in self._families["train"])
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """Yield tasks, one of each family in turn."""
-        return islice(self._stream(split, seed), self._size)
+        return islice(self._stream_tasks(split, seed), self._size)
 
-    def _stream(self, split: Split, seed: int) -> Iterator[Task]:
+    def _stream_tasks(self, split: Split, seed: int) -> Iterator[Task]:
         seeds = SEED_RANGES[split]
         families = self._families[split]
         last = len(seeds) - _LONGEST_STREAM
@@ -86,7 +85,6 @@ class MiniWobPack:
                 yield task_of(family, seeds[start + number], split=split)
 
     def world(self, task: Task) -> MiniWobSite:
-        """Return the page of a task."""
         return MiniWobSite(
             task.data["family"], task.data["seed"], partial_credit=self._partial_credit
         )
@@ -109,7 +107,7 @@ def task_of(family: str, seed: int, *, split: Split = "train") -> Task:
     )
 
 
-def _known(families: str | Sequence[str]) -> tuple[str, ...]:
+def _check_families(families: str | Sequence[str]) -> tuple[str, ...]:
     if families == "all":
         return MINIWOB
     names = [families] if isinstance(families, str) else list(families)

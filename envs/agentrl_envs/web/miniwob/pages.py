@@ -76,7 +76,7 @@ def answer(request: WebRequest) -> WebResponse | None:
     parts = urlsplit(request.url)
     if request.method != "GET" or f"{parts.scheme}://{parts.netloc}" != ORIGIN:
         return None
-    file = _file(unquote(parts.path))
+    file = _read_file(unquote(parts.path))
     if file is None:
         return None
     kind, body = file
@@ -90,66 +90,65 @@ def answer(request: WebRequest) -> WebResponse | None:
 
 
 @lru_cache(_MOST_PAGES)
-def _file(path: str) -> tuple[str, bytes] | None:
+def _read_file(path: str) -> tuple[str, bytes] | None:
     """Return a file's kind and bytes; in a page, `_NONCE` is at everything of its own that runs."""
     if "\0" in path:
         return None
     place = (root() / path.lstrip("/")).resolve()
     if not place.is_relative_to(root().resolve()) or not place.is_file():
         return None
-    body = _text(place) if place.suffix in (".html", ".css") else place.read_bytes()
+    body = _read_text(place) if place.suffix in (".html", ".css") else place.read_bytes()
     if place.suffix == ".html" and place.parent.name == "miniwob":
         body = _OWN.sub(rb"<\1 nonce=" + _NONCE, body)
-        body = _SCRIPT.sub(lambda found: _with_script(place, found), body)
-        body = _STYLE.sub(lambda found: _with_style(place, found), body)
+        body = _SCRIPT.sub(lambda found: _embed_script(place, found), body)
+        body = _STYLE.sub(lambda found: _embed_style(place, found), body)
         prelude = b"<head>%s%s</script>" % (_OPENING, script("prelude.js").encode())
         body = body.replace(b"<head>", prelude, 1)
-    return _kind(place), body
+    return _guess_kind(place), body
 
 
 @cache
-def _text(place: Path) -> bytes:
+def _read_text(place: Path) -> bytes:
     """Return a page or a style sheet with its pictures in it: they are there when it is."""
-    return _PICTURE.sub(lambda found: _with_picture(place, found), place.read_bytes())
+    return _PICTURE.sub(lambda found: _embed_picture(place, found), place.read_bytes())
 
 
-def _with_picture(place: Path, found: re.Match[bytes]) -> bytes:
-    if (picture := _beside(place, found)) is None:
+def _embed_picture(place: Path, found: re.Match[bytes]) -> bytes:
+    if (picture := _find_beside(place, found)) is None:
         return found[0]
     data = base64.b64encode(picture.read_bytes())
-    return b'url("data:%s;base64,%s")' % (_kind(picture).encode(), data)
+    return b'url("data:%s;base64,%s")' % (_guess_kind(picture).encode(), data)
 
 
-def _with_script(place: Path, found: re.Match[bytes]) -> bytes:
+def _embed_script(place: Path, found: re.Match[bytes]) -> bytes:
     """Return a reference to a script as the script itself: a page is one request then."""
-    file = _beside(place, found)
-    source = b"" if file is None else _source(file)
+    file = _find_beside(place, found)
+    source = b"" if file is None else _read_source(file)
     # Words that would end the element early stay in a file of their own.
     if not source or b"</script" in source.lower() or b"<!--" in source:
         return found[0]
     return b"%s%s</script>" % (_OPENING, source)
 
 
-def _with_style(place: Path, found: re.Match[bytes]) -> bytes:
-    file = _beside(place, found)
-    rules = b"" if file is None else _text(file)
+def _embed_style(place: Path, found: re.Match[bytes]) -> bytes:
+    file = _find_beside(place, found)
+    rules = b"" if file is None else _read_text(file)
     if not rules or b"</style" in rules.lower() or _ELSEWHERE.search(rules):
         return found[0]
     return b"<style nonce=%s>%s</style>" % (_NONCE, rules)
 
 
 @cache
-def _source(file: Path) -> bytes:
+def _read_source(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _beside(place: Path, found: re.Match[bytes]) -> Path | None:
-    """Return the file a page refers to; None where it is none of the package's."""
+def _find_beside(place: Path, found: re.Match[bytes]) -> Path | None:
     file = (place.parent / found[1].decode()).resolve()
     return file if file.is_relative_to(root().resolve()) and file.is_file() else None
 
 
-def _kind(place: Path) -> str:
+def _guess_kind(place: Path) -> str:
     kind = mimetypes.guess_type(place.name)[0] or "application/octet-stream"
     text = kind.startswith("text/") or kind.endswith(("javascript", "json"))
     return f"{kind}; charset=utf-8" if text else kind

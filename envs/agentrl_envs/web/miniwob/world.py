@@ -41,7 +41,6 @@ class MiniWobSite:
     """
 
     def __init__(self, family: str, seed: int, *, partial_credit: bool = False) -> None:
-        """Acquire nothing."""
         self._family = family
         self.start_url = pages.url_of(family)
         self.origins: tuple[str, ...] = (pages.ORIGIN,)
@@ -50,11 +49,9 @@ class MiniWobSite:
         self._partial_credit = partial_credit
 
     async def answer(self, request: WebRequest) -> WebResponse | None:
-        """Answer with a file of the package."""
         return pages.answer(request)
 
     async def begin(self, page: LivePage) -> str:
-        """Make the problem of the seed; return the instruction."""
         goal = await page.evaluate(_BEGIN, self._seed)
         if not isinstance(goal, str) or not goal:
             raise EnvError(f"{self.start_url} with seed {self._seed} gave no instruction: {goal!r}")
@@ -72,7 +69,7 @@ class MiniWobSite:
             return SiteVerdict(reward=0.0, done=said is not None)
         raw = float(state["raw"])
         return SiteVerdict(
-            reward=paid(
+            reward=compute_reward(
                 raw,
                 full=FULL_REWARDS.get(self._family, 1.0),
                 partial_credit=self._partial_credit,
@@ -93,7 +90,7 @@ class MiniWobSite:
         """Release nothing."""
 
 
-def paid(raw: float, *, full: float = 1.0, partial_credit: bool) -> float:
+def compute_reward(raw: float, *, full: float = 1.0, partial_credit: bool) -> float:
     """Return the reward for a page's raw one, which lies between -1 and 1; `full` earns 1."""
     if raw >= full:
         return 1.0

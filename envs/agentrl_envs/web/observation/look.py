@@ -1,14 +1,17 @@
 """One look at a page: the texts and pictures an observation is made of."""
 
 import asyncio
+import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+from PIL import ImageDraw, ImageFont
 
 from agentrl.errors import EnvError
 from agentrl.message import Image
+from agentrl.models.vision.decoding import decode_image
 from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
-from agentrl_envs.web.observation.marks import Box, mark
 from agentrl_envs.web.observation.view import Kind, PageObservationOptions, PageProbe, PageView
 
 _SHARE_OF_DEADLINE = 0.5
@@ -31,21 +34,21 @@ async def look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
 
 
 async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
-    limits = _limits(wants)
+    limits = _build_limits(wants)
     snapshot = await eye.run("observe", limits)
-    nodes = tuple(_node(*fields) for fields in snapshot["nodes"])
+    nodes = tuple(_parse_node(*fields) for fields in snapshot["nodes"])
     texts = dict[Kind, tuple[str, bool]]()
     if "axtree" in wants.kinds:
-        texts["axtree"] = capped(
+        texts["axtree"] = cap_lines(
             [node.line for node in nodes], snapshot["left"], wants.max_characters
         )
     if "text" in wants.kinds:
-        texts["text"] = capped(plain(nodes), snapshot["left"], wants.max_characters)
+        texts["text"] = cap_lines(list_texts(nodes), snapshot["left"], wants.max_characters)
     if "dom" in wants.kinds:
         ids = [node.id for node in nodes if node.id is not None]
         pruned = await eye.run("markup", {"wants": limits, "ids": ids})
-        texts["dom"] = capped(pruned["lines"], pruned["left"], wants.max_characters)
-    images = await _images(eye, wants, snapshot)
+        texts["dom"] = cap_lines(pruned["lines"], pruned["left"], wants.max_characters)
+    images = await _take_images(eye, wants, snapshot)
     ordered = [(kind, *texts[kind]) for kind in wants.kinds if kind in texts]
     headed = [text if len(ordered) == 1 else f"{kind}:\n{text}" for kind, text, _ in ordered]
     return PageView(
@@ -58,12 +61,12 @@ async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
     )
 
 
-def plain(nodes: Sequence[AccessibilityNode]) -> list[str]:
+def list_texts(nodes: Sequence[AccessibilityNode]) -> list[str]:
     """Return the visible text, a line per piece."""
     return [words for node in nodes if (words := node.name or node.value())]
 
 
-def capped(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, bool]:
+def cap_lines(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, bool]:
     """Return lines as one text of at most so many characters, and whether something is missing.
 
     `left` more were never looked at; the last line then says how many are missing in all.
@@ -80,7 +83,7 @@ def capped(lines: Sequence[str], left: int, max_characters: int) -> tuple[str, b
     return "\n".join(output), missing > 0
 
 
-async def _images(
+async def _take_images(
     eye: PageProbe, wants: PageObservationOptions, seen: Mapping[str, Any]
 ) -> tuple[Image, ...]:
     pictured = [kind for kind in wants.kinds if kind in ("screenshot", "marks")]
@@ -93,7 +96,7 @@ async def _images(
     return tuple(Image(marked if kind == "marks" else png) for kind in pictured)
 
 
-def _node(
+def _parse_node(
     depth: int, id_: int, role: str, name: str, attributes: Mapping[str, str]
 ) -> AccessibilityNode:
     return AccessibilityNode(
@@ -101,7 +104,7 @@ def _node(
     )
 
 
-def _limits(wants: PageObservationOptions) -> dict[str, Any]:
+def _build_limits(wants: PageObservationOptions) -> dict[str, Any]:
     return {
         "maxNodes": wants.max_nodes,
         "maxText": wants.max_name_characters,
@@ -109,3 +112,38 @@ def _limits(wants: PageObservationOptions) -> dict[str, Any]:
         "boxes": wants.boxes,
         "marks": "marks" in wants.kinds,
     }
+
+
+Box = tuple[float, float, float, float]
+"""Left, top, width and height in pixels of the viewport."""
+
+_COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#e377c2", "#8c564b", "#17becf")
+_FONT_PX: Final = 10
+
+
+def mark(png: bytes, boxes: Mapping[int, Box], viewport: tuple[int, int]) -> bytes:
+    """Return the picture with a frame and the id at each box that is in it, as a PNG.
+
+    It takes a tenth of a second: where a loop runs, call it in a thread.
+    """
+    picture = decode_image(Image(png))
+    scale = picture.width / viewport[0]
+    draw = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(_FONT_PX)
+    for at, (id_, (left_x, top, width, height)) in enumerate(boxes.items()):
+        x0, y0 = left_x * scale, top * scale
+        x1, y1 = x0 + width * scale, y0 + height * scale
+        if x1 <= 0 or y1 <= 0 or x0 >= picture.width or y0 >= picture.height:
+            continue
+        fill = _COLOURS[at % len(_COLOURS)]
+        x0, y0 = max(x0, 0), max(y0, 0)
+        draw.rectangle((x0, y0, max(x1 - 1, x0 + 1), max(y1 - 1, y0 + 1)), outline=fill)
+        text = str(id_)
+        wide = draw.textlength(text, font=font) + 2
+        # Before the box where there is room, so that what is in it can be read.
+        x0 = min(x0 - wide if x0 >= wide else x0, picture.width - wide)
+        draw.rectangle((x0, y0, x0 + wide, y0 + _FONT_PX), fill=fill)
+        draw.text((x0 + 1, y0 - 1), text, fill="white", font=font)
+    out = io.BytesIO()
+    picture.save(out, "PNG")
+    return out.getvalue()

@@ -19,9 +19,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class PageProbe(Protocol):
     """A way into one page, past its own scripts.
 
-    `scripts.HOOK` has run in the page's own world before the page's scripts, and `scripts.OBSERVE`
-    in the isolated world. Where a document serves a new episode without being loaded again, the
-    environment runs `forget` first, and ids begin at 1.
+    `HOOK` of `browser.page` has run in the page's own world before the page's scripts, and its
+    `OBSERVE` in the isolated world. Where a document serves a new episode without being loaded
+    again, the environment runs `forget` first, and ids begin at 1.
     """
 
     async def run(self, function: str, argument: Any = None) -> Any:
@@ -56,7 +56,6 @@ class PageObservationOptions:
     """Deadline of one look."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be seen."""
         check_kinds(self.kinds, KINDS)
         check_caps(self, "max_nodes", "max_characters", "max_name_characters", "deadline_s")
 

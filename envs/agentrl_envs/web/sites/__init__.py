@@ -2,18 +2,25 @@
 
 from typing import Any
 
-from agentrl_envs.web.sites.pack import TemplateSitePack
+from agentrl_envs.web.sites.pack import TemplateSite, TemplateSitePack
+
+
+def find_site(name: str) -> TemplateSite[Any]:
+    """Return a site by its name, `shop` or `wiki`."""
+    if name == "shop":
+        from agentrl_envs.web.sites.shop.site import SHOP
+
+        return SHOP
+    from agentrl_envs.web.sites.wiki.site import WIKI
+
+    return WIKI
 
 
 def shop_pack(**settings: Any) -> TemplateSitePack[Any]:
     """Return the tasks of the shop; the settings are those of `TemplateSitePack`."""
-    from agentrl_envs.web.sites.shop.site import SHOP
-
-    return TemplateSitePack(SHOP, **settings)
+    return TemplateSitePack(find_site("shop"), **settings)
 
 
 def wiki_pack(**settings: Any) -> TemplateSitePack[Any]:
     """Return the tasks of the wiki; the settings are those of `TemplateSitePack`."""
-    from agentrl_envs.web.sites.wiki.site import WIKI
-
-    return TemplateSitePack(WIKI, **settings)
+    return TemplateSitePack(find_site("wiki"), **settings)

@@ -66,13 +66,9 @@ class AsgiSite(Generic[State]):
         return WebResponse(status=response.status_code, headers=headers, body=response.content)
 
     async def begin(self, page: LivePage) -> str:
-        """Return the goal; the state is as it was made."""
-        del page
         return self.goal
 
     async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
-        """Judge the state of the server, whatever the page shows."""
-        del page
         return self.check(self.state, said)
 
     def ahead(self) -> None:
@@ -80,7 +76,6 @@ class AsgiSite(Generic[State]):
         return
 
     def copy(self) -> Self:
-        """Return a world with a copy of the state."""
         other = copy.copy(self)
         other.__dict__.pop("_client", None)
         other.state = copy.deepcopy(self.state)
@@ -93,9 +88,13 @@ class AsgiSite(Generic[State]):
     def _client(self) -> Any:
         import httpx
 
-        async def with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        async def call_with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
             scope[STATE_KEY] = self.state
             await self.app(scope, receive, send)
 
         # Nothing is open behind a transport in this process, so nobody has to close the client.
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app=cast("Any", with_state)))
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app=cast("Any", call_with_state)))
+
+
+class SiteRefusal(Exception):
+    """Nothing was changed; the text is for whoever asked."""

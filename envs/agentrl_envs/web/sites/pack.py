@@ -13,7 +13,7 @@ from agentrl.task import Task
 from agentrl_envs.templates import TemplateTasks, Wanted
 from agentrl_envs.web.sites.asgi import AsgiApp, AsgiSite
 from agentrl_envs.web.sites.play import next_action
-from agentrl_envs.web.sites.template import SiteTemplate, checker
+from agentrl_envs.web.sites.template import SiteTemplate, build_checker
 
 State = TypeVar("State")
 
@@ -50,11 +50,9 @@ class TemplateSitePack(TemplateTasks[SiteTemplate[State]], Generic[State]):
             raise ConfigError(f"the tasks of {site.name}: {error}") from None
 
     def filled_in(self, template: SiteTemplate[State], random: Random, seed: int) -> Wanted:
-        """Return the parameters of a task, on the state of a seed."""
         return template.make(random, self._site.state(seed))
 
     def world(self, task: Task) -> AsgiSite[State]:
-        """Return the world of a task, with a state of its own."""
         template, spec = self.template_of(task), dict(task.data["wanted"])
         state = self._site.state(task.data["seed"])
         template.prepare(state, spec)
@@ -62,10 +60,9 @@ class TemplateSitePack(TemplateTasks[SiteTemplate[State]], Generic[State]):
             self._site.app(),
             state,
             goal=spec["goal"],
-            check=checker(template, spec, copy.deepcopy(state), self._site.summary),
+            check=build_checker(template, spec, copy.deepcopy(state), self._site.summary),
             origin=self._site.origin,
         )
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
-        """Return the next action of the template's player."""
         return next_action(self.template_of(task).play, task, seen)

@@ -10,6 +10,8 @@ from agentrl_envs.accessibility.reading import ObservedPage, read
 
 Script = Generator[Action, ObservedPage, None]
 """Yields actions; what is sent into it is the page as it was then shown."""
+Moves = Generator[Action, ObservedPage, ObservedPage]
+"""A part of a script; returns the page it ends on."""
 Player = Callable[[ObservedPage, dict[str, Any]], Script]
 """Begins a script on the page of the opening message, and what the task wants."""
 

@@ -7,32 +7,20 @@ import argparse
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
+from agentrl_envs.web.sites import find_site
 from agentrl_envs.web.sites.asgi import STATE_KEY, AsgiApp
 from agentrl_envs.web.sites.pack import TemplateSite
 
-SITES = ("shop", "wiki")
 
-
-def site_of(name: str) -> TemplateSite[Any]:
-    """Return a site by its name."""
-    if name == "shop":
-        from agentrl_envs.web.sites.shop.site import SHOP
-
-        return SHOP
-    from agentrl_envs.web.sites.wiki.site import WIKI
-
-    return WIKI
-
-
-def served(site: TemplateSite[Any], seed: int) -> AsgiApp:
+def build_app(site: TemplateSite[Any], seed: int) -> AsgiApp:
     """Return an application with a state of its own."""
     state, app = site.state(seed), site.app()
 
-    async def with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    async def call_with_state(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         scope[STATE_KEY] = state
         await app(scope, receive, send)
 
-    return with_state
+    return call_with_state
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,11 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import uvicorn
 
     parser = argparse.ArgumentParser(description="Serve a site on this machine, to look at it.")
-    parser.add_argument("site", choices=SITES)
+    parser.add_argument("site", choices=("shop", "wiki"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=8000)
     args = parser.parse_args(arguments)
-    app: Any = served(site_of(args.site), args.seed)
+    app: Any = build_app(find_site(args.site), args.seed)
     uvicorn.run(app, host="127.0.0.1", port=args.port, lifespan="off")
 
 

@@ -1,23 +1,24 @@
 """A kind of task on a site: what is asked, what the state is once it is done, who can do it."""
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from agentrl_envs.templates import UnfitChoice, Wanted
+from agentrl_envs.templates import Wanted
 from agentrl_envs.web.episode_site import SiteVerdict
 from agentrl_envs.web.sites.asgi import Check
 from agentrl_envs.web.sites.play import Player
 
 State = TypeVar("State")
-__all__ = ["SiteTemplate", "UnfitChoice", "Wanted", "checker", "nothing"]
+_AMOUNT = re.compile(r"(?:eur|euro|euros|€)?\s*(\d+(?:\.\d+)?)\s*(?:eur|euro|euros|€)?")
+_EDGES = " \t\n.!\"'`"
 
 
-def nothing(state: Any, wanted: Wanted) -> None:
+def change_nothing(state: Any, wanted: Wanted) -> None:
     """Change nothing."""
-    del state, wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +31,15 @@ class SiteTemplate(Generic[State]):
     make: Callable[[Random, State], Wanted]
     """Choose a task on a fresh state. Raises `UnfitChoice` to be asked again with another seed."""
     play: Player
-    do: Callable[[State, Wanted], None] = nothing
+    do: Callable[[State, Wanted], None] = change_nothing
     """Do the task on the state: what the state is then is what is wanted, and nothing else."""
-    prepare: Callable[[State, Wanted], None] = nothing
+    prepare: Callable[[State, Wanted], None] = change_nothing
     """Change a fresh state before the episode begins."""
     right: Callable[[str, str], bool] | None = None
     """Compares an answer with `wanted["answer"]`; None where nothing is to be answered."""
 
 
-def checker(
+def build_checker(
     template: SiteTemplate[State],
     wanted: Wanted,
     start: State,
@@ -60,3 +61,19 @@ def checker(
         return SiteVerdict(reward=float(fits), done=fits or said is not None)
 
     return check
+
+
+def is_same_text(said: str, wanted: str) -> bool:
+    """Return whether two texts are one but for case, white space, quotes and an article before."""
+    return bool(_normalize(said)) and _normalize(said) == _normalize(wanted)
+
+
+def is_same_amount(said: str, wanted: str) -> bool:
+    """Return whether two texts are the same number, with or without the currency."""
+    matches = [_AMOUNT.fullmatch(text.casefold().strip(_EDGES)) for text in (said, wanted)]
+    return all(matches) and len({float(match[1]) for match in matches if match}) == 1
+
+
+def _normalize(text: str) -> str:
+    words = " ".join(text.casefold().strip(_EDGES).split())
+    return re.sub(r"^(?:an?|the) ", "", words)

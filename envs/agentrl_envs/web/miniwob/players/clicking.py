@@ -6,9 +6,9 @@ from agentrl.env import Action, call, say
 from agentrl_envs.web.miniwob.players.scene import (
     PlayerConversation,
     click,
-    found,
     plans,
     plays,
+    search,
     submit,
 )
 from agentrl_envs.web.observation import AccessibilityNode, ObservedPage
@@ -39,13 +39,13 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("click-option")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (name,) = found(r"Select (.+) and click Submit", scene.goal)
+    (name,) = search(r"Select (.+) and click Submit", scene.goal)
     return [click(scene.first.find("radio", name)), submit(scene.first)]
 
 
 @plans("click-checkboxes", "click-checkboxes-large", "click-checkboxes-transfer")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (listed,) = found(r"Select (.+) and click Submit", scene.goal)
+    (listed,) = search(r"Select (.+) and click Submit", scene.goal)
     names = [] if listed == "nothing" else listed.split(", ")
     return [*(click(scene.first.find("checkbox", name)) for name in names), submit(scene.first)]
 
@@ -53,7 +53,7 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 @plays("click-collapsible", "click-collapsible-nodelay")
 def _(scene: PlayerConversation) -> Action:
     header = scene.first.find("tab")
-    return submit(scene.page) if scene.clicked(header.id) else click(header)
+    return submit(scene.page) if scene.count_clicks(header.id) else click(header)
 
 
 @plays(
@@ -66,19 +66,19 @@ def _(scene: PlayerConversation) -> Action:
     for node in scene.page.all("generic", target):
         return click(node)
     tabs = [tab for tab in scene.page.all("tab") if not tab.has("selected")]
-    return click(next(tab for tab in tabs if not scene.clicked(tab.id)))
+    return click(next(tab for tab in tabs if not scene.count_clicks(tab.id)))
 
 
 @plans("click-tab")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (name,) = found(r"Click on (.+)\.", scene.goal)
+    (name,) = search(r"Click on (.+)\.", scene.goal)
     return [click(scene.first.find("tab", name))]
 
 
 @plans("click-color")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (colour,) = found(r"the (\w+) colored", scene.goal)
-    return [click(next(n for n in scene.first.nodes if n.value("fill") == _css(colour)))]
+    (colour,) = search(r"the (\w+) colored", scene.goal)
+    return [click(next(n for n in scene.first.nodes if n.value("fill") == _convert_colour(colour)))]
 
 
 @plans("click-dialog")
@@ -94,9 +94,9 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plays("click-menu")
 def _(scene: PlayerConversation) -> Action:
-    (path,) = found(r"Select (.+)", scene.goal)
+    (path,) = search(r"Select (.+)", scene.goal)
     names = path.split(">")
-    at = len(scene.called("hover"))
+    at = len(scene.find_calls("hover"))
     for item in scene.page.all("menuitem", names[at]):
         return click(item) if at == len(names) - 1 else call("hover", id=item.id)
     return call("wait", milliseconds=300)
@@ -105,7 +105,7 @@ def _(scene: PlayerConversation) -> Action:
 @plans("button-delay")
 def _(scene: PlayerConversation) -> Sequence[Action]:
     """The first click and the waiting take the time of an action on top, 200 ms as it comes."""
-    (seconds,) = found(r"wait (\d+) seconds", scene.goal)
+    (seconds,) = search(r"wait (\d+) seconds", scene.goal)
     waiting = call("wait", milliseconds=int(seconds) * 1000 - 400)
     return [submit(scene.first, "ONE"), waiting, submit(scene.first, "TWO")]
 
@@ -113,8 +113,8 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 @plays("stock-market")
 def _(scene: PlayerConversation) -> Action:
     """Look for six seconds now and then, and then all the time: it falls low enough at 7.6."""
-    (most,) = found(r"less than \$(\d+\.\d+)", scene.goal)
-    (price,) = found(r"Stock price: \$(\d+\.\d+)", scene.page.text)
+    (most,) = search(r"less than \$(\d+\.\d+)", scene.goal)
+    (price,) = search(r"Stock price: \$(\d+\.\d+)", scene.page.text)
     if float(price) <= float(most):
         return submit(scene.page, "Buy")
     return call("wait", milliseconds=1000 if len(scene.calls) < 6 else 0)
@@ -138,10 +138,10 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("click-shades")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (shade,) = found(r"shades of (\w+)", scene.goal)
+    (shade,) = search(r"shades of (\w+)", scene.goal)
     channel = ("red", "green", "blue").index(shade)
     boxes = [node for node in scene.first.all("generic") if node.has("fill")]
-    matches = [box for box in boxes if _strongest(box.value("fill")) == channel]
+    matches = [box for box in boxes if _find_strongest_channel(box.value("fill")) == channel]
     return [*map(click, matches), submit(scene.first)]
 
 
@@ -153,7 +153,7 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("grid-coordinate")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    x, y = map(int, found(r"\((-?\d+),(-?\d+)\)", scene.goal))
+    x, y = map(int, search(r"\((-?\d+),(-?\d+)\)", scene.goal))
     circles = scene.first.all("circle")
     columns = sorted({circle.at[0] for circle in circles})
     rows = sorted({circle.at[1] for circle in circles}, reverse=True)
@@ -169,20 +169,20 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("click-shape")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (target,) = found(r"Click on an? (.+)", scene.goal)
-    return [click(next(node for node in _shapes(scene.first) if fits(node, target)))]
+    (target,) = search(r"Click on an? (.+)", scene.goal)
+    return [click(next(node for node in _find_shapes(scene.first) if fits(node, target)))]
 
 
 @plans("count-shape")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (target,) = found(r"How many (.+) are there", scene.goal)
-    count = sum(fits(node, target) for node in _shapes(scene.first))
+    (target,) = search(r"How many (.+) are there", scene.goal)
+    count = sum(fits(node, target) for node in _find_shapes(scene.first))
     return [submit(scene.first, str(count))]
 
 
 @plans("identify-shape")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    shape = _shapes(scene.first)[0]
+    shape = _find_shapes(scene.first)[0]
     kinds = {"rect": "Rectangle", "circle": "Circle", "polygon": "Triangle"}
     name = kinds.get(shape.role) or ("Number" if shape.name.isdigit() else "Letter")
     return [submit(scene.first, name)]
@@ -202,8 +202,8 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
     tickets = list[tuple[AccessibilityNode, Mapping[str, int]]]()
     for at, node in enumerate(nodes):
         if node.role == "button":
-            (cost,) = found(r"\$(\d+)", node.name)
-            hours, minutes = found(r"(\d+)h (\d+)m", nodes[at - 1].name)
+            (cost,) = search(r"\$(\d+)", node.name)
+            hours, minutes = search(r"(\d+)h (\d+)m", nodes[at - 1].name)
             length = int(hours) * 60 + int(minutes)
             tickets.append((node, {"cost": int(cost), "duration": length}))
     by = "cost" if "cost" in scene.goal else "duration"
@@ -214,10 +214,10 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 def fits(node: AccessibilityNode, wanted: str) -> bool:
     """Say whether a shape is what a description of size, colour and kind names."""
-    return all(_is(node, word) for word in wanted.split())
+    return all(_matches_word(node, word) for word in wanted.split())
 
 
-def _is(node: AccessibilityNode, word: str) -> bool:
+def _matches_word(node: AccessibilityNode, word: str) -> bool:
     one = word.removesuffix("s") if len(word) > 1 else word
     if one in ("shape", "item"):
         return one == "item" or node.role != "label"
@@ -229,22 +229,22 @@ def _is(node: AccessibilityNode, word: str) -> bool:
         return node.role == {"rectangle": "rect", "triangle": "polygon"}.get(one, one)
     if len(one) == 1:
         return node.name == one
-    return node.value("fill") == _css(one)
+    return node.value("fill") == _convert_colour(one)
 
 
 def _height(node: AccessibilityNode) -> float:
     return node.size[1]
 
 
-def _css(colour: str) -> str:
+def _convert_colour(colour: str) -> str:
     return {"aqua": "cyan", "gray": "grey"}.get(colour, colour)
 
 
-def _shapes(page: ObservedPage) -> list[AccessibilityNode]:
+def _find_shapes(page: ObservedPage) -> list[AccessibilityNode]:
     return [node for node in page.nodes if node.role in ("rect", "circle", "polygon", "label")]
 
 
-def _strongest(fill: str) -> int:
+def _find_strongest_channel(fill: str) -> int:
     colours = {"red": "#ff0000", "lime": "#00ff00", "green": "#008000", "blue": "#0000ff"}
     hex_ = colours.get(fill, fill).lstrip("#")
     parts = [int(hex_[at : at + 2], 16) for at in (0, 2, 4)]

@@ -7,9 +7,9 @@ from agentrl_envs.web.miniwob.players.clicking import fits
 from agentrl_envs.web.miniwob.players.scene import (
     PlayerConversation,
     drag_at,
-    found,
     plans,
     plays,
+    search,
     submit,
 )
 from agentrl_envs.web.observation import AccessibilityNode, ObservedPage
@@ -25,7 +25,7 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("drag-circle", "drag-single-shape")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (way,) = found(r"(left|right|up|down)", scene.goal)
+    (way,) = search(r"(left|right|up|down)", scene.goal)
     shape = next(n for n in scene.first.nodes if n.role in ("circle", "rect", "polygon", "label"))
     (x, y), (right, down) = shape.at, _WAYS[way]
     return [drag_at((x, y), (x + 25 * right, y + 25 * down)), submit(scene.first)]
@@ -35,7 +35,7 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 def _(scene: PlayerConversation) -> Sequence[Action]:
     shapes = [n for n in scene.first.nodes if n.role in ("circle", "rect", "polygon")]
     boxes = sorted((n for n in shapes if not n.has("fill")), key=lambda box: box.at)
-    (target,) = found(r"Drag all (.+?) into", scene.goal)
+    (target,) = search(r"Drag all (.+?) into", scene.goal)
     actions = list[Action]()
     for shape in shapes:
         if shape in boxes:
@@ -48,27 +48,27 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("drag-items")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    items = _items(scene.first)
-    name, where = found(r"Drag (\S+) (.+)\.", scene.goal)
+    items = _find_items(scene.first)
+    name, where = search(r"Drag (\S+) (.+)\.", scene.goal)
     at = next(at for at, item in enumerate(items) if item.name == name)
-    to = _position(where, at, len(items))
-    return [_into(items[at], items[to])]
+    to = _find_position(where, at, len(items))
+    return [_drag_into(items[at], items[to])]
 
 
 @plays("drag-sort-numbers")
 def _(scene: PlayerConversation) -> Action:
     """Bring the smallest that is not in its place there."""
-    items = _items(scene.page)
+    items = _find_items(scene.page)
     numbers = [int(item.name) for item in items]
     for at, number in enumerate(sorted(numbers)):
         if numbers[at] != number:
-            return _into(items[numbers.index(number, at)], items[at])
+            return _drag_into(items[numbers.index(number, at)], items[at])
     return submit(scene.page)
 
 
 @plans("resize-textarea")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    side, change = found(r"the (width|height) is (larger|smaller)", scene.goal)
+    side, change = search(r"the (width|height) is (larger|smaller)", scene.goal)
     corner = next(n for n in scene.first.nodes if "ui-resizable-se" in n.value("class"))
     by = 25 if change == "larger" else -20
     x, y = corner.at
@@ -76,23 +76,23 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
     return [drag_at((x, y), end), submit(scene.first)]
 
 
-def _items(page: ObservedPage) -> list[AccessibilityNode]:
+def _find_items(page: ObservedPage) -> list[AccessibilityNode]:
     items = [n for n in page.nodes if n.role == "generic" and n.name and n.has("at")]
     return sorted(items, key=lambda item: item.at[1])
 
 
-def _position(where: str, at: int, count: int) -> int:
+def _find_position(where: str, at: int, count: int) -> int:
     if "bottom" in where:
         return count - 1
     if "top" in where:
         return 0
     if "by one" in where:
         return at + 1 if "down" in where else at - 1
-    (nth,) = found(r"the (\d+)", where)
+    (nth,) = search(r"the (\d+)", where)
     return int(nth) - 1
 
 
-def _into(item: AccessibilityNode, place: AccessibilityNode) -> Action:
+def _drag_into(item: AccessibilityNode, place: AccessibilityNode) -> Action:
     """Drag an item of a list a little further than the one whose place it takes."""
     beyond = 8 if place.at[1] > item.at[1] else -8
     return drag_at(item.at, (place.at[0], place.at[1] + beyond))

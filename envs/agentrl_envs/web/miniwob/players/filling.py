@@ -10,10 +10,10 @@ from agentrl_envs.web.miniwob.players.scene import (
     click,
     fields,
     fill,
-    found,
     plans,
     plays,
     press,
+    search,
     submit,
     texts,
 )
@@ -40,13 +40,13 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("enter-date")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    month, day, year = found(r"(\d\d)/(\d\d)/(\d{4})", scene.goal)
+    month, day, year = search(r"(\d\d)/(\d\d)/(\d{4})", scene.goal)
     return [fill(fields(scene.first)[0], f"{year}-{month}-{day}"), submit(scene.first)]
 
 
 @plans("enter-time")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    hour, minute, half = found(r"(\d+):(\d\d) ([AP]M)", scene.goal)
+    hour, minute, half = search(r"(\d+):(\d\d) ([AP]M)", scene.goal)
     at = int(hour) % 12 + (12 if half == "PM" else 0)
     return [fill(fields(scene.first)[0], f"{at:02}:{minute}"), submit(scene.first)]
 
@@ -70,7 +70,7 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("choose-list")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (option,) = found(r"Select (.+) from the list", scene.goal)
+    (option,) = search(r"Select (.+) from the list", scene.goal)
     box = scene.first.find("combobox")
     return [call("select", id=box.id, option=option), submit(scene.first)]
 
@@ -86,14 +86,14 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("find-word")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (at,) = found(r"the (\d+)", scene.goal)
+    (at,) = search(r"the (\d+)", scene.goal)
     words = re.findall(r"[\w'-]+", " ".join(texts(scene.first)))
     return [fill(fields(scene.first)[0], words[int(at) - 1]), submit(scene.first)]
 
 
 @plans("form-sequence-2")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    radio, field = found(r"the (\w+) radio .* into the (\w+) textbox", scene.goal)
+    radio, field = search(r"the (\w+) radio .* into the (\w+) textbox", scene.goal)
     return [
         click(scene.first.all("radio")[ORDINALS[radio]]),
         fill(fields(scene.first)[ORDINALS[field]], scene.quoted[0]),
@@ -104,9 +104,9 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 @plays("form-sequence")
 def _(scene: PlayerConversation) -> Action:
     """Move the slider with the keyboard, a step at a time."""
-    value, box = found(r"Select (-?\d+) with the slider, click the (\w+) checkbox", scene.goal)
+    value, box = search(r"Select (-?\d+) with the slider, click the (\w+) checkbox", scene.goal)
     handle = next(n for n in scene.page.nodes if "ui-slider-handle" in n.value("class"))
-    if not handle.has("focused") and not scene.called("press") and not scene.calls:
+    if not handle.has("focused") and not scene.find_calls("press") and not scene.calls:
         return click(handle)
     readout = int(next(text for text in texts(scene.page) if re.fullmatch(r"-?\d+", text)))
     if readout != int(value):
@@ -117,7 +117,7 @@ def _(scene: PlayerConversation) -> Action:
 
 @plays("form-sequence-3")
 def _(scene: PlayerConversation) -> Action:
-    option, button = found(r'Choose (.+) from the dropdown, .* labeled "(.+)"', scene.goal)
+    option, button = search(r'Choose (.+) from the dropdown, .* labeled "(.+)"', scene.goal)
     if not scene.calls:
         return click(next(n for n in scene.page.nodes if n.id and n.role == "generic"))
     if len(scene.calls) == 1:
@@ -129,7 +129,7 @@ def _(scene: PlayerConversation) -> Action:
 def _(scene: PlayerConversation) -> Action:
     readout = [int(text) for text in texts(scene.page) if re.fullmatch(r"-?\d+", text)]
     return submit(
-        scene.page, "Submit" if readout and _suits(readout[0], scene.goal) else "Generate"
+        scene.page, "Submit" if readout and _is_suitable(readout[0], scene.goal) else "Generate"
     )
 
 
@@ -141,7 +141,7 @@ def _(scene: PlayerConversation) -> Action:
     hint = " ".join(texts(scene.page))
     if scene.calls and scene.calls[-1].name == "fill":
         return submit(scene.page)
-    bounds = [int(one.arguments["text"]) for one in scene.called("fill")]
+    bounds = [int(one.arguments["text"]) for one in scene.find_calls("fill")]
     for guess, after in zip(bounds, [*bounds, None][1:], strict=False):
         higher = after > guess if after is not None else "higher" in hint
         low, high = (guess + 1, high) if higher else (low, guess - 1)
@@ -150,14 +150,14 @@ def _(scene: PlayerConversation) -> Action:
 
 @plans("multi-layouts", "multi-orderings")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    genre, director, year = found(
+    genre, director, year = search(
         r"Search for (.+) movies directed by (.+) from year (\d+)", scene.goal
     )
     labels = {"genre": genre, "director": director, "year": year, "date": year}
     return [
         *(
             fill(field, next(text for key, text in labels.items() if key in label.lower()))
-            for label, field in _labelled(scene.first)
+            for label, field in _pair_labels(scene.first)
         ),
         click(scene.first.nodes[-1]),
     ]
@@ -165,20 +165,20 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 
 @plans("read-table")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (label,) = found(r"the value of (.+) into", scene.goal)
-    return [fill(fields(scene.first)[0], _table(scene.first)[label]), submit(scene.first)]
+    (label,) = search(r"the value of (.+) into", scene.goal)
+    return [fill(fields(scene.first)[0], _read_table(scene.first)[label]), submit(scene.first)]
 
 
 @plans("read-table-2")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    table = _table(scene.first)
-    fills = [fill(field, table[label.rstrip(":")]) for label, field in _labelled(scene.first)]
+    table = _read_table(scene.first)
+    fills = [fill(field, table[label.rstrip(":")]) for label, field in _pair_labels(scene.first)]
     return [*fills, submit(scene.first)]
 
 
 @plans("simple-arithmetic")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    a, sign, b = found(r"(-?\d+) ?([+x*-]) ?(-?\d+)", " ".join(texts(scene.first)))
+    a, sign, b = search(r"(-?\d+) ?([+x*-]) ?(-?\d+)", " ".join(texts(scene.first)))
     number, right = int(a), int(b)
     answer = {"+": number + right, "-": number - right}.get(sign, number * right)
     return [fill(fields(scene.first)[0], str(answer)), submit(scene.first)]
@@ -187,7 +187,7 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
 @plans("simple-algebra")
 def _(scene: PlayerConversation) -> Sequence[Action]:
     line = next(text for text in texts(scene.first) if re.search(r"\d", text))
-    number, sign, right, total = found(r"(x|-?\d+) ([+-]) (x|-?\d+) = (-?\d+)", line)
+    number, sign, right, total = search(r"(x|-?\d+) ([+-]) (x|-?\d+) = (-?\d+)", line)
     result = int(total)
     if number == "x":
         answer = result - int(right) if sign == "+" else result + int(right)
@@ -218,7 +218,7 @@ def _(scene: PlayerConversation) -> Action:
 
 @plays("use-spinner")
 def _(scene: PlayerConversation) -> Action:
-    (value,) = found(r"Select (-?\d+)", scene.goal)
+    (value,) = search(r"Select (-?\d+)", scene.goal)
     spinner = scene.page.find("spinbutton")
     if not scene.calls:
         return click(spinner)
@@ -237,7 +237,7 @@ def _(scene: PlayerConversation) -> Action:
     return submit(scene.page, names[1]) if name.value() else fill(name, names[0])
 
 
-def _labelled(page: ObservedPage) -> list[tuple[str, AccessibilityNode]]:
+def _pair_labels(page: ObservedPage) -> list[tuple[str, AccessibilityNode]]:
     """Return the fields with the text before each; after each where a field comes first."""
     label, pairs = "", list[tuple[str, AccessibilityNode]]()
     nodes = [node for node in page.nodes if node.role in ("textbox", "text")]
@@ -251,13 +251,13 @@ def _labelled(page: ObservedPage) -> list[tuple[str, AccessibilityNode]]:
     return pairs
 
 
-def _table(page: ObservedPage) -> dict[str, str]:
+def _read_table(page: ObservedPage) -> dict[str, str]:
     rows = [row.name.split(" | ") for row in page.all("row")]
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
-def _suits(number: int, goal: str) -> bool:
+def _is_suitable(number: int, goal: str) -> bool:
     if "odd" in goal or "even" in goal:
         return number % 2 == ("odd" in goal)
-    relation, bound = found(r"(less|greater) than (-?\d+)", goal)
+    relation, bound = search(r"(less|greater) than (-?\d+)", goal)
     return number < int(bound) if relation == "less" else number > int(bound)

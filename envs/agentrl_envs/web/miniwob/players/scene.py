@@ -21,16 +21,14 @@ class PlayerConversation:
     page: ObservedPage
     """The newest one that was shown."""
     calls: tuple[ToolCall, ...]
-    said: str
-    """The text of the newest message."""
 
-    def called(self, tool: str) -> tuple[ToolCall, ...]:
+    def find_calls(self, tool: str) -> tuple[ToolCall, ...]:
         """Return the calls of one tool so far."""
         return tuple(one for one in self.calls if one.name == tool)
 
-    def clicked(self, id_: int | None) -> int:
+    def count_clicks(self, id_: int | None) -> int:
         """Return the number of clicks on an element."""
-        return sum(one.arguments["id"] == id_ for one in self.called("click"))
+        return sum(one.arguments["id"] == id_ for one in self.find_calls("click"))
 
     @property
     def quoted(self) -> list[str]:
@@ -78,16 +76,15 @@ def scene_of(seen: Sequence[Message]) -> PlayerConversation:
         first=first,
         page=read(pages[-1]),
         calls=tuple(one for message in seen for one in message.tool_calls),
-        said=observations[-1],
     )
 
 
-def click(target: AccessibilityNode | int) -> Action:
+def click(target: AccessibilityNode) -> Action:
     """Click on an element."""
     return call("click", id=_id(target))
 
 
-def fill(target: AccessibilityNode | int, text: str) -> Action:
+def fill(target: AccessibilityNode, text: str) -> Action:
     """Type into a field."""
     return call("fill", id=_id(target), text=text)
 
@@ -117,7 +114,7 @@ def fields(page: ObservedPage) -> tuple[AccessibilityNode, ...]:
     return page.all("textbox")
 
 
-def found(pattern: str, text: str) -> tuple[str, ...]:
+def search(pattern: str, text: str) -> tuple[str, ...]:
     """Return the groups of a pattern in a text; raises `LookupError` where it is not there."""
     match = re.search(pattern, text)
     if match is None:
@@ -125,8 +122,7 @@ def found(pattern: str, text: str) -> tuple[str, ...]:
     return match.groups()
 
 
-def _id(target: AccessibilityNode | int) -> int:
-    id_ = target if isinstance(target, int) else target.id
-    if id_ is None:
+def _id(target: AccessibilityNode) -> int:
+    if target.id is None:
         raise LookupError(f"there is nothing to act on in {target}")
-    return id_
+    return target.id

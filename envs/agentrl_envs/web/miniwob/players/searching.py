@@ -8,9 +8,9 @@ from agentrl_envs.web.miniwob.players.scene import (
     click,
     fields,
     fill,
-    found,
     plans,
     plays,
+    search,
     submit,
     texts,
 )
@@ -25,7 +25,7 @@ _MONTHS = (
 @plays("choose-date", "choose-date-easy", "choose-date-medium", "choose-date-nodelay")
 def _(scene: PlayerConversation) -> Action:
     """Open the calendar, leaf to the month, take the day."""
-    month, day, _ = map(int, found(r"(\d\d)/(\d\d)/(\d{4})", scene.goal))
+    month, day, _ = map(int, search(r"(\d\d)/(\d\d)/(\d{4})", scene.goal))
     field = fields(scene.page)[0]
     if field.value():
         return submit(scene.page)
@@ -40,7 +40,7 @@ def _(scene: PlayerConversation) -> Action:
 
 @plays("phone-book")
 def _(scene: PlayerConversation) -> Action:
-    name, what = found(r"Find (.+) in the contact book and click on their (.+)\.", scene.goal)
+    name, what = search(r"Find (.+) in the contact book and click on their (.+)\.", scene.goal)
     if not scene.page.all("heading", name):
         return click(scene.page.find("link", ">"))
     label = {"phone number": "Phone:", "email": "Email:", "address": "Address:"}[what]
@@ -52,7 +52,7 @@ def _(scene: PlayerConversation) -> Action:
 @plays("search-engine")
 def _(scene: PlayerConversation) -> Action:
     """Leaf until the result is on the page; three are on each."""
-    (nth,) = found(r"the (\d+)\w+ search result", scene.goal)
+    (nth,) = search(r"the (\d+)\w+ search result", scene.goal)
     if not scene.calls:
         return fill(fields(scene.page)[0], scene.quoted[0])
     if len(scene.calls) == 1:
@@ -72,28 +72,28 @@ def _(scene: PlayerConversation) -> Action:
     for node in scene.page.all("generic", name):
         return click(node)
     closed = [n for n in scene.page.nodes if "expandable-hitarea" in n.value("class")]
-    return click(next(node for node in closed if not scene.clicked(node.id)))
+    return click(next(node for node in closed if not scene.count_clicks(node.id)))
 
 
 @plans("social-media-all", "social-media-some")
 def _(scene: PlayerConversation) -> Sequence[Action]:
-    (user,) = found(r"posts? by (@\w+)", scene.goal)
+    (user,) = search(r"posts? by (@\w+)", scene.goal)
     kind = scene.quoted[0].lower()
-    icons = [n for n, author in _authored(scene.first) if author == user and _is(n, kind)]
+    icons = [n for n, author in _find_icons(scene.first) if author == user and _has_class(n, kind)]
     if "on all posts" not in scene.goal:
-        icons = icons[: int(found(r"on (\d+) posts?", scene.goal)[0])]
+        icons = icons[: int(search(r"on (\d+) posts?", scene.goal)[0])]
     return [*map(click, icons), submit(scene.first)]
 
 
 @plays("social-media")
 def _(scene: PlayerConversation) -> Action:
-    (user,) = found(r"For the user (@\w+)", scene.goal)
+    (user,) = search(r"For the user (@\w+)", scene.goal)
     name = scene.quoted[0]
     kind = name.lower() if name in ("Reply", "Retweet", "Like") else "more"
     if scene.calls:
         names = (name, f"{name} {user}")
         return click(next(n for n in scene.page.nodes if n.id and n.name in names))
-    icons = [n for n, author in _authored(scene.page) if author == user and _is(n, kind)]
+    icons = [n for n, author in _find_icons(scene.page) if author == user and _has_class(n, kind)]
     return click(icons[0])
 
 
@@ -113,7 +113,7 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
     if "one of each" in scene.goal:
         dishes = scene.goal.split("item: ")[1].split(", ")
     else:
-        count, mark = found(r"Order (\d+) items? that (?:are|is) (.+)", scene.goal)
+        count, mark = search(r"Order (\d+) items? that (?:are|is) (.+)", scene.goal)
         having = [dish for dish in more if mark in marks.get(dish, [])]
         dishes = [having[at % len(having)] for at in range(int(count))]
     return [*(click(more[dish]) for dish in dishes), submit(scene.first, "Order!")]
@@ -124,29 +124,28 @@ def _(scene: PlayerConversation) -> Sequence[Action]:
     *("email-inbox-reply", "email-inbox-star-reply", "email-inbox-forward"),
 )
 def _(scene: PlayerConversation) -> Action:
-    (name,) = found(r"the email by (\w+)", scene.goal)
+    (name,) = search(r"the email by (\w+)", scene.goal)
     for verb, icon in (("delete it", "trash"), ("mark it as important", "star")):
         if verb in scene.goal:
-            return click(_icon(scene.page, name, icon))
+            return click(_find_icon(scene.page, name, icon))
     if not scene.calls:
-        return click(_mail(scene.page, name))
+        return click(_find_mail(scene.page, name))
     forward = "forward" in scene.goal
     if len(scene.calls) == 1:
         label = "forward" if forward else "reply"
-        return click(next(n for n in scene.page.nodes if label in _called(n)))
+        return click(next(n for n in scene.page.nodes if label in _describe(n)))
     boxes = fields(scene.page)
-    text = found(r"forward that email to (\w+)", scene.goal)[0] if forward else scene.quoted[0]
+    text = search(r"forward that email to (\w+)", scene.goal)[0] if forward else scene.quoted[0]
     if len(scene.calls) == 2:
         return fill(boxes[0], text)
-    return click(next(n for n in scene.page.nodes if "send" in _called(n)))
+    return click(next(n for n in scene.page.nodes if "send" in _describe(n)))
 
 
-def _called(node: AccessibilityNode) -> str:
+def _describe(node: AccessibilityNode) -> str:
     return f"{node.name} {node.value('class')}".lower() if node.id else ""
 
 
-def _mail(page: ObservedPage, name: str) -> AccessibilityNode:
-    """Return the line of the mail by somebody."""
+def _find_mail(page: ObservedPage, name: str) -> AccessibilityNode:
     line: AccessibilityNode | None = None
     for node in page.nodes:
         if node.id and node.depth == 0:
@@ -156,12 +155,12 @@ def _mail(page: ObservedPage, name: str) -> AccessibilityNode:
     raise LookupError(f"no mail by {name}: {page.text}")
 
 
-def _icon(page: ObservedPage, name: str, icon: str) -> AccessibilityNode:
-    line = _mail(page, name)
+def _find_icon(page: ObservedPage, name: str, icon: str) -> AccessibilityNode:
+    line = _find_mail(page, name)
     return next(n for n in page.under(line) if icon in n.value("class").split())
 
 
-def _authored(page: ObservedPage) -> list[tuple[AccessibilityNode, str]]:
+def _find_icons(page: ObservedPage) -> list[tuple[AccessibilityNode, str]]:
     """Return the icons, each with the user whose post it is under."""
     author, icons = "", list[tuple[AccessibilityNode, str]]()
     for node in page.nodes:
@@ -173,5 +172,5 @@ def _authored(page: ObservedPage) -> list[tuple[AccessibilityNode, str]]:
     return icons
 
 
-def _is(node: AccessibilityNode, kind: str) -> bool:
+def _has_class(node: AccessibilityNode, kind: str) -> bool:
     return kind in node.value("class").split()

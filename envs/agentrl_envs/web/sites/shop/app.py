@@ -1,7 +1,7 @@
 """The pages of the shop."""
 
 from collections.abc import Awaitable, Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -11,26 +11,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentrl_envs.web.sites.asgi import SiteRefusal
 from agentrl_envs.web.sites.pages import PageTemplates, form, go, number, state_of
-from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, SORTS, euros, stars
 from agentrl_envs.web.sites.shop.state import DELIVERIES, REASONS, ShopState
 
 PER_PAGE = 8
+Endpoint = Callable[[Request], Awaitable[Response]]
 _PAGES = PageTemplates(Path(__file__).with_name("templates"), {"euros": euros, "stars": stars})
 
 
-def _show(request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
+def _show(
+    request: Request, name: str, *, status: int = 0, problem: str = "", **context: Any
+) -> Response:
     shop: ShopState = state_of(request)
     count = sum(line.quantity for line in shop.cart)
-    return _PAGES.show(
-        name, status=status, shop=shop, count=count, categories=CATEGORIES, **context
-    )
+    context |= {"shop": shop, "count": count, "categories": CATEGORIES, "problem": problem}
+    return _PAGES.show(name, status=status or (422 if problem else 200), **context)
 
 
-async def home(request: Request) -> Response:
-    """Show the categories."""
-    return _show(request, "home")
+async def show_page(request: Request, *, name: str) -> Response:
+    """Show a page of the shop as it is."""
+    return _show(request, name)
 
 
 async def search(request: Request) -> Response:
@@ -54,18 +56,17 @@ async def search(request: Request) -> Response:
 
 async def product(request: Request) -> Response:
     """Show a product."""
-    return _product(request)
+    return _show_product(request)
 
 
-def _product(request: Request, problem: str = "") -> Response:
+def _show_product(request: Request, problem: str = "") -> Response:
     shop: ShopState = state_of(request)
     try:
         item = shop.product(request.path_params["id"])
     except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
     reviews = [review for review in shop.reviews if review.product == item.id]
-    status = 422 if problem else 200
-    return _show(request, "product", status=status, product=item, reviews=reviews, problem=problem)
+    return _show(request, "product", product=item, reviews=reviews, problem=problem)
 
 
 async def add(request: Request) -> Response:
@@ -76,18 +77,18 @@ async def add(request: Request) -> Response:
             request.path_params["id"], fields.get("colour", ""), number(fields.get("quantity", ""))
         )
     except SiteRefusal as refusal:
-        return _product(request, str(refusal))
+        return _show_product(request, str(refusal))
     return go("/cart")
 
 
 async def wish(request: Request) -> Response:
     """Put a product on the wish list."""
-    return _then("/wishlist", request, lambda shop: shop.wish(request.path_params["id"]))
+    return _change_and_go("/wishlist", request, lambda shop: shop.wish(request.path_params["id"]))
 
 
 async def unwish(request: Request) -> Response:
     """Take a product off the wish list."""
-    return _then("/wishlist", request, lambda shop: shop.unwish(request.path_params["id"]))
+    return _change_and_go("/wishlist", request, lambda shop: shop.unwish(request.path_params["id"]))
 
 
 async def review(request: Request) -> Response:
@@ -97,30 +98,25 @@ async def review(request: Request) -> Response:
     try:
         state_of(request).review(id, number(fields.get("stars", "")), fields.get("text", ""))
     except SiteRefusal as refusal:
-        return _product(request, str(refusal))
+        return _show_product(request, str(refusal))
     return go(f"/product/{id}")
-
-
-async def cart(request: Request) -> Response:
-    """Show the cart."""
-    return _show(request, "cart", problem="")
 
 
 async def quantity(request: Request) -> Response:
     """Change a line of the cart."""
     count = number((await form(request)).get("quantity", ""), -1)
-    return _then("/cart", request, lambda shop: shop.set_quantity(_place(request), count))
+    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(_place(request), count))
 
 
 async def remove(request: Request) -> Response:
     """Remove a line of the cart."""
-    return _then("/cart", request, lambda shop: shop.set_quantity(_place(request), 0))
+    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(_place(request), 0))
 
 
 async def coupon(request: Request) -> Response:
     """Use a coupon."""
     code = (await form(request)).get("code", "")
-    return _then("/cart", request, lambda shop: shop.use_coupon(code))
+    return _change_and_go("/cart", request, lambda shop: shop.use_coupon(code))
 
 
 async def checkout(request: Request) -> Response:
@@ -140,51 +136,42 @@ async def checkout(request: Request) -> Response:
             problem = str(refusal)
         else:
             return go(f"/orders/{order.id}")
-    context = {"fields": fields, "problem": problem, "deliveries": DELIVERIES}
-    return _show(request, "checkout", status=422 if problem else 200, **context)
-
-
-async def orders(request: Request) -> Response:
-    """List the orders."""
-    return _show(request, "orders")
+    return _show(request, "checkout", fields=fields, problem=problem, deliveries=DELIVERIES)
 
 
 async def order(request: Request) -> Response:
     """Show an order."""
-    return _with_order(request, "order")
+    return _show_order(request, "order")
 
 
-def _with_order(request: Request, name: str, problem: str = "") -> Response:
+def _show_order(request: Request, name: str, problem: str = "") -> Response:
     try:
         customer_order = state_of(request).order_of(_id(request))
     except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
-    status = 422 if problem else 200
-    return _show(
-        request, name, status=status, order=customer_order, problem=problem, reasons=REASONS
-    )
+    return _show(request, name, order=customer_order, problem=problem, reasons=REASONS)
 
 
 async def cancel(request: Request) -> Response:
     """Cancel an order."""
     id = _id(request)
-    return _then(f"/orders/{id}", request, lambda shop: shop.cancel(id))
+    return _change_and_go(f"/orders/{id}", request, lambda shop: shop.cancel(id))
 
 
-async def again(request: Request) -> Response:
+async def order_again(request: Request) -> Response:
     """Put an order into the cart again."""
-    return _then("/cart", request, lambda shop: shop.order_again(_id(request)))
+    return _change_and_go("/cart", request, lambda shop: shop.order_again(_id(request)))
 
 
 async def send_back(request: Request) -> Response:
     """Show the form of a return, or return."""
     if request.method == "GET":
-        return _with_order(request, "return")
+        return _show_order(request, "return")
     fields = await form(request)
     try:
         state_of(request).send_back(_id(request), fields.get("item", ""), fields.get("reason", ""))
     except SiteRefusal as refusal:
-        return _with_order(request, "return", str(refusal))
+        return _show_order(request, "return", str(refusal))
     return go(f"/orders/{_id(request)}")
 
 
@@ -207,13 +194,7 @@ async def account(request: Request) -> Response:
             problem = str(refusal)
         else:
             return go("/account")
-    status = 422 if problem else 200
-    return _show(request, "account", status=status, fields=fields, problem=problem)
-
-
-async def addresses(request: Request) -> Response:
-    """List the addresses."""
-    return _show(request, "addresses")
+    return _show(request, "account", fields=fields, problem=problem)
 
 
 async def new_address(request: Request) -> Response:
@@ -229,37 +210,29 @@ async def new_address(request: Request) -> Response:
             problem = str(refusal)
         else:
             return go("/addresses")
-    status = 422 if problem else 200
-    return _show(request, "new_address", status=status, fields=fields, problem=problem)
+    return _show(request, "new_address", fields=fields, problem=problem)
 
 
 async def default_address(request: Request) -> Response:
     """Make an address the default."""
-    return _then("/addresses", request, lambda shop: shop.make_default(_id(request)))
+    return _change_and_go("/addresses", request, lambda shop: shop.make_default(_id(request)))
 
 
 async def remove_address(request: Request) -> Response:
     """Remove an address."""
-    return _then("/addresses", request, lambda shop: shop.remove_address(_id(request)))
+    return _change_and_go("/addresses", request, lambda shop: shop.remove_address(_id(request)))
 
 
-async def wishlist(request: Request) -> Response:
-    """Show the wish list."""
-    return _show(request, "wishlist")
-
-
-async def missing(request: Request, error: Exception) -> Response:
+async def show_missing(request: Request, error: Exception) -> Response:
     """Say that there is no such page."""
-    del error
     return _show(request, "missing", status=404, problem="There is no such page.")
 
 
-def _then(path: str, request: Request, change: Callable[[ShopState], None]) -> Response:
-    """Change the shop and go on to a page, or say why not."""
+def _change_and_go(path: str, request: Request, change: Callable[[ShopState], None]) -> Response:
     try:
         change(state_of(request))
     except SiteRefusal as refusal:
-        return _show(request, "missing", status=422, problem=str(refusal))
+        return _show(request, "missing", problem=str(refusal))
     return go(path)
 
 
@@ -271,16 +244,15 @@ def _place(request: Request) -> int:
     return int(request.path_params["place"])
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 _GET: dict[str, Endpoint] = {
-    "/": home,
+    "/": partial(show_page, name="home"),
     "/search": search,
     "/product/{id}": product,
-    "/cart": cart,
-    "/orders": orders,
+    "/cart": partial(show_page, name="cart"),
+    "/orders": partial(show_page, name="orders"),
     "/orders/{id:int}": order,
-    "/addresses": addresses,
-    "/wishlist": wishlist,
+    "/addresses": partial(show_page, name="addresses"),
+    "/wishlist": partial(show_page, name="wishlist"),
 }
 _POST: dict[str, Endpoint] = {
     "/product/{id}/add": add,
@@ -291,7 +263,7 @@ _POST: dict[str, Endpoint] = {
     "/cart/{place:int}/remove": remove,
     "/cart/coupon": coupon,
     "/orders/{id:int}/cancel": cancel,
-    "/orders/{id:int}/again": again,
+    "/orders/{id:int}/again": order_again,
     "/addresses/{id:int}/default": default_address,
     "/addresses/{id:int}/remove": remove_address,
 }
@@ -309,4 +281,4 @@ def app() -> Starlette:
     routes = [Route(path, endpoint, methods=["GET"]) for path, endpoint in _GET.items()]
     routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in _POST.items()]
     routes += [Route(path, endpoint, methods=["GET", "POST"]) for path, endpoint in _BOTH.items()]
-    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing})
+    return Starlette(routes=routes, exception_handlers={404: show_missing, 405: show_missing})

@@ -48,7 +48,7 @@ class ShopCatalogue:
         """Return itself: a catalogue is never changed, so copies of a shop share it."""
         return self
 
-    def named(self, name: str) -> ShopProduct:
+    def find_product(self, name: str) -> ShopProduct:
         """Return the product of a name; raises `KeyError` if there is none."""
         for product in self.products.values():
             if product.name == name:

@@ -3,21 +3,21 @@
 from random import Random
 from typing import Any
 
+from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, ShopProduct
 from agentrl_envs.web.sites.shop.state import ShopState
-from agentrl_envs.web.sites.template import UnfitChoice, Wanted
 
 NUMBERS = ("no", "one", "two", "three", "four")
 
 
-def some_product(random: Random, shop: ShopState) -> ShopProduct:
+def choose_product(random: Random, shop: ShopState) -> ShopProduct:
     """Return any product."""
     return random.choice(list(shop.catalogue.products.values()))
 
 
-def some_line(random: Random, shop: ShopState) -> Wanted:
+def choose_line(random: Random, shop: ShopState) -> Wanted:
     """Return a product, a colour and a quantity of it."""
-    product = some_product(random, shop)
+    product = choose_product(random, shop)
     return {
         "product": product.id,
         "name": product.name,
@@ -26,17 +26,17 @@ def some_line(random: Random, shop: ShopState) -> Wanted:
     }
 
 
-def worded(line: Wanted) -> str:
+def describe_line(line: Wanted) -> str:
     """Return a line as a task says it."""
     return f"{NUMBERS[line['quantity']]} {line['colour']} {line['name']}"
 
 
-def put(shop: ShopState, line: Wanted) -> None:
+def put_into_cart(shop: ShopState, line: Wanted) -> None:
     """Put a line into the cart."""
     shop.add_to_cart(line["product"], line["colour"], line["quantity"])
 
 
-def filtered(random: Random, shop: ShopState, *, sort: str) -> Wanted:
+def choose_filter(random: Random, shop: ShopState, *, sort: str) -> Wanted:
     """Return conditions on a category, and the one product that is first by them."""
     category = random.choice(CATEGORIES)
     max_price = random.choice((40, 60, 80, 100))
@@ -47,7 +47,7 @@ def filtered(random: Random, shop: ShopState, *, sort: str) -> Wanted:
         min_rating_tenths=stars * 10,
         sort=sort,
     )
-    if len(products) < 2 or _tied(products[0], products[1], sort):
+    if len(products) < 2 or _is_tied(products[0], products[1], sort):
         raise UnfitChoice
     first: ShopProduct = products[0]
     return {
@@ -61,5 +61,5 @@ def filtered(random: Random, shop: ShopState, *, sort: str) -> Wanted:
     }
 
 
-def _tied(first: Any, second: Any, sort: str) -> bool:
+def _is_tied(first: Any, second: Any, sort: str) -> bool:
     return sort == "rating" and first.rating_tenths == second.rating_tenths

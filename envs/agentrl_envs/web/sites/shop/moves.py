@@ -1,24 +1,20 @@
 """Common moves of players of the shop's tasks."""
 
 import re
-from collections.abc import Generator
 
-from agentrl.env import Action, call
+from agentrl.env import call
 from agentrl_envs.accessibility.reading import ObservedPage
-from agentrl_envs.web.sites.play import click, fill, select
-
-Moves = Generator[Action, ObservedPage, ObservedPage]
-"""A part of a script; returns the page it ends on."""
+from agentrl_envs.web.sites.play import Moves, click, fill, select
 
 
-def to_product(page: ObservedPage, name: str) -> Moves:
+def go_to_product(page: ObservedPage, name: str) -> Moves:
     """Search for a product and go to its page."""
     page = yield call("fill", id=page.id(name="Search products"), text=name)
     page = yield click(page, "button", "Search")
     return (yield click(page, "link", name))
 
 
-def to_list(
+def go_to_list(
     page: ObservedPage, *, category: str, max_price: str = "", stars: str = "", order: str = ""
 ) -> Moves:
     """Go to a category, filtered and ordered."""
@@ -32,7 +28,7 @@ def to_list(
     return (yield click(page, "button", "Apply"))
 
 
-def first_product(page: ObservedPage, category: str) -> str:
+def find_first_product(page: ObservedPage, category: str) -> str:
     """Return the name of the first product of a list."""
     start = next(
         i for i, node in enumerate(page.nodes) if re.fullmatch(r"\d+ products?", node.name)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Literal
 
 from agentrl.runtime.seeds import derive
-from agentrl_envs.web.sites.refused import SiteRefusal
+from agentrl_envs.web.sites.asgi import SiteRefusal
 from agentrl_envs.web.sites.shop.catalogue import ShopCatalogue, ShopProduct, catalogue
 
 DELIVERIES = {"standard": 490, "express": 990, "pickup": 0}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,47 +13,44 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agentrl_envs.web.sites.asgi import SiteRefusal
 from agentrl_envs.web.sites.pages import PageTemplates, form, go, number, state_of
-from agentrl_envs.web.sites.refused import SiteRefusal
 from agentrl_envs.web.sites.wiki.state import WikiState
 
 RESULTS_MAX = 12
 _LINK = re.compile(r"\[\[([^\[\]]+)\]\]")
 
 
-def path_of(title: str) -> str:
+def build_path(title: str) -> str:
     """Return the path of an article."""
     return "/article/" + quote(title.replace(" ", "_"), safe="")
 
 
-def _linked(text: str) -> Markup:
+def _render_links(text: str) -> Markup:
     """Return a line of an article with its links, everything else escaped."""
     parts = _LINK.split(text)
     pieces = [
-        Markup('<a href="{}">{}</a>').format(path_of(part), part) if place % 2 else escape(part)
+        Markup('<a href="{}">{}</a>').format(build_path(part), part) if place % 2 else escape(part)
         for place, part in enumerate(parts)
     ]
     return Markup("").join(pieces)
 
 
-_PAGES = PageTemplates(Path(__file__).with_name("templates"), {"path": path_of, "linked": _linked})
+_PAGES = PageTemplates(
+    Path(__file__).with_name("templates"), {"path": build_path, "linked": _render_links}
+)
 
 
 def _show(request: Request, name: str, *, status: int = 200, **context: Any) -> Response:
     return _PAGES.show(name, status=status, wiki=state_of(request), **context)
 
 
-def _problem(request: Request, refusal: SiteRefusal, status: int = 422) -> Response:
+def _show_problem(request: Request, refusal: SiteRefusal, status: int = 422) -> Response:
     return _show(request, "missing", status=status, problem=str(refusal))
 
 
-def _title(request: Request) -> str:
+def _read_title(request: Request) -> str:
     return request.path_params["title"].replace("_", " ")
-
-
-async def home(request: Request) -> Response:
-    """Show the categories."""
-    return _show(request, "home")
 
 
 async def search(request: Request) -> Response:
@@ -67,47 +64,38 @@ async def search(request: Request) -> Response:
 
 async def category(request: Request) -> Response:
     """List a category."""
-    name = _title(request)
-    return _show(request, "category", category=name, titles=state_of(request).in_category(name))
+    name = _read_title(request)
+    return _show(request, "category", category=name, titles=state_of(request).list_category(name))
 
 
-async def article(request: Request) -> Response:
-    """Show an article."""
-    return _with_article(request, "article")
+async def show_page(request: Request, *, name: str) -> Response:
+    """Show a page of the wiki as it is."""
+    return _show(request, name)
 
 
-async def history(request: Request) -> Response:
-    """List the revisions of an article."""
-    return _with_article(request, "history")
-
-
-async def links(request: Request) -> Response:
-    """List what links to an article."""
-    return _with_article(request, "links")
-
-
-def _with_article(request: Request, name: str) -> Response:
-    title = _title(request)
+async def show_article(request: Request, *, name: str) -> Response:
+    """Show a page about an article."""
+    title = _read_title(request)
     try:
         revision = state_of(request).latest(title)
     except SiteRefusal as refusal:
-        return _problem(request, refusal, 404)
+        return _show_problem(request, refusal, 404)
     return _show(request, name, title=title, revision=revision)
 
 
 async def edit(request: Request) -> Response:
     """Show the form of an edit, or edit."""
     wiki: WikiState = state_of(request)
-    title = _title(request)
+    title = _read_title(request)
     try:
         revision = wiki.latest(title)
         fields = {"text": revision.text, "categories": ", ".join(revision.categories)}
         if request.method == "POST":
             fields |= {"comment": ""} | await form(request)
             wiki.edit(title, fields["text"], fields["categories"].split(","), fields["comment"])
-            return go(path_of(title))
+            return go(build_path(title))
     except SiteRefusal as refusal:
-        return _problem(request, refusal)
+        return _show_problem(request, refusal)
     return _show(request, "edit", title=title, fields=fields)
 
 
@@ -121,44 +109,37 @@ async def new(request: Request) -> Response:
             fields["title"], fields["text"], fields["categories"].split(",")
         )
     except SiteRefusal as refusal:
-        return _problem(request, refusal)
-    return go(path_of(title))
+        return _show_problem(request, refusal)
+    return go(build_path(title))
 
 
 async def restore(request: Request) -> Response:
     """Restore a revision."""
     revision = number((await form(request)).get("revision", ""))
-    return _then(request, lambda wiki, title: wiki.restore(title, revision))
+    return _change_and_go(request, lambda wiki, title: wiki.restore(title, revision))
 
 
 async def watch(request: Request) -> Response:
     """Watch an article."""
-    return _then(request, lambda wiki, title: wiki.watch(title))
+    return _change_and_go(request, lambda wiki, title: wiki.watch(title))
 
 
 async def unwatch(request: Request) -> Response:
     """Watch an article no more."""
-    return _then(request, lambda wiki, title: wiki.unwatch(title))
+    return _change_and_go(request, lambda wiki, title: wiki.unwatch(title))
 
 
-async def watchlist(request: Request) -> Response:
-    """Show the watch list."""
-    return _show(request, "watchlist")
-
-
-def _then(request: Request, change: Callable[[WikiState, str], None]) -> Response:
-    """Change an article and show it, or say why not."""
-    title = _title(request)
+def _change_and_go(request: Request, change: Callable[[WikiState, str], None]) -> Response:
+    title = _read_title(request)
     try:
         change(state_of(request), title)
     except SiteRefusal as refusal:
-        return _problem(request, refusal)
-    return go(path_of(title))
+        return _show_problem(request, refusal)
+    return go(build_path(title))
 
 
-async def missing(request: Request, error: Exception) -> Response:
+async def show_missing(request: Request, error: Exception) -> Response:
     """Say that there is no such page."""
-    del error
     return _show(request, "missing", status=404, problem="There is no such page.")
 
 
@@ -167,17 +148,17 @@ def app() -> Starlette:
     """Return the application, one for all episodes: the state comes with the request."""
     get, post = ["GET"], ["POST"]
     routes = [
-        Route("/", home, methods=get),
+        Route("/", partial(show_page, name="home"), methods=get),
         Route("/search", search, methods=get),
         Route("/category/{title}", category, methods=get),
-        Route("/watchlist", watchlist, methods=get),
+        Route("/watchlist", partial(show_page, name="watchlist"), methods=get),
         Route("/new", new, methods=[*get, *post]),
-        Route("/article/{title}", article, methods=get),
-        Route("/article/{title}/history", history, methods=get),
-        Route("/article/{title}/links", links, methods=get),
+        Route("/article/{title}", partial(show_article, name="article"), methods=get),
+        Route("/article/{title}/history", partial(show_article, name="history"), methods=get),
+        Route("/article/{title}/links", partial(show_article, name="links"), methods=get),
         Route("/article/{title}/edit", edit, methods=[*get, *post]),
         Route("/article/{title}/restore", restore, methods=post),
         Route("/article/{title}/watch", watch, methods=post),
         Route("/article/{title}/unwatch", unwatch, methods=post),
     ]
-    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing})
+    return Starlette(routes=routes, exception_handlers={404: show_missing, 405: show_missing})

@@ -9,7 +9,7 @@ from typing import Any, Self
 from agentrl.runtime.seeds import derive
 from agentrl_envs.facts.articles import sentences_of
 from agentrl_envs.facts.world import FactEntity, FactWorld, fact_world
-from agentrl_envs.web.sites.refused import SiteRefusal
+from agentrl_envs.web.sites.asgi import SiteRefusal
 
 COUNTRIES = 3
 READER = "You"
@@ -37,7 +37,6 @@ class WikiFacts:
         self.facts = facts
 
     def __deepcopy__(self, memo: Any) -> Self:
-        """Return itself."""
         return self
 
 
@@ -93,7 +92,7 @@ class WikiState:
         """Return all categories that have an article, in order."""
         return sorted({name for title in self.articles for name in self.latest(title).categories})
 
-    def in_category(self, name: str) -> list[str]:
+    def list_category(self, name: str) -> list[str]:
         """Return the titles of the articles in a category, in order."""
         return sorted(title for title in self.articles if name in self.latest(title).categories)
 

@@ -4,9 +4,10 @@ from random import Random
 
 from agentrl_envs.accessibility.reading import ObservedPage
 from agentrl_envs.facts.articles import fact_sentence
+from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.play import Script, click, fill
-from agentrl_envs.web.sites.template import SiteTemplate, UnfitChoice, Wanted
-from agentrl_envs.web.sites.wiki.moves import to_article
+from agentrl_envs.web.sites.template import SiteTemplate
+from agentrl_envs.web.sites.wiki.reading import go_to_article
 from agentrl_envs.web.sites.wiki.state import WikiState
 
 _NONSENSE = ("Bananas rule the world.", "I was here!!!", "asdf asdf asdf", "Buy cheap watches.")
@@ -14,23 +15,23 @@ _NEW_CATEGORIES = ("Good articles", "To be checked", "Stubs", "With pictures")
 _SUBJECTS = ("Bridge", "Library", "Theatre", "Market", "Lighthouse", "School")
 
 
-def _watch_make(random: Random, wiki: WikiState) -> Wanted:
+def _make_watch(random: Random, wiki: WikiState) -> Wanted:
     title = random.choice(list(wiki.articles))
     return {"goal": f"Put the article {title} on your watch list.", "titles": [title]}
 
 
-def _watch_do(wiki: WikiState, wanted: Wanted) -> None:
+def _do_watch(wiki: WikiState, wanted: Wanted) -> None:
     for title in wanted["titles"]:
         wiki.watch(title)
 
 
-def _watch_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_watch(page: ObservedPage, wanted: Wanted) -> Script:
     for title in wanted["titles"]:
-        page = yield from to_article(page, title)
+        page = yield from go_to_article(page, title)
         page = yield click(page, "button", "Watch")
 
 
-def _works_make(random: Random, wiki: WikiState) -> Wanted:
+def _make_works(random: Random, wiki: WikiState) -> Wanted:
     facts = wiki.world.facts
     written: dict[str, list[str]] = {}
     for work in facts.of_kind("work"):
@@ -43,8 +44,8 @@ def _works_make(random: Random, wiki: WikiState) -> Wanted:
     return {"goal": goal, "author": author, "titles": sorted(titles)}
 
 
-def _works_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield from to_article(page, wanted["author"])
+def _play_works(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield from go_to_article(page, wanted["author"])
     for title in wanted["titles"]:
         page = yield click(page, "link", "What links here")
         page = yield click(page, "link", title)
@@ -53,7 +54,7 @@ def _works_play(page: ObservedPage, wanted: Wanted) -> Script:
             page = yield click(page, "link", wanted["author"])
 
 
-def _correct_make(random: Random, wiki: WikiState) -> Wanted:
+def _make_correct(random: Random, wiki: WikiState) -> Wanted:
     person = random.choice(wiki.world.facts.of_kind("person"))
     year = person.facts["born"]
     right = str(int(year) + random.choice((-3, -2, -1, 1, 2, 3)))
@@ -69,18 +70,18 @@ def _correct_make(random: Random, wiki: WikiState) -> Wanted:
     return {"goal": goal, "title": person.name, "text": text, "categories": categories}
 
 
-def _edit_do(wiki: WikiState, wanted: Wanted) -> None:
+def _do_edit(wiki: WikiState, wanted: Wanted) -> None:
     wiki.edit(wanted["title"], wanted["text"], wanted["categories"], "")
 
 
-def _correct_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield from to_article(page, wanted["title"])
+def _play_correct(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield from go_to_article(page, wanted["title"])
     page = yield click(page, "link", "Edit")
     page = yield fill(page, "Text", wanted["text"])
     yield click(page, "button", "Save")
 
 
-def _categorise_make(random: Random, wiki: WikiState) -> Wanted:
+def _make_categorise(random: Random, wiki: WikiState) -> Wanted:
     title, category = random.choice(list(wiki.articles)), random.choice(_NEW_CATEGORIES)
     goal = f"Put the article {title} into the category {category}, beside those it is in."
     latest = wiki.latest(title)
@@ -92,14 +93,14 @@ def _categorise_make(random: Random, wiki: WikiState) -> Wanted:
     }
 
 
-def _categorise_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield from to_article(page, wanted["title"])
+def _play_categorise(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield from go_to_article(page, wanted["title"])
     page = yield click(page, "link", "Edit")
     page = yield fill(page, "Categories", ", ".join(wanted["categories"]))
     yield click(page, "button", "Save")
 
 
-def _restore_make(random: Random, wiki: WikiState) -> Wanted:
+def _make_restore(random: Random, wiki: WikiState) -> Wanted:
     title = random.choice(list(wiki.articles))
     goal = (
         f"Somebody has put nonsense into the article {title}. Make it as it was before that change."
@@ -113,22 +114,22 @@ def _restore_make(random: Random, wiki: WikiState) -> Wanted:
     }
 
 
-def _restore_prepare(wiki: WikiState, wanted: Wanted) -> None:
+def _prepare_restore(wiki: WikiState, wanted: Wanted) -> None:
     latest = wiki.latest(wanted["title"])
     wiki.edit(wanted["title"], wanted["nonsense"], latest.categories, "better")
 
 
-def _restore_do(wiki: WikiState, wanted: Wanted) -> None:
+def _do_restore(wiki: WikiState, wanted: Wanted) -> None:
     wiki.restore(wanted["title"], wanted["revision"])
 
 
-def _restore_play(page: ObservedPage, wanted: Wanted) -> Script:
-    page = yield from to_article(page, wanted["title"])
+def _play_restore(page: ObservedPage, wanted: Wanted) -> Script:
+    page = yield from go_to_article(page, wanted["title"])
     page = yield click(page, "link", "History")
     yield click(page, "button", f"Restore revision {wanted['revision']}")
 
 
-def _create_make(random: Random, wiki: WikiState) -> Wanted:
+def _make_create(random: Random, wiki: WikiState) -> Wanted:
     town = random.choice(wiki.world.facts.of_kind("town"))
     subject = random.choice(_SUBJECTS)
     year = random.randrange(1700, 1990)
@@ -143,11 +144,11 @@ def _create_make(random: Random, wiki: WikiState) -> Wanted:
     }
 
 
-def _create_do(wiki: WikiState, wanted: Wanted) -> None:
+def _do_create(wiki: WikiState, wanted: Wanted) -> None:
     wiki.create(wanted["title"], wanted["text"], wanted["categories"])
 
 
-def _create_play(page: ObservedPage, wanted: Wanted) -> Script:
+def _play_create(page: ObservedPage, wanted: Wanted) -> Script:
     page = yield click(page, "link", "New article")
     page = yield fill(page, "Title", wanted["title"])
     page = yield fill(page, "Text", wanted["text"])
@@ -156,20 +157,20 @@ def _create_play(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 WRITING: tuple[SiteTemplate[WikiState], ...] = (
-    SiteTemplate(name="watch", level=1, make=_watch_make, do=_watch_do, play=_watch_play),
-    SiteTemplate(name="watch_works", level=3, make=_works_make, do=_watch_do, play=_works_play),
-    SiteTemplate(name="correct", level=2, make=_correct_make, do=_edit_do, play=_correct_play),
+    SiteTemplate(name="watch", level=1, make=_make_watch, do=_do_watch, play=_play_watch),
+    SiteTemplate(name="watch_works", level=3, make=_make_works, do=_do_watch, play=_play_works),
+    SiteTemplate(name="correct", level=2, make=_make_correct, do=_do_edit, play=_play_correct),
     SiteTemplate(
-        name="categorise", level=2, make=_categorise_make, do=_edit_do, play=_categorise_play
+        name="categorise", level=2, make=_make_categorise, do=_do_edit, play=_play_categorise
     ),
     SiteTemplate(
         name="restore",
         level=2,
-        make=_restore_make,
-        prepare=_restore_prepare,
-        do=_restore_do,
-        play=_restore_play,
+        make=_make_restore,
+        prepare=_prepare_restore,
+        do=_do_restore,
+        play=_play_restore,
     ),
-    SiteTemplate(name="create", level=2, make=_create_make, do=_create_do, play=_create_play),
+    SiteTemplate(name="create", level=2, make=_make_create, do=_do_create, play=_play_create),
 )
 """Kinds of tasks that leave the wiki changed."""
