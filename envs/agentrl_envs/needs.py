@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.errors import ConfigError
 from agentrl.runtime.distribution import install_command
 from agentrl.runtime.machine import is_installed
-from agentrl_sandbox.needs import missing_image
+from agentrl_sandbox.needs import find_missing_image
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -98,7 +98,7 @@ def missing_desktop(config: "RunConfig") -> Iterator[str]:
     settings = _settings(config, "desktop")
     if settings.get("backend") == "docker":
         image = str(settings.get("image", DesktopSettings.image))
-        yield from missing_image(RECIPES["desktop"].image(image))
+        yield from find_missing_image(RECIPES["desktop"].image(image))
         return
     yield from find_missing_parts(_commands(config.env.kwargs))
 

@@ -34,7 +34,7 @@ def find_missing_sandbox(config: "RunConfig") -> Iterator[str]:
         yield str(error)
         return
     if settings.backend == "docker":
-        yield from missing_image(ContainerImage("sandbox.image", settings.image))
+        yield from find_missing_image(ContainerImage("sandbox.image", settings.image))
     elif isinstance(sandbox_launcher, NamespaceLauncher | BubblewrapLauncher):
         try:
             sandbox_launcher.user_ids(PROBE_S)
@@ -46,7 +46,7 @@ def find_missing_sandbox(config: "RunConfig") -> Iterator[str]:
             yield sandbox_launcher.explain(explain_trial_error(error))
 
 
-def missing_image(image: ContainerImage) -> Iterator[str]:
+def find_missing_image(image: ContainerImage) -> Iterator[str]:
     """Yield why no container can be made of an image, if so."""
     try:
         with contextlib.closing(DockerEngine()) as engine:
