@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agentrl.config.schema import plain
-from agentrl.rollout.curation.rules import CurationContext, conflicts, curation_of
+from agentrl.rollout.curation.rules import CurationContext, build_curation_rules, conflicts
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def curation_conflicts(config: "RunConfig") -> Iterator[str]:
     """Yield conflicts between curation and the rest of a config."""
-    yield from conflicts(curation_of(plain(config.curation)), surroundings(config))
+    yield from conflicts(build_curation_rules(plain(config.curation)), surroundings(config))
 
 
 def surroundings(config: "RunConfig", *, tasks: int | None = None) -> CurationContext:

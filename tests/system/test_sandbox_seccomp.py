@@ -384,10 +384,10 @@ if asked is not None:
     assert not listener.waits(asked)
     assert not listener.allow(asked)
 assert listener.next() is None
-assert not listener.abandoned()  # the other one may still ask
+assert not listener.abandon()  # the other one may still ask
 os.close(let_it_end)
 deadline_s = time.monotonic() + 10
-while not listener.abandoned():
+while not listener.abandon():
     assert time.monotonic() < deadline_s
 print("gone")
 """

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from agentrl.engine.endpoint.engine import CompletionsEngine
 from agentrl.engine.replicas import ReplicatedEngine
-from agentrl.weight_sync.adapters import AdapterWeights, adapted_in
+from agentrl.weight_sync.adapters import AdapterWeights, find_adapters
 from agentrl.weight_sync.check import CheckedWeights
 
 
@@ -16,7 +16,7 @@ class EndpointReplicas(ReplicatedEngine[CompletionsEngine]):
 
     async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the weights with a copy of their adapters: the trainer goes on with its own."""
-        adapted = adapted_in(weights)
+        adapted = find_adapters(weights)
         if adapted is None:
             return weights
         copies = {

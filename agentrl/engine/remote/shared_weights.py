@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.weights import Weights
-from agentrl.weight_sync.adapters import BaseWeights, adapted_in, packed
+from agentrl.weight_sync.adapters import BaseWeights, find_adapters, pack_adapters
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck
 from agentrl.weight_sync.shared_memory import SharedMemoryFile
 
@@ -36,7 +36,7 @@ class SharedBaseWeights(SharedWeightFile):
 
     def __init__(self, base: BaseWeights) -> None:
         """Take the base as `SharedMemoryFile.of` does."""
-        super().__init__(SharedMemoryFile.of(base.weights))
+        super().__init__(SharedMemoryFile.from_weights(base.weights))
         self.id = base.id
 
 
@@ -47,10 +47,10 @@ class SharedWeights(SharedWeightFile):
         """Copy the weights, unless they are in such memory already: see `SharedMemoryFile.of`. A
         base is taken the first time, and stays as long as there is the `BaseWeights` or anything
         that was shared over it."""
-        adapted = adapted_in(weights)
-        tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
+        adapted = find_adapters(weights)
+        tensors, metadata = (weights, {}) if adapted is None else pack_adapters(adapted)
         self.base = None if adapted is None else _shared_base(adapted.base)
-        super().__init__(SharedMemoryFile.of(tensors, metadata))
+        super().__init__(SharedMemoryFile.from_weights(tensors, metadata))
         self.proof: WeightCheck | None = (
             weights.proof if isinstance(weights, CheckedWeights) else None
         )
