@@ -183,7 +183,7 @@ class MadeRun:
         )
         tree.end(leaf)
         last = (Observation(()), reward_of(outcome) or 0.0, True, False, {})
-        rollout.last_turn(EnvExchange.stepping(Action(text), last, seconds=leaf.seconds))
+        rollout.keep_last_turn(EnvExchange.stepping(Action(text), last, seconds=leaf.seconds))
         rollout.finish(leaf)
 
     def _ids(self, said: str | Task) -> tuple[int, ...]:

@@ -360,7 +360,7 @@ def build_scheduler(
     if saved is not None:
         scheduler.recall(saved)
     if curation is not None:
-        curation.flying = scheduler.unfinished
+        curation.flying = scheduler.list_unfinished
         curation.keep(groups)
     if drafts is not None:
         drafts.adopt(groups)
@@ -372,7 +372,9 @@ def _restore_groups(record: RunStore, trees: "BranchingTopology | None") -> tupl
     """Return the groups to go on with; one whose tree cannot be made out begins again."""
     for group in record.groups:
         if not (
-            trees.keep(group) if trees else group.status == "complete" or not _has_forks(group)
+            trees.resume_group(group)
+            if trees
+            else group.status == "complete" or not _has_forks(group)
         ):
             record.begin_again(group)
     return record.groups

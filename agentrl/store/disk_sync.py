@@ -15,7 +15,7 @@ Durable = Literal["process", "interval", "power"]
 - `process`: the end of this process, however it ends. A power failure or a crash of the machine can
   lose what was recorded since the last checkpoint, or since the last `EVERY_WRITES` writes.
 - `interval`: as `process`; a power failure loses at most what is younger than `interval_s`.
-- `power`: nothing once `settled` has answered. Everybody who waits shares one sync.
+- `power`: nothing once `wait_settled` has answered. Everybody who waits shares one sync.
 """
 
 EVERY_WRITES = 2000

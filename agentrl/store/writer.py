@@ -29,7 +29,7 @@ class StoreWriter:
     """The record of one run. Made by `open`; one process writes, from one thread.
 
     Every method returns when its record survives the end of this process. Where more is wanted
-    (`durable`), await `settled` before anything acts on what was recorded.
+    (`durable`), await `wait_settled` before anything acts on what was recorded.
     """
 
     def __init__(

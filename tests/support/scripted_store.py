@@ -113,7 +113,7 @@ class ScriptedStore(StoreWriter):
         strategy: ForkStrategy,
         why: Mapping[str, Any] | None = None,
     ) -> None:
-        self._emitter(trajectory, tree, node).branches(node, strategy=strategy, why=why or {})
+        self._emitter(trajectory, tree, node).plan_branch(node, strategy=strategy, why=why or {})
 
     def finish(
         self, trajectory: int, tree: Tree, leaf: Leaf, exchange: EnvExchange | None = None

@@ -392,7 +392,7 @@ async def test_weights_come_to_a_machine_once_however_many_engines_ask(
         return await reference
 
     monkeypatch.setattr("agentrl.cluster.engines.weight_cache._store_weights", stored)
-    freight = NodeWeightCache(home="home", folder=Path("/none"), answered=answer)
+    freight = NodeWeightCache(home="home", folder=Path("/none"), await_answer=answer)
     weights = SharedWeights(tiny("qwen3", 1).state_dict())
     one, two, three = (Carrier(name) for name in ("one", "two", "three"))
 
@@ -444,7 +444,7 @@ async def test_weights_that_went_with_the_actor_are_its_loss_and_no_fault_of_the
 ) -> None:
     monkeypatch.setattr("agentrl.cluster.engines.weight_cache._store_weights", stored)
     freight = NodeWeightCache(
-        home="home", folder=Path("/none"), answered=lambda reference: reference
+        home="home", folder=Path("/none"), await_answer=lambda reference: reference
     )
     actor, weights = Carrier("one"), SharedWeights(tiny("qwen3", 1).state_dict())
     served = RayEngineHost(

@@ -165,7 +165,7 @@ def test_what_an_engine_merges_is_what_the_trainer_merges_to_the_last_bit(
         there = over_there(trainer.weights(), base, way, tmp_path_factory.getbasetemp())
         assert_same(there, trainer.weights())
         assert_same(there, by_peft(model))
-        assert_same(there.on(torch.device("cpu")), by_peft(model))
+        assert_same(there.to_device(torch.device("cpu")), by_peft(model))
     # Many updates are no further from the base than one.
     assert_same(base.weights, untouched)
 

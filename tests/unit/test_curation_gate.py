@@ -98,7 +98,7 @@ class Rig:
             seed=lambda number, task, sample: derive(number, task.id, sample),
             hooks=self.curation.hooks,
         )
-        self.curation.flying = self.gate.unfinished
+        self.curation.flying = self.gate.list_unfinished
 
     async def steps(self, count: int) -> list[CuratedBatch]:
         found: list[CuratedBatch] = []

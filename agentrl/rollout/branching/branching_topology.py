@@ -2,13 +2,13 @@
 
     the scheduler                             here
     ----------------------------------------  ----------------------------------------------------
-    opens a group                             `wanted`: as many slots as the topology has roots
+    opens a group                             `count_missing`: a slot for each root
     `play` of a new slot                      the next start: a root, or a branch of a held world
     a boundary that branches                  worlds are copied, then `RolloutSlot.fork` per branch
     `play` of a slot again (retry, too old)   what the topology says: its root again, or another
-    a trajectory ended for good               `ended`, then `wanted`: what begins now gets its slots
+    a trajectory ended for good               `end_rollout`, then `count_missing`: more slots
                                               before it asks whether the group is complete
-    a group is over                           `over`: its worlds are closed, its decisions handed on
+    a group is over                           `close_group`: its worlds are closed too
 
 A group has exactly the leaves of the topology's budget, which is the scheduler's target, and a
 leaf's sample is its slot's. A branch waits for its place before all that has not begun, and its
@@ -356,7 +356,7 @@ class BranchingTopology(RolloutTopology):
         planned = group.planned[sample]
         world = await self._restore_env(group, slot)
         is_told = is_told or world is not None
-        while not world and (world := await growing.world(planned.start, slot.watched)) is None:
+        while not world and (world := await growing.world(planned.start, slot.watch_env)) is None:
             instead = growing.fork_failed(planned.start)
             if not instead:
                 del group.planned[sample]
@@ -385,7 +385,7 @@ class BranchingTopology(RolloutTopology):
                 start,
                 env,
                 partial(self._fork, group, growing, slot),
-                slot.goes_on,
+                slot.continue_turn,
                 before_tokens=before,
             ),
         )

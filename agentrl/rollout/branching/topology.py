@@ -6,8 +6,8 @@ to do. The runner owns the state, begins what it is told to begin, and reports w
     start ──► PlannedRollout, ...                  begin these trajectories
     reach_boundary(BranchPointReached) ──► BranchDecision   begin its children, keep it, or go on
     fork_failed(PlannedRollout) ──► PlannedRollout, ...  a start that failed costs only itself
-    finished(PathEnded) ──► PlannedRollout, ...    without live trajectory and start it is done
-    reopened(PathReopened) ──► PlannedRollout      an ended one is too old and begins again
+    finish_path(PathEnded) ──► PlannedRollout, ...    without live trajectory and start it is done
+    reopen_path(PathReopened) ──► PlannedRollout      an ended one is too old and begins again
 
 The same events in the same order give the same states, under any clock; `restore` folds a log.
 """

@@ -56,7 +56,7 @@ class GroupCuration:
     version: int = 0
     """Version of the trainer; set it with every `load`."""
     flying: Callable[[], Iterable[Task]] = tuple
-    """Tasks in no batch yet: the scheduler's `unfinished`."""
+    """Tasks in no batch yet: the scheduler's `list_unfinished`."""
     saved_before: SavedCuration | None = None
 
     _rounds: int = 0

@@ -301,7 +301,7 @@ class MonitoredEnv(EnvWrapper):
             return await super().step(action)
 
     async def fork(self) -> "MonitoredEnv":
-        """Return an independent copy; give it to the branch's slot with `RolloutSlot.watched`."""
+        """Return an independent copy; give it to the branch's slot with `RolloutSlot.watch_env`."""
         with self.slot.doing("fork"):
             async with asyncio.timeout(self.slot.fork_s):
                 return await super().fork()

@@ -59,7 +59,7 @@ class GroupProgress:
 class RolloutTopology(Protocol):
     """Rule that starts the trajectories of a group. One for all groups of a run.
 
-    Inherit from it: all but `wanted` is for topologies that remember what they hear.
+    Inherit from it: all but `count_missing` is for topologies that remember what they hear.
     """
 
     def count_missing(self, group: GroupProgress) -> int:
@@ -67,7 +67,7 @@ class RolloutTopology(Protocol):
         ...
 
     def end_rollout(self, attempt: RolloutKey, leaf: Leaf) -> None:
-        """Hear that a trajectory ended for good, failures among them; `wanted` is asked next."""
+        """Hear that a trajectory ended for good, failures too; `count_missing` is asked next."""
 
     def close_group(self, group: int) -> None:
         """Hear that a group is handed to the trainer or dropped."""
