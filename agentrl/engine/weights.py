@@ -23,7 +23,7 @@ def read_weights(weights: Weights, *, device: torch.device | None = None) -> Map
     """
     if isinstance(weights, Mapping):
         adapted = find_adapters(weights)
-        return weights if adapted is None or device is None else adapted.on(device)
+        return weights if adapted is None or device is None else adapted.to_device(device)
     from safetensors.torch import load_file
 
     path = Path(weights)
