@@ -35,7 +35,7 @@ class SharedBaseWeights(SharedWeightFile):
     """A base of adapters."""
 
     def __init__(self, base: BaseWeights) -> None:
-        """Take the base as `SharedMemoryFile.of` does."""
+        """Take the base as `SharedMemoryFile.from_weights` does."""
         super().__init__(SharedMemoryFile.from_weights(base.weights))
         self.id = base.id
 
@@ -44,7 +44,7 @@ class SharedWeights(SharedWeightFile):
     """A state dict; of one with adapters, the adapters alone, over `base`."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights, unless they are in such memory already: see `SharedMemoryFile.of`. A
+        """Copy the weights, unless they are in such memory already: see `SharedMemoryFile.from_weights`. A
         base is taken the first time, and stays as long as there is the `BaseWeights` or anything
         that was shared over it."""
         adapted = find_adapters(weights)

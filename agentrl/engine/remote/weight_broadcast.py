@@ -74,7 +74,7 @@ class WeightBroadcaster:
             copying = asyncio.create_task(in_thread(SharedWeights, weights))
             try:
                 self._arrived.clear()
-                row = await in_thread(SafetensorsBytes.of_weights, weights)
+                row = await in_thread(SafetensorsBytes.from_weights, weights)
                 reached, name = await self._sent(row, tuple(engines), self._backend, keeps=True)
                 copy = await copying
             finally:
@@ -90,7 +90,7 @@ class WeightBroadcaster:
             return
         arrived, name = self._arrived.pop(engine, (None, ""))
         if arrived is not weights:
-            row = await in_thread(SafetensorsBytes.of_file, weights.path)
+            row = await in_thread(SafetensorsBytes.from_file, weights.path)
             _, name = await self._sent(row, (engine,), "gloo", keeps=False)
         if (base := missing_base(weights, engine)) is not None:
             await engine.send_base(base.path, base.id)
