@@ -44,7 +44,7 @@ class SharedWeights(SharedWeightFile):
     """A state dict; of one with adapters, the adapters alone, over `base`."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights, unless they are in such memory already (`SharedMemoryFile.from_weights`).
+        """Copy the weights, unless they are in such memory already, as `SharedMemoryFile` does.
         A base is taken the first time, and stays as long as there is the `BaseWeights` or anything
         that was shared over it."""
         adapted = find_adapters(weights)
