@@ -82,7 +82,7 @@ def _play(log: EventLog, order: int) -> int:
     seen = Observation((Message("user", ("look", image)),), tools=())
     for sample in range(2):
         rollout = log.start_rollout(group.id, sample=sample, seed=sample, version=0)
-        rollout.turn_completed(at, EnvExchange.resetting(seen))
+        rollout.complete_turn(at, EnvExchange.resetting(seen))
         if order == GROUPS - 1 and sample == 1:
             return group.id  # left open
         sampled = Node(
@@ -90,7 +90,7 @@ def _play(log: EventLog, order: int) -> int:
         )
         node = group.tree.add(sampled)
         leaf = Leaf(node=node, outcome=Finished(0.5), sample=sample, turn_rewards=(0.5,))
-        rollout.finished(leaf)
+        rollout.finish(leaf)
     log.complete_group(group.id)
     return group.id
 

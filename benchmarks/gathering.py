@@ -21,7 +21,7 @@ import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.engine.remote.shared_weights import share_weights
-from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.build_trainer import build_leading_trainer
 from agentrl.run.policy_model import PolicyModel
 from benchmarks.adapters import policy
 from benchmarks.harness import Benchmark
@@ -104,7 +104,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         first = PolicyModel(Path(folder), model, cast(Any, None), cast(Any, None))
-        trainer = leading_trainer(RunConfig.model_validate(CONFIG), first)
+        trainer = build_leading_trainer(RunConfig.model_validate(CONFIG), first)
         held: Any = None
         seconds: list[float] = []
         try:

@@ -129,7 +129,7 @@ class MadeRun:
                 fork = first.fork_point(at, strategy="copy", why={})
             rollout = log.start_rollout(number, sample=sample, seed=sample, version=0, fork=fork)
             if fork is None:
-                rollout.turn_completed(root, reset)
+                rollout.complete_turn(root, reset)
                 at = self._called(rollout, root, number, sample, step)
             first = first or rollout
             if ends:
@@ -158,7 +158,7 @@ class MadeRun:
         action = Action(self.said, (ToolCall("c", "multiply", {"a": number, "b": 7}),))
         seen = Observation((Message("tool", shown, tool_call_id="c", name="multiply"),))
         answered = (seen, 0.0, False, False, {"tool_results": (None,)})
-        rollout.turn_completed(at, EnvExchange.stepping(action, answered, seconds=0.3))
+        rollout.complete_turn(at, EnvExchange.stepping(action, answered, seconds=0.3))
         return at
 
     def _answered(
@@ -183,8 +183,8 @@ class MadeRun:
         )
         tree.end(leaf)
         last = (Observation(()), reward_of(outcome) or 0.0, True, False, {})
-        rollout.last_turn(EnvExchange.stepping(Action(text), last, seconds=leaf.seconds))
-        rollout.finished(leaf)
+        rollout.keep_last_turn(EnvExchange.stepping(Action(text), last, seconds=leaf.seconds))
+        rollout.finish(leaf)
 
     def _ids(self, said: str | Task) -> tuple[int, ...]:
         text = said if isinstance(said, str) else str(said.prompt)

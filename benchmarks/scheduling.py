@@ -165,9 +165,9 @@ def decisions(count: int, environments: int) -> Run:
 
 def end_one(ledger: RolloutQueue, member: QueuedRollout, *, fails: bool) -> None:
     """End a trajectory, and its group where that completes it."""
-    ledger.sampled(member, member.born)
+    ledger.note_version(member, member.born)
     outcome = Failed("env", "x") if fails else Finished(1.0)
-    end = ledger.ended(member, Leaf(node=None, outcome=outcome, sample=member.sample))
+    end = ledger.end_rollout(member, Leaf(node=None, outcome=outcome, sample=member.sample))
     if not end.again and end.group == "ready":
         group = ledger.group(member.group)
         assert group is not None

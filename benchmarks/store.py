@@ -87,7 +87,7 @@ def costs_us(store: StoreWriter, tokens: int) -> list[float]:
         at[which] = tree.add(answer)
         done = exchange()
         began = time.perf_counter()
-        rollouts[which].turn_completed(at[which], done)
+        rollouts[which].complete_turn(at[which], done)
         if store.settings.durable == "power":
             store.sync()
         spent.append((time.perf_counter() - began) * 1e6)
@@ -104,7 +104,7 @@ def play_group(log: EventLog, order: int) -> int:
     root = tree.add(Node(parent=None, source="prompt", token_ids=tuple(range(100)), turn=0))
     seen = EnvExchange.resetting(Observation((Message("user", "x" * 100),), tools=()))
     for rollout in rollouts:
-        rollout.turn_completed(root, seen)
+        rollout.complete_turn(root, seen)
     for sample, rollout in enumerate(rollouts):
         sampled = Node(
             parent=root,
@@ -117,7 +117,7 @@ def play_group(log: EventLog, order: int) -> int:
         leaf = Leaf(
             node=tree.add(sampled), outcome=Finished(1.0), sample=sample, turn_rewards=(1.0,)
         )
-        rollout.finished(leaf)
+        rollout.finish(leaf)
     log.complete_group(state.id)
     return state.id
 

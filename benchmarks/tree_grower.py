@@ -147,7 +147,7 @@ class _Alone(Generic[S]):
     async def _ended(self, start: PlannedRollout, leaf: Leaf, tokens: int) -> None:
         # What was stopped on purpose is not begun again.
         broke = isinstance(leaf.outcome, Failed) and leaf.outcome.kind != "cancelled"
-        starts = self.growing.finished(PathEnded(path=start.path, tokens=tokens, failed=broke))
+        starts = self.growing.finish_path(PathEnded(path=start.path, tokens=tokens, failed=broke))
         if self.growing.is_ended(start):
             self.tree.end(leaf)
             self._starts.append(start)

@@ -23,7 +23,7 @@ def branches(
 ) -> None:
     """Show where the trajectories of a run branched."""
     from agentrl.errors import ConfigError
-    from agentrl.rollout.branching.decision import explain, name_of
+    from agentrl.rollout.branching.decision import explain, format_path
     from agentrl.rollout.branching.log import LoggedDecision, read_log
 
     groups: dict[tuple[int, int, str], Counter[str]] = {}
@@ -42,7 +42,7 @@ def branches(
         for copied in one.copies:
             counts["failed copies"] += bool(copied.error)
             if why and copied.error:
-                place = f"trajectory {name_of(copied.origin.path)}, turn {copied.origin.turn}"
+                place = f"trajectory {format_path(copied.origin.path)}, turn {copied.origin.turn}"
                 show_text(f"{where}, {place}: environment not forked: {copied.error}")
     if not groups:
         raise ConfigError(f"{run} has no group for that task or step; omit --task and --step")

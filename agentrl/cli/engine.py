@@ -47,7 +47,7 @@ def serve(
     from agentrl.engine.remote.server import listening_place, serve_until_told
     from agentrl.errors import ConfigError
     from agentrl.models.place import policy_place
-    from agentrl.run.build_engine import recipe_of
+    from agentrl.run.build_engine import build_engine_spec
 
     config = load_config(config_file, overrides or ())
     folder = policy or config.policy.path
@@ -58,7 +58,7 @@ def serve(
         )
     host, port = listening_place(listen)
     key = read_key(config.engine.key_file)
-    recipe = recipe_of(config, policy_place(folder), device=device_of(config.policy.device))
+    recipe = build_engine_spec(config, policy_place(folder), device=device_of(config.policy.device))
     asyncio.run(
         serve_until_told(
             recipe,

@@ -162,13 +162,13 @@ def _recommend(setting: "StudySetting") -> None:
 
 def _capacity(setting: "StudySetting") -> None:
     """Show how many engines and environments keep the trainer busy at each staleness."""
-    from agentrl.simulate.provision import HEADROOM, provided
+    from agentrl.simulate.provision import HEADROOM, plan_capacity
 
     if not setting.train_s:
         return
     rows = [
         (str(one.max_staleness), f"{one.needed_per_s:.3f}", _count(one.engines), _count(one.envs))
-        for one in provided(setting)
+        for one in plan_capacity(setting)
     ]
     out.print()
     show_table(

@@ -17,7 +17,7 @@ KNOCK_S = 10.0
 
 
 @contextmanager
-def connected(section: "ClusterSection") -> Generator[None]:
+def connect_ray(section: "ClusterSection") -> Generator[None]:
     """Be connected to Ray inside the block.
 
     Connects to `section.address`, or to that of `RAY_ADDRESS`, which a submitted job has, or starts

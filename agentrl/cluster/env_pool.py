@@ -102,7 +102,7 @@ class EnvWorkerPool:
         """Note that a worker has one environment less."""
         berth.held -= 1
 
-    def died(self, berth: EnvWorkerSlot, worker: EnvWorker) -> None:
+    def replace(self, berth: EnvWorkerSlot, worker: EnvWorker) -> None:
         """Have a dead worker replaced; nothing when it has been already."""
         if berth.worker is not worker:
             return
@@ -110,7 +110,7 @@ class EnvWorkerPool:
         # Perhaps it is only out of reach, and would keep its room.
         ending = asyncio.create_task(worker.close(), name="agentrl-worker-end")
         self._ending.add(ending)
-        ending.add_done_callback(self._ended)
+        ending.add_done_callback(self._forget_ending)
         if self._left == 0:
             self._broken = self._broken or (
                 "an environment worker died, and cluster.max_restarts is used up; see its log for "
@@ -135,14 +135,14 @@ class EnvWorkerPool:
         ending = [worker.close() for worker in workers]
         await asyncio.gather(*ending, *self._ending, return_exceptions=True)
 
-    def _ended(self, ending: "asyncio.Task[None]") -> None:
+    def _forget_ending(self, ending: "asyncio.Task[None]") -> None:
         self._ending.discard(ending)
         if not ending.cancelled():
             ending.exception()  # of one that is gone already there is nobody to tell
 
     async def _begin(self, berth: EnvWorkerSlot) -> None:
         """Fill a berth for the first time: two deaths in a row are no accident then."""
-        if not await self._is_filled(berth):
+        if not await self._try_fill(berth):
             self._count()
             await self._fill(berth)
 
@@ -154,7 +154,7 @@ class EnvWorkerPool:
         berth.worker = await self._start()
         self._changed.set()
 
-    async def _is_filled(self, berth: EnvWorkerSlot) -> bool:
+    async def _try_fill(self, berth: EnvWorkerSlot) -> bool:
         """Fill a berth; False when the worker died while it started and another one may."""
         try:
             await self._fill(berth)
@@ -166,17 +166,17 @@ class EnvWorkerPool:
 
     async def _replace(self, berth: EnvWorkerSlot) -> None:
         try:
-            while not await self._is_replaced(berth):
+            while not await self._try_replace(berth):
                 pass
         except Exception as error:  # noqa: BLE001 - told to whoever asks next
             self._broken = f"an environment worker died and could not be replaced: {error}"
             self._changed.set()
 
-    async def _is_replaced(self, berth: EnvWorkerSlot) -> bool:
+    async def _try_replace(self, berth: EnvWorkerSlot) -> bool:
         """Have a worker in a berth; False when there is no room for it yet, and others go on."""
         try:
             async with asyncio.timeout(self._start_s):
-                while not await self._is_filled(berth):
+                while not await self._try_fill(berth):
                     self._count()
         except TimeoutError:
             if not any(one.worker is not None for one in self._berths):

@@ -52,7 +52,7 @@ class RemoteFailure:
     text: str
 
     @classmethod
-    def of(cls, error: Exception) -> "RemoteFailure":
+    def from_error(cls, error: Exception) -> "RemoteFailure":
         """Return an error as a value; plain ones are the environment's."""
         match error:
             case ConfigError():
@@ -118,7 +118,7 @@ class EnvWorkerHost:
         # A context of its own, so that what an environment binds is its own.
         running = asyncio.create_task(convert_exit(work), context=self._context.copy())
         self._calls[number] = running
-        running.add_done_callback(partial(self._ended, number))
+        running.add_done_callback(partial(self._forget_call, number))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -126,7 +126,7 @@ class EnvWorkerHost:
                 raise
             return RemoteFailure("cancelled", f"{method} was cancelled")
         except Exception as error:  # noqa: BLE001 - the other side raises it
-            return RemoteFailure.of(error)
+            return RemoteFailure.from_error(error)
 
     async def cancel(self, number: int) -> None:
         """Cancel what an environment is doing, and wait until it has stopped."""
@@ -148,7 +148,7 @@ class EnvWorkerHost:
         """Number of environments."""
         return len(self._envs)
 
-    def _ended(self, number: int, call: "asyncio.Task[Any]") -> None:
+    def _forget_call(self, number: int, call: "asyncio.Task[Any]") -> None:
         if self._calls.get(number) is call:
             del self._calls[number]
 

@@ -26,7 +26,7 @@ def interface_of(address: str) -> str | None:
 
 
 @contextmanager
-def reached_at(address: str) -> Generator[None]:
+def listen_at(address: str) -> Generator[None]:
     """Have Gloo listen at this machine's address inside the block, unless the variable says where.
 
     It would listen where the machine's own name leads, which often is the loopback interface.

@@ -37,11 +37,12 @@ class PlacementRequest:
         return ConfigError(
             f"Ray has no room for {self.count} {self.what} with {self.cpus:g} CPUs and "
             f"{self.gpus:g} GPUs each ({self.strategy}) within cluster.start_s = {within_s:g} s; "
-            f"{there()}: lower {self.keys}, or raise cluster.start_s if the cluster scales up"
+            f"{describe_resources()}: lower {self.keys}, or raise cluster.start_s if the cluster "
+            "scales up"
         )
 
 
-def there() -> str:
+def describe_resources() -> str:
     """Return a description of the cluster's resources, and of those that are free."""
     import ray
 

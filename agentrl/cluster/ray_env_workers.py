@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agentrl.cluster.connection import connected, first_line
+from agentrl.cluster.connection import connect_ray, first_line
 from agentrl.cluster.env_pool import EnvWorkerPool, WorkerDied
 from agentrl.cluster.env_worker import EnvRunContext, EnvWorkerHost, Method
 from agentrl.cluster.remote_env import RemoteEnv
@@ -57,15 +57,12 @@ class RayEnvWorker:
         return worker
 
     async def call(self, number: int, method: Method, *arguments: Any) -> Any:
-        """Call an environment there."""
         return await self._answer(self.actor.call.remote(number, method, *arguments))
 
     async def cancel(self, number: int) -> None:
-        """Stop what an environment is doing there."""
         await self._answer(self.actor.cancel.remote(number))
 
     async def close(self) -> None:
-        """Close its environments and end it."""
         import ray
 
         try:
@@ -93,15 +90,15 @@ async def ray_envs(
 ) -> AsyncGenerator[Callable[[], Env]]:
     """Make environments whose worlds are in actors of Ray, which end with the block.
 
-    See `connected` for how Ray is reached, and what it raises.
+    See `connect_ray` for how Ray is reached, and what it raises.
     """
-    with connected(section):
-        async with _fleet_of(section, make_env) as fleet:
+    with connect_ray(section):
+        async with _open_fleet(section, make_env) as fleet:
             yield lambda: RemoteEnv(make_env(), fleet)
 
 
 @asynccontextmanager
-async def _fleet_of(
+async def _open_fleet(
     section: "ClusterSection", make_env: Callable[[], Env]
 ) -> AsyncGenerator[EnvWorkerPool]:
     belongings = EnvRunContext(sandbox=sandbox_settings(), run_id=run_id())
@@ -112,13 +109,13 @@ async def _fleet_of(
         start_s=section.start_s,
     )
     try:
-        await _open(fleet, section)
+        await _start_fleet(fleet, section)
         yield fleet
     finally:
         await fleet.close()
 
 
-async def _open(fleet: EnvWorkerPool, section: "ClusterSection") -> None:
+async def _start_fleet(fleet: EnvWorkerPool, section: "ClusterSection") -> None:
     import ray
 
     try:

@@ -46,19 +46,16 @@ class RemoteEnv:
         self._number = 0
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
-        """Yield the tasks of a split."""
         return self._local.tasks(split, seed=seed)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode, with the worker of the last one, or the one with least to do."""
         if self._worker is None:
             self._berth, self._worker, self._number = await self._fleet.take()
         return await self._ask("reset", seed, dict(options or {}))
 
     async def step(self, action: Action) -> Step:
-        """Answer one assistant message."""
         return await self._ask("step", action)
 
     async def fork(self) -> Self:
@@ -76,7 +73,6 @@ class RemoteEnv:
         return other
 
     async def close(self) -> None:
-        """Close the world. Idempotent."""
         berth, self._berth = self._berth, None
         worker, self._worker = self._worker, None
         if berth is None or worker is None:
@@ -85,7 +81,7 @@ class RemoteEnv:
         try:
             answer = await worker.call(self._number, "close")
         except WorkerDied:
-            self._fleet.died(berth, worker)  # and the world with it
+            self._fleet.replace(berth, worker)  # and the world with it
             return
         if isinstance(answer, RemoteFailure):
             raise answer.error()
@@ -102,7 +98,7 @@ class RemoteEnv:
                     await worker.cancel(number)
             raise
         except WorkerDied as error:
-            self._fleet.died(berth, worker)
+            self._fleet.replace(berth, worker)
             self._fleet.free(berth)
             self._berth = self._worker = None
             raise WorldLost(f"{method}: the worker died: {error}") from error

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
-from agentrl.weight_sync.adapters import adapted_in
+from agentrl.weight_sync.adapters import find_adapters
 
 Weights = Mapping[str, Tensor] | str | PathLike[str]
 """A state dict with the Hugging Face parameter names, or a folder (or file) of safetensors."""
@@ -22,8 +22,8 @@ def read_weights(weights: Weights, *, device: torch.device | None = None) -> Map
     Adapters are merged on `device`, or where their base is.
     """
     if isinstance(weights, Mapping):
-        adapted = adapted_in(weights)
-        return weights if adapted is None or device is None else adapted.on(device)
+        adapted = find_adapters(weights)
+        return weights if adapted is None or device is None else adapted.to_device(device)
     from safetensors.torch import load_file
 
     path = Path(weights)

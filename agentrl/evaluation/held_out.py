@@ -217,7 +217,7 @@ class _Play:
         return [self._left.popleft() for _ in range(min(count, len(self._left)))]
 
     def _seed(self, number: int, task: Task, sample: int) -> int:
-        again = self._repeats.of(number, task.id)
+        again = self._repeats.find_repeat(number, task.id)
         return derive(self.evaluation.seed, task.id, sample, *again)
 
     def _count_turn(self, attempt: RolloutKey, tree: Tree) -> None:
@@ -239,7 +239,7 @@ class _Play:
         self._bar.advance(1, {"turns": self._turns, **self._reward()})
 
     async def _play_metered(self, slot: RolloutSlot) -> Leaf:
-        world = await self.rollouts.brought_back(slot)
+        world = await self.rollouts.restore_env(slot)
         stand = slot.stand
         calls = stand.tool_calls if stand else 0
         meter = self.meter.begin(slot.tree, stand.node if stand else None, tool_calls=calls)

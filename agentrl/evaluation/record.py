@@ -29,8 +29,8 @@ class _UnbrokenGroups:
             return self.store.position
         return self.store.append(event)
 
-    async def settled(self) -> None:
-        await self.store.settled()
+    async def wait_settled(self) -> None:
+        await self.store.wait_settled()
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class EvaluationRecord:
                 if group.status == "open":
                     for rollout in _broken(group):
                         # It begins with all its tries: what broke it then may not break it now.
-                        RolloutEmitter(events, group, rollout).abandoned(PLAYED_AGAIN)
+                        RolloutEmitter(events, group, rollout).abandon(PLAYED_AGAIN)
             events.sink = _UnbrokenGroups(run.store, events)
             return cls(run, run.groups)
         except BaseException:

@@ -26,17 +26,16 @@ class ActionHistory:
     sample: int
     seed: int
     opening: str
-    """Fingerprint of the first observation."""
     steps: tuple[RecordedStep, ...] = ()
 
     @classmethod
-    def begun(
+    def from_reset(
         cls, task: Task, *, sample: int, seed: int, observation: Observation
     ) -> "ActionHistory":
         """Return the history of an environment that has just been reset."""
         return cls(task=task, sample=sample, seed=seed, opening=fingerprint(observation))
 
-    def after(self, action: Action, answer: Step) -> "ActionHistory":
+    def add_step(self, action: Action, answer: Step) -> "ActionHistory":
         """Return the history with one more step."""
         recorded = RecordedStep(action=action, answer=step_fingerprint(answer))
         return replace(self, steps=(*self.steps, recorded))
@@ -44,32 +43,32 @@ class ActionHistory:
 
 def fingerprint(observation: Observation) -> str:
     """Return 16 hex digits of what an observation shows."""
-    return _digest([_shown(observation)])
+    return _digest([_describe_observation(observation)])
 
 
 def step_fingerprint(answer: Step) -> str:
     """Return 16 hex digits of an answer; its info, which may hold times, is left out."""
     observation, reward, terminated, truncated, _ = answer
-    return _digest([_shown(observation), reward, terminated, truncated])
+    return _digest([_describe_observation(observation), reward, terminated, truncated])
 
 
-def _shown(observation: Observation) -> list[object]:
+def _describe_observation(observation: Observation) -> list[object]:
     tools = observation.tools
     return [
-        [_message(message) for message in observation.messages],
+        [_describe_message(message) for message in observation.messages],
         None if tools is None else [dict(tool) for tool in tools],
         *([True] if observation.anew else []),
         *([{"after": observation.after}] if observation.after is not None else []),
-        *([_request(observation.request)] if observation.request is not None else []),
+        *([_describe_request(observation.request)] if observation.request is not None else []),
     ]
 
 
-def _request(request: TurnRequest) -> list[object]:
+def _describe_request(request: TurnRequest) -> list[object]:
     rule = [] if request.calls == "auto" else [request.calls, request.tool]
     return [request.max_tokens, request.stop, *rule]
 
 
-def _message(message: Message) -> list[object]:
+def _describe_message(message: Message) -> list[object]:
     content = (message.content,) if isinstance(message.content, str) else message.content
     return [
         message.role,
@@ -81,9 +80,9 @@ def _message(message: Message) -> list[object]:
 
 
 def _digest(shown: object) -> str:
-    blob = json.dumps(shown, sort_keys=True, default=_plain)
+    blob = json.dumps(shown, sort_keys=True, default=_to_plain)
     return hashlib.sha256(blob.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else repr(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

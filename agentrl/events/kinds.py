@@ -88,7 +88,6 @@ class ForkPoint:
     """Fork of a trajectory from another."""
 
     parent: int
-    """The trajectory it left."""
     node: int
     shared: int
     """Number of exchanges shared with the parent; its environment is as after the last."""
@@ -118,11 +117,11 @@ class GroupRequest:
     """Number of the group that it takes the place of; None for a first try."""
 
     @classmethod
-    def of(cls, found: "Task | GroupRequest") -> "GroupRequest":
+    def from_task(cls, found: "Task | GroupRequest") -> "GroupRequest":
         """Return a plain task as a request with the run's own numbers."""
         return found if isinstance(found, GroupRequest) else cls(task=found)
 
-    def retried(self, group: int) -> "GroupRequest":
+    def build_retry(self, group: int) -> "GroupRequest":
         """Return the request for another try at the task of `group`, which this one opened."""
         return replace(self, tries=self.tries + 1, retry_of=group, round=0, round_size=0)
 
@@ -136,10 +135,8 @@ class GroupOpened:
     order: int
     """Number of tasks the stream had handed out before this one; -1 for one that is not of it."""
     seed: int
-    """Seed of the run."""
     size: int
     step: int
-    """Trained steps so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +147,6 @@ class RolloutStarted:
     group: int
     sample: int
     seed: int
-    """Seed of its sampling noise."""
     version: int
     """Newest version that all engines had; a branch has its parent's."""
     attempt: int
@@ -167,7 +163,6 @@ class TurnCompleted:
     trajectory: int
     group: int
     at: int | None
-    """The node the trajectory stands at."""
     exchange: EnvExchange
     nodes: tuple[Node, ...] = ()
     node_ids: tuple[int, ...] = ()
@@ -261,7 +256,6 @@ class GroupResized:
 
     group: int
     size: int
-    """In all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ class EventSink(Protocol):
         """Keep an event, and return its number; it survives the end of the process from then on."""
         ...
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Return when what was appended is as durable as the run asks for."""
         ...
 
@@ -70,7 +70,6 @@ class _Delivery:
 
     subscriber: EventSubscriber
     errors: int = 0
-    """In a row."""
 
     def send(self, event: Event, state: RunState) -> None:
         if self.errors >= _MOST_ERRORS:
@@ -91,10 +90,8 @@ class EventLog:
     """Events of one run, in order. One thread emits."""
 
     sink: EventSink | None = None
-    """None keeps nothing."""
     state: RunState = field(default_factory=RunState)
     seed: int = 0
-    """Seed of the run."""
     task_position: Callable[[], int] = lambda: 0
     """Number of tasks that the stream has handed out."""
     _deliveries: list[_Delivery] = field(default_factory=list[_Delivery])
@@ -116,10 +113,9 @@ class EventLog:
         for delivery in self._deliveries:
             delivery.send(event, self.state)
 
-    async def settled(self) -> None:
-        """Return when what was emitted is as durable as the run asks for."""
+    async def wait_settled(self) -> None:
         if self.sink is not None:
-            await self.sink.settled()
+            await self.sink.wait_settled()
 
     def open_group(
         self, group: int, request: GroupRequest, *, size: int, step: int, after: int = 0
@@ -142,7 +138,7 @@ class EventLog:
         if (state := self.state.open_group(group)) is None:
             return  # a restored group that had been handed over before
         for rollout in state.open_rollouts:
-            RolloutEmitter(self, state, rollout).abandoned("surplus")
+            RolloutEmitter(self, state, rollout).abandon("surplus")
         self.emit(GroupCompleted(group=group))
 
     def note(
@@ -180,8 +176,8 @@ class EventLog:
         if before is not None:
             # It had ended, and has become too old since; or it stood before its reset.
             reason = TOO_OLD if before.status == "ended" else "begun again"
-            RolloutEmitter(self, state, before).abandoned(reason)
-        nodes = {} if fork is None else state.untold(fork.node)
+            RolloutEmitter(self, state, before).abandon(reason)
+        ids, nodes = state.find_untold(None if fork is None else fork.node)
         started = RolloutStarted(
             trajectory=self.state.next_rollout,
             group=group,
@@ -190,8 +186,8 @@ class EventLog:
             version=version,
             attempt=0 if before is None else before.started.attempt + 1,
             fork=fork,
-            nodes=tuple(nodes.values()),
-            node_ids=tuple(nodes),
+            nodes=nodes,
+            node_ids=ids,
         )
         self.emit(started)
         return RolloutEmitter(self, state, state.rollouts[started.trajectory])
@@ -209,68 +205,62 @@ class RolloutEmitter:
     log: EventLog
     group: GroupState
     rollout: RolloutState
-    """Current try."""
     _last: EnvExchange | None = None
 
     @property
-    def tells_turns(self) -> bool:
+    def keeps_turns(self) -> bool:
         """True where somebody keeps turns."""
         return self.log.sink is not None
 
-    def turn_completed(self, at: int | None, exchange: EnvExchange) -> None:
+    def complete_turn(self, at: int | None, exchange: EnvExchange) -> None:
         """Tell of its reset or a complete turn, after which it stands at node `at`."""
         if self.rollout.status != "open":
             return
-        nodes = self.group.untold(at)
+        ids, nodes = self.group.find_untold(at)
         self.log.emit(
             TurnCompleted(
                 trajectory=self.rollout.id,
                 group=self.group.id,
                 at=at,
                 exchange=exchange,
-                nodes=tuple(nodes.values()),
-                node_ids=tuple(nodes),
+                nodes=nodes,
+                node_ids=ids,
             )
         )
 
-    def turn_extended(self, at: int) -> None:
+    def extend_turn(self, at: int) -> None:
         """Tell of the first part of a turn, which ends at node `at`."""
         if self.rollout.status != "open":
             return
-        nodes = self.group.untold(at)
+        ids, nodes = self.group.find_untold(at)
         self.log.emit(
             TurnExtended(
-                trajectory=self.rollout.id,
-                group=self.group.id,
-                at=at,
-                nodes=tuple(nodes.values()),
-                node_ids=tuple(nodes),
+                trajectory=self.rollout.id, group=self.group.id, at=at, nodes=nodes, node_ids=ids
             )
         )
 
-    def last_turn(self, exchange: EnvExchange) -> None:
+    def keep_last_turn(self, exchange: EnvExchange) -> None:
         """Take its last turn, to be told with its end."""
         self._last = exchange
 
-    async def settled(self) -> None:
-        """Return when what was told of may be acted on."""
-        await self.log.settled()
+    async def wait_settled(self) -> None:
+        await self.log.wait_settled()
 
-    def finished(self, leaf: Leaf) -> None:
+    def finish(self, leaf: Leaf) -> None:
         """Tell of its end; the leaf need not be on the tree yet."""
-        nodes = self.group.untold(leaf.node)
+        ids, nodes = self.group.find_untold(leaf.node)
         self.log.emit(
             RolloutFinished(
                 trajectory=self.rollout.id,
                 group=self.group.id,
                 leaf=leaf,
                 exchange=self._last,
-                nodes=tuple(nodes.values()),
-                node_ids=tuple(nodes),
+                nodes=nodes,
+                node_ids=ids,
             )
         )
 
-    def abandoned(self, reason: str, *, failure: FailureKind | None = None) -> None:
+    def abandon(self, reason: str, *, failure: FailureKind | None = None) -> None:
         """Tell that it does not count; `failure` is the kind of one that begins again for it."""
         if self.rollout.status == "abandoned":
             return
@@ -289,7 +279,7 @@ class RolloutEmitter:
 
         `differs` when the world answered otherwise than it had.
         """
-        self.abandoned(MISMATCH if differs else RERUN)
+        self.abandon(MISMATCH if differs else RERUN)
         started = self.rollout.started
         again = self.log.start_rollout(
             self.group.id, sample=started.sample, seed=started.seed, version=version
@@ -300,23 +290,23 @@ class RolloutEmitter:
         self, node: int, *, strategy: ForkStrategy, why: Mapping[str, Any]
     ) -> ForkPoint | None:
         """Return the fork of a branch that leaves it at `node`; None where nobody keeps turns."""
-        if not self.tells_turns:
+        if not self.keeps_turns:
             return None
         return self.group.fork_point(self.rollout.id, node, strategy=strategy, why=why)
 
-    def branches(self, node: int, *, strategy: ForkStrategy, why: Mapping[str, Any]) -> None:
+    def plan_branch(self, node: int, *, strategy: ForkStrategy, why: Mapping[str, Any]) -> None:
         """Tell that it, which stands nowhere yet, begins at `node`, where another one has been."""
-        if not self.tells_turns:
+        if not self.keeps_turns:
             return
-        parent = self.group.passing(node)
-        nodes = self.group.untold(node)
+        parent = self.group.find_passing(node)
+        ids, nodes = self.group.find_untold(node)
         self.log.emit(
             BranchesPlanned(
                 trajectory=self.rollout.id,
                 group=self.group.id,
                 fork=self.group.fork_point(parent, node, strategy=strategy, why=why),
-                nodes=tuple(nodes.values()),
-                node_ids=tuple(nodes),
+                nodes=nodes,
+                node_ids=ids,
             )
         )
         self.rollout = self.group.rollouts[self.rollout.id]

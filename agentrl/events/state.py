@@ -61,11 +61,8 @@ class ResumePoint:
     components: Mapping[str, float]
     tool_calls: int
     seconds: float
-    """Seconds of its time budget that are used."""
     history: ActionHistory
-    """History from which its environment is rebuilt."""
     request: TurnRequest | None = None
-    """Request of the observation that its turn answers."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,11 +82,8 @@ class RolloutState:
     mid_turn: bool = False
     """The tokens below `at` are the first part of a turn, to be sampled on from the last one."""
     leaf: Leaf | None = None
-    """End of an ended one."""
     reason: str = ""
-    """Reason an abandoned one was given up."""
     failure: FailureKind | None = None
-    """Kind of failure of an abandoned one that failed."""
 
     @property
     def id(self) -> int:
@@ -159,7 +153,7 @@ class RolloutState:
             ),
         )
 
-    def until(self, turn: int) -> "RolloutState | None":
+    def truncate_to(self, turn: int) -> "RolloutState | None":
         """Return it as it was when `turn` began; None where it has not come so far."""
         if len(self.exchanges) <= turn:
             return None
@@ -182,7 +176,6 @@ class GroupState:
 
     opened: GroupOpened
     size: int
-    """Number of trajectories it trains on now."""
     tree: Tree
     """Grows as trajectories are played; `told` are the nodes that events have named."""
     told: set[int] = field(default_factory=set[int])
@@ -268,7 +261,7 @@ class GroupState:
         return ResumePoint(
             node=rollout.at,
             turn=rollout.turns,
-            begun=self._begun(rollout),
+            begun=self._find_partial_turn(rollout),
             turn_rewards=rollout.turn_rewards,
             components=rollout.components,
             tool_calls=rollout.tool_calls,
@@ -277,15 +270,15 @@ class GroupState:
             request=rollout.exchanges[-1].observation.request,
         )
 
-    def untold(self, node: int | None) -> dict[int, Node]:
-        """Return the nodes to tell of for `node` to be known, by id, ancestors first."""
-        nodes: list[tuple[int, Node]] = []
+    def find_untold(self, node: int | None) -> tuple[tuple[int, ...], tuple[Node, ...]]:
+        """Return the ids and nodes to tell of for `node` to be known, ancestors first."""
+        ids: list[int] = []
         # What is above a node that was told of was told of: no walk to the root for every turn.
         while node is not None and node not in self.told:
-            part = self.tree.node(node)
-            nodes.append((node, part))
-            node = part.parent
-        return dict(reversed(nodes))
+            ids.append(node)
+            node = self.tree.node(node).parent
+        ids.reverse()
+        return tuple(ids), tuple(map(self.tree.node, ids))
 
     def fork_point(
         self, parent: int, node: int, *, strategy: ForkStrategy, why: Mapping[str, Any]
@@ -307,7 +300,7 @@ class GroupState:
             )
         return ForkPoint(parent=parent, node=node, shared=shared, strategy=strategy, why=dict(why))
 
-    def passing(self, node: int) -> int:
+    def find_passing(self, node: int) -> int:
         """Return the last trajectory that stood at `node` after an exchange, given up or not."""
         for id, rollout in reversed(self.rollouts.items()):
             if node in rollout.stops:
@@ -317,8 +310,7 @@ class GroupState:
             "can branch there; tell of the turn first"
         )
 
-    def _begun(self, rollout: RolloutState) -> tuple[int, ...]:
-        """Return the tokens that were sampled of a turn that is not complete."""
+    def _find_partial_turn(self, rollout: RolloutState) -> tuple[int, ...]:
         if not rollout.mid_turn or rollout.at is None:
             return ()
         before = rollout.stops[-1] if rollout.stops else None
@@ -335,14 +327,14 @@ class GroupState:
                     f"trajectories {still} of group {self.id} are open, but a group is complete "
                     "only when all its trajectories have ended: finish or abandon them first"
                 )
-            case RolloutAbandoned(trajectory=id) if self._status(id) == "abandoned":
+            case RolloutAbandoned(trajectory=id) if self._get_status(id) == "abandoned":
                 raise EventError(f"trajectory {id} was already abandoned; abandon it only once")
             case (
                 TurnCompleted(trajectory=id)
                 | TurnExtended(trajectory=id)
                 | RolloutFinished(trajectory=id)
                 | BranchesPlanned(trajectory=id)
-            ) if (status := self._status(id)) != "open":
+            ) if (status := self._get_status(id)) != "open":
                 raise EventError(
                     f"trajectory {id} is {status}, but only an open trajectory can continue"
                 )
@@ -397,7 +389,6 @@ class GroupState:
                 pass
 
     def _start(self, event: RolloutStarted) -> None:
-        """Add a try, with what it shares with the one that it was forked from."""
         fork = event.fork
         if fork is None:
             self.rollouts[event.trajectory] = RolloutState(started=event, world=event)
@@ -413,7 +404,7 @@ class GroupState:
             mid_turn=parent.stops[fork.shared - 1] != fork.node,
         )
 
-    def _status(self, trajectory: int) -> str:
+    def _get_status(self, trajectory: int) -> str:
         rollout = self.rollouts.get(trajectory)
         return "not of its group" if rollout is None else rollout.status
 
@@ -430,11 +421,9 @@ class RunState:
     """Groups of a run that are neither trained nor dropped, and numbers of the next ones."""
 
     groups: dict[int, GroupState] = field(default_factory=dict[int, GroupState])
-    """By number."""
     requeued: dict[int, GroupRequest] = field(default_factory=dict[int, GroupRequest])
     """Requests for second tries that no group was opened for yet, by the dropped group."""
     retried: set[int] = field(default_factory=set[int])
-    """Groups whose second try was opened."""
     next_group: int = 0
     next_rollout: int = 0
     task_position: int = 0
@@ -460,12 +449,12 @@ class RunState:
                         "once; name each once"
                     )
                 for group in groups:
-                    if self._known(group).status != "complete":
+                    if self._require_group(group).status != "complete":
                         raise EventError(f"group {group} is open, but only a complete group trains")
             case CheckpointStarted() | RunResumed():
                 pass
             case _:
-                self._known(event.group).check(event)
+                self._require_group(event.group).check(event)
 
     def apply(self, event: Event) -> None:
         """Take the next event."""
@@ -481,7 +470,7 @@ class RunState:
             case GroupDropped(group=group, requeued=requeued):
                 dropped = self.groups.pop(group)
                 if requeued and group not in self.retried:
-                    self.requeued[group] = dropped.request.retried(group)
+                    self.requeued[group] = dropped.request.build_retry(group)
             case GroupsTrained(groups=groups):
                 for group in groups:
                     del self.groups[group]
@@ -492,7 +481,7 @@ class RunState:
                     self.next_rollout = max(self.next_rollout, event.trajectory + 1)
                 self.groups[event.group].apply(event, keeps_observations=self.keeps_observations)
 
-    def _known(self, group: int) -> GroupState:
+    def _require_group(self, group: int) -> GroupState:
         state = self.groups.get(group)
         if state is None:
             raise EventError(

@@ -44,42 +44,42 @@ async def demonstrate(
 
     play_it = partial(play_gold, wants_places=wants_places, max_turns=max_turns)
 
-    async def one(task: Task, guess: str | None) -> GoldEpisode:
+    async def play_one(task: Task, guess: str | None) -> GoldEpisode:
         async with free:
-            episode = await _played(make_env, task, guess, play_it)
+            episode = await _play_with_retries(make_env, task, guess, play_it)
         on_episode()
         return episode
 
     with first_error():
         async with asyncio.TaskGroup() as group:
             running = [
-                group.create_task(one(task, guess))
+                group.create_task(play_one(task, guess))
                 for task, guess in zip(tasks, guesses, strict=True)
             ]
     return [task.result() for task in running]
 
 
-async def _played(
+async def _play_with_retries(
     make_env: Callable[[], Env], task: Task, guess: str | None, play_it: Play
 ) -> GoldEpisode:
     for _ in range(ATTEMPTS - 1):
         with suppress(RolloutError):
-            return await _played_once(make_env(), task, guess, play_it)
-    return await _played_once(make_env(), task, guess, play_it)
+            return await _play_once(make_env(), task, guess, play_it)
+    return await _play_once(make_env(), task, guess, play_it)
 
 
-async def _played_once(env: Env, task: Task, guess: str | None, play_it: Play) -> GoldEpisode:
+async def _play_once(env: Env, task: Task, guess: str | None, play_it: Play) -> GoldEpisode:
     try:
         with blame(EnvError, f"the demonstration of task {task.id!r}"):
             if guess is None:
                 return await play_it(env, task)
             opening = await reset_env(env, task, seed=task.seed, options={}, reset_s=None)
-            return _guessed(task, opening, guess)
+            return _guess_answer(task, opening, guess)
     finally:
         await close_world(env)
 
 
-def _guessed(task: Task, opening: Observation, guess: str) -> GoldEpisode:
+def _guess_answer(task: Task, opening: Observation, guess: str) -> GoldEpisode:
     return GoldEpisode(
         task=task,
         opening=opening,

@@ -13,7 +13,7 @@ from agentrl.env import Env
 from agentrl.errors import EnvError, ForkUnsupported, RolloutError, WorldLost
 from agentrl.events.history import ActionHistory
 from agentrl.rollout.env_replay import close_world, replay
-from agentrl.rollout.env_wrapper import put_in
+from agentrl.rollout.env_wrapper import swap_worlds
 
 
 @dataclass(slots=True)
@@ -21,13 +21,10 @@ class EnvRecoveryCounts:
     """Counts of environments lost and rebuilt, over a run."""
 
     worlds: int = 0
-    """Made again; their trajectories went on."""
     replayed_turns: int = 0
-    """Played again for that."""
     lost_worlds: int = 0
     """Not made again; their trajectories failed."""
     lost_turns: int = 0
-    """Complete turns of those."""
 
     def figures(self) -> dict[str, float]:
         """Return the counts, for the metrics."""
@@ -58,7 +55,7 @@ class EnvRecovery:
         self._step_s = step_s
         self._rebuilt = rebuilt
 
-    async def again(self, env: Env, history: ActionHistory, lost: WorldLost) -> None:
+    async def rebuild(self, env: Env, history: ActionHistory, lost: WorldLost) -> None:
         """Put a world that has lived through `history` in the place of the one that `env` wraps.
 
         Raises `EnvError` where it does not come back: `lost` itself after so many, or with the
@@ -82,7 +79,7 @@ class EnvRecovery:
                 # What broke says nothing about the world.
                 lost = WorldLost(f"{lost}; then {error}")
             else:
-                lost_world = put_in(env, world)
+                lost_world = swap_worlds(env, world)
                 with contextlib.suppress(EnvError):
                     await close_world(lost_world)
                 self._rebuilt.worlds += 1

@@ -6,7 +6,7 @@ from typing import Any, Self
 from agentrl.env import Action, Env, ForkStrategy, Info, Observation, Step, looks_ahead
 
 
-def put_in(env: Env, other: Env) -> Env:
+def swap_worlds(env: Env, other: Env) -> Env:
     """Put the inmost world of `other` in the place of that of `env`, and return the latter.
 
     Both are wrapped. Whoever holds `env` has the other world then.
@@ -38,23 +38,18 @@ class EnvWrapper:
         return type(self)(inner)
 
     def tasks(self, *args: Any, **kwargs: Any) -> Any:
-        """Yield the tasks of the environment."""
         return self.inner.tasks(*args, **kwargs)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode."""
         return await self.inner.reset(seed=seed, options=options)
 
     async def step(self, action: Action) -> Step:
-        """Answer one assistant message."""
         return await self.inner.step(action)
 
     async def fork(self) -> Self:
-        """Return an independent copy, wrapped alike."""
         return self.around(await self.inner.fork())
 
     async def close(self) -> None:
-        """Release everything."""
         await self.inner.close()

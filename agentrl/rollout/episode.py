@@ -39,7 +39,7 @@ from agentrl.events.log import RolloutEmitter
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
 from agentrl.rollout.call_rule import call_opening, read_turn
 from agentrl.rollout.env_recovery import EnvRecovery
-from agentrl.rollout.image_window import without_images
+from agentrl.rollout.image_window import drop_images
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import run_in_thread
 from agentrl.runtime.user_code import append_place
@@ -89,17 +89,14 @@ class EpisodePosition:
     """An episode where the policy is about to speak: all that a branch from there takes over."""
 
     node: int | None
-    """The end of the context on the tree."""
     turn: int
     context_tokens: int
-    """Length of the context."""
     turn_rewards: tuple[float, ...] = ()
     components: Mapping[str, float] = field(default_factory=dict[str, float])
     tool_calls: int = 0
     seconds: float = 0.0
     """Since the root began."""
     history: ActionHistory | None = None
-    """Actions and fingerprints of the environment, for replaying it."""
     begun: tuple[int, ...] = ()
     """Tokens of the turn that are sampled already; they end the context."""
     request: TurnRequest | None = None
@@ -117,10 +114,10 @@ class BranchObserver(Protocol):
         ...
 
     def probe_tokens(self, turn: int) -> int:
-        """Return the number of tokens to sample before `at_boundary`, which never removes them."""
+        """Return the number of tokens to sample before `reach_boundary`; they are never removed."""
         ...
 
-    async def at_boundary(
+    async def reach_boundary(
         self, place: EpisodePosition, *, added_tokens: int, top: TopLogprobs
     ) -> None:
         """Take note of a turn's beginning, while the environment stands still.
@@ -154,7 +151,6 @@ class EpisodeRunner:
     begin: EpisodePosition | None = None
     boundaries: BranchObserver | None = None
     entropies: bool = False
-    """True to request and keep the entropies of sampled tokens."""
     events: RolloutEmitter | None = None
     """Emitter of its turns, before anything else acts on them; None where nobody keeps them."""
     rebuilding: EnvRecovery | None = None
@@ -169,21 +165,18 @@ class EpisodeRunner:
     _left_tokens: int = 0
     """Tokens of the contexts that were left behind, less those that were taken up again."""
     _noise_seed: int = 0
-    """Seed of the sampling noise in the current context."""
     _asked: TurnRequest | None = None
-    """Request of the observation that the next turn answers."""
     _cached_tokens: int = 0
     """Cached tokens of the turn's prompt, as the engine counted its first request."""
     _history: ActionHistory | None = None
     _exchange: tuple[Action, Step] | None = None
-    """Last action, and the step that answered it."""
 
     async def run(self) -> Leaf:
         """Play to the end and return the leaf, which is not yet recorded on the tree."""
         started = self.clock() - (self.begin.seconds if self.begin else 0.0)
         try:
-            with checking_conversations(self._refusal):
-                outcome = await self._played_and_closed(started)
+            with checking_conversations(self._check_observation):
+                outcome = await self._play_and_close(started)
         except RolloutError as error:
             outcome = Failed(error.kind, append_place(str(error), error))
         return Leaf(
@@ -205,7 +198,7 @@ class EpisodeRunner:
     def _task(self) -> Task:
         return self.tree.task
 
-    async def _played_and_closed(self, started: float) -> Outcome:
+    async def _play_and_close(self, started: float) -> Outcome:
         try:
             outcome = await self._play(started)
         except StoppedTrajectory as stopped:
@@ -260,7 +253,7 @@ class EpisodeRunner:
             self._asked = observation.request
             if (size := _characters(observation)) > self._observation_limit:
                 raise self._long_prompt(f"{size} characters")
-            for segment in await self._segments(observation):
+            for segment in await self._render_segments(observation):
                 self._append(segment, turn=0)
             self._forget_images(0)
             self._check_prompt()
@@ -269,8 +262,8 @@ class EpisodeRunner:
                 reset = EnvExchange.resetting(
                     observation, env_seed=self._world_seed, seconds=seconds
                 )
-                self.events.turn_completed(self._at, reset)
-                await self.events.settled()
+                self.events.complete_turn(self._at, reset)
+                await self.events.wait_settled()
         else:
             self._at = self.begin.node
             if self._at is not None:
@@ -286,11 +279,10 @@ class EpisodeRunner:
     async def _go_on(
         self, observation: Observation, turn: int, *, tool_status: str, seconds: float
     ) -> None:
-        """Append what the observation says to the context, or to that of an earlier turn."""
-        segments = await self._segments(observation)
+        segments = await self._render_segments(observation)
         resumes = 0
         if observation.after not in (None, turn - 1):
-            resumes = self._turn_end(observation.after)
+            resumes = self._count_nodes_to(observation.after)
             self._left_tokens += len(self._context)
             path = self.tree.path_ids(cast("int", self._at))
             self._context = [*self.tree.tokens(path[resumes - 1])]
@@ -302,8 +294,7 @@ class EpisodeRunner:
             resumes = 0
 
     async def _begin_anew(self, observation: Observation, turn: int) -> None:
-        """Leave the context behind and open another."""
-        segments = await self._segments(observation)
+        segments = await self._render_segments(observation)
         withdraws = 0 if self._at is None else self.tree.context_nodes(self._at)
         self._left_tokens += len(self._context)
         self._context = []
@@ -311,13 +302,13 @@ class EpisodeRunner:
             self._append(segment, turn=turn, withdraws=withdraws)
             withdraws = 0
 
-    async def _segments(self, observation: Observation) -> Sequence[TokenSegment]:
-        """Render an observation, a long one in a thread; raises as `_rendered` does."""
+    async def _render_segments(self, observation: Observation) -> Sequence[TokenSegment]:
+        """Render an observation, a long one in a thread; raises as `_render` does."""
         if _characters(observation) > _LONG_CHARACTERS:
-            return await run_in_thread(self._rendered, observation)
-        return self._rendered(observation)
+            return await run_in_thread(self._render, observation)
+        return self._render(observation)
 
-    def _rendered(self, observation: Observation) -> Sequence[TokenSegment]:
+    def _render(self, observation: Observation) -> Sequence[TokenSegment]:
         """Render an observation as segments of its context.
 
         Raises `EnvError` for a program's conversation that the template cannot render, and
@@ -330,7 +321,7 @@ class EpisodeRunner:
             else:
                 at = self._at
                 if observation.after is not None:
-                    at = self.tree.path_ids(at)[self._turn_end(observation.after) - 1]
+                    at = self.tree.path_ids(at)[self._count_nodes_to(observation.after) - 1]
                 segments = self.chat.reply(
                     observation.messages, ended=self._is_ended(at), tools=observation.tools
                 )
@@ -340,7 +331,7 @@ class EpisodeRunner:
             raise EnvError(str(error)) from error
         return [segment for segment in (*segments, *opening) if segment.token_ids]
 
-    async def _refusal(self, observation: Observation) -> str | None:
+    async def _check_observation(self, observation: Observation) -> str | None:
         """Return the reason an observation cannot be shown to the policy; None when it can."""
         if (size := _characters(observation)) > self._observation_limit:
             return (
@@ -348,7 +339,7 @@ class EpisodeRunner:
                 f"{self._observation_limit}; send less"
             )
         try:
-            segments = await self._segments(observation)
+            segments = await self._render_segments(observation)
         except (ConfigError, EnvError) as error:
             return str(error)
         count = sum(len(segment.token_ids) for segment in segments)
@@ -359,15 +350,13 @@ class EpisodeRunner:
             )
         return None
 
-    def _turn_end(self, turn: int) -> int:
-        """Count the nodes of the path up to the end of an earlier turn."""
+    def _count_nodes_to(self, turn: int) -> int:
         try:
             return self.tree.turn_end(cast("int", self._at), turn)
         except ValueError as error:
             raise EnvError(f"the observation goes on after turn {turn}: {error}") from error
 
     def _is_ended(self, node: int | None) -> bool:
-        """Return whether the turn at whose end a node stands has the token that ends it."""
         if node is None:
             return False
         last = self.tree.node(node)
@@ -379,7 +368,7 @@ class EpisodeRunner:
         if most is None or at is None or self.tree.image_count(at) <= most:
             return
         spans = self.tree.images(at)
-        tokens, new_spans = without_images(self.chat, self._context, spans, count=len(spans) - most)
+        tokens, new_spans = drop_images(self.chat, self._context, spans, count=len(spans) - most)
         self._at = self.tree.add(
             Node(
                 parent=at,
@@ -413,7 +402,7 @@ class EpisodeRunner:
             reset_s=self.limits.reset_s,
         )
         if self.boundaries is not None or self.rebuilding is not None:
-            self._history = ActionHistory.begun(
+            self._history = ActionHistory.from_reset(
                 self._task, sample=self.sample, seed=seed, observation=observation
             )
         return observation
@@ -430,7 +419,7 @@ class EpisodeRunner:
             action = replace(action, usage=usage)
         answer = await self._answer(action)
         if self._history is not None:
-            self._history = self._history.after(action, answer)
+            self._history = self._history.add_step(action, answer)
         self._exchange = (action, answer)
         return answer
 
@@ -442,20 +431,20 @@ class EpisodeRunner:
             except WorldLost as lost:
                 if self.rebuilding is None or self._history is None:
                     raise
-                await self.rebuilding.again(self.env, self._history, lost)
+                await self.rebuilding.rebuild(self.env, self._history, lost)
 
     async def _record_step(self, started: float) -> None:
         if self.events is not None and self._exchange is not None:
             seconds = self.clock() - started
-            self.events.turn_completed(
+            self.events.complete_turn(
                 self._at, EnvExchange.stepping(*self._exchange, seconds=seconds)
             )
-            await self.events.settled()
+            await self.events.wait_settled()
 
     def _record_last_step(self, started: float) -> None:
         if self.events is not None and self._exchange is not None:
             seconds = self.clock() - started
-            self.events.last_turn(EnvExchange.stepping(*self._exchange, seconds=seconds))
+            self.events.keep_last_turn(EnvExchange.stepping(*self._exchange, seconds=seconds))
 
     def _check_prompt(self) -> None:
         if len(self._context) >= self.limits.context_tokens:
@@ -487,14 +476,12 @@ class EpisodeRunner:
 
     @property
     def _most_tokens(self) -> int:
-        """Most tokens of the turn."""
         max_tokens = None if self._asked is None else self._asked.max_tokens
         return min(self.limits.max_turn_tokens, max_tokens or self.limits.max_turn_tokens)
 
     async def _probe(
         self, boundaries: BranchObserver, turn: int, tokens: list[int], started: float
     ) -> str:
-        """Sample the first tokens of a turn and report the boundary before them."""
         place = EpisodePosition(
             node=self._at,
             turn=turn,
@@ -509,7 +496,7 @@ class EpisodeRunner:
         top: list[tuple[tuple[int, float], ...]] = []
         upto = min(boundaries.probe_tokens(turn), self._most_tokens)
         finish = await self._sample(turn, tokens, upto=upto, top=top)
-        await boundaries.at_boundary(place, added_tokens=self.added_tokens, top=top)
+        await boundaries.reach_boundary(place, added_tokens=self.added_tokens, top=top)
         return finish
 
     async def _sample(
@@ -539,7 +526,7 @@ class EpisodeRunner:
             if completion.finish != "aborted":
                 return completion.finish
             if self.events is not None and completion.token_ids and self._at is not None:
-                self.events.turn_extended(self._at)
+                self.events.extend_turn(self._at)
 
     def _request(self, budget: int, turn: int, *, done: int, top_logprobs: int) -> GenerateRequest:
         return GenerateRequest(

@@ -19,7 +19,6 @@ class ImageNote:
     before: int
     """Number of tokens a template writes right before those of an image, and belong to it."""
     after: int
-    """Number of tokens it writes right after them."""
 
 
 @runtime_checkable
@@ -32,7 +31,7 @@ class ImageNoteRenderer(Protocol):
         ...
 
 
-def without_images(
+def drop_images(
     chat: "ChatRenderer", token_ids: Sequence[int], spans: Sequence[ImageSpan], *, count: int
 ) -> tuple[tuple[int, ...], tuple[ImageSpan, ...]]:
     """Return a context with a note in the place of its first `count` images, and the others.

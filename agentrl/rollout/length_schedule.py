@@ -25,11 +25,9 @@ class LengthCaps:
     """Of what is begun at one step."""
 
     turn_tokens: int
-    """Most tokens of one turn."""
     turns: int
-    """Most policy messages of a trajectory."""
 
-    def on(self, order: GroupRequest) -> GroupRequest:
+    def apply_to(self, order: GroupRequest) -> GroupRequest:
         """Return an order under these caps; turns it has less of stay as they are."""
         turns = self.turns if order.max_turns is None else min(order.max_turns, self.turns)
         return replace(order, max_turns=turns, max_turn_tokens=self.turn_tokens)
@@ -44,7 +42,7 @@ class LengthSchedule:
     least: LengthCaps
     most: LengthCaps
 
-    def at(self, step: int) -> LengthCaps:
+    def find_caps(self, step: int) -> LengthCaps:
         """Return the caps of what is begun at a step, counted from 0."""
         height = crest(self.wave, step, period_steps=self.period_steps)
 
@@ -78,7 +76,7 @@ def _cosine(cycles: float) -> float:
     return (1 + math.cos(2 * math.pi * cycles)) / 2
 
 
-def capped(
+def cap_orders(
     tasks: Callable[[int], Sequence[Task | GroupRequest]],
     schedule: LengthSchedule,
     step: Callable[[], int],
@@ -86,8 +84,8 @@ def capped(
     """Return `tasks` as orders under the caps of the step at which each is handed out."""
 
     def orders(count: int) -> list[GroupRequest]:
-        caps = schedule.at(step())
-        return [caps.on(GroupRequest.of(task)) for task in tasks(count)]
+        caps = schedule.find_caps(step())
+        return [caps.apply_to(GroupRequest.from_task(task)) for task in tasks(count)]
 
     return orders
 

@@ -39,15 +39,12 @@ class RolloutRunner:
     concurrency: int = 64
     retries: int = 2
     fork_s: float = 60.0
-    """Deadline of an environment's fork."""
     stall_s: float = 3600.0
     """The run stops when nothing at all has moved for so long."""
     entropies: bool = False
-    """True to keep the entropies of sampled tokens."""
     rebuilds: int = 0
     """Times a trajectory's lost environment is rebuilt; then the trajectory fails."""
     rebuilt: EnvRecoveryCounts = field(default_factory=EnvRecoveryCounts)
-    """Counts of environments lost and rebuilt."""
 
     async def collect(
         self,
@@ -75,7 +72,7 @@ class RolloutRunner:
         queue, repeats = list(tasks), SeedRepeats()
 
         def seeds(number: int, task: Task, sample: int) -> int:
-            return derive(seed, task.id, sample, *repeats.of(number, task.id))
+            return derive(seed, task.id, sample, *repeats.find_repeat(number, task.id))
 
         def take(count: int) -> list[Task]:
             batch, queue[:] = queue[:count], queue[count:]
@@ -103,7 +100,7 @@ class RolloutRunner:
         """Return the scheduler that makes batches of an endless stream of tasks."""
 
         async def alone(slot: RolloutSlot) -> Leaf:
-            world = await self.brought_back(slot)
+            world = await self.restore_env(slot)
             return await self.episode(slot, sampling, world=world).run()
 
         return RolloutScheduler(
@@ -132,7 +129,7 @@ class RolloutRunner:
         order = slot.order or GroupRequest(task=slot.tree.task)
         # A retry plays the same seed: what failed was not the policy's doing.
         return EpisodeRunner(
-            env=slot.watched(self.make_env()) if world is None else world,
+            env=slot.watch_env(self.make_env()) if world is None else world,
             engine=slot.engine,
             chat=self.chat,
             tree=slot.tree,
@@ -148,11 +145,11 @@ class RolloutRunner:
             clock=slot.clock,
             begin=None if world is None or slot.stand is None else place_of(slot.tree, slot.stand),
             entropies=self.entropies,
-            events=slot.events if slot.events.tells_turns else None,
+            events=slot.events if slot.events.keeps_turns else None,
             rebuilding=self._rebuilding(slot) if self.rebuilds else None,
         )
 
-    async def brought_back(self, slot: RolloutSlot) -> Env | None:
+    async def restore_env(self, slot: RolloutSlot) -> Env | None:
         """Return the world of a trajectory that was kept; None for one that begins.
 
         One whose world does not come back begins again.
@@ -163,7 +160,7 @@ class RolloutRunner:
         while True:
             try:
                 return await replay(
-                    lambda: slot.watched(self.make_env()),
+                    lambda: slot.watch_env(self.make_env()),
                     slot.stand.history,
                     reset_s=self.limits.reset_s,
                     step_s=self.limits.step_s,
@@ -171,13 +168,13 @@ class RolloutRunner:
             except (RolloutError, ForkUnsupported) as error:
                 # A sandbox that broke says nothing about the world; an answer that differs does.
                 if isinstance(error, ForkUnsupported) or retries == 0:
-                    slot.begins_again(differs=isinstance(error, ReplayMismatch))
+                    slot.restart(differs=isinstance(error, ReplayMismatch))
                     return None
                 retries -= 1
 
     def _rebuilding(self, slot: RolloutSlot) -> EnvRecovery:
         return EnvRecovery(
-            lambda: slot.watched(self.make_env()),
+            lambda: slot.watch_env(self.make_env()),
             left=self.rebuilds,
             reset_s=self.limits.reset_s,
             step_s=self.limits.step_s,

@@ -10,7 +10,7 @@ class SeedRepeats:
     def __init__(self) -> None:
         self._groups: dict[int, dict[str, list[int]]] = {}
 
-    def of(self, number: int, task_id: str, *, step: int = 0) -> tuple[int, ...]:
+    def find_repeat(self, number: int, task_id: str, *, step: int = 0) -> tuple[int, ...]:
         """Return the parts of group `number`'s seeds besides its task.
 
         Nothing for the first group of a task in a step, and how many there were before it for any

@@ -27,7 +27,7 @@ from agentrl.registry import make
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.drafts.runner import DraftingRunner
 from agentrl.rollout.episode import EpisodeLimits
-from agentrl.rollout.length_schedule import LengthCaps, LengthSchedule, capped
+from agentrl.rollout.length_schedule import LengthCaps, LengthSchedule, cap_orders
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
@@ -84,9 +84,9 @@ def connect_cluster(config: RunConfig) -> AbstractContextManager[None]:
     """Be connected to the config's cluster, if it has one, until the block ends."""
     if config.cluster.kind == "local":
         return nullcontext()
-    from agentrl.cluster.connection import connected
+    from agentrl.cluster.connection import connect_ray
 
-    return connected(config.cluster)
+    return connect_ray(config.cluster)
 
 
 def build_task_sampler(config: RunConfig, env: Env, heldout: list[Task]) -> TaskSampler:
@@ -317,28 +317,28 @@ def build_scheduler(
     """
     per_step = config.rollout.tasks_per_step
     run_seed, repeats = config.run.seed, SeedRepeats()
-    groups = () if record is None else _restored_groups(record, trees)
+    groups = () if record is None else _restore_groups(record, trees)
     first_group = version * per_step if curation is None else curation.first_group(version)
     next_group = None if record is None else record.next_group
 
     def seed(number: int, task: Task, sample: int) -> int:
         # Groups are counted over the whole run, so that a resumed one goes on with its seeds.
         step = number // per_step
-        again = repeats.of(number, task.id, step=step)
+        again = repeats.find_repeat(number, task.id, step=step)
         return derive(derive(run_seed, "rollouts", step), task.id, sample, *again)
 
     source: Callable[[int], Sequence[Task | GroupRequest]] = (
         tasks if curation is None else curation.tasks
     )
     if (caps := build_length_schedule(config)) is not None:
-        source = capped(source, caps, lambda: rollouts.engine.version)
+        source = cap_orders(source, caps, lambda: rollouts.engine.version)
     events = EventLog() if record is None else record.events
     if spans is not None:
         events.subscribe(spans)
     if record is not None and next_group is not None:
         first = min([next_group, *(group.id for group in groups)]) // per_step * per_step
         for number, task_id in record.store.tasks_from(first):
-            repeats.of(number, task_id, step=number // per_step)
+            repeats.find_repeat(number, task_id, step=number // per_step)
     scheduler = rollouts.scheduler(
         build_scheduler_policy(config),
         source,
@@ -356,7 +356,7 @@ def build_scheduler(
     if saved is not None:
         scheduler.recall(saved)
     if curation is not None:
-        curation.flying = scheduler.unfinished
+        curation.flying = scheduler.list_unfinished
         curation.keep(groups)
     if drafts is not None:
         drafts.adopt(groups)
@@ -364,15 +364,19 @@ def build_scheduler(
     return scheduler
 
 
-def _restored_groups(record: RunStore, trees: "BranchingTopology | None") -> tuple[GroupState, ...]:
+def _restore_groups(record: RunStore, trees: "BranchingTopology | None") -> tuple[GroupState, ...]:
     """Return the groups to go on with; one whose tree cannot be made out begins again."""
     for group in record.groups:
-        if not (trees.keep(group) if trees else group.status == "complete" or not _forked(group)):
+        if not (
+            trees.resume_group(group)
+            if trees
+            else group.status == "complete" or not _has_forks(group)
+        ):
             record.begin_again(group)
     return record.groups
 
 
-def _forked(group: GroupState) -> bool:
+def _has_forks(group: GroupState) -> bool:
     return any(rollout.fork is not None for rollout in group.rollouts.values())
 
 
@@ -410,9 +414,9 @@ def build_trainer(config: RunConfig, policy: "PolicyModel") -> "PolicyTrainer":
     It may start processes; who asked for it closes it.
     """
     if config.learn.devices.count > 1 or TorchrunLaunch.read() is not None:
-        from agentrl.run.build_trainer import leading_trainer
+        from agentrl.run.build_trainer import build_leading_trainer
 
-        return leading_trainer(config, policy, _build_rank_launcher(config))
+        return build_leading_trainer(config, policy, _build_rank_launcher(config))
     from agentrl.learn.trainer import PolicyTrainer
 
     return PolicyTrainer.from_config(policy.model, config, images=policy.images)
@@ -456,10 +460,9 @@ def build_weight_source(
         return trainer.weights
     from agentrl.learn.weight_check import add_proof
 
-    return partial(add_proof, trainer, section, max_gap=section.max_gap or _allowed_gap(config))
+    return partial(add_proof, trainer, section, max_gap=section.max_gap or _choose_max_gap(config))
 
 
-def _allowed_gap(config: RunConfig) -> float:
-    """Return the gap of log-probs of trainer and engine that rounding alone allows, in nats."""
+def _choose_max_gap(config: RunConfig) -> float:
     is_exact = config.policy.dtype == config.learn.precision == "float32"
     return 0.01 if is_exact and config.engine.kind != "endpoint" else 0.5

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentrl.run.policy_model import PolicyModel
 
 
-def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineSpec:
+def build_engine_spec(config: "RunConfig", folder: str, *, device: str) -> EngineSpec:
     """Return the recipe of a config's engine; `ConfigError` where others make it."""
     section = config.engine
     if section.kind == "endpoint":
@@ -35,12 +35,11 @@ def recipe_of(config: "RunConfig", folder: str, *, device: str) -> EngineSpec:
         dtype=config.policy.dtype,
         device=device,
         threads=config.run.threads,
-        vllm=_vllm_of(config) if section.kind == "vllm" else {},
+        vllm=_build_vllm_fields(config) if section.kind == "vllm" else {},
     )
 
 
-def _vllm_of(config: "RunConfig") -> dict[str, Any]:
-    """Return the further fields of `VllmSettings`."""
+def _build_vllm_fields(config: "RunConfig") -> dict[str, Any]:
     section, lora = config.engine.vllm, config.learn.lora
     fields = section.model_dump(exclude={"adapters"})
     if section.adapters == "native" and lora is not None:
@@ -55,14 +54,14 @@ def build_engine(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
     """
     section = config.engine
     if section.kind == "endpoint":
-        return engine_at_endpoint(config, policy)
+        return build_endpoint_engine(config, policy)
     if section.kind == "vllm":
         check_file_shapes(policy)
-    recipe = recipe_of(config, str(policy.path), device=str(policy.model.device))
+    recipe = build_engine_spec(config, str(policy.path), device=str(policy.model.device))
     placement = build_device_placement(config, policy.model.device)
-    spreader = _spreader(config, str(policy.model.device), placement)
+    spreader = _build_broadcaster(config, str(policy.model.device), placement)
     if section.addresses:
-        return engines_at(section, spreader)
+        return build_address_engines(section, spreader)
     if section.processes and config.cluster.kind == "ray":
         from agentrl.cluster.engines.replicas import RayEngineReplicas
 
@@ -115,7 +114,7 @@ def check_file_shapes(policy: "PolicyModel") -> None:
         )
 
 
-def engines_at(
+def build_address_engines(
     section: "EngineSection", spreader: "WeightBroadcaster | None" = None
 ) -> ClosableEngine:
     """Return the engines that others serve. Raises `ConfigError` for a key that cannot be read."""
@@ -134,7 +133,7 @@ def engines_at(
     return engines[0] if alone and spreader is None else EngineReplicas(engines, spreader)
 
 
-def engine_at_endpoint(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
+def build_endpoint_engine(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
     """Return the engine that asks servers of somebody else's, whose base is `policy`.
 
     Adapters that the run left in its own folder go.
@@ -196,7 +195,7 @@ def build_device_placement(config: "RunConfig", device: "torch.device") -> "Devi
     )
 
 
-def _spreader(
+def _build_broadcaster(
     config: "RunConfig", device: str, placement: "DevicePlacement | None"
 ) -> "WeightBroadcaster | None":
     """Return the sender of weights by broadcast, where a config asks for that. `device` is the

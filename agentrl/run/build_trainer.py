@@ -41,7 +41,7 @@ class LocalRankLauncher:
         return LocalRankLink(others, start_s=config.learn.devices.start_s, devices=devices)
 
 
-def leading_trainer(
+def build_leading_trainer(
     config: RunConfig, policy: "PolicyModel", ground: RankLauncher | None = None
 ) -> RankZeroTrainer:
     """Return the trainer of the leading rank, with the others started and following.
@@ -50,27 +50,27 @@ def leading_trainer(
     """
     launch = TorchrunLaunch.read()
     if launch is not None:
-        return _of_torchrun(config, policy, launch)
-    return _on(ground or LocalRankLauncher(), config, policy)
+        return _join_torchrun(config, policy, launch)
+    return _start_ranks(ground or LocalRankLauncher(), config, policy)
 
 
-def _on(ground: RankLauncher, config: RunConfig, policy: "PolicyModel") -> RankZeroTrainer:
+def _start_ranks(ground: RankLauncher, config: RunConfig, policy: "PolicyModel") -> RankZeroTrainer:
     size = config.learn.devices.count
     device = device_of(config, 0)
     host = ground.host
     store = store_at(host, deadline_s=config.learn.devices.start_s)
-    setup = replace(_setup(config, policy, size=size), host=host, port=store.port)
+    setup = replace(_build_spec(config, policy, size=size), host=host, port=store.port)
     link = ground.start(setup)
     try:
         with blame_ended_rank(link):
             ranks = join(config, store, rank=0, size=size, device=device)
-        return _trainer(config, policy, ranks, link)
+        return _build_trainer(config, policy, ranks, link)
     except BaseException:
         link.close()
         raise
 
 
-def _of_torchrun(
+def _join_torchrun(
     config: RunConfig, policy: "PolicyModel", launch: TorchrunLaunch
 ) -> RankZeroTrainer:
     count, size = config.learn.devices.count, launch.size
@@ -81,24 +81,24 @@ def _of_torchrun(
         )
     device = device_of(config, launch.local_rank)
     store = meeting_point()
-    announce(store, _setup(config, policy, size=size))
+    announce(store, _build_spec(config, policy, size=size))
     ranks = join(config, store, rank=0, size=size, device=device)
     link = TorchrunRankLink(store, ranks)
     try:
-        return _trainer(config, policy, ranks, link)
+        return _build_trainer(config, policy, ranks, link)
     except BaseException:
         link.close()
         raise
 
 
-def _setup(config: RunConfig, policy: "PolicyModel", *, size: int) -> RankSpec:
+def _build_spec(config: RunConfig, policy: "PolicyModel", *, size: int) -> RankSpec:
     plain = plain_config(config)
     return RankSpec(
         config=plain, policy=str(Path(policy.path).resolve()), rank=0, size=size, local_rank=0
     )
 
 
-def _trainer(
+def _build_trainer(
     config: RunConfig, policy: "PolicyModel", ranks: MeshRanks, link: RankLink
 ) -> RankZeroTrainer:
     return RankZeroTrainer.from_config(

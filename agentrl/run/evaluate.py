@@ -84,10 +84,10 @@ def evaluate(
             )
         return run_to_the_end(evaluate_player(config, player, progress or SilentProgress()))
     if endpoint is not None:
-        return _of_endpoint(
+        return _evaluate_endpoint(
             config, endpoint, checkpoint, progress or SilentProgress(), out, resume=resume
         )
-    path = checkpoint or _newest(config) or config.policy.path
+    path = checkpoint or _find_newest(config) or config.policy.path
     if path is None:
         raise ConfigError(
             f"there is no policy to evaluate: {config.run.folder / config.run.name} has no "
@@ -119,7 +119,6 @@ def evaluate(
 
 
 def _check_scaling(config: RunConfig, out: Path | None) -> None:
-    """Raise `ConfigError` for what does not go together with `evaluate.scaling`."""
     section = config.evaluate
     if section.scaling is None:
         return
@@ -139,7 +138,7 @@ def _check_scaling(config: RunConfig, out: Path | None) -> None:
     method_of(section.scaling)
 
 
-def _of_endpoint(
+def _evaluate_endpoint(
     config: RunConfig,
     endpoint: "HttpEndpoint",
     checkpoint: Path | str | None,
@@ -174,14 +173,14 @@ def _of_endpoint(
         )
         raise ConfigError(f"--endpoint is {endpoint.url}, which {fault.why}; {way}")
     if out is None:
-        return run_to_the_end(_ask(config, endpoint, progress, None))
+        return run_to_the_end(_play_endpoint(config, endpoint, progress, None))
     with open_record(out, config, str(endpoint), resume=resume) as record:
-        report = run_to_the_end(_ask(config, endpoint, progress, record))
+        report = run_to_the_end(_play_endpoint(config, endpoint, progress, record))
     write_json(out / REPORT, report.to_json())
     return report
 
 
-async def _ask(
+async def _play_endpoint(
     config: RunConfig,
     endpoint: "HttpEndpoint",
     progress: RunProgress,
@@ -202,7 +201,7 @@ async def _ask(
             return await evaluation.run(rollouts, progress, record=record)
 
 
-def _newest(config: RunConfig) -> Path | None:
+def _find_newest(config: RunConfig) -> Path | None:
     from agentrl.learn.checkpoint import latest
 
     return latest(config.run.folder / config.run.name / "checkpoints")

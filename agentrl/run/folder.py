@@ -53,44 +53,16 @@ class RunFolder:
 
     def __init__(self, path: Path, lock: int, *, made: Sequence[Path]) -> None:
         self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.policy = path / "policy"
+        self.checkpoints = path / "checkpoints"
+        self.store = path / "store"
         self._lock: int | None = lock
         self._made = tuple(made)
         """The folders this run had to make, innermost first; none when it was resumed."""
-
-    @property
-    def config(self) -> Path:
-        """Path of the complete config."""
-        return self.path / "config.yaml"
-
-    @property
-    def environment(self) -> Path:
-        """Path of the record of versions and machine."""
-        return self.path / "environment.json"
-
-    @property
-    def metrics(self) -> Path:
-        """Path of the metrics per step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """Path of the summary."""
-        return self.path / "summary.json"
-
-    @property
-    def policy(self) -> Path:
-        """Return the folder of the first policy."""
-        return self.path / "policy"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Return the folder of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def store(self) -> Path:
-        """Return the folder of the durable record."""
-        return self.path / "store"
 
     @classmethod
     def open(cls, config: RunConfig, *, resume: bool) -> Self:
@@ -147,7 +119,6 @@ class RunFolder:
         return self.checkpoints.exists() or self.metrics.exists()
 
     def _begin(self, config: RunConfig, *, resume: bool) -> None:
-        """Check that this run may begin here, and write down what it is."""
         is_run = self.config.exists()
         if is_run and not resume:
             raise ConfigError(
@@ -217,7 +188,6 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 def _lock(path: Path) -> int:
-    """Return a descriptor that holds the folder's lock, making the folder."""
     for _ in range(LOCK_ATTEMPTS):
         path.mkdir(parents=True, exist_ok=True)
         file = path / "lock"

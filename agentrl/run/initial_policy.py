@@ -62,22 +62,21 @@ class InitialPolicyBuilder:
 
     async def _make(self, scratch: Path) -> PolicyModel:
         section, warmstart = self.config.policy, self.config.warmstart
-        conversations = await self._conversations(warmstart)
+        conversations = await self._collect_conversations(warmstart)
         if section.make is not None:
-            policy = self._new(section.make, conversations, scratch)
+            policy = self._make_model(section.make, conversations, scratch)
         else:
             assert section.path is not None, "load_config sees to it"
             policy = load_policy(self.config, section.path)
             self.summary.put("policy", provenance(policy.path))
         if warmstart is not None:
-            with self.summary.timed("warm start"):
-                await run_in_stoppable_thread(partial(self._warm, policy, warmstart, conversations))
+            with self.summary.time_phase("warm start"):
+                await run_in_stoppable_thread(partial(self._warm_up, policy, warmstart, conversations))
         return policy
 
-    async def _conversations(
+    async def _collect_conversations(
         self, section: WarmstartSection | None
     ) -> Sequence["DemonstrationTurns"]:
-        """Return the conversations to train on: recordings, or episodes of the gold player."""
         from agentrl.learn.demonstrate import DemonstrationTurns
         from agentrl.learn.recording import read_recordings
 
@@ -97,7 +96,7 @@ class InitialPolicyBuilder:
             islice(read_tasks(self.make_env(), "train", seed=seed), section.demonstrations)
         )
         with (
-            self.summary.timed("demonstrations"),
+            self.summary.time_phase("demonstrations"),
             self.progress.phase("demonstrations", total=len(tasks)) as phase,
         ):
             episodes = await demonstrate(
@@ -110,17 +109,17 @@ class InitialPolicyBuilder:
             )
         return [DemonstrationTurns.from_gold(episode) for episode in episodes]
 
-    def _new(
+    def _make_model(
         self, section: MakePolicySection, shown: Sequence["DemonstrationTurns"], scratch: Path
     ) -> PolicyModel:
         from agentrl.chat.tokenizer import conversation_text, train_tokenizer
         from agentrl.models.folders import make_images, make_model
 
         template = self.config.policy.template or "hermes"
-        with self.summary.timed("new policy"):
+        with self.summary.time_phase("new policy"):
             tokenizer = train_tokenizer(
                 (
-                    conversation_text(_messages(c), c.tools, template=template)
+                    conversation_text(_flatten_messages(c), c.tools, template=template)
                     for c in shown[:VOCABULARY_EPISODES]
                 ),
                 vocab_size=section.vocab_size,
@@ -148,7 +147,7 @@ class InitialPolicyBuilder:
         chat = build_chat_format(self.config, tokenizer, images)
         return PolicyModel(scratch, model, tokenizer, chat, images)
 
-    def _warm(
+    def _warm_up(
         self,
         policy: PolicyModel,
         section: WarmstartSection,
@@ -163,7 +162,6 @@ class InitialPolicyBuilder:
         with self.progress.phase("warm start", total=section.steps) as phase:
 
             def on_step(step: int, loss: float, tokens: int) -> None:
-                del step, tokens
                 if stop.is_set():
                     raise CancelledRollout("the warm start was interrupted")
                 phase.advance(1, {"loss": loss})
@@ -194,6 +192,6 @@ class InitialPolicyBuilder:
             )
 
 
-def _messages(conversation: "DemonstrationTurns") -> tuple[Message, ...]:
+def _flatten_messages(conversation: "DemonstrationTurns") -> tuple[Message, ...]:
     turns = ((action.message, *answers) for action, answers in conversation.turns)
     return (*conversation.opening, *(message for turn in turns for message in turn))

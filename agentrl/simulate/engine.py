@@ -31,7 +31,6 @@ class EngineSpeed:
     """Speed of an engine."""
 
     slots: int = 64
-    """Requests decoded at once."""
     step_s: float = 0.02
     """One decode step with an empty batch."""
     slot_s: float = 0.0002
@@ -102,11 +101,9 @@ class SimulatedEngine:
 
     @property
     def version(self) -> int:
-        """Version of the weights now loaded."""
         return self._version
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Take the time that a reply takes."""
         if not self._open:
             raise EngineError("the engine is closed; create a new one")
         if request.id in self._flights:
@@ -131,25 +128,20 @@ class SimulatedEngine:
                 self._end(flight, "aborted")
 
     async def abort(self, request_id: str) -> None:
-        """End a request now."""
         if (flight := self._flights.get(request_id)) is not None:
             self._end(flight, "aborted")
 
     async def pause(self) -> None:
-        """End every request as aborted, which takes its time, and hold new ones back."""
         self._paused = True
         for flight in list(self._flights.values()):
             self._end(flight, "aborted")
         await asyncio.sleep(self._speed.pause_s)
 
     async def resume(self) -> None:
-        """Take requests again."""
         self._paused = False
         self._wake()
 
     async def load(self, weights: Any, version: int) -> None:
-        """Take the time of new weights, and forget cached keys."""
-        del weights
         await asyncio.sleep(self._speed.load_s)
         self.advance()
         self._version = version
@@ -176,7 +168,6 @@ class SimulatedEngine:
         self._at_s = now_s
 
     def _wake(self) -> None:
-        """Look at the queue and the timer once everything of this instant has happened."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -205,7 +196,6 @@ class SimulatedEngine:
             self.seats.append((self._at_s, self._seated))
 
     def _prefill(self, request: GenerateRequest) -> float:
-        """Return the decode steps, in granules, that the new part of the prompt takes."""
         session = request.id.rsplit("/", 2)[0]
         cached, version = self._cached.get(session, (0, self._version))
         new = len(request.prompt) - (cached if version == self._version else 0)
@@ -241,7 +231,7 @@ class SimulatedEngine:
                 Completion(
                     token_ids=(TOKEN,) * tokens,
                     logprobs=(LOGPROB if drawn.is_random else 0.0,) * tokens,
-                    versions=self._stamps(flight, tokens),
+                    versions=self._list_versions(flight, tokens),
                     finish=finish,
                     top_logprobs=drawn.top_logprobs() if flight.request.top_logprobs else (),
                     entropies=drawn.entropies() if flight.request.entropies else (),
@@ -249,8 +239,7 @@ class SimulatedEngine:
             )
         self._wake()
 
-    def _stamps(self, flight: _Flight, tokens: int) -> tuple[int, ...]:
-        """Return the version loaded when each token was due."""
+    def _list_versions(self, flight: _Flight, tokens: int) -> tuple[int, ...]:
         if self._versions[-1][0] <= flight.begins:
             return (self._version,) * tokens
         stamps: list[int] = []
@@ -274,17 +263,16 @@ class _Drawn:
 
     def top_logprobs(self) -> tuple[tuple[tuple[int, float], ...], ...]:
         """Return the alternatives of each token, the most likely first."""
-        return tuple(tuple(row[: self.request.top_logprobs]) for row in self._rows())
+        return tuple(tuple(row[: self.request.top_logprobs]) for row in self._build_rows())
 
     def entropies(self) -> tuple[float, ...]:
         """Return the entropy of each token's distribution, in nats."""
-        return tuple(-sum(x * math.exp(x) for _, x in row) for row in self._rows())
+        return tuple(-sum(x * math.exp(x) for _, x in row) for row in self._build_rows())
 
-    def _rows(self) -> list[list[tuple[int, float]]]:
-        return [self._row(len(self.request.prompt) + i) for i in range(self.tokens)]
+    def _build_rows(self) -> list[list[tuple[int, float]]]:
+        return [self._build_row(len(self.request.prompt) + i) for i in range(self.tokens)]
 
-    def _row(self, place: int) -> list[tuple[int, float]]:
-        """Return the whole distribution at a place in the context, in nats."""
+    def _build_row(self, place: int) -> list[tuple[int, float]]:
         if not self.is_random:
             return [(TOKEN, 0.0)]
         others = 2 ** (derive(self.request.seed, place) % (MOST_OTHERS.bit_length()))

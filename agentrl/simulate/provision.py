@@ -21,15 +21,12 @@ class TrainerPace:
     """Demand of a trainer, and the durations it depends on."""
 
     batch: int
-    """Trajectories in one training step."""
     train_s: float
-    """Duration of one training step."""
     spread_s: float = 0.0
     """From the end of a step until the engines have its weights."""
     trajectory_s: float = 0.0
     """Duration of one trajectory, from its beginning to its end."""
     publish_every: int = 1
-    """Training steps between two versions that engines are given."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.publish_every < 1 or not self.train_s > 0:
@@ -50,7 +47,7 @@ def free_staleness(pace: TrainerPace) -> int:
     return pace.publish_every + math.ceil((pace.spread_s + pace.trajectory_s) / pace.train_s)
 
 
-def needed_per_s(pace: TrainerPace, *, max_staleness: int) -> float:
+def find_needed_rate(pace: TrainerPace, *, max_staleness: int) -> float:
     """Return the trajectories per second that keep the trainer busy; infinite where none can.
 
     With less than `free_staleness` engines wait while weights spread, and have what is left of each
@@ -77,9 +74,7 @@ class ProvisionPlan:
     """Capacity that keeps the trainer of a setting busy."""
 
     max_staleness: int
-    """In versions."""
     needed_per_s: float
-    """Trajectories, without headroom."""
     engines: int | None
     """Number of engines of the setting's speed; None where no number is enough."""
     envs: int | None
@@ -96,12 +91,12 @@ def pace_of(setting: StudySetting) -> TrainerPace:
     )
 
 
-def provided(setting: StudySetting) -> Iterator[ProvisionPlan]:
+def plan_capacity(setting: StudySetting) -> Iterator[ProvisionPlan]:
     """Yield the capacity for the least staleness of all, and for the least that is free."""
     trace, speed, pace = setting.trace, setting.speed, pace_of(setting)
     failed = trace.failure_rate if setting.failure_rate is None else setting.failure_rate
     for staleness in (1, free_staleness(pace)):
-        needed = needed_per_s(pace, max_staleness=staleness)
+        needed = find_needed_rate(pace, max_staleness=staleness)
         yield ProvisionPlan(
             max_staleness=staleness,
             needed_per_s=needed,

@@ -38,7 +38,6 @@ class StudySetting:
     policy: SchedulerPolicy
     speed: EngineSpeed = field(default_factory=EngineSpeed)
     train_s: float = 20.0
-    """Duration of one optimiser step; in `async` beside the rollouts, else instead of them."""
     steps: int = 12
     warm_steps: int = 3
     """Steps before anything is measured: the scheduler's steady state is what counts."""
@@ -76,9 +75,7 @@ class StudyResult:
     setting: StudySetting
     seconds: float
     trajectories: int
-    """Trajectories that were trained on."""
     tokens: int
-    """Sampled in them, in real tokens."""
     failed: int
     retried: int
     engine_busy: float
@@ -90,7 +87,6 @@ class StudyResult:
     ideal_per_s: float
     """Trajectories per second if the busiest of engine, environments and trainer never waited."""
     age_mean: float
-    """Mean age of trained tokens, in versions."""
     age_max: int
     timeline: StudyTimeline
 

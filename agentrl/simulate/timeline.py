@@ -18,7 +18,6 @@ class LoadCurve:
 
     shares: tuple[float, ...]
     seconds: float
-    """Length of one stretch."""
 
 
 def engine_load(timeline: StudyTimeline, columns: int) -> LoadCurve:

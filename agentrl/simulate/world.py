@@ -88,13 +88,11 @@ class SimulatedEnv(BaseEnv):
         self._turn = 0
 
     def tasks(self, split: Split, *, seed: int = 0) -> Iterable[Task]:
-        """Yield endless tasks."""
         return self._world.tasks()
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Take the time of a reset."""
         self._release()
         self._cost, self._turn = self._world.cost(seed or 0), 0
         self._world.hold(1)
@@ -102,7 +100,6 @@ class SimulatedEnv(BaseEnv):
         return Observation((Message("user", "x" * self._cost.prompt_tokens),), tools=()), {}
 
     async def step(self, action: Action) -> Step:
-        """Take the time of the turn's step, or break."""
         assert self._cost is not None
         turn = self._cost.turns[self._turn]
         if (
@@ -119,7 +116,6 @@ class SimulatedEnv(BaseEnv):
         return reply, float(ended), ended, False, {}
 
     async def close(self) -> None:
-        """End the episode."""
         self._release()
 
     def _release(self) -> None:
@@ -141,13 +137,11 @@ class FillerChat:
 
     @property
     def stop_token_ids(self) -> frozenset[int]:
-        """None: the engine knows when a turn ends."""
         return frozenset()
 
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> Sequence[TokenSegment]:
-        """Return the prompt."""
         return (TokenSegment("prompt", self._filler(messages)),)
 
     def reply(
@@ -157,11 +151,9 @@ class FillerChat:
         ended: bool,
         tools: Sequence[ToolSchema] | None = None,
     ) -> Sequence[TokenSegment]:
-        """Return a tool's answer."""
         return (TokenSegment("tool", self._filler(messages)),)
 
     def parse(self, token_ids: Sequence[int]) -> Action:
-        """Read nothing."""
         return Action("")
 
     def _filler(self, messages: Sequence[Message]) -> tuple[int, ...]:

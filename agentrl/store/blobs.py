@@ -47,11 +47,11 @@ class BlobStore:
         """Return the stored bytes; raises `DamagedStore` if they are missing or changed."""
         file = self.file(digest)
         if not file.is_file():
-            raise _damaged_object(f"{file} is missing")
+            raise _build_error(f"{file} is missing")
         with machine_errors(file):
             data = file.read_bytes()
         if (actual_digest := hashlib.sha256(data).hexdigest()) != digest:
-            raise _damaged_object(
+            raise _build_error(
                 f"{file} is damaged: its {len(data)} bytes have the SHA-256 {actual_digest}"
             )
         return data
@@ -67,7 +67,7 @@ class BlobStore:
                 partial.unlink(missing_ok=True)
 
 
-def _damaged_object(damage: str) -> DamagedStore:
+def _build_error(damage: str) -> DamagedStore:
     return DamagedStore(
         f"{damage}; restore it from a copy, or resume before the record that names it with agentrl "
         "train --resume --cut-damaged",

@@ -36,21 +36,8 @@ _TOO_DEEP = (
 
 _PLAIN_TYPES: tuple[type[Any], ...] = (
     *KINDS,
-    *(
-        EnvExchange,
-        ForkPoint,
-        GroupRequest,
-        Action,
-        Message,
-        ToolCall,
-        Task,
-        Leaf,
-        Finished,
-        Truncated,
-        Failed,
-        TrajectoryCopy,
-    ),
-    *(TurnRequest, TurnUsage),
+    *(EnvExchange, ForkPoint, GroupRequest, Action, Message, ToolCall, Task, Leaf),
+    *(Finished, Truncated, Failed, TrajectoryCopy, TurnRequest, TurnUsage),
 )
 _BY_NAME = {kind.__name__: kind for kind in _PLAIN_TYPES}
 _AS_THEY_ARE = frozenset({str, int, float, bool, type(None)})
@@ -62,7 +49,7 @@ def encode(event: Event, objects: BlobStore) -> tuple[int, bytes]:
 
     Raises `ValueError` for a value of a type that cannot be read back.
     """
-    return KINDS.index(type(event)), _packed(event, objects)
+    return KINDS.index(type(event)), _pack_value(event, objects)
 
 
 def pack(value: Any) -> bytes:
@@ -70,12 +57,12 @@ def pack(value: Any) -> bytes:
 
     Raises `ValueError` for a value of a type that `unpack` could not make again exactly.
     """
-    return _packed(value, _Inline())
+    return _pack_value(value, _Inline())
 
 
 def unpack(data: bytes) -> Any:
     """Return the value that `pack` was given."""
-    return _unpacked(data, _Inline())
+    return _unpack_value(data, _Inline())
 
 
 class BlobReader(Protocol):
@@ -106,7 +93,7 @@ def decode(record: LogRecord, objects: BlobStore | None) -> Event:
     Without `objects`, images come back empty and tools as None: for those who look at neither.
     """
     try:
-        event = _unpacked(record.payload, objects)
+        event = _unpack_value(record.payload, objects)
     except (RecursionError, ValueError, struct.error) as error:
         damage = (
             f"record {record.sequence} was not written by agentrl ({type(error).__name__}: "
@@ -125,7 +112,7 @@ def decode(record: LogRecord, objects: BlobStore | None) -> Event:
     return cast(Event, event)
 
 
-def _packed(value: Any, objects: BlobReader) -> bytes:
+def _pack_value(value: Any, objects: BlobReader) -> bytes:
     arrays: list[bytes] = []
     try:
         plain = _Encoder(objects, arrays).plain(value)
@@ -138,7 +125,7 @@ def _packed(value: Any, objects: BlobReader) -> bytes:
     return b"".join((_LENGTH.pack(len(text)), text, *arrays))
 
 
-def _unpacked(data: bytes, objects: BlobReader | None) -> Any:
+def _unpack_value(data: bytes, objects: BlobReader | None) -> Any:
     (length,) = _LENGTH.unpack_from(data)
     start = _LENGTH.size
     plain = json.loads(data[start : start + length])
@@ -265,9 +252,9 @@ class _Decoder:
         if tag == "$":
             kind = _BY_NAME[plain["$"]]
             return kind(**{key: self.value(item) for key, item in plain.items() if key != "$"})
-        return self._tagged(tag, plain[tag])
+        return self._decode_tagged(tag, plain[tag])
 
-    def _tagged(self, tag: str, inner: Any) -> Any:
+    def _decode_tagged(self, tag: str, inner: Any) -> Any:
         match tag:
             case "$tuple":
                 return tuple(self.value(item) for item in inner)
@@ -277,7 +264,7 @@ class _Decoder:
                 return Image(self._objects.get(inner[0]) if self._objects else b"", inner[1])
             case "$observation":
                 rare = map(self.value, inner[2:])
-                return Observation(self.value(inner[0]), self._tools(inner[1]), *rare)
+                return Observation(self.value(inner[0]), self._read_tools(inner[1]), *rare)
             case "$dict":
                 return {self.value(key): self.value(item) for key, item in inner}
             case "$bytes":
@@ -289,12 +276,12 @@ class _Decoder:
             case _:
                 raise KeyError(tag)
 
-    def _tools(self, digest: str | None) -> tuple[Any, ...] | None:
+    def _read_tools(self, digest: str | None) -> tuple[Any, ...] | None:
         if digest is None or self._objects is None:
             return None
-        return self._all(json.loads(self._objects.get(digest)))
+        return self._decode_tuple(json.loads(self._objects.get(digest)))
 
-    def _all(self, plain: list[Any]) -> tuple[Any, ...]:
+    def _decode_tuple(self, plain: list[Any]) -> tuple[Any, ...]:
         return tuple(self.value(item) for item in plain)
 
     def _node(
@@ -318,17 +305,17 @@ class _Decoder:
             turn=turn,
             seconds=seconds,
             tool_status=tool_status,
-            images=self._all(images),
+            images=self._decode_tuple(images),
             image_spans=tuple((start, stop) for start, stop in image_spans),
-            token_ids=self._numbers("I", count),
-            versions=self._numbers("i", sampled),
-            logprobs=self._numbers("d", sampled),
-            entropies=self._numbers("d", entropies),
+            token_ids=self._read_numbers("I", count),
+            versions=self._read_numbers("i", sampled),
+            logprobs=self._read_numbers("d", sampled),
+            entropies=self._read_numbers("d", entropies),
             withdraws=withdraws,
             resumes=resumes,
         )
 
-    def _numbers(self, code: str, count: int) -> tuple[Any, ...]:
+    def _read_numbers(self, code: str, count: int) -> tuple[Any, ...]:
         shape = f"<{count}{code}"
         numbers = struct.unpack_from(shape, self._payload, self._at)
         self._at += struct.calcsize(shape)

@@ -15,7 +15,7 @@ Durable = Literal["process", "interval", "power"]
 - `process`: the end of this process, however it ends. A power failure or a crash of the machine can
   lose what was recorded since the last checkpoint, or since the last `EVERY_WRITES` writes.
 - `interval`: as `process`; a power failure loses at most what is younger than `interval_s`.
-- `power`: nothing once `settled` has answered. Everybody who waits shares one sync.
+- `power`: nothing once `wait_settled` has answered. Everybody who waits shares one sync.
 """
 
 EVERY_WRITES = 2000
@@ -57,7 +57,7 @@ class DiskSyncer:
         if self._error is not None:
             raise self._error
 
-    def settled(self) -> Future[None]:
+    def wait_settled(self) -> Future[None]:
         """Return a future of the moment when everything noted so far is on the disk.
 
         It cannot be cancelled: who stops waiting for it leaves the sync as it is.
@@ -83,7 +83,6 @@ class DiskSyncer:
         self.check()
 
     def _is_due(self) -> bool:
-        """Return whether something should be synced without anybody waiting."""
         behind = self._noted - self._synced
         return behind >= EVERY_WRITES or (self._linger_s is not None and behind > 0)
 

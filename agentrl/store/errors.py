@@ -21,7 +21,7 @@ class DamagedStore(StoreError):
         """The damage without the way out."""
 
 
-def damaged_segment(file: Path, offset: int, what: str) -> DamagedStore:
+def build_segment_error(file: Path, offset: int, what: str) -> DamagedStore:
     """Return the error for a segment that is wrong at `offset`, with what to do about it."""
     damage = f"{file} is damaged at byte {offset}: {what}"
     return DamagedStore(

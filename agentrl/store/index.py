@@ -35,13 +35,13 @@ from agentrl.events.kinds import (
 )
 from agentrl.runtime.atomic_files import disk_advice, sync_path
 from agentrl.store.errors import DamagedStore, StoreError, machine_errors
-from agentrl.store.lineage import ResumptionMark, TrainedMark, line_to, trained_by
+from agentrl.store.lineage import ResumptionMark, TrainedMark, find_trained, line_to
 from agentrl.store.page_checks import (
     PAGE_BYTES,
     PageChecks,
     check_file,
-    foreign_pages,
-    logged_pages,
+    find_foreign_pages,
+    find_logged_pages,
 )
 from agentrl.store.segment import RecordLocation
 from agentrl.trajectory import outcome_name, reward_of
@@ -123,12 +123,14 @@ class StoreIndex:
         self._writable = not readonly
         if not file.is_file():
             raise StoreError(f"{file}: no such file; {file.parent} holds no store")
-        with self._errors():
-            changed = foreign_pages(file)
+        with self._explain_errors():
+            changed = find_foreign_pages(file)
             if changed is None:
-                raise self._damaged("its checksums are missing or damaged")
+                raise self._build_damage_error("its checksums are missing or damaged")
             if changed:
-                raise self._damaged(f"page {min(changed)} was changed after it was written")
+                raise self._build_damage_error(
+                    f"page {min(changed)} was changed after it was written"
+                )
             self._base = _connect(file, mode="ro" if readonly else "rw")
             try:
                 if readonly and not self._log_bytes() and _is_barred(self._base):
@@ -164,12 +166,12 @@ class StoreIndex:
     def last(self) -> tuple[int, RecordLocation] | None:
         """Return the number and place of the newest record entered."""
         rows = self.rows("SELECT * FROM records ORDER BY sequence DESC LIMIT 1")
-        return (rows[0]["sequence"], _place(rows[0])) if rows else None
+        return (rows[0]["sequence"], _read_location(rows[0])) if rows else None
 
     def places(self, group: int) -> list[tuple[int, RecordLocation]]:
         """Return the numbers and places of a group's records, in order."""
         rows = self.rows("SELECT * FROM records WHERE group_id = ? ORDER BY sequence", group)
-        return [(row["sequence"], _place(row)) for row in rows]
+        return [(row["sequence"], _read_location(row)) for row in rows]
 
     def places_after(self, sequence: int, *, limit: int) -> list[tuple[int, RecordLocation]]:
         """Return at most `limit` records after number `sequence` whose segments are still there."""
@@ -179,7 +181,7 @@ class StoreIndex:
             sequence,
             limit,
         )
-        return [(row["sequence"], _place(row)) for row in rows]
+        return [(row["sequence"], _read_location(row)) for row in rows]
 
     def groups(self, *states: IndexedStatus) -> list[int]:
         """Return the groups in these states, oldest first; all without any."""
@@ -218,14 +220,14 @@ class StoreIndex:
         )
         return found | dict(sums)
 
-    def trained_by(self, position: int) -> dict[int, int]:
+    def find_trained(self, position: int) -> dict[int, int]:
         """Return the groups in the weights of the checkpoint at `position`, and their steps."""
         marks = [
             TrainedMark(*row) for row in self.rows("SELECT sequence, group_id, step FROM marks")
         ]
-        return trained_by(position, marks, self._resumptions())
+        return find_trained(position, marks, self._read_resumptions())
 
-    def requeued(self) -> list[int]:
+    def list_requeued(self) -> list[int]:
         """Return dropped groups whose tasks are to be tried again and have not been, in order."""
         return [row["id"] for row in self.rows(f"{_REQUEUED} ORDER BY groups.id")]
 
@@ -254,12 +256,12 @@ class StoreIndex:
     def mark_pruned(self, numbers: Sequence[int], *, position: int) -> None:
         """Remember that segments are gone on purpose, and from which position a run can resume."""
         rows = [(number, position) for number in numbers]
-        with self._writes, self._errors():
+        with self._writes, self._explain_errors():
             self._base.execute("BEGIN")
             self._base.executemany("INSERT OR IGNORE INTO pruned VALUES (?, ?)", rows)
             self._base.execute("COMMIT")
 
-    def pruned(self) -> dict[int, int]:
+    def list_pruned(self) -> dict[int, int]:
         """Return the segments that were pruned, and the position each was pruned for."""
         return {row["segment"]: row["position"] for row in self.rows("SELECT * FROM pruned")}
 
@@ -298,7 +300,7 @@ class StoreIndex:
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Return the rows of a query."""
-        with self._errors():
+        with self._explain_errors():
             return self._base.execute(query, values).fetchall()
 
     def sync(self) -> None:
@@ -308,7 +310,7 @@ class StoreIndex:
         began. A log that another process reads just then is emptied the next time.
         """
         with (
-            self._errors(),
+            self._explain_errors(),
             closing(_connect(self.file, timeout_s=0.0)) as other,
             closing(_connect(self.file, timeout_s=0.0)) as reader,
         ):
@@ -321,7 +323,7 @@ class StoreIndex:
             with self._writes:
                 reader.execute("COMMIT")
                 other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                self._checks = self._checks.renewed(self.file, logged_pages(self.file))
+                self._checks = self._checks.update(self.file, find_logged_pages(self.file))
                 self._checks.write(self.file)
                 other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -331,7 +333,7 @@ class StoreIndex:
         Raises `StoreError` where there is no room for it.
         """
         partial = file.with_name(f".{file.name}.partial")
-        with self._errors():
+        with self._explain_errors():
             _remove_ledger(partial)
             try:
                 with closing(sqlite3.connect(partial)) as copy:
@@ -363,7 +365,9 @@ class StoreIndex:
         (form,) = self._base.execute("PRAGMA user_version").fetchone()
         if form != FORMAT:
             if self._writable:  # the log says whether it is of another version
-                raise self._damaged(f"it has format {form}, but this version reads {FORMAT}")
+                raise self._build_damage_error(
+                    f"it has format {form}, but this version reads {FORMAT}"
+                )
             raise StoreError(
                 f"{self.file} has format {form}, but this version reads {FORMAT}; use the version "
                 "of agentrl that wrote it"
@@ -371,12 +375,12 @@ class StoreIndex:
         if not self._writable:
             return
         before = PageChecks.read(self.file)
-        changed = before.differences(PageChecks.of_file(self.file)) if before else set[int]()
+        changed = before.differences(PageChecks.from_file(self.file)) if before else set[int]()
         _, frames, _ = self._base.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         # SQLite leaves out frames whose checksums are wrong: pages may be there half.
-        if before is None or changed - logged_pages(self.file, frames=max(0, frames)):
-            raise self._damaged("its write-ahead log was changed after it was written")
-        self._checks = PageChecks.of_file(self.file)
+        if before is None or changed - find_logged_pages(self.file, frames=max(0, frames)):
+            raise self._build_damage_error("its write-ahead log was changed after it was written")
+        self._checks = PageChecks.from_file(self.file)
         self._base.execute("PRAGMA synchronous = NORMAL")
         # `sync` does it, in a thread: it waits for the disk.
         self._base.execute("PRAGMA wal_autocheckpoint = 0")
@@ -388,7 +392,7 @@ class StoreIndex:
         return 0
 
     @contextmanager
-    def _errors(self) -> Generator[None]:
+    def _explain_errors(self) -> Generator[None]:
         """Say of an error of SQLite or the machine what it is of, and what is to be done."""
         try:
             with machine_errors(self.file):
@@ -397,12 +401,12 @@ class StoreIndex:
             text = " ".join(str(error).split())
             code = getattr(error, "sqlite_errorcode", None)
             if code is not None and code & 0xFF in _MACHINE_ERRORS:
-                raise self._unusable(text) from error
-            raise self._damaged(text) from error
+                raise self._build_machine_error(text) from error
+            raise self._build_damage_error(text) from error
         except (ValueError, OverflowError) as error:  # a text that is no UTF-8, a number too large
-            raise self._damaged(str(error)) from error
+            raise self._build_damage_error(str(error)) from error
 
-    def _unusable(self, text: str) -> StoreError:
+    def _build_machine_error(self, text: str) -> StoreError:
         if not self._writable:
             return StoreError(
                 f"{self.file} cannot be read: {text}. Copy the run folder to a writable place, and "
@@ -413,7 +417,7 @@ class StoreIndex:
             "and resume the run"
         )
 
-    def _damaged(self, text: str) -> DamagedStore:
+    def _build_damage_error(self, text: str) -> DamagedStore:
         return DamagedStore(
             f"{self.file} is damaged: {text}; it is rebuilt from the log when the run is resumed "
             "(agentrl train CONFIG --resume)"
@@ -431,7 +435,7 @@ class StoreIndex:
                 *(group, trajectory),
             ),
         )
-        for query, values in _changes(sequence, event):
+        for query, values in _list_changes(sequence, event):
             self._base.execute(query, values)
         if isinstance(event, GrowthEvent):
             self._count(sequence, event)
@@ -440,7 +444,6 @@ class StoreIndex:
             self._redo_dropped(event.position)
 
     def _count(self, sequence: int, event: GrowthEvent) -> None:
-        """Count what a record adds to its trajectory, in one go."""
         tokens = sum([len(node.token_ids) for node in event.nodes])
         versions = frozenset[int]().union(*[node.versions for node in event.nodes])
         new_versions = versions - self._versions
@@ -463,8 +466,7 @@ class StoreIndex:
         self._fresh |= new_versions
 
     def _redo_trained(self, sequence: int, position: int) -> None:
-        """Let groups be trained or complete as the checkpoint at `position` has it."""
-        trained = self.trained_by(position)
+        trained = self.find_trained(position)
         settled = {row["id"] for row in self.rows("SELECT id FROM groups WHERE state = 'trained'")}
         for group in settled - trained.keys():
             self._base.execute(
@@ -480,8 +482,7 @@ class StoreIndex:
             )
 
     def _redo_dropped(self, position: int) -> None:
-        """Let groups that count be dropped or open as the checkpoint at `position` has it."""
-        dropped = self._dropped_by(position)
+        dropped = self._find_dropped(position)
         rows = self.rows(
             "SELECT id, state FROM groups WHERE id IN (SELECT group_id FROM drops WHERE counts)"
         )
@@ -498,9 +499,8 @@ class StoreIndex:
                     (drop["reason"], drop["sequence"], group),
                 )
 
-    def _dropped_by(self, position: int) -> dict[int, sqlite3.Row]:
-        """Return the latest drop of each group on the line of the checkpoint at `position`."""
-        line = line_to(position, self._resumptions())
+    def _find_dropped(self, position: int) -> dict[int, sqlite3.Row]:
+        line = line_to(position, self._read_resumptions())
         rows = self.rows("SELECT * FROM drops ORDER BY sequence")
         return {
             row["group_id"]: row
@@ -508,7 +508,7 @@ class StoreIndex:
             if any(row["sequence"] in stretch for stretch in line)
         }
 
-    def _resumptions(self) -> list[ResumptionMark]:
+    def _read_resumptions(self) -> list[ResumptionMark]:
         return [
             ResumptionMark(*row) for row in self.rows("SELECT sequence, position FROM resumptions")
         ]
@@ -572,11 +572,10 @@ def _seal(file: Path, journal: Literal["WAL", "DELETE"]) -> None:
     """Say how a closed ledger will be changed, and write its checksums."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA journal_mode = {journal}").fetchall()
-    PageChecks.of_file(file).write(file)
+    PageChecks.from_file(file).write(file)
 
 
 def _move_ledger(partial: Path, file: Path) -> None:
-    """Put a closed ledger with its checksums in the place of another."""
     for suffix in ("-wal", "-shm", ".check"):
         file.with_name(file.name + suffix).unlink(missing_ok=True)
     partial.replace(file)
@@ -588,17 +587,16 @@ def _remove_ledger(file: Path) -> None:
         file.with_name(file.name + suffix).unlink(missing_ok=True)
 
 
-def _place(row: sqlite3.Row) -> RecordLocation:
+def _read_location(row: sqlite3.Row) -> RecordLocation:
     return RecordLocation(row["segment"], row["offset"], row["length"])
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Return a text as SQLite takes it: a tokenizer can make one that UTF-8 cannot hold."""
     return text.encode(errors="backslashreplace").decode()
 
 
-def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield the changes an event makes, besides its addition to the list of records."""
+def _list_changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]]]:
     match event:
         case GroupOpened(group=group, request=request):
             # A seed has 64 bits without a sign, and SQLite's integers have one.
@@ -606,7 +604,13 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
                 "INSERT INTO groups (id, task, task_order, seed, size, opened_at_step, retry_of,"
                 " state) VALUES (?, ?, ?, ?, ?, ?, ?, 'open')",
                 (
-                    *(group, _text(request.task.id), event.order, str(event.seed), event.size),
+                    *(
+                        group,
+                        _escape_text(request.task.id),
+                        event.order,
+                        str(event.seed),
+                        event.size,
+                    ),
                     *(event.step, request.retry_of),
                 ),
             )
@@ -626,7 +630,7 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
         case RolloutAbandoned(trajectory=trajectory, reason=reason):
             yield (
                 "UPDATE trajectories SET state = 'abandoned', outcome = ? WHERE id = ?",
-                (_text(reason), trajectory),
+                (_escape_text(reason), trajectory),
             )
         case GroupCompleted(group=group):
             yield "UPDATE groups SET state = 'complete' WHERE id = ?", (group,)
@@ -640,11 +644,11 @@ def _changes(sequence: int, event: Event) -> Iterator[tuple[str, tuple[Any, ...]
         case GroupDropped(group=group, reason=reason):
             yield (
                 "INSERT INTO drops VALUES (?, ?, ?, ?, ?)",
-                (sequence, group, _text(reason), event.requeued, event.counts),
+                (sequence, group, _escape_text(reason), event.requeued, event.counts),
             )
             yield (
                 "UPDATE groups SET state = 'dropped', reason = ?, settled_at = ? WHERE id = ?",
-                (_text(reason), sequence, group),
+                (_escape_text(reason), sequence, group),
             )
         case GroupsTrained(groups=groups, step=step):
             for group in groups:

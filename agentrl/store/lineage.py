@@ -19,7 +19,6 @@ class ResumptionMark:
     """The record that starts a new line."""
 
     sequence: int
-    """Its own number."""
     position: int
     """Position of the checkpoint it went on from; 0 without one. Never above `sequence`."""
 
@@ -44,7 +43,7 @@ def line_to(position: int, resumptions: Iterable[ResumptionMark]) -> tuple[range
     return (*stretches, range(end))
 
 
-def trained_by(
+def find_trained(
     position: int, marks: Iterable[TrainedMark], resumptions: Iterable[ResumptionMark]
 ) -> dict[int, int]:
     """Return the groups whose training is in the weights of a checkpoint, and at which step.

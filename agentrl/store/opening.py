@@ -14,7 +14,7 @@ from typing import Literal
 
 from agentrl.store.blobs import BlobStore
 from agentrl.store.codec import decode
-from agentrl.store.errors import DamagedStore, StoreError, damaged_segment, machine_errors
+from agentrl.store.errors import DamagedStore, StoreError, build_segment_error, machine_errors
 from agentrl.store.index import StoreIndex, make_ledger
 from agentrl.store.record import UnreadableRecord
 from agentrl.store.segment import (
@@ -87,7 +87,7 @@ def _open_ledger(folder: Path, log: Path, *, damaged: Damaged) -> tuple[StoreInd
         if (folder / LEDGER).exists():
             raise
         return _remake(folder, log, None)
-    return ledger, _closing_on_error(ledger, lambda: _catch_up(ledger, log, None))
+    return ledger, _close_on_error(ledger, lambda: _catch_up(ledger, log, None))
 
 
 def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIndex, LogEnd]:
@@ -97,7 +97,7 @@ def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIn
         # Of another version? Then its ledger stays as it is.
         with suppress(DamagedStore):
             first_sequence(file)
-    base = _base(folder)
+    base = _find_base(folder)
     if base is None and files and (first := min(files)) > 0:
         raise DamagedStore(
             f"{log} lacks segment {0:08d} to {first - 1:08d}, and {folder / LEDGER} and "
@@ -110,7 +110,7 @@ def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIn
             _check_before(base, files, objects)
         make_ledger(folder / LEDGER, base=base)
         ledger = StoreIndex(folder / LEDGER)
-        return ledger, _closing_on_error(ledger, lambda: _catch_up(ledger, log, objects))
+        return ledger, _close_on_error(ledger, lambda: _catch_up(ledger, log, objects))
     except DamagedStore as error:
         if objects is None:
             raise
@@ -120,7 +120,7 @@ def _remake(folder: Path, log: Path, objects: BlobStore | None) -> tuple[StoreIn
         ) from error
 
 
-def _base(folder: Path) -> Path | None:
+def _find_base(folder: Path) -> Path | None:
     """Return the copy of the ledger that knows what was pruned; None without a whole one."""
     file = folder / PRUNED_LEDGER
     try:
@@ -134,7 +134,7 @@ def _base(folder: Path) -> Path | None:
     return file
 
 
-def _closing_on_error(ledger: StoreIndex, work: Callable[[], LogEnd]) -> LogEnd:
+def _close_on_error(ledger: StoreIndex, work: Callable[[], LogEnd]) -> LogEnd:
     try:
         return work()
     except BaseException:
@@ -164,7 +164,7 @@ def _catch_up(ledger: StoreIndex, log: Path, cut: BlobStore | None) -> LogEnd:
             return LogEnd(segment=number, sequence=sequence)
         try:
             if offset == HEAD_BYTES and (first_record := first_sequence(file)) != sequence:
-                raise damaged_segment(
+                raise build_segment_error(
                     file, 0, f"it starts with record {first_record}, not {sequence}"
                 )
         except DamagedStore:
@@ -178,14 +178,13 @@ def _catch_up(ledger: StoreIndex, log: Path, cut: BlobStore | None) -> LogEnd:
         is_torn = unreadable.cause == "torn" and number == max(files)
         if cut is not None or is_torn:
             return _cut(files, end, keep=not is_torn)
-        raise damaged_segment(file, end.offset or 0, unreadable.what)
+        raise build_segment_error(file, end.offset or 0, unreadable.what)
     return end
 
 
 def _enter_all(
     ledger: StoreIndex, file: Path, *, offset: int, sequence: int, cut: BlobStore | None
 ) -> tuple[LogEnd, UnreadableRecord | None]:
-    """Enter a segment's records from `offset` on; return where they end, and what stands there."""
     number = int(file.stem)
     for place, record in scan(file, offset=offset, sequence=sequence):
         end = LogEnd(segment=number, offset=offset, sequence=sequence)
@@ -219,7 +218,7 @@ def _check_before(base: Path, files: Mapping[int, Path], objects: BlobStore) -> 
             if number == last[1].segment and place.offset >= last[1].end:
                 return
             if isinstance(record, UnreadableRecord):
-                raise damaged_segment(file, place.offset, record.what)
+                raise build_segment_error(file, place.offset, record.what)
             decode(record, objects)
 
 
@@ -229,7 +228,7 @@ def _cut_off(files: Mapping[int, Path], number: int, *, sequence: int) -> LogEnd
     for later, file in files.items():
         if later >= number:
             size += file.stat().st_size
-            file.rename(_aside(file))
+            file.rename(_find_free_name(file))
     return LogEnd(segment=number, sequence=sequence, torn_bytes=size)
 
 
@@ -238,11 +237,11 @@ def _cut(files: Mapping[int, Path], end: LogEnd, *, keep: bool) -> LogEnd:
     file, offset = files[end.segment], end.offset or 0
     size = file.stat().st_size
     if keep:
-        shutil.copyfile(file, _aside(file))
+        shutil.copyfile(file, _find_free_name(file))
         for number, later in files.items():
             if number > end.segment:
                 size += later.stat().st_size
-                later.rename(_aside(later))
+                later.rename(_find_free_name(later))
     os.truncate(file, offset)
     return LogEnd(
         segment=end.segment,
@@ -257,7 +256,7 @@ def _check_all_there(
 ) -> None:
     last = ledger.last()
     newest = max([*files, -1 if last is None else last[1].segment])
-    missing = sorted(set(range(newest + 1)) - files.keys() - ledger.pruned().keys())
+    missing = sorted(set(range(newest + 1)) - files.keys() - ledger.list_pruned().keys())
     if not missing or (cut and (last is None or missing[0] > last[1].segment)):
         return
     damage = f"{log} lacks segment {missing[0]:08d}, which was not pruned"
@@ -269,10 +268,9 @@ def _check_all_there(
 
 
 def _check_same(log: Path, at: RecordLocation, *, sequence: int, files: Mapping[int, Path]) -> None:
-    """Check that the log still holds the newest record the ledger has entered."""
     size = files[at.segment].stat().st_size
     if size < at.end:
-        raise damaged_segment(
+        raise build_segment_error(
             files[at.segment],
             size,
             f"it ends there, but record {sequence} was at byte {at.offset}: the machine stopped "
@@ -282,8 +280,7 @@ def _check_same(log: Path, at: RecordLocation, *, sequence: int, files: Mapping[
     read_record(log, at, sequence=sequence)
 
 
-def _aside(file: Path) -> Path:
-    """Return a free name beside a file."""
+def _find_free_name(file: Path) -> Path:
     number = 0
     while (free := file.with_name(f"{file.name}.{number}.damaged")).exists():
         number += 1

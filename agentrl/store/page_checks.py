@@ -29,7 +29,7 @@ class PageChecks:
     checks: "array[int]"
 
     @classmethod
-    def of_file(cls, file: Path) -> "PageChecks":
+    def from_file(cls, file: Path) -> "PageChecks":
         """Return the checksums of a file as it is."""
         checks = array("I")
         with file.open("rb") as stream:
@@ -59,7 +59,7 @@ class PageChecks:
         partial.write_bytes(_MAGIC + body + _CHECK.pack(zlib.crc32(body)))
         partial.replace(check_file(file))
 
-    def renewed(self, file: Path, pages: Iterable[int]) -> "PageChecks":
+    def update(self, file: Path, pages: Iterable[int]) -> "PageChecks":
         """Return the checksums after some pages were written."""
         checks = self.checks[:]
         with file.open("rb") as stream:
@@ -86,7 +86,7 @@ def check_file(file: Path) -> Path:
     return file.with_name(f"{file.name}.check")
 
 
-def logged_pages(file: Path, *, frames: int | None = None) -> set[int]:
+def find_logged_pages(file: Path, *, frames: int | None = None) -> set[int]:
     """Return the pages that the first so many frames of a file's write-ahead log have; of all."""
     pages: set[int] = set()
     try:
@@ -107,7 +107,7 @@ def logged_pages(file: Path, *, frames: int | None = None) -> set[int]:
     return pages
 
 
-def foreign_pages(file: Path) -> set[int] | None:
+def find_foreign_pages(file: Path) -> set[int] | None:
     """Return the pages of a file that are neither as their checksum says nor in its log.
 
     A writer may be at work: what it changes between two looks is looked at again. None where there
@@ -117,9 +117,9 @@ def foreign_pages(file: Path) -> set[int] | None:
         checks = PageChecks.read(file)
         if checks is None:
             return None
-        logged = logged_pages(file)
-        changed = checks.differences(PageChecks.of_file(file)) - logged
-        changed -= logged_pages(file)
+        logged = find_logged_pages(file)
+        changed = checks.differences(PageChecks.from_file(file)) - logged
+        changed -= find_logged_pages(file)
         after = PageChecks.read(file)
         if after is not None and after.checks == checks.checks:
             return changed

@@ -34,7 +34,6 @@ class GroupIndexRow:
     step: int
     """Step that trained it, or the one that it was opened for."""
     reason: str
-    """Reason it was dropped."""
     is_pruned: bool
     """Its tokens are gone, or some of them."""
 
@@ -50,7 +49,6 @@ class RolloutIndexRow:
     reward: float | None
     turns: int
     tokens: int
-    """Sampled by itself."""
     attempt: int
 
 
@@ -112,7 +110,6 @@ class StoreReader:
         return self._archive.fold(group, RunState(keeps_observations=True))
 
     def events(self, *, after: int = -1) -> Iterator[tuple[int, Event]]:
-        """Yield records by number, oldest first, up to the newest; call again to follow a run."""
         return self._archive.events(after=after)
 
     def facts(self) -> list[GroupIndexRow]:
@@ -148,9 +145,9 @@ class StoreReader:
         last = self._ledger.last()
         return -1 if last is None else last[0]
 
-    def trained_by(self, position: int) -> dict[int, int]:
+    def find_trained(self, position: int) -> dict[int, int]:
         """Return the groups in the weights of the checkpoint at `position`, and at which step."""
-        return self._ledger.trained_by(position)
+        return self._ledger.find_trained(position)
 
     def counts(self) -> dict[str, int]:
         """Return groups and trajectories by state, turns, tokens and resumptions."""

@@ -27,13 +27,11 @@ class RunStore:
 
     store: StoreWriter
     events: EventLog
-    """Events of the run, which are kept in the store."""
     turns: int = 0
     """Complete turns in trajectories that go on."""
     reruns: int = 0
     """Number of restored trajectories that were begun again."""
     before: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The `summary` of the process before this one."""
     _mismatches: int = 0
     _is_restored: bool = False
 
@@ -92,8 +90,6 @@ class RunStore:
         self.events.emit(opened)
 
     def on_event(self, event: Event, state: RunState) -> None:
-        """Count trajectories that could not be brought back."""
-        del state
         if isinstance(event, RolloutAbandoned) and event.reason in (RERUN, MISMATCH):
             self.reruns += 1
             self._mismatches += event.reason == MISMATCH
@@ -150,5 +146,4 @@ class RunStore:
 
 
 def _open_turns(group: GroupState) -> int:
-    """Return the complete turns of trajectories that go on."""
     return sum(rollout.turns for rollout in group.open_rollouts)

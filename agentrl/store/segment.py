@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.runtime.atomic_files import disk_advice
-from agentrl.store.errors import DamagedStore, StoreError, damaged_segment, machine_errors
+from agentrl.store.errors import DamagedStore, StoreError, build_segment_error, machine_errors
 from agentrl.store.record import (
     HEADER_BYTES,
     LogRecord,
@@ -57,11 +57,13 @@ def first_sequence(file: Path) -> int:
     with file.open("rb") as stream:
         head = stream.read(HEAD_BYTES)
     if len(head) < HEAD_BYTES:
-        raise damaged_segment(file, 0, f"it has {len(head)} of the {HEAD_BYTES} bytes of its head")
+        raise build_segment_error(
+            file, 0, f"it has {len(head)} of the {HEAD_BYTES} bytes of its head"
+        )
     magic, form, number, first = _HEAD.unpack_from(head)
     (check,) = _CHECK.unpack_from(head, _HEAD.size)
     if magic != _MAGIC or check != zlib.crc32(head[: _HEAD.size]) or number != int(file.stem):
-        raise damaged_segment(file, 0, "its head does not match its checksum or its name")
+        raise build_segment_error(file, 0, "its head does not match its checksum or its name")
     if form != FORMAT:
         raise StoreError(
             f"{file} has format {form}, but this version reads {FORMAT}; use the version of "
@@ -108,7 +110,7 @@ def read_record(folder: Path, place: RecordLocation, *, sequence: int) -> LogRec
         ) from error
     record = unframe(data, sequence=sequence)
     if isinstance(record, UnreadableRecord):
-        raise damaged_segment(file, place.offset, record.what)
+        raise build_segment_error(file, place.offset, record.what)
     return record
 
 

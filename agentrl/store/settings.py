@@ -11,7 +11,7 @@ class StoreSettings:
     """Settings of a store's writer."""
 
     durable: Durable = "process"
-    """Guarantee for a completed turn; see `syncer.Durable`."""
+    """Guarantee for a completed turn; see `disk_sync.Durable`."""
     interval_s: float = 0.05
     """Age at which a record is on the disk, for `interval`."""
     segment_bytes: int = 64 * 2**20

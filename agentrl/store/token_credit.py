@@ -50,8 +50,7 @@ class TokenCreditLog:
         self._limit_bytes = limit_bytes
 
     def truncate_after(self, step: int) -> None:
-        """Forget what was written of later steps: a run resumed at `step` does them again."""
-        for number, file in _files(self._folder):
+        for number, file in _list_files(self._folder):
             if number > step:
                 file.unlink()
 
@@ -64,9 +63,9 @@ class TokenCreditLog:
         file = self._folder / f"{step:08d}{_SUFFIX}"
         # No fsync, on purpose: losing a step here costs a picture, and the trainer waits for it.
         partial = file.with_suffix(".partial")
-        partial.write_bytes(_packed(credits, groups))
+        partial.write_bytes(_pack(credits, groups))
         partial.replace(file)
-        files = sorted(_files(self._folder), reverse=True)
+        files = sorted(_list_files(self._folder), reverse=True)
         room = self._limit_bytes
         for _, file in files:
             room -= file.stat().st_size
@@ -85,7 +84,7 @@ def read_credit(folder: Path, step: int) -> dict[tuple[int, int], TokenCredit]:
     except FileNotFoundError:
         return {}
     try:
-        return {(one.owner, one.sample): one for one in _unpacked(data)}
+        return {(one.owner, one.sample): one for one in _unpack(data)}
     except (ValueError, KeyError, struct.error, zlib.error) as error:
         raise ConfigError(
             f"{file} cannot be read ({error}); it was edited or the disk is faulty: remove it, and "
@@ -93,11 +92,11 @@ def read_credit(folder: Path, step: int) -> dict[tuple[int, int], TokenCredit]:
         ) from error
 
 
-def _files(folder: Path) -> list[tuple[int, Path]]:
+def _list_files(folder: Path) -> list[tuple[int, Path]]:
     return [(int(file.stem), file) for file in folder.glob(f"*{_SUFFIX}") if file.stem.isdigit()]
 
 
-def _packed(credits: Sequence[TokenCredit], groups: Sequence[int]) -> bytes:
+def _pack(credits: Sequence[TokenCredit], groups: Sequence[int]) -> bytes:
     rows = [[groups[one.owner], one.sample, len(one.advantages)] for one in credits]
     head = json.dumps({"rows": rows}).encode()
     parts = [
@@ -108,7 +107,7 @@ def _packed(credits: Sequence[TokenCredit], groups: Sequence[int]) -> bytes:
     return zlib.compress(data, _LEVEL)
 
 
-def _unpacked(packed: bytes) -> Iterator[TokenCredit]:
+def _unpack(packed: bytes) -> Iterator[TokenCredit]:
     data = zlib.decompress(packed)
     (length,) = _LENGTH.unpack_from(data)
     at = _LENGTH.size + length

@@ -17,12 +17,12 @@ class TrajectoryCopy:
     leaf: Leaf
 
 
-def branch_of(tree: Tree, leaf: Leaf) -> TrajectoryCopy:
+def copy_branch(tree: Tree, leaf: Leaf) -> TrajectoryCopy:
     """Return the trajectory that ends in `leaf`; tokens are shared, not copied."""
     return TrajectoryCopy(nodes=() if leaf.node is None else tree.path(leaf.node), leaf=leaf)
 
 
-def with_branch(tree: Tree, branch: TrajectoryCopy, *, sample: int, age: int) -> Tree:
+def replace_branch(tree: Tree, branch: TrajectoryCopy, *, sample: int, age: int) -> Tree:
     """Return a tree in which `branch` has taken the place of the trajectory `sample`.
 
     The tree itself is append-only and stays as it is; node ids of the copy are the same. The new
@@ -37,7 +37,7 @@ def with_branch(tree: Tree, branch: TrajectoryCopy, *, sample: int, age: int) ->
     return copy
 
 
-def with_members(tree: Tree, samples: Collection[int]) -> Tree:
+def keep_members(tree: Tree, samples: Collection[int]) -> Tree:
     """Return a tree with these trajectories and those that failed; node ids are the same."""
     leaves = [
         leaf for leaf in tree.leaves if leaf.sample in samples or reward_of(leaf.outcome) is None

@@ -29,13 +29,12 @@ class StoreWriter:
     """The record of one run. Made by `open`; one process writes, from one thread.
 
     Every method returns when its record survives the end of this process. Where more is wanted
-    (`durable`), await `settled` before anything acts on what was recorded.
+    (`durable`), await `wait_settled` before anything acts on what was recorded.
     """
 
     def __init__(
         self, folder: Path, settings: StoreSettings, lock: WriterLock, *, damaged: Damaged
     ) -> None:
-        """Internal: use `open`."""
         self.folder = folder
         self.settings = settings
         self._lock = lock
@@ -113,7 +112,7 @@ class StoreWriter:
         stand after their last completed turn. Raises `StoreError` if the log does not reach the
         position.
         """
-        pruned_for = max(self._ledger.pruned().values(), default=0)
+        pruned_for = max(self._ledger.list_pruned().values(), default=0)
         check_position(
             position, step=step, end=self.position, pruned_for=pruned_for, folder=self.folder
         )
@@ -126,7 +125,7 @@ class StoreWriter:
         for group in self._ledger.groups("complete"):
             self._archive.fold(group, state, position=position)
             state.apply(GroupCompleted(group=group))
-        for group in self._ledger.requeued():
+        for group in self._ledger.list_requeued():
             self._archive.fold(group, state, position=position)
             state.apply(GroupDropped(group=group, reason="", requeued=True))
         state.groups = dict(sorted(state.groups.items()))
@@ -136,17 +135,17 @@ class StoreWriter:
 
     # Around it.
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Return when what was recorded is as durable as the settings promise.
 
         At once but for `power`, where it waits for the disk, together with everybody who waits.
         """
         if self.settings.durable == "power":
-            await asyncio.wrap_future(self._syncer.settled())
+            await asyncio.wrap_future(self._syncer.wait_settled())
 
     def sync(self) -> None:
         """Bring everything recorded to the disk; blocks until the disk has answered."""
-        self._syncer.settled().result()
+        self._syncer.wait_settled().result()
 
     def prune(self, *, position: int) -> int:
         """Remove segments that no checkpoint from `position` on can need; return how many.
@@ -165,7 +164,7 @@ class StoreWriter:
         log = self.folder / SEGMENTS
         with machine_errors(log):
             # Also those that a killed process had no time to remove.
-            for number in segments(log).keys() & self._ledger.pruned().keys():
+            for number in segments(log).keys() & self._ledger.list_pruned().keys():
                 segment_file(log, number).unlink(missing_ok=True)
         return len(numbers)
 

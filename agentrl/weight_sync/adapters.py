@@ -1,11 +1,11 @@
 """Weights that are a base, which stays, and low-rank adapters: what trains is all that travels.
 
     trainer   `AdapterWeights`: the base, and two small matrices for each weight that has an adapter
-    on a wire the base once, by its id; then, with every update, `packed` adapters that name it
-    engine    `AdapterWeights` again, over its own copy of the base: `unpacked`
+    on a wire the base once, by its id; then adapters that name it (`pack_adapters`), every update
+    engine    `AdapterWeights` again, over its own copy of the base (`unpack_adapters`)
 
 An `AdapterWeights` is a state dict, so that whoever knows nothing of adapters reads merged weights.
-All merge by `merged`, from a base that nobody changes: what an engine computes with after a
+All merge by `merge_adapter`, from a base that nobody changes: what an engine computes with after a
 thousand updates is, on the same kind of device, what the trainer merges, bit for bit.
 """
 
@@ -50,12 +50,12 @@ class LoraAdapter:
         product = self.b @ self.a
         return (product.t() if self.transposed else product) * self.scale
 
-    def on(self, device: torch.device) -> "LoraAdapter":
+    def to_device(self, device: torch.device) -> "LoraAdapter":
         """Return the adapter with its matrices there."""
         return replace(self, a=self.a.to(device), b=self.b.to(device))
 
 
-def merged(weight: Tensor, adapter: LoraAdapter) -> Tensor:
+def merge_adapter(weight: Tensor, adapter: LoraAdapter) -> Tensor:
     """Return a weight with its adapter added.
 
     The sum is float32: an adapter's part may be less than the last bit of a bfloat16 weight.
@@ -105,7 +105,7 @@ class AdapterWeights(Mapping[str, Tensor]):
         self.adapters = adapters
         self._device = device
 
-    def on(self, device: torch.device) -> "AdapterWeights":
+    def to_device(self, device: torch.device) -> "AdapterWeights":
         """Return the same, merged on a device."""
         return AdapterWeights(self.base, self.adapters, device=device)
 
@@ -114,8 +114,8 @@ class AdapterWeights(Mapping[str, Tensor]):
         if adapter is None:
             return weight
         if self._device is not None:
-            weight, adapter = weight.to(self._device), adapter.on(self._device)
-        return merged(weight, adapter)
+            weight, adapter = weight.to(self._device), adapter.to_device(self._device)
+        return merge_adapter(weight, adapter)
 
     def __contains__(self, name: object) -> bool:
         return name in self.base.weights
@@ -127,14 +127,14 @@ class AdapterWeights(Mapping[str, Tensor]):
         return len(self.base.weights)
 
 
-def adapted_in(weights: Mapping[str, Tensor]) -> AdapterWeights | None:
+def find_adapters(weights: Mapping[str, Tensor]) -> AdapterWeights | None:
     """Return the base and adapters that weights are made of; None for those that are not."""
     if isinstance(weights, CheckedWeights):
         weights = weights.weights
     return weights if isinstance(weights, AdapterWeights) else None
 
 
-def packed(weights: AdapterWeights) -> tuple[dict[str, Tensor], dict[str, str]]:
+def pack_adapters(weights: AdapterWeights) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the adapters as the tensors and the header of a safetensors file."""
     tensors: dict[str, Tensor] = {}
     for name, adapter in weights.adapters.items():
@@ -143,10 +143,10 @@ def packed(weights: AdapterWeights) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, {MARK: json.dumps({"base": weights.base.id, "of": settings})}
 
 
-def unpacked(
+def unpack_adapters(
     tensors: Mapping[str, Tensor], header: Mapping[str, str], base: BaseWeights | None
 ) -> AdapterWeights:
-    """Return the adapters that `packed` wrote, over a copy of their base.
+    """Return the adapters that `pack_adapters` wrote, over a copy of their base.
 
     Raises `ValueError` for another base, or none, and for what nobody packed.
     """

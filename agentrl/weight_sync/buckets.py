@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentrl.weight_sync.adapters import adapted_in, packed
-from agentrl.weight_sync.safetensors import bytes_of, laid
+from agentrl.weight_sync.adapters import find_adapters, pack_adapters
+from agentrl.weight_sync.safetensors import bytes_of, plan_safetensors
 
 
 class SafetensorsBytes:
@@ -23,19 +23,19 @@ class SafetensorsBytes:
         self.size_bytes = self._ends[-1] if self._ends else 0
 
     @classmethod
-    def of_weights(cls, weights: Mapping[str, Tensor]) -> "SafetensorsBytes":
+    def from_weights(cls, weights: Mapping[str, Tensor]) -> "SafetensorsBytes":
         """Return the bytes of a state dict as a file; of one with adapters, those alone.
 
-        Raises `ValueError` as `laid` does.
+        Raises `ValueError` as `plan_safetensors` does.
         """
-        adapted = adapted_in(weights)
-        tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
-        order = laid(tensors, said=metadata)
-        header = torch.frombuffer(bytearray(order.header), dtype=torch.uint8)
-        return cls([header, *(bytes_of(tensor) for tensor in order.tensors)])
+        adapted = find_adapters(weights)
+        tensors, metadata = (weights, {}) if adapted is None else pack_adapters(adapted)
+        header, ordered = plan_safetensors(tensors, said=metadata)
+        head = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+        return cls([head, *map(bytes_of, ordered)])
 
     @classmethod
-    def of_file(cls, path: Path) -> "SafetensorsBytes":
+    def from_file(cls, path: Path) -> "SafetensorsBytes":
         """Return the bytes of a file, which is mapped and not read."""
         with path.open("rb") as file:
             # A private copy of what is written, which is nothing: torch wants to be able to write.

@@ -51,7 +51,6 @@ class CheckedWeights(Mapping[str, Tensor]):
     """A state dict with its proof."""
 
     def __init__(self, weights: Mapping[str, Tensor], proof: WeightCheck) -> None:
-        """Take weights, which are not copied, and what they say."""
         self.weights = weights
         self.proof = proof
 

@@ -30,7 +30,7 @@ KINDS = {
 """Type names of the format, by the types that weights have."""
 
 
-def distinct(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def drop_aliases(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights without names that share another one's storage, as a tied head does."""
     tensors: dict[str, Tensor] = {}
     storages: set[tuple[int, tuple[int, ...]]] = set()
@@ -65,15 +65,13 @@ class SafetensorsLayout:
     """Layout of tensors in a file of safetensors, none of them shared."""
 
     header: bytes
-    """Bytes before the tensors."""
     tensors: Mapping[str, TensorShape]
-    """Tensors in the order in which they are written."""
     starts: Mapping[str, int]
     """Start of each, in bytes from the beginning of the file."""
     size_bytes: int
 
     @classmethod
-    def of(
+    def from_shapes(
         cls, tensors: Mapping[str, TensorShape], *, said: Mapping[str, str] | None = None
     ) -> "SafetensorsLayout":
         """Return the layout of tensors; `said` goes into the header.
@@ -104,27 +102,19 @@ class SafetensorsLayout:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SafetensorsPlan:
-    """Weights in the order in which they are written, and what is written before them."""
-
-    header: bytes
-    tensors: tuple[Tensor, ...]
-
-
-def laid(
+def plan_safetensors(
     weights: Mapping[str, Tensor], *, said: Mapping[str, str] | None = None
-) -> SafetensorsPlan:
-    """Lay weights out as in a file of safetensors; nothing is copied.
+) -> tuple[bytes, tuple[Tensor, ...]]:
+    """Return the header of a file of safetensors, and the tensors in its order; nothing is copied.
 
     `said` goes into the header. What shares its storage is there once, under its first name.
     Raises `ValueError` for a type that no weight has.
     """
-    tensors = distinct(weights)
-    layout = SafetensorsLayout.of(
+    tensors = drop_aliases(weights)
+    layout = SafetensorsLayout.from_shapes(
         {n: TensorShape(tuple(t.shape), t.dtype) for n, t in tensors.items()}, said=said
     )
-    return SafetensorsPlan(layout.header, tuple(tensors[name] for name in layout.tensors))
+    return layout.header, tuple(tensors[name] for name in layout.tensors)
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
@@ -137,12 +127,12 @@ def write_safetensors(
 ) -> int:
     """Write the weights where the file stands, and return how many bytes that were.
 
-    Takes and raises what `laid` does.
+    Takes and raises what `plan_safetensors` does.
     """
-    order = laid(weights, said=said)
-    file.write(order.header)
-    size = len(order.header)
-    for tensor in order.tensors:
+    header, tensors = plan_safetensors(weights, said=said)
+    file.write(header)
+    size = len(header)
+    for tensor in tensors:
         raw = bytes_of(tensor.cpu())
         file.write(raw.numpy().data)
         size += len(raw)

@@ -29,7 +29,7 @@ class SharedMemoryFile:
         return os.fstat(self.descriptor).st_size
 
     @classmethod
-    def of(
+    def from_weights(
         cls, weights: Mapping[str, Tensor], said: Mapping[str, str] | None = None
     ) -> "SharedMemoryFile":
         """Return a file with these weights: their own, where they lie in one, else a copy; see

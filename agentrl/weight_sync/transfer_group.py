@@ -91,7 +91,7 @@ class WeightTransferGroup:
         Raises `EngineError` when one is late, or something fails, or `stop` is set meanwhile.
         """
         timeout = datetime.timedelta(seconds=meeting.deadline_s)
-        with _attributed(meeting):
+        with _blame_group(meeting):
             if store is None:
                 store = TCPStore(
                     meeting.host,
@@ -103,27 +103,27 @@ class WeightTransferGroup:
             prefix_store = PrefixStore(meeting.name, store)
             prefix_store.set(f"here/{meeting.rank}", "")
             _await_all(prefix_store, meeting, stop)
-            make = _nccl if meeting.backend == "nccl" else _gloo
+            make = _build_nccl if meeting.backend == "nccl" else _build_gloo
             return cls(meeting, make(prefix_store, meeting, timeout), store)
 
     def send(self, row: SafetensorsBytes, *, bucket_bytes: int, stop: threading.Event) -> None:
         """Send a row of bytes to all others. Raises `EngineError` as `join` does."""
-        device = self._device()
+        device = self._find_device()
         spare = [
             torch.empty(min(bucket_bytes, row.size_bytes), dtype=torch.uint8, device=device)
             for _ in range(IN_FLIGHT)
         ]
         flying: deque[tuple[Any, Tensor]] = deque()
-        with _attributed(self.meeting):
+        with _blame_group(self.meeting):
             for start, end in buckets(row.size_bytes, bucket_bytes):
                 if not spare:
-                    spare.append(self._landed(flying, stop))
+                    spare.append(self._await_bucket(flying, stop))
                 buffer = spare.pop()
                 bucket = buffer[: end - start]
                 row.copy_to(bucket, start=start)
                 flying.append((self._broadcast(bucket), buffer))
             while flying:
-                self._landed(flying, stop)
+                self._await_bucket(flying, stop)
 
     def receive(self, target: Tensor, *, bucket_bytes: int, stop: threading.Event) -> None:
         """Receive as many bytes as `target`, a row in this machine's memory, has room for.
@@ -132,14 +132,14 @@ class WeightTransferGroup:
         """
         flying: deque[tuple[Any, Tensor]] = deque()
         places: deque[Tensor] = deque()
-        device = self._device()
+        device = self._find_device()
 
         def land() -> None:
-            bucket, place = self._landed(flying, stop), places.popleft()
+            bucket, place = self._await_bucket(flying, stop), places.popleft()
             if bucket is not place:
                 place.copy_(bucket)
 
-        with _attributed(self.meeting):
+        with _blame_group(self.meeting):
             for start, end in buckets(len(target), bucket_bytes):
                 if len(flying) == IN_FLIGHT:
                     land()
@@ -164,8 +164,7 @@ class WeightTransferGroup:
             name = "agentrl-leaves-group"
             threading.Thread(target=lambda: groups.pop().abort(), name=name, daemon=True).start()
 
-    def _device(self) -> torch.device:
-        """Return the device on which buckets have to be."""
+    def _find_device(self) -> torch.device:
         if self.meeting.backend == "gloo":
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
@@ -180,8 +179,7 @@ class WeightTransferGroup:
         options.asyncOp = True
         return self._group.broadcast([bucket], options)
 
-    def _landed(self, flying: deque[tuple[Any, Tensor]], stop: threading.Event) -> Tensor:
-        """Wait for the bucket that began first."""
+    def _await_bucket(self, flying: deque[tuple[Any, Tensor]], stop: threading.Event) -> Tensor:
         work, buffer = flying.popleft()
         until_s = time.monotonic() + self.meeting.deadline_s
         try:
@@ -219,7 +217,7 @@ def _check(stop: threading.Event) -> None:
         raise EngineError("it was abandoned")
 
 
-def _gloo(store: Any, meeting: GroupRendezvous, timeout: datetime.timedelta) -> Any:
+def _build_gloo(store: Any, meeting: GroupRendezvous, timeout: datetime.timedelta) -> Any:
     from torch.distributed import ProcessGroupGloo
 
     kind: Any = ProcessGroupGloo
@@ -229,7 +227,7 @@ def _gloo(store: Any, meeting: GroupRendezvous, timeout: datetime.timedelta) -> 
     return kind(store, meeting.rank, meeting.size, options)
 
 
-def _nccl(store: Any, meeting: GroupRendezvous, timeout: datetime.timedelta) -> Any:
+def _build_nccl(store: Any, meeting: GroupRendezvous, timeout: datetime.timedelta) -> Any:
     import torch.distributed as dist
 
     kind: Any = getattr(dist, "ProcessGroupNCCL", None)
@@ -250,8 +248,7 @@ def _nccl(store: Any, meeting: GroupRendezvous, timeout: datetime.timedelta) -> 
 
 
 @contextmanager
-def _attributed(meeting: GroupRendezvous) -> Generator[None]:
-    """Say of which group something went wrong."""
+def _blame_group(meeting: GroupRendezvous) -> Generator[None]:
     try:
         yield
     except (EngineError, RuntimeError, OSError, ValueError) as error:

@@ -310,7 +310,7 @@ def check(folder: Path, mode: str, *, steps: int) -> None:
     assert set(trained.values()) == {1}, "a group was trained twice"
     assert len(trained) <= 2 * steps
     with StoreReader(folder / "store") as reader:
-        assert reader.trained_by(position).keys() == trained.keys()
+        assert reader.find_trained(position).keys() == trained.keys()
         counts = reader.counts()
         left = [reader.group(group) for group in reader.groups("open", "complete")]
     assert counts["resumptions"] == len(KILLS)

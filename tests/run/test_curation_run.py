@@ -23,7 +23,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Message
 from agentrl.metrics.writer import read_metrics
-from agentrl.rollout.curation.rules import SLOTS, CurationRules, curation_of
+from agentrl.rollout.curation.rules import SLOTS, CurationRules, build_curation_rules
 from agentrl.run.extensions.curation import SUCCESSES
 from agentrl.run.train import TrainingResult, train
 from agentrl.store.codec import unpack
@@ -190,11 +190,11 @@ def test_every_section_is_the_method_it_names() -> None:
             assert knobs == ({} if kind is None else dataclasses.asdict(kind()))
     slots = {*CurationSection.model_fields}
     assert slots == {field.name for field in dataclasses.fields(CurationRules)}
-    assert curation_of(CurationSection().model_dump()) == CurationRules()
+    assert build_curation_rules(CurationSection().model_dump()) == CurationRules()
     assert CurationRules().does_nothing
     for slot, methods in SLOTS.items():
         for name in [*methods][1:]:
-            assert not curation_of({slot: {"name": name}}).does_nothing
+            assert not build_curation_rules({slot: {"name": name}}).does_nothing
 
 
 @pytest.mark.parametrize(

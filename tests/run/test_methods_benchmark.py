@@ -117,7 +117,7 @@ def test_a_methods_config_is_a_longer_quickstart_with_its_method(method: str) ->
 
 def test_branching_in_aepos_config_grows_trees() -> None:
     config = load_config(CONFIGS / "methods" / "aepo.yaml")
-    assert branching.topology(config, vocabulary=100) is not None
+    assert branching.build_tree_planner(config, vocabulary=100) is not None
 
 
 def test_no_turn_is_a_mismatch_where_there_is_no_expert() -> None:

@@ -22,7 +22,7 @@ from agentrl.learn.sharded.rank_spec import RankSpec, plain_config
 from agentrl.learn.sharded.torchrun import SETUP, announce, await_setup
 from agentrl.metrics.writer import read_metrics
 from agentrl.run import train
-from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.build_trainer import build_leading_trainer
 from agentrl.run.policy_model import PolicyModel
 from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.weight_sync.transfer_group import store_at
@@ -88,7 +88,7 @@ def test_a_rank_that_cannot_begin_says_why(tmp_path: Path) -> None:
     config = load_config(config_file(tmp_path), {"learn.devices.count": 2})
     nowhere = PolicyModel(tmp_path / "none", model_of(), cast(Any, None), cast(Any, None))
     with pytest.raises(ConfigError, match="there is no such folder"):
-        leading_trainer(config, nowhere)
+        build_leading_trainer(config, nowhere)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_count_that_torchrun_has_not_started(
     config: RunConfig = load_config(config_file(tmp_path), {"learn.devices.count": 3})
     nobody = PolicyModel(tmp_path, model_of(), cast(Any, None), cast(Any, None))
     with pytest.raises(ConfigError, match=r"count is 3, but torchrun started 2"):
-        leading_trainer(config, nobody)
+        build_leading_trainer(config, nobody)
 
 
 class Evil:

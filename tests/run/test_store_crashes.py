@@ -258,7 +258,7 @@ class Crashes(RuleBasedStateMachine):
         leaf = Leaf(node=live.at[trajectory], outcome=Finished(1.0), sample=played.sample)
         answer = str(self.tokens)
         exchange = self.answered(answer, opens=not played.turns)
-        self.store.finished(trajectory, live.tree, leaf, exchange)
+        self.store.finish(trajectory, live.tree, leaf, exchange)
         self.stand(group, trajectory, answer)
         played.state = "ended"
 

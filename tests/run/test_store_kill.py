@@ -90,7 +90,7 @@ while True:
     node = trees[group].add(Node(parent=at, source=source, token_ids=ids, turn=n, **own))
     if n > 2 and draw.random() < 0.3:
         leaf = Leaf(node=node, outcome=Finished(1.0), sample=0)
-        store.finished(trajectory, trees[group], leaf, exchange(n))
+        store.finish(trajectory, trees[group], leaf, exchange(n))
         live.remove(one)
     elif n > 1 and draw.random() < 0.1:
         child = store.fork(trajectory, trees[group], at, sample=9, seed=0, strategy="copy")
@@ -194,4 +194,4 @@ def check(folder: Path, done: dict[object, int], complete: set[object]) -> None:
         assert {t: n for t, n in done.items() if found.get(t, -1) < n} == {}  # pyright: ignore[reportArgumentType, reportCallIssue]
         known = {*reader.groups("complete", "trained")}
         assert complete <= known
-        assert {*weights} == {*reader.trained_by(checkpoint.get("position", 0))}
+        assert {*weights} == {*reader.find_trained(checkpoint.get("position", 0))}

@@ -11,7 +11,7 @@ class RootedTopology(RolloutTopology):
 
     roots: int
 
-    def wanted(self, group: GroupProgress) -> int:
+    def count_missing(self, group: GroupProgress) -> int:
         """Return the roots at first, and once nothing lives any more, what is missing."""
         if group.started == 0:
             return min(self.roots, group.target)

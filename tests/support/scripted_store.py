@@ -78,11 +78,11 @@ class ScriptedStore(StoreWriter):
         return id
 
     def turn(self, trajectory: int, tree: Tree, node: int | None, exchange: EnvExchange) -> int:
-        self._emitter(trajectory, tree, node).turn_completed(node, exchange)
+        self._emitter(trajectory, tree, node).complete_turn(node, exchange)
         return self.position - 1
 
     def part(self, trajectory: int, tree: Tree, node: int) -> int:
-        self._emitter(trajectory, tree, node).turn_extended(node)
+        self._emitter(trajectory, tree, node).extend_turn(node)
         return self.position - 1
 
     def fork(
@@ -113,25 +113,25 @@ class ScriptedStore(StoreWriter):
         strategy: ForkStrategy,
         why: Mapping[str, Any] | None = None,
     ) -> None:
-        self._emitter(trajectory, tree, node).branches(node, strategy=strategy, why=why or {})
+        self._emitter(trajectory, tree, node).plan_branch(node, strategy=strategy, why=why or {})
 
-    def finished(
+    def finish(
         self, trajectory: int, tree: Tree, leaf: Leaf, exchange: EnvExchange | None = None
     ) -> int:
         emitter = self._emitter(trajectory, tree, leaf.node)
         if exchange is not None:
-            emitter.last_turn(exchange)
-        emitter.finished(leaf)
+            emitter.keep_last_turn(exchange)
+        emitter.finish(leaf)
         return self.position - 1
 
     def abandon(self, trajectory: int, reason: str, *, failure: FailureKind | None = None) -> int:
-        self._emitter(trajectory, None, None).abandoned(reason, failure=failure)
+        self._emitter(trajectory, None, None).abandon(reason, failure=failure)
         return self.position - 1
 
     def enlarge(self, group: int, size: int) -> None:
         self.log.emit(GroupResized(group=group, size=size))
 
-    def unfinished(self, group: int) -> list[int]:
+    def list_unfinished(self, group: int) -> list[int]:
         return [rollout.id for rollout in self.log.state.groups[group].open_rollouts]
 
     def group_complete(self, group: int) -> None:

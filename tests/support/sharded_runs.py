@@ -9,7 +9,7 @@ from typing import Any, cast
 from agentrl.config.load import load_config
 from agentrl.learn.sharded.processes import LocalRankLink
 from agentrl.learn.sharded.rank_zero import RankZeroTrainer
-from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.build_trainer import build_leading_trainer
 from agentrl.run.policy_model import PolicyModel
 from tests.support.learning import model_of
 from tests.support.processes import runs
@@ -47,7 +47,9 @@ def opened(folder: Path, **changes: Any) -> tuple[RankZeroTrainer, list[int]]:
     policy = folder / "policy"
     model = model_of()
     model.save_pretrained(policy)
-    trainer = leading_trainer(config, PolicyModel(policy, model, cast(Any, None), cast(Any, None)))
+    trainer = build_leading_trainer(
+        config, PolicyModel(policy, model, cast(Any, None), cast(Any, None))
+    )
     return trainer, cast(LocalRankLink, trainer._link).pids  # pyright: ignore[reportPrivateUsage]
 
 

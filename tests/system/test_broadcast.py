@@ -70,7 +70,7 @@ def test_buckets_put_together_are_the_file(
         for i, (kind, shape) in enumerate(parts)
     }
     kept = SharedWeights(weights)
-    for row in (SafetensorsBytes.of_weights(weights), SafetensorsBytes.of_file(kept.path)):
+    for row in (SafetensorsBytes.from_weights(weights), SafetensorsBytes.from_file(kept.path)):
         assert row.size_bytes == kept.path.stat().st_size
         target = torch.full((row.size_bytes,), 77, dtype=torch.uint8)
         ends = [0]

@@ -77,10 +77,10 @@ def play(store: ScriptedStore) -> None:
         seconds=1.5,
         tool_calls=1,
     )
-    store.finished(trajectory, tree, leaf, EnvExchange.stepping(Action("A cat."), last))
+    store.finish(trajectory, tree, leaf, EnvExchange.stepping(Action("A cat."), last))
     broken = store.begin(group, sample=1, seed=2)
     lost = Leaf(node=None, outcome=Failed("tool", "the server died"), sample=1)
-    store.finished(broken, tree, lost, None)
+    store.finish(broken, tree, lost, None)
     going = store.begin(group, sample=2, seed=3)
     store.turn(
         going, tree, tree.share(node(None, "prompt", 0, 1, 2, 3)), EnvExchange.resetting(opening)
@@ -360,7 +360,7 @@ def test_a_call_has_one_id_whatever_it_is_exported_to(tmp_path: Path) -> None:
         at = tree.add(node(at, "sampled", 0, 11, 12))
         answer = EnvExchange.stepping(Action("", calls), (seen, 0.25, True, False, {}))
         leaf = Leaf(node=at, outcome=Finished(0.25), sample=0, turn_rewards=(0.25,))
-        store.finished(trajectory, tree, leaf, answer)
+        store.finish(trajectory, tree, leaf, answer)
     export(tmp_path / "run", tmp_path / "jsonl", to="jsonl")
     export(tmp_path / "run", tmp_path / "atif", to="atif")
     row = json.loads((tmp_path / "jsonl/trajectories.jsonl").read_text())
@@ -449,7 +449,7 @@ def test_a_pruned_group_is_counted_and_left_out(tmp_path: Path) -> None:
         group = store.open_group(TASK, order=1, seed=0, size=1, step=0)
         trajectory = store.begin(group, sample=0, seed=0)
         leaf = Leaf(node=None, outcome=Failed("env", "lost"), sample=0)
-        store.finished(trajectory, Tree(TASK), leaf, None)
+        store.finish(trajectory, Tree(TASK), leaf, None)
         store.group_complete(group)
         store.trained([group], step=1)
         position = store.checkpoint(1)

@@ -34,7 +34,7 @@ from agentrl.run.preflight import (
     check_machine,
     check_policy,
     check_training,
-    missing_cuda,
+    find_cuda_fault,
 )
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.reachability import CONNECT_S, endpoint_faults, place_faults, unreachable
@@ -65,10 +65,10 @@ def empty_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_a_gpu_is_missing_without_its_driver_or_a_build_for_it(tmp_path: Path) -> None:
     driver = tmp_path / "nvidiactl"
-    assert missing_cuda("2.13.0+cu130", (driver,)) == "this machine has no GPU driver"
+    assert find_cuda_fault("2.13.0+cu130", (driver,)) == "this machine has no GPU driver"
     driver.touch()
-    assert missing_cuda("2.13.0+cu130", (driver,)) == ""
-    assert missing_cuda("2.13.0+cpu", (driver,)) == "torch 2.13.0+cpu is built for the CPU"
+    assert find_cuda_fault("2.13.0+cu130", (driver,)) == ""
+    assert find_cuda_fault("2.13.0+cpu", (driver,)) == "torch 2.13.0+cpu is built for the CPU"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

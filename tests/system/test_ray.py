@@ -170,17 +170,17 @@ def test_a_job_joins_its_cluster_and_a_run_of_its_own_joins_no_strangers(
     import ray
     from ray.cluster_utils import Cluster
 
-    from agentrl.cluster.connection import connected
+    from agentrl.cluster.connection import connect_ray
 
     head = {"num_cpus": 1, "resources": {"door": 1}, "include_dashboard": False}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
-        with connected(section()):
+        with connect_ray(section()):
             assert "door" not in ray.cluster_resources()
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        with connected(section()):
+        with connect_ray(section()):
             assert "door" in ray.cluster_resources()
-            with connected(section()):
+            with connect_ray(section()):
                 pass
             assert ray.is_initialized(), "what was there before is left as it was"
         assert not ray.is_initialized()

@@ -225,9 +225,9 @@ def served(engine: Any) -> Any:
 
 
 def one_here_one_there(replicas: Any) -> list[Any]:
-    from agentrl.cluster.engines.replicas import where
+    from agentrl.cluster.engines.replicas import find_address
 
-    home = where()[1]
+    home = find_address()[1]
     engines = sorted(replicas.engines, key=lambda engine: served(engine).opened.node != home)
     assert [served(engine).opened.node == home for engine in engines] == [True, False]
     return engines
@@ -391,8 +391,8 @@ async def test_weights_come_to_a_machine_once_however_many_engines_ask(
     async def answer(reference: Any) -> Any:
         return await reference
 
-    monkeypatch.setattr("agentrl.cluster.engines.weight_cache._stored_weights", stored)
-    freight = NodeWeightCache(home="home", folder=Path("/none"), answered=answer)
+    monkeypatch.setattr("agentrl.cluster.engines.weight_cache._store_weights", stored)
+    freight = NodeWeightCache(home="home", folder=Path("/none"), await_answer=answer)
     weights = SharedWeights(tiny("qwen3", 1).state_dict())
     one, two, three = (Carrier(name) for name in ("one", "two", "three"))
 
@@ -442,9 +442,9 @@ class Bereft(RemoteEngine):
 async def test_weights_that_went_with_the_actor_are_its_loss_and_no_fault_of_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agentrl.cluster.engines.weight_cache._stored_weights", stored)
+    monkeypatch.setattr("agentrl.cluster.engines.weight_cache._store_weights", stored)
     freight = NodeWeightCache(
-        home="home", folder=Path("/none"), answered=lambda reference: reference
+        home="home", folder=Path("/none"), await_answer=lambda reference: reference
     )
     actor, weights = Carrier("one"), SharedWeights(tiny("qwen3", 1).state_dict())
     served = RayEngineHost(

@@ -20,9 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agentrl.cluster.env_worker import RemoteFailure
-from agentrl.cluster.interface import VARIABLE, interface_of, reached_at
+from agentrl.cluster.interface import VARIABLE, interface_of, listen_at
 from agentrl.cluster.trainer.host import RankHost
-from agentrl.cluster.trainer.ranks import RayRankLauncher, RayRanks, followers, where
+from agentrl.cluster.trainer.ranks import RayRankLauncher, RayRanks, find_address, followers
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError, LearnError
@@ -32,7 +32,7 @@ from agentrl.learn.sharded.rank_zero import RankZeroTrainer
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.metrics.writer import read_metrics
 from agentrl.run import train
-from agentrl.run.build_trainer import leading_trainer
+from agentrl.run.build_trainer import build_leading_trainer
 from agentrl.run.policy_model import PolicyModel
 from tests.support.learning import model_of, trees_of
 from tests.support.sharded_runs import assert_gone, config_file
@@ -77,7 +77,7 @@ def opened(folder: Path, **changes: Any) -> tuple[RankZeroTrainer, list[int]]:
     model = model_of()
     model.save_pretrained(policy)
     first = PolicyModel(policy, model, cast(Any, None), cast(Any, None))
-    trainer = leading_trainer(config, first, RayRankLauncher(config.cluster))
+    trainer = build_leading_trainer(config, first, RayRankLauncher(config.cluster))
     return trainer, cast(RayRanks, trainer._link).pids  # pyright: ignore[reportPrivateUsage]
 
 
@@ -101,7 +101,7 @@ def test_a_step_with_actors_and_what_is_said_when_one_dies(tmp_path: Path) -> No
     trainer, pids = opened(tmp_path, **{"learn.devices.count": 3})
     try:
         assert len({*pids, os.getpid()}) == 3
-        assert os.environ[VARIABLE] == interface_of(where())
+        assert os.environ[VARIABLE] == interface_of(find_address())
         alone = PolicyTrainer(
             model_of(), config_of(tmp_path).learn, seed=0, temperature=1.0, steps=2
         )
@@ -184,12 +184,12 @@ def test_gloo_listens_at_the_address_of_the_cluster_unless_it_is_told_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    with reached_at("127.0.0.1"):
+    with listen_at("127.0.0.1"):
         assert os.environ[VARIABLE] == "lo"
-    with reached_at("203.0.113.9"):
+    with listen_at("203.0.113.9"):
         assert VARIABLE not in os.environ
     monkeypatch.setenv(VARIABLE, "ib0")
-    with reached_at("127.0.0.1"):
+    with listen_at("127.0.0.1"):
         assert os.environ[VARIABLE] == "ib0"
     assert os.environ[VARIABLE] == "ib0"
 

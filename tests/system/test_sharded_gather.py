@@ -33,7 +33,7 @@ from agentrl.learn.sharded import gather
 from agentrl.learn.sharded.mesh import MeshRanks
 from agentrl.learn.sharded.rank_link import RankCommand
 from agentrl.learn.trainer import PolicyTrainer
-from agentrl.weight_sync.adapters import AdapterWeights, adapted_in
+from agentrl.weight_sync.adapters import AdapterWeights, find_adapters
 from agentrl.weight_sync.buckets import SafetensorsBytes
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck
 from agentrl.weight_sync.shared_memory import SharedMemoryFile, SharedMemoryWeights
@@ -126,7 +126,7 @@ def test_every_bit_is_there_and_the_file_is_the_one_that_is_copied_otherwise(
         assert found[name].dtype == value.dtype
         assert torch.equal(found[name], value)
     del wanted["tied"]  # empty ones are written twice
-    assert data == SharedMemoryFile.of(wanted).path.read_bytes()
+    assert data == SharedMemoryFile.from_weights(wanted).path.read_bytes()
     if all(in_shards for *_, in_shards in shapes):
         assert max(pieces, default=0) <= max(4, bucket_bytes // size)
 
@@ -154,7 +154,7 @@ def sent(
         assert kept.base.path == weights.base.weights.file.path
         wanted = {n.replace(".base_layer.", "."): v for n, v in wanted.items() if "lora_" not in n}
         found = dict(read_weights(kept.base.path))
-        assert adapted_in(weights) is weights
+        assert find_adapters(weights) is weights
     else:
         assert isinstance(weights, SharedMemoryWeights)
         assert kept.path == weights.file.path, "it is not copied"
@@ -191,7 +191,7 @@ def test_a_trainers_weights_are_what_its_ranks_keep(
 
 def in_memory() -> SharedMemoryWeights:
     weights = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.rand(5).bfloat16()}
-    layout = gather.SafetensorsLayout.of(
+    layout = gather.SafetensorsLayout.from_shapes(
         {n: gather.TensorShape(tuple(v.shape), v.dtype) for n, v in weights.items()}
     )
     file = SharedMemoryFile()
@@ -231,7 +231,7 @@ PROOF = WeightCheck(token_ids=(1, 2), logprobs=(-1.0,), max_gap=0.1, deadline_s=
 
 async def test_a_broadcast_goes_from_it_and_keeps_it_as_the_copy() -> None:
     weights = in_memory()
-    row = SafetensorsBytes.of_weights(weights)
+    row = SafetensorsBytes.from_weights(weights)
     target = torch.empty(row.size_bytes, dtype=torch.uint8)
     row.copy_to(target, start=0)
     assert target.numpy().tobytes() == weights.file.path.read_bytes()

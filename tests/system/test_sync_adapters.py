@@ -45,17 +45,17 @@ from agentrl.learn.lora import adapt, find_adapted
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.weight_check import add_proof
 from agentrl.policy import GenerateRequest, PolicyEngine
-from agentrl.run.build_engine import recipe_of
+from agentrl.run.build_engine import build_engine_spec
 from agentrl.weight_sync.adapters import (
     MARK,
     AdapterWeights,
     BaseWeights,
     LoraAdapter,
-    adapted_in,
-    packed,
-    unpacked,
+    find_adapters,
+    pack_adapters,
+    unpack_adapters,
 )
-from agentrl.weight_sync.safetensors import distinct, header_of
+from agentrl.weight_sync.safetensors import drop_aliases, header_of
 from tests.support.engine_models import recipe_in, tiny
 
 KEY = b"a key that nobody guesses"
@@ -104,19 +104,19 @@ def over_there(
     weights: Mapping[str, Tensor], base: BaseWeights, way: str, folder: Path
 ) -> AdapterWeights:
     """Return weights as they come out at the other end, over a copy of the base."""
-    ours = adapted_in(weights)
+    ours = find_adapters(weights)
     assert ours is not None
     if way == "shared":
         copy = SharedWeights(weights)
-        return unpacked(read_weights(copy.path), header_of(copy.path), base)
-    data = to_safetensors(*packed(ours))
+        return unpack_adapters(read_weights(copy.path), header_of(copy.path), base)
+    data = to_safetensors(*pack_adapters(ours))
     if way == "file":
         file = folder / "adapters.safetensors"
         file.write_bytes(data)
-        return unpacked(read_weights(file), header_of(file), base)
+        return unpack_adapters(read_weights(file), header_of(file), base)
     from safetensors.torch import load
 
-    return unpacked(load(data), header_of(data), base)
+    return unpack_adapters(load(data), header_of(data), base)
 
 
 def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -164,7 +164,7 @@ def test_what_an_engine_merges_is_what_the_trainer_merges_to_the_last_bit(
         there = over_there(trainer.weights(), base, way, tmp_path_factory.getbasetemp())
         assert_same(there, trainer.weights())
         assert_same(there, by_peft(model))
-        assert_same(there.on(torch.device("cpu")), by_peft(model))
+        assert_same(there.to_device(torch.device("cpu")), by_peft(model))
     # Many updates are no further from the base than one.
     assert_same(base.weights, untouched)
 
@@ -172,7 +172,7 @@ def test_what_an_engine_merges_is_what_the_trainer_merges_to_the_last_bit(
 def test_weights_that_are_stored_the_other_way_round_are_merged_so(tmp_path: Path) -> None:
     model = tiny("gpt2")
     trainer = trainer_of(model)
-    weights = adapted_in(trainer.weights())
+    weights = find_adapters(trainer.weights())
     assert weights is not None
     assert all(one.transposed for one in weights.adapters.values())
     assert_same(over_there(weights, weights.base, "bytes", tmp_path), by_peft(model))
@@ -226,16 +226,16 @@ def test_adapters_of_another_model_are_refused(name: str, adapter: LoraAdapter, 
 
 def test_what_nobody_packed_is_refused() -> None:
     base = BaseWeights({"w": torch.zeros(4, 3)})
-    tensors, said = packed(AdapterWeights(base, {"w": ODD}))
-    assert unpacked(tensors, said, base)["w"].shape == (4, 3)
+    tensors, said = pack_adapters(AdapterWeights(base, {"w": ODD}))
+    assert unpack_adapters(tensors, said, base)["w"].shape == (4, 3)
     for broken in ("{", "[]", '{"base": "x"}', '{"base": "x", "of": {"w": 3}}'):
         with pytest.raises(ValueError, match="not valid"):
-            unpacked(tensors, {MARK: broken}, base)
+            unpack_adapters(tensors, {MARK: broken}, base)
     with pytest.raises(ValueError, match=r"not valid.*w\.B"):
-        unpacked({"w.A": ODD.a}, said, base)
+        unpack_adapters({"w.A": ODD.a}, said, base)
     for other in (None, BaseWeights(base.weights)):
         with pytest.raises(ValueError, match="send the base first"):
-            unpacked(tensors, said, other)
+            unpack_adapters(tensors, said, other)
 
 
 def test_an_adapter_of_what_is_no_matrix_is_refused() -> None:
@@ -294,11 +294,11 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def bytes_of(weights: Mapping[str, Tensor]) -> int:
     """Return the least that weights take; a tied head counts once."""
-    return sum(v.numel() * v.element_size() for v in distinct(weights).values())
+    return sum(v.numel() * v.element_size() for v in drop_aliases(weights).values())
 
 
 def parts_of(trainer: PolicyTrainer) -> AdapterWeights:
-    found = adapted_in(trainer.weights())
+    found = find_adapters(trainer.weights())
     assert found is not None
     return found
 
@@ -318,7 +318,7 @@ async def test_the_base_goes_over_once_and_then_adapters_alone(
         assert [call for call, _ in sent] == ["lay", "load", "load", "load"]
         weights = parts_of(trainer)
         assert 0 <= sent[0][1] - bytes_of(weights.base.weights) < 10_000
-        assert 0 <= sent[1][1] - bytes_of(packed(weights)[0]) < 10_000
+        assert 0 <= sent[1][1] - bytes_of(pack_adapters(weights)[0]) < 10_000
         assert sent[1][1] < sent[0][1] / 5
 
         # Whoever comes back is told what is there; another base is another one.
@@ -347,7 +347,7 @@ def without_tied(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 async def test_adapters_without_their_base_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "adapters"
     weights = parts_of(trainer_of(tiny("qwen3")))
-    file.write_bytes(to_safetensors(*packed(weights)))
+    file.write_bytes(to_safetensors(*pack_adapters(weights)))
     engine = Keeper()
     async with (
         asyncio.timeout(DEADLINE_S),
@@ -491,7 +491,7 @@ def config_of(adapters: str, lora: dict[str, Any] | None) -> RunConfig:
 
 def test_vllm_is_told_of_adapters_of_its_own_where_the_config_asks_for_them() -> None:
     for adapters, rank in (("merged", None), ("native", 3)):
-        recipe = recipe_of(config_of(adapters, {"rank": 3}), "folder", device="cpu")
+        recipe = build_engine_spec(config_of(adapters, {"rank": 3}), "folder", device="cpu")
         assert recipe.vllm.get("adapter_rank") == rank
         assert VllmSettings(model="folder", **recipe.vllm).adapter_rank == rank
         assert EngineSpec.from_json(recipe.to_json()) == recipe

@@ -350,10 +350,10 @@ async def test_a_replayed_world_that_does_not_close_hides_neither_why_nor_a_canc
     everyone: list[Counting] = []
     env = Counting(opened=everyone)
     observation, _ = await env.reset(seed=5, options={"task": TASK, "sample": 0})
-    history = ActionHistory.begun(TASK, sample=0, seed=5, observation=observation)
+    history = ActionHistory.from_reset(TASK, sample=0, seed=5, observation=observation)
     with pytest.raises(ReplayMismatch, match="the first observation"):
         await replay(Jammed, replace(history, opening="0"), reset_s=5, step_s=5)
-    history = history.after(say("hang"), (observation, 0.0, False, False, {}))
+    history = history.add_step(say("hang"), (observation, 0.0, False, False, {}))
     playing = asyncio.create_task(
         replay(lambda: Jammed(opened=everyone), history, reset_s=60, step_s=60)
     )
@@ -369,9 +369,9 @@ async def test_replay_says_what_differs_and_closes() -> None:
     env = Counting(opened=everyone)
     options = {"task": TASK, "sample": 0}
     observation, _ = await env.reset(seed=5, options=options)
-    history = ActionHistory.begun(TASK, sample=0, seed=5, observation=observation)
+    history = ActionHistory.from_reset(TASK, sample=0, seed=5, observation=observation)
     for text in ("a", "bc"):
-        history = history.after(say(text), await env.step(say(text)))
+        history = history.add_step(say(text), await env.step(say(text)))
     again = await replay(lambda: Counting(opened=everyone), history, reset_s=5, step_s=5)
     assert isinstance(again, Counting)
     assert (again.heard, again.seed) == (("a", "bc"), 5)
@@ -383,9 +383,9 @@ async def test_replay_says_what_differs_and_closes() -> None:
     assert [one.is_open for one in everyone] == [True, True, False]
     other_reward = (Observation(()), 1.0, False, False, {"seconds": 1})
     same = (Observation(()), 1.0, False, False, {"seconds": 2})
-    assert history.after(say("x"), other_reward) == history.after(say("x"), same)
+    assert history.add_step(say("x"), other_reward) == history.add_step(say("x"), same)
     less = (Observation(()), 0.5, False, False, {})
-    assert history.after(say("x"), less) != history.after(say("x"), same)
+    assert history.add_step(say("x"), less) != history.add_step(say("x"), same)
 
 
 async def test_tree_grpo_branches_from_places_that_have_passed() -> None:

@@ -96,7 +96,7 @@ class Process(Dying):
             events=self.record.events,
         )
         for group in self.record.groups:
-            if not self.trees.keep(group):
+            if not self.trees.resume_group(group):
                 self.record.begin_again(group)
         gate = rollouts.scheduler(
             self.policy,

@@ -22,7 +22,7 @@ from agentrl.rollout.branching.entropy import (
     bounds,
     code_signal,
 )
-from agentrl.rollout.branching.rule import seeded_draw
+from agentrl.rollout.branching.rule import draw_seeded
 
 LOGITS = st.lists(st.floats(-12, 12), min_size=2, max_size=60)
 
@@ -161,7 +161,7 @@ def test_the_chance_is_that_of_the_codes_own_expression(
 
 def test_draws_branch_as_often_as_the_chance_says() -> None:
     chance, count = AepoRule(weight=0.2).chance(0.5, 1).value, 20_000
-    hits = sum(seeded_draw(3, "task", ("branch", i)) < chance for i in range(count))
+    hits = sum(draw_seeded(3, "task", ("branch", i)) < chance for i in range(count))
     sigma = math.sqrt(chance * (1 - chance) / count)
     assert abs(hits / count - chance) < 3 * sigma
 
@@ -220,7 +220,7 @@ def test_what_was_observed_adds_up_to_a_share() -> None:
 
 
 def test_draws_are_uniform_below_one_and_differ_by_what_they_are_for() -> None:
-    draws = [seeded_draw(1, "t", ("x", i)) for i in range(2000)]
+    draws = [draw_seeded(1, "t", ("x", i)) for i in range(2000)]
     assert all(0 <= draw < 1 for draw in draws)
     assert abs(sum(draws) / len(draws) - 0.5) < 0.03
-    assert len({seeded_draw(s, t, (w,)) for s in (0, 1) for t in "ab" for w in "cd"}) == 8
+    assert len({draw_seeded(s, t, (w,)) for s in (0, 1) for t in "ab" for w in "cd"}) == 8

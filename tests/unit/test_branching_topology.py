@@ -1,14 +1,16 @@
 """Topologies under random orders of events: what is begun, counted, logged and restored."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from agentrl.rollout.branching.aepo import (
     AepoRule,
@@ -26,17 +28,14 @@ from agentrl.rollout.branching.decision import (
     BranchPointReached,
     Path,
     PlannedRollout,
-    as_json,
     explain,
-    from_json,
-    name_of,
+    format_path,
 )
 from agentrl.rollout.branching.entropy import EntropyProbe, EntropySignal
 from agentrl.rollout.branching.fixed_topologies import (
     FanOutTopology,
     TreeGrpoTopology,
     chains,
-    prune,
 )
 from agentrl.rollout.branching.rule import Draw
 from agentrl.rollout.branching.topology import AnyTopology, Event, restore
@@ -106,7 +105,7 @@ def drive(
             )
             live[start.path] = (start, at)
             played.events.append(boundary)
-            played.state, decision = topology.at_boundary(played.state, boundary)
+            played.state, decision = topology.reach_boundary(played.state, boundary)
             played.decisions.append(decision)
             begin(decision.children)
             continue
@@ -114,7 +113,7 @@ def drive(
         ended = PathEnded(path=start.path, tokens=80, failed=rng.random() < failing)
         played.events.append(ended)
         before = topology.growth(played.state).ledger.ended
-        played.state, more = topology.finished(played.state, ended)
+        played.state, more = topology.finish_path(played.state, ended)
         if topology.growth(played.state).ledger.ended != before:
             played.ended.append(start)
         begin(more)
@@ -181,16 +180,19 @@ def test_exactly_the_budgeted_leaves_whatever_happens(
     assert sorted(start.sample for start in played.ended) == list(range(wanted))
     assert sorted(growth.ledger.ended) == list(range(wanted))
     assert (growth.ledger.live, growth.ledger.free, growth.lines) == ((), (), ())
-    assert not topology.kept(played.state)
+    assert not topology.find_origins(played.state)
     for decision in played.decisions:
         check_decision(topology, decision)
+
+
+_DECISION = TypeAdapter(BranchDecision)
 
 
 def check_decision(topology: AnyTopology, decision: BranchDecision) -> None:
     assert len(decision.children) <= decision.open
     assert (decision.reason == "branched") == bool(decision.children)
-    assert from_json(as_json(decision)) == decision
-    assert explain(decision).startswith(f"trajectory {name_of(decision.boundary.path)}, turn ")
+    assert _DECISION.validate_json(json.dumps(asdict(decision))) == decision
+    assert explain(decision).startswith(f"trajectory {format_path(decision.boundary.path)}, turn ")
     for child in decision.children:
         assert child.origin == BranchPoint(path=decision.boundary.path, turn=decision.boundary.turn)
         assert child.path[:-2] == decision.boundary.path
@@ -261,7 +263,7 @@ def test_a_streak_is_the_paths_own() -> None:
 
     def at(path: Path, turn: int, value: float = 0.5) -> BranchDecision:
         nonlocal state
-        state, decision = topology.at_boundary(
+        state, decision = topology.reach_boundary(
             state,
             BranchPointReached(
                 path=path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)
@@ -294,14 +296,14 @@ def test_a_fork_that_fails_gives_its_budget_back_and_is_no_branch() -> None:
     boundary = BranchPointReached(
         path=root.path, turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.1)
     )
-    state, _ = topology.at_boundary(state, replace(boundary, turn=0))
-    state, decision = topology.at_boundary(state, boundary)
+    state, _ = topology.reach_boundary(state, replace(boundary, turn=0))
+    state, decision = topology.reach_boundary(state, boundary)
     assert state.growth.ledger.free == (2, 3)
     state, starts = topology.fork_failed(state, decision.children[0])
     assert (state.growth.ledger.free, starts) == ((1, 2, 3), ())
     (line,) = state.growth.lines
     assert (line.streak, line.branches) == (0, 0)
-    _, again = topology.at_boundary(state, replace(boundary, turn=2))
+    _, again = topology.reach_boundary(state, replace(boundary, turn=2))
     assert again.children[0].sample == 1
 
 
@@ -309,7 +311,7 @@ def test_what_branches_leave_is_filled_one_at_a_time_or_at_once() -> None:
     for at_once, wanted in [(False, 1), (True, 3)]:
         topology = balanced(4, split=StaticRootSplit(roots=1), fill_at_once=at_once)
         state, (root,) = topology.start("task", seed=0)
-        _, starts = topology.finished(state, PathEnded(path=root.path, tokens=5))
+        _, starts = topology.finish_path(state, PathEnded(path=root.path, tokens=5))
         assert len(starts) == wanted
         assert starts[0].path == (1,)
 
@@ -320,8 +322,8 @@ def test_places_of_roots_to_come_are_not_branched_away() -> None:
     boundary = BranchPointReached(
         path=root.path, turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.1)
     )
-    state, _ = topology.at_boundary(state, replace(boundary, turn=0))
-    _, decision = topology.at_boundary(replace(state, roots=3), boundary)
+    state, _ = topology.reach_boundary(state, replace(boundary, turn=0))
+    _, decision = topology.reach_boundary(replace(state, roots=3), boundary)
     assert (decision.reason, decision.open) == ("budget", 0)
 
 
@@ -332,7 +334,7 @@ def opening(
         boundary = BranchPointReached(
             path=start.path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)
         )
-        state, decision = topology.at_boundary(state, boundary)
+        state, decision = topology.reach_boundary(state, boundary)
         assert not decision.children
     return state
 
@@ -346,11 +348,11 @@ def test_roots_are_estimated_from_what_has_ended() -> None:
     state, starts = topology.start("task", seed=0)
     assert len(starts) == 8
     state = opening(topology, state, starts[0], 0.3, 0.05, 0.15)
-    state, more = topology.finished(state, PathEnded(path=(0,), tokens=5))
+    state, more = topology.finish_path(state, PathEnded(path=(0,), tokens=5))
     assert state.observed == ObservedSignals(root_sum=0.3, roots=1, tool_sum=0.2, tools=2)
     assert [start.path for start in more] == [(i,) for i in range(8, 15)]
     state = opening(topology, state, starts[1], 0.3, 0.9)
-    state, more = topology.finished(state, PathEnded(path=(1,), tokens=5))
+    state, more = topology.finish_path(state, PathEnded(path=(1,), tokens=5))
     assert more == (), "what has begun is not undone"
 
 
@@ -368,14 +370,14 @@ def test_a_branch_adds_the_signals_it_has_seen_itself_and_nothing_of_its_root() 
         boundary = BranchPointReached(
             path=path, turn=turn, node=0, context_tokens=1, tokens=1, probe=probe(value)
         )
-        state, decision = topology.at_boundary(state, boundary)
+        state, decision = topology.reach_boundary(state, boundary)
         return decision
 
     at(root.path, 0, 0.25)
     (child,) = at(root.path, 1, 0.5).children
     assert not at(child.path, 2, 0.75).children
     for path in (root.path, child.path):
-        state, _ = topology.finished(state, PathEnded(path=path, tokens=5))
+        state, _ = topology.finish_path(state, PathEnded(path=path, tokens=5))
     assert state.observed == ObservedSignals(root_sum=0.25, roots=1, tool_sum=1.25, tools=2)
 
 
@@ -395,9 +397,9 @@ def test_premonitoring_runs_one_trajectory_alone_and_keeps_it() -> None:
     boundary = BranchPointReached(
         path=(0,), turn=1, node=0, context_tokens=1, tokens=1, probe=probe(0.3)
     )
-    state, decision = topology.at_boundary(state, boundary)
+    state, decision = topology.reach_boundary(state, boundary)
     assert (decision.reason, decision.children) == ("alone", ())
-    state, more = topology.finished(state, PathEnded(path=(0,), tokens=5))
+    state, more = topology.finish_path(state, PathEnded(path=(0,), tokens=5))
     assert len(more) == 7, "8 by the split, and the first is one of them"
     assert state.growth.ledger.ended == (0,)
 
@@ -407,9 +409,9 @@ def test_a_failed_root_is_begun_again_as_it_was_and_then_counts() -> None:
     state, (root,) = topology.start("task", seed=0)
     failed = PathEnded(path=root.path, tokens=3, failed=True)
     for _ in range(2):
-        state, again = topology.finished(state, failed)
+        state, again = topology.finish_path(state, failed)
         assert again == (root,)
-    state, again = topology.finished(state, failed)
+    state, again = topology.finish_path(state, failed)
     assert (again, state.ledger.ended, state.ledger.tokens) == ((), (0,), 9)
 
 
@@ -428,14 +430,14 @@ def test_when_the_tokens_are_used_up_nothing_more_begins() -> None:
     boundary = BranchPointReached(
         path=root.path, turn=0, node=0, context_tokens=1, tokens=20, probe=probe(0.1)
     )
-    state, _ = topology.at_boundary(state, boundary)
-    state, one = topology.at_boundary(state, replace(boundary, turn=1, tokens=40))
+    state, _ = topology.reach_boundary(state, boundary)
+    state, one = topology.reach_boundary(state, replace(boundary, turn=1, tokens=40))
     assert one.reason == "branched"
-    state, two = topology.at_boundary(state, replace(boundary, turn=2, tokens=55))
+    state, two = topology.reach_boundary(state, replace(boundary, turn=2, tokens=55))
     assert two.reason == "budget"
     assert state.growth.ledger.tokens == 55, "each token once, though three boundaries told of it"
-    state, more = topology.finished(state, PathEnded(path=one.children[0].path, tokens=5))
-    state, last = topology.finished(state, PathEnded(path=root.path, tokens=60))
+    state, more = topology.finish_path(state, PathEnded(path=one.children[0].path, tokens=5))
+    state, last = topology.finish_path(state, PathEnded(path=root.path, tokens=60))
     assert (more, last, state.growth.ledger.tokens) == ((), (), 65)
 
 
@@ -448,7 +450,7 @@ def test_a_fan_out_is_a_full_tree() -> None:
             boundary = BranchPointReached(
                 path=line.start.path, turn=turn, node=0, context_tokens=1, tokens=1
             )
-            state, decision = topology.at_boundary(state, boundary)
+            state, decision = topology.reach_boundary(state, boundary)
             assert decision.reason == "branched"
     assert len(state.lines) == 8
 
@@ -464,8 +466,8 @@ def test_tree_grpo_expands_every_place_equally_often() -> None:
             boundary = BranchPointReached(
                 path=root.path, turn=turn, node=0, context_tokens=1, tokens=1
             )
-            state, _ = topology.at_boundary(state, boundary)
-        _, (start,) = topology.finished(state, PathEnded(path=root.path, tokens=1))
+            state, _ = topology.reach_boundary(state, boundary)
+        _, (start,) = topology.finish_path(state, PathEnded(path=root.path, tokens=1))
         found[start.origin.turn] += 1
     for turn in range(4):
         assert abs(found[turn] / rounds - 0.25) < 0.03
@@ -480,7 +482,7 @@ def test_tree_grpo_holds_no_more_places_than_chains_to_come() -> None:
             boundary = BranchPointReached(
                 path=start.path, turn=turn, node=0, context_tokens=1, tokens=1
             )
-            state, decision = topology.at_boundary(state, boundary)
+            state, decision = topology.reach_boundary(state, boundary)
             assert decision.keep == (decision.boundary.turn > 0 and origin(decision) in kept(state))
     assert len(kept(state)) <= 8
 
@@ -495,17 +497,7 @@ def origin(decision: BranchDecision) -> BranchPoint:
 
 
 def kept(state: Any) -> frozenset[BranchPoint]:
-    return TreeGrpoTopology().kept(state)
-
-
-def test_pruning_keeps_so_many_in_order() -> None:
-    kept = prune([4, 2, 9, 7], 3, task_id="t", seed=0)
-    assert len(kept) == 3
-    assert [leaf for leaf in [4, 2, 9, 7] if leaf in kept] == list(kept)
-    chosen = Counter(leaf for s in range(2000) for leaf in prune([1, 2, 3], 1, task_id="t", seed=s))
-    assert all(abs(count / 2000 - 1 / 3) < 0.05 for count in chosen.values())
-    with pytest.raises(ValueError, match="cannot keep 3 of 2"):
-        prune([1, 2], 3, task_id="t", seed=0)
+    return TreeGrpoTopology().find_origins(state)
 
 
 def test_a_decision_in_words() -> None:
@@ -519,9 +511,11 @@ def test_a_decision_in_words() -> None:
     boundary = BranchPointReached(
         path=root.path, turn=0, node=0, context_tokens=1, tokens=1, probe=probe(0.11)
     )
-    state, first = topology.at_boundary(state, boundary)
+    state, first = topology.reach_boundary(state, boundary)
     for turn in (1, 2):
-        state, last = topology.at_boundary(state, replace(boundary, turn=turn, probe=probe(0.61)))
+        state, last = topology.reach_boundary(
+            state, replace(boundary, turn=turn, probe=probe(0.61))
+        )
     assert explain(first).startswith("trajectory 0, turn 0: began (signal 0.110")
     assert explain(last) == (
         "trajectory 0, turn 2: branched into 0/t2.0 (signal 0.610, 0.61 to 0.71 nats over 20 "
@@ -532,7 +526,7 @@ def test_a_decision_in_words() -> None:
 
 def test_a_ledger_names_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="sample 0 is not live"):
-        BudgetLedger.of(BranchBudget(leaves=1)).end(0)
+        BudgetLedger.from_budget(BranchBudget(leaves=1)).end(0)
     with pytest.raises(ValueError, match="at least one leaf, got 0"):
         BranchBudget(leaves=0)
     with pytest.raises(ValueError, match="turns >= 1"):
@@ -544,11 +538,11 @@ def test_a_place_is_held_while_its_chain_lives_and_no_longer() -> None:
     topology = TreeGrpoTopology(trees=1, rounds=1, width=1, draw=drawn(0.0))
     state, (root,) = topology.start("task", seed=0)
     boundary = BranchPointReached(path=root.path, turn=1, node=0, context_tokens=1, tokens=1)
-    state, decision = topology.at_boundary(state, boundary)
+    state, decision = topology.reach_boundary(state, boundary)
     assert decision.keep
-    state, (start,) = topology.finished(state, PathEnded(path=root.path, tokens=1))
-    assert (start.origin, topology.kept(state)) == (origin(decision), {origin(decision)})
-    state, again = topology.finished(state, PathEnded(path=start.path, tokens=1, failed=True))
-    assert (again[0].origin, topology.kept(state)) == (origin(decision), {origin(decision)})
-    state, more = topology.finished(state, PathEnded(path=again[0].path, tokens=1))
-    assert (more, topology.kept(state)) == ((), frozenset())
+    state, (start,) = topology.finish_path(state, PathEnded(path=root.path, tokens=1))
+    assert (start.origin, topology.find_origins(state)) == (origin(decision), {origin(decision)})
+    state, again = topology.finish_path(state, PathEnded(path=start.path, tokens=1, failed=True))
+    assert (again[0].origin, topology.find_origins(state)) == (origin(decision), {origin(decision)})
+    state, more = topology.finish_path(state, PathEnded(path=again[0].path, tokens=1))
+    assert (more, topology.find_origins(state)) == ((), frozenset())

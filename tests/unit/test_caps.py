@@ -26,7 +26,7 @@ from agentrl.rollout.length_schedule import (
     LengthSchedule,
     Wave,
     cap_figures,
-    capped,
+    cap_orders,
     crest,
 )
 from agentrl.rollout.runner import RolloutRunner
@@ -82,9 +82,9 @@ def schedule(wave: Wave = "stair", **keys: Any) -> LengthSchedule:
     ],
 )
 def test_the_caps_of_the_specification(wave: Wave, expected: dict[int, int]) -> None:
-    found = {step: schedule(wave).at(step).turn_tokens for step in expected}
+    found = {step: schedule(wave).find_caps(step).turn_tokens for step in expected}
     assert found == expected
-    turns = {step: schedule(wave).at(step).turns for step in expected}
+    turns = {step: schedule(wave).find_caps(step).turns for step in expected}
     assert turns == {step: round(tokens / 2048) for step, tokens in expected.items()} | {
         step: 7 for step in expected if expected[step] == 15184
     }
@@ -110,7 +110,7 @@ def test_what_goes_down_comes_up_the_same_way(eighth: int, step: int) -> None:
 def test_an_order_with_less_turns_keeps_them() -> None:
     caps = LengthCaps(turn_tokens=5, turns=3)
     orders = [GroupRequest(task=TASK, max_turns=turns, trajectories=9) for turns in (None, 2, 3, 8)]
-    found = [caps.on(order) for order in orders]
+    found = [caps.apply_to(order) for order in orders]
     assert [(o.max_turns, o.max_turn_tokens, o.trajectories) for o in found] == [
         (3, 5, 9),
         (2, 5, 9),
@@ -172,7 +172,7 @@ async def test_what_is_begun_at_a_step_keeps_the_caps_of_that_step(mode: Mode) -
             over_provision=1.5 if mode == "partial" else 1.0,
             concurrency=6,
         ),
-        capped(tasks, waves, lambda: rollouts.engine.version),
+        cap_orders(tasks, waves, lambda: rollouts.engine.version),
         sampling=Sampling(),
         seed=lambda number, task, sample: derive(number, task.id, sample),
     )
@@ -200,7 +200,7 @@ def test_caps_hold_after_a_kill(tmp_path: Path) -> None:
     @dataclass
     class Short(Process):
         def orders(self, count: int) -> list[GroupRequest]:
-            return capped(super().orders, waves, lambda: 0)(count)
+            return cap_orders(super().orders, waves, lambda: 0)(count)
 
     first = Short(tmp_path, CurationRules(), speak=babble, env=Endless)
     run_virtual(first.live_for(4))

@@ -11,7 +11,7 @@ from agentrl.engine.endpoint import CompletionsEngine, EndpointReplicas
 from agentrl.errors import ConfigError
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
-from agentrl.run.build_engine import build_engine, recipe_of
+from agentrl.run.build_engine import build_engine, build_engine_spec
 from agentrl.run.evaluate import evaluate
 from agentrl.run.policy_model import PolicyModel, load_policy
 from agentrl.weight_sync.check import CheckedWeights
@@ -93,7 +93,7 @@ def test_the_engine_of_a_config(tmp_path: Path) -> None:
     both = config(tmp_path, {**ASKED, "engine.endpoint": {**ENDPOINT, "urls": urls}})
     assert isinstance(build_engine(both, policy), EndpointReplicas)
     with pytest.raises(ConfigError, match="no engine can be built"):
-        recipe_of(made, str(policy.path), device="cpu")
+        build_engine_spec(made, str(policy.path), device="cpu")
     with pytest.raises(ConfigError, match="a URL and a model"):
         build_engine(config(tmp_path, {**ASKED, "engine.endpoint.urls": ["h:1"]}), policy)
 

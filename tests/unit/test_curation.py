@@ -18,23 +18,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.rollout.curation import dars, dart
 from agentrl.rollout.curation.allocation import (
     DarsAllocator,
+    DarsForm,
     DartAllocator,
     FixedAllocator,
     RolloutAllocation,
+    advantage_mass,
+    cap_dart_turns,
+    count_dars_extra,
+    count_dart_rollouts,
 )
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter, Verdict, spread, verdict
-from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, group_result
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, result_of
 from agentrl.rollout.curation.record import UNSEEN, TaskStatistics, observe
 from agentrl.rollout.curation.rules import (
     CONFLICTS,
     SLOTS,
     CurationContext,
     CurationRules,
+    build_curation_rules,
     check,
-    curation_of,
 )
 from agentrl.rollout.curation.state_json import decode, encode
 from agentrl.rollout.curation.steps import (
@@ -45,7 +49,7 @@ from agentrl.rollout.curation.steps import (
     token_weights,
     turn_weights,
 )
-from agentrl.rollout.curation.success_pool import PooledSuccess, PoolState, SuccessPool, with_loan
+from agentrl.rollout.curation.success_pool import PooledSuccess, PoolState, SuccessPool, apply_loan
 from agentrl.task import Task
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree, Truncated
 
@@ -70,11 +74,11 @@ def group(*rewards: float | None, task: str = "t", ordinal: int = 0, step: int =
     ("rate", "wanted"), [(None, 8), (0.3, 8), (0.6, 8), (0.75, 5), (0.9, 3), (1.0, 2)]
 )
 def test_dart_asks_for_fewer_of_what_is_nearly_solved(rate: float | None, wanted: int) -> None:
-    assert dart.rollouts(rate, base=8, threshold=0.6, minimum=1) == wanted
+    assert count_dart_rollouts(rate, base=8, threshold=0.6, minimum=1) == wanted
 
 
 def test_darts_released_threshold_thins_out_solved_tasks_only() -> None:
-    wanted = [dart.rollouts(r, base=8, threshold=1.0, minimum=1) for r in (0.75, 0.9, 1.0)]
+    wanted = [count_dart_rollouts(r, base=8, threshold=1.0, minimum=1) for r in (0.75, 0.9, 1.0)]
     assert wanted == [8, 8, 2]
 
 
@@ -82,7 +86,7 @@ def test_darts_released_threshold_thins_out_solved_tasks_only() -> None:
 def test_dart_stays_between_its_minimum_and_the_base(
     rate: float, base: int, limit: float, minimum: int
 ) -> None:
-    wanted = dart.rollouts(rate, base=base, threshold=limit, minimum=min(minimum, base))
+    wanted = count_dart_rollouts(rate, base=base, threshold=limit, minimum=min(minimum, base))
     assert min(minimum, base) <= wanted <= base
 
 
@@ -93,7 +97,7 @@ def test_dart_stays_between_its_minimum_and_the_base(
 def test_darts_turn_cap_is_a_bit_more_than_the_longest_success(
     longest: int, slack: float, cap: int
 ) -> None:
-    assert dart.turns(longest, limit=90, slack=slack) == cap
+    assert cap_dart_turns(longest, limit=90, slack=slack) == cap
 
 
 def test_dart_reads_the_latest_scores_of_a_task() -> None:
@@ -112,13 +116,13 @@ def test_dart_reads_the_latest_scores_of_a_task() -> None:
     [(0.0, 24, 56), (0.125, 11, 24), (0.25, 3, 8), (0.375, 1, 3), (0.5, 0, 0), (0.9, 0, 0)],
 )
 def test_dars_worked_numbers(rate: float, equal: int, hardness: int) -> None:
-    assert dars.extra(rate, size=8, base=8, limit=32, form="equal") == equal
-    assert dars.extra(rate, size=8, base=8, limit=64, form="hardness") == hardness
+    assert count_dars_extra(rate, size=8, base=8, limit=32, form="equal") == equal
+    assert count_dars_extra(rate, size=8, base=8, limit=64, form="hardness") == hardness
 
 
 def test_dars_with_the_standard_deviation_has_a_flatter_mass() -> None:
-    assert dars.mass(0.5, normalise_std=True) == 1.0
-    assert dars.extra(0.25, size=8, base=8, limit=32, form="equal", normalise_std=True) == 2
+    assert advantage_mass(0.5, normalise_std=True) == 1.0
+    assert count_dars_extra(0.25, size=8, base=8, limit=32, form="equal", normalise_std=True) == 2
 
 
 @given(
@@ -128,7 +132,7 @@ def test_dars_with_the_standard_deviation_has_a_flatter_mass() -> None:
     st.integers(1, 80),
 )
 def test_dars_never_asks_beyond_its_limit(
-    rewards: list[float | None], form: dars.Form, std: bool, limit: int
+    rewards: list[float | None], form: DarsForm, std: bool, limit: int
 ) -> None:
     rule = DarsAllocator(form=form, normalise_std=std, max_trajectories=limit)
     more = rule.more(group(*rewards), base=len(rewards))
@@ -242,7 +246,7 @@ def test_the_newest_success_takes_the_place_of_the_oldest_trajectory() -> None:
     loan = SuccessPool().lend(state, wrong, version=10, success_above=0.0)
     assert loan is not None
     assert (loan.ref, loan.age, loan.result.sample, loan.group) == ("6/0/5", 4, 2, "9/0")
-    lent = with_loan(wrong, loan)
+    lent = apply_loan(wrong, loan)
     assert len(lent.results) == 8
     assert sorted(lent.rewards) == [0.0] * 7 + [1.0]
     assert older not in lent.results
@@ -378,7 +382,9 @@ def test_step_weights_multiply_the_token_mask_and_nothing_else() -> None:
 
 
 def test_what_curation_sees_of_a_tree() -> None:
-    seen = group_result(branched(), step=2, ordinal=1, asked=4)
+    tree = branched()
+    results = tuple(result_of(tree, leaf) for leaf in tree.leaves)
+    seen = GroupOutcome(step=2, ordinal=1, task_id=tree.task.id, asked=4, results=results)
     assert (seen.key, seen.task_id, seen.asked, seen.tokens) == ("2/1", "t", 4, 8)
     assert [(r.sample, r.reward, r.tokens, r.turns, r.version) for r in seen.results] == [
         (0, 1.0, 4, 2, 3),
@@ -403,8 +409,10 @@ AROUND = CurationContext(group_size=8, tasks_per_step=4, tasks=100, entropies=Tr
 def test_every_method_can_be_named() -> None:
     for slot, methods in SLOTS.items():
         for name in methods:
-            assert isinstance(curation_of({slot: {"name": name}}), CurationRules)
-    found = curation_of({"allocation": {"name": "dart", "threshold": 1.0}, "revisit_every": 3})
+            assert isinstance(build_curation_rules({slot: {"name": name}}), CurationRules)
+    found = build_curation_rules(
+        {"allocation": {"name": "dart", "threshold": 1.0}, "revisit_every": 3}
+    )
     assert found == CurationRules(allocation=DartAllocator(threshold=1.0), revisit_every=3)
 
 
@@ -420,7 +428,7 @@ def test_every_method_can_be_named() -> None:
 )
 def test_wrong_names_and_knobs_are_named(keys: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        curation_of(keys)
+        build_curation_rules(keys)
 
 
 ALL = {
@@ -436,9 +444,12 @@ ALL = {
 @pytest.mark.parametrize(
     ("rules", "around"),
     [
-        (curation_of(ALL), replace(AROUND, max_age=8)),
+        (build_curation_rules(ALL), replace(AROUND, max_age=8)),
         (CurationRules(), replace(AROUND, group_size=1, tasks=None, entropies=False)),
-        (curation_of({"allocation": {"name": "dars"}, "pool": {"name": "success"}}), AROUND),
+        (
+            build_curation_rules({"allocation": {"name": "dars"}, "pool": {"name": "success"}}),
+            AROUND,
+        ),
     ],
 )
 def test_everything_together_composes(rules: CurationRules, around: CurationContext) -> None:
@@ -517,7 +528,7 @@ def complaint(rules: CurationRules, around: CurationContext) -> str:
 def test_what_makes_no_sense_names_both_keys(
     keys: dict[str, object], around: dict[str, object], names: tuple[str, str]
 ) -> None:
-    rules = curation_of(keys)
+    rules = build_curation_rules(keys)
     surroundings = replace(AROUND, **around)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError) as error:
         check(rules, surroundings)

@@ -98,7 +98,7 @@ class Rig:
             seed=lambda number, task, sample: derive(number, task.id, sample),
             hooks=self.curation.hooks,
         )
-        self.curation.flying = self.gate.unfinished
+        self.curation.flying = self.gate.list_unfinished
 
     async def steps(self, count: int) -> list[CuratedBatch]:
         found: list[CuratedBatch] = []
@@ -383,14 +383,14 @@ def test_repeats_are_told_apart_however_often_they_are_asked(
 ) -> None:
     """First asked in their order, then again in any order: the same, and never one twice."""
     repeats = SeedRepeats()
-    first = [repeats.of(i, task, step=step) for i, (step, task) in enumerate(groups)]
+    first = [repeats.find_repeat(i, task, step=step) for i, (step, task) in enumerate(groups)]
     named = [(step, task, again) for (step, task), again in zip(groups, first, strict=True)]
     assert len({*named}) == len(named)
     for i, (step, task) in enumerate(groups):
         assert (first[i] == ()) == ((step, task) not in groups[:i])
     for i in random.sample(range(len(groups)), len(groups)):
         step, task = groups[i]
-        assert repeats.of(i, task, step=step) == first[i]
+        assert repeats.find_repeat(i, task, step=step) == first[i]
 
 
 @given(
@@ -418,7 +418,7 @@ def test_groups_of_any_size_may_grow_once(
         bad = count in failing
         count += 1
         outcome = Failed("env", "x") if bad else Finished(1.0)
-        end = ledger.ended(member, Leaf(node=None, outcome=outcome, sample=member.sample))
+        end = ledger.end_rollout(member, Leaf(node=None, outcome=outcome, sample=member.sample))
         if end.group == "open":
             continue
         group = opened[member.group]
@@ -440,6 +440,6 @@ def test_a_small_group_needs_no_more_valid_ones_than_it_has() -> None:
     ends = list[str]()
     while (member := ledger.start_next()) is not None:
         leaf = Leaf(node=None, outcome=Finished(1.0), sample=member.sample)
-        ends.append(ledger.ended(member, leaf).group)
+        ends.append(ledger.end_rollout(member, leaf).group)
     assert ends == ["open", "ready"]
     assert group.state == GroupProgress(number=0, target=2, started=2, valid=2)

@@ -116,7 +116,7 @@ class Process(Dying):
             events=self.record.events,
             first_group=self.record.next_group or 0,
         )
-        self.curation.flying = gate.unfinished
+        self.curation.flying = gate.list_unfinished
         self.curation.keep(self.record.groups)
         gate.adopt(self.record.groups)
         return gate

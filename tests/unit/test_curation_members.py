@@ -19,10 +19,15 @@ from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn
 from agentrl.rollout.curation.group_curation import GroupCuration
 from agentrl.rollout.curation.members import BalancedRollouts
 from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
-from agentrl.rollout.curation.rules import CurationContext, CurationRules, conflicts, curation_of
+from agentrl.rollout.curation.rules import (
+    CurationContext,
+    CurationRules,
+    build_curation_rules,
+    conflicts,
+)
 from agentrl.rollout.curation.success_pool import SuccessPool
 from agentrl.rollout.scheduler.topology import GroupProgress, RolloutKey
-from agentrl.store.trajectory_copy import with_members
+from agentrl.store.trajectory_copy import keep_members
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Tree, reward_of
 from tests.support.curating import Score, curator, filled, play_step, tokens_of
@@ -41,7 +46,7 @@ def group(*results: RolloutSummary, ordinal: int = 0) -> GroupOutcome:
 
 
 def chosen(rule: BalancedRollouts, held: GroupOutcome, seed: int = 0) -> frozenset[int]:
-    return rule.chosen(held, seed=seed, success_above=0.0)
+    return rule.choose_samples(held, seed=seed, success_above=0.0)
 
 
 def test_darts_cut_keeps_the_only_success_and_the_only_failure() -> None:
@@ -66,7 +71,8 @@ def test_what_broke_is_nobodys_and_what_is_success_is_for_the_config_to_say() ->
     held = group(result(0, None, turns=0), result(1, 0.5, turns=1), result(2, 0.0, turns=1))
     assert chosen(BalancedRollouts(min_failed_turns=4), held) == {1}
     assert (
-        BalancedRollouts(min_failed_turns=4).chosen(held, seed=0, success_above=0.5) == frozenset()
+        BalancedRollouts(min_failed_turns=4).choose_samples(held, seed=0, success_above=0.5)
+        == frozenset()
     )
 
 
@@ -107,11 +113,11 @@ def test_who_goes_is_drawn_anew_for_every_group() -> None:
 def test_a_tree_keeps_its_members_its_failures_and_its_nodes() -> None:
     score: Score = lambda step, task, sample: None if sample == 3 else float(sample)  # noqa: E731
     tree = filled(Tree(Task(prompt="t0", id="t0")), 4, 0, 0, score)
-    cut = with_members(tree, {1})
+    cut = keep_members(tree, {1})
     assert [leaf.sample for leaf in cut.leaves] == [1, 3]
     assert cut.nodes == tree.nodes
     assert [leaf.sample for leaf in tree.leaves] == [0, 1, 2, 3]
-    assert with_members(tree, {0, 1, 2}) is tree
+    assert keep_members(tree, {0, 1, 2}) is tree
 
 
 # In a step
@@ -216,12 +222,12 @@ def test_behind_the_gate_a_group_that_waits_is_cut_when_it_trains() -> None:
 
 
 def test_the_slot_is_there_and_says_what_it_cannot_do() -> None:
-    assert curation_of({"members": {"name": "all"}}).does_nothing
-    assert curation_of({"members": {"name": "balanced", "most": 6}}) == CurationRules(
+    assert build_curation_rules({"members": {"name": "all"}}).does_nothing
+    assert build_curation_rules({"members": {"name": "balanced", "most": 6}}) == CurationRules(
         members=BalancedRollouts(most=6)
     )
     with pytest.raises(ConfigError, match=r"members.most is 1.*at least 2"):
-        curation_of({"members": {"name": "balanced", "most": 1}})
+        build_curation_rules({"members": {"name": "balanced", "most": 1}})
     few = CurationRules(members=BalancedRollouts(most=2), filter=DynamicSamplingFilter(min_valid=3))
     (said,) = conflicts(few, AROUND)
     assert "curation.members.most is below curation.filter.min_valid" in said

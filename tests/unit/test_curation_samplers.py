@@ -20,15 +20,16 @@ from agentrl.rollout.curation.cdas import (
     CdasState,
     CdasTaskSampler,
     TaskDifficulty,
-    expected_rate,
     nearest,
+    predict_rate,
 )
-from agentrl.rollout.curation.collection import JudgedGroup, StepCollection
 from agentrl.rollout.curation.curator import (
     CuratedTaskSource,
     CurationState,
-    after_step,
-    first_state,
+    JudgedGroup,
+    StepCollection,
+    build_first_state,
+    update_state,
 )
 from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary
 from agentrl.rollout.curation.rules import CurationRules
@@ -106,8 +107,8 @@ def test_cdas_worked_numbers_of_the_released_code() -> None:
     state = rule.observe(rule.start(), [group("1", 1.0), group("2", 1, 0, 0, 0)], tasks=3)
     assert difficulties(state) == {"1": -0.25, "2": 0.125}
     assert state.competence == pytest.approx(0.0416667, abs=1e-7)
-    assert expected_rate(-0.25, state.competence) == pytest.approx(0.572404, abs=1e-6)
-    assert expected_rate(0.0, state.competence) == pytest.approx(0.510415, abs=1e-6)
+    assert predict_rate(-0.25, state.competence) == pytest.approx(0.572404, abs=1e-6)
+    assert predict_rate(0.0, state.competence) == pytest.approx(0.510415, abs=1e-6)
     state = rule.observe(state, [group("1", 1.0), group("3", 0.0)], tasks=3)
     assert difficulties(state)["1"] == pytest.approx(-0.309199, abs=1e-6)
     assert difficulties(state)["3"] == pytest.approx(0.255208, abs=1e-6)
@@ -176,12 +177,12 @@ def test_cdas_breaks_ties_at_random_and_not_by_index() -> None:
 
 def test_vade_worked_numbers() -> None:
     rule = VadeTaskSampler()
-    known = rule.updated(TaskEvidence(), (1, 1, 1, 0, 0, 0, 0, 0))
+    known = rule.update(TaskEvidence(), (1, 1, 1, 0, 0, 0, 0, 0))
     assert known.posterior == (4.0, 6.0)
     assert information(0.4) == pytest.approx(0.144)
-    later = known.scaled(0.995)
+    later = known.scale(0.995)
     assert (later.successes, later.misses) == pytest.approx((2.985, 4.975))
-    again = rule.updated(known, (1, 0, 0, 0, 0, 0, 0, 0))
+    again = rule.update(known, (1, 0, 0, 0, 0, 0, 0, 0))
     assert (again.successes, again.misses) == pytest.approx((3.1, 10.5))
 
 
@@ -262,7 +263,7 @@ def played(
 ) -> tuple[list[list[str]], CurationState]:
     """Draw and observe step by step, every group scoring by a fixed pattern."""
     source = CuratedTaskSource(rules, stream(*names(tasks)), seed=4)
-    state = first_state(rules)
+    state = build_first_state(rules)
     drawn: list[list[str]] = []
     for step in range(steps):
         if through_json:
@@ -295,7 +296,7 @@ def after(
         step=step,
         judged=tuple(JudgedGroup(group=g, verdict="kept") for g in groups),
     )
-    return after_step(
+    return update_state(
         rules, state, collection, [], drawn=got, version=step, position=position, tasks=tasks
     )
 
@@ -344,7 +345,7 @@ def test_what_is_longest_overdue_comes_first() -> None:
 def test_a_sampler_runs_out_of_tasks_and_leaves_out_those_taken() -> None:
     rules = CurationRules(sampler=UniformTaskSampler())
     source = CuratedTaskSource(rules, stream("a", "b", "c", "a"), seed=0)
-    state = first_state(rules)
+    state = build_first_state(rules)
     assert source.tasks == 3
     got = source.take(state, 5, round_number=0, taken={"b"})
     assert sorted(task.id for task in got) == ["a", "c"]

@@ -405,7 +405,7 @@ async def test_curation_behind_the_gate(mode: Any) -> None:
         seed=lambda number, task, sample: derive(number, task.id, sample),
         hooks=curation.hooks,
     )
-    curation.flying = gate.unfinished
+    curation.flying = gate.list_unfinished
     lent = 0
     async with gate:
         for version in range(1, 9):

@@ -16,7 +16,7 @@ from agentrl.chat.dialects.llama3 import LLAMA3
 from agentrl.env import Action
 from agentrl.message import Image
 from agentrl.rollout.drafts.cache import CachedDraft, DraftCache
-from agentrl.rollout.drafts.calls import whole_calls
+from agentrl.rollout.drafts.calls import find_call_cut
 from agentrl.rollout.drafts.draft import DraftTrajectory
 from agentrl.rollout.drafts.engine import DraftReuseSettings
 from agentrl.rollout.drafts.verify import AcceptanceRule, Alternatives, cut, settlement
@@ -208,13 +208,13 @@ def letters(parse: Callable[[str, int], Action]) -> Callable[[Sequence[int]], Ac
 def test_a_cut_inside_a_call_goes_back_to_where_it_begins(
     parse: Callable[[str, int], Action], text: str, at: int, want: int
 ) -> None:
-    assert whole_calls(letters(parse), ids(text), at) == want
+    assert find_call_cut(letters(parse), ids(text), at) == want
 
 
 @given(st.text(alphabet='<tool_cal>/{}":, namergumts\n', max_size=60), st.integers(0, 60))
 def test_going_back_never_goes_forward_and_leaves_no_open_call(text: str, at: int) -> None:
     at = min(at, len(text))
-    found = whole_calls(letters(HERMES.parse), ids(text), at)
+    found = find_call_cut(letters(HERMES.parse), ids(text), at)
     assert 0 <= found <= at
     assert found == at or len(HERMES.parse(text[:found], 0).malformed) < len(
         HERMES.parse(text[:at], 0).malformed
@@ -248,7 +248,7 @@ def path() -> list[Node]:
 
 
 def test_a_path_becomes_turns_at_their_places() -> None:
-    draft = DraftTrajectory.of(path(), {2: ((3, -0.5),), 3: ((4, -0.5),), 4: ((5, -0.5),)})
+    draft = DraftTrajectory.from_path(path(), {2: ((3, -0.5),), 3: ((4, -0.5),), 4: ((5, -0.5),)})
     assert draft is not None
     assert draft.token_ids == (1, 2, 3, 4, 5, 6, 7, 8)
     assert [(t.start, t.token_ids) for t in draft.turns] == [(2, (3, 4, 5)), (7, (8,))]
@@ -260,17 +260,17 @@ def test_a_path_becomes_turns_at_their_places() -> None:
 
 def test_a_path_that_shows_images_is_no_draft() -> None:
     shown = Node(parent=None, source="prompt", token_ids=(1,), turn=0, images=(Image(b"x"),))
-    assert DraftTrajectory.of([shown, *path()]) is None
+    assert DraftTrajectory.from_path([shown, *path()]) is None
 
 
 def test_drafts_are_packed_and_come_back() -> None:
-    draft = DraftTrajectory.of(path(), {7: ((8, -0.5), (9, -1.5))})
+    draft = DraftTrajectory.from_path(path(), {7: ((8, -0.5), (9, -1.5))})
     assert draft is not None
     cache = DraftCache(100)
     cache.keep(("t", 1), CachedDraft(draft, 4), version=2)
     assert cache.plain(version=2) == (), "its step is not over"
     other = DraftCache(100, 3)
-    other.take_back(unpack(pack(cache.plain(version=3))))
+    other.restore(unpack(pack(cache.plain(version=3))))
     assert other.find(("t", 1), version=3) == CachedDraft(draft, 4)
 
 

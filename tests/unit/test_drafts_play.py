@@ -263,13 +263,13 @@ async def test_what_a_record_says_has_ended_is_a_draft_too() -> None:
     rollouts = [log.start_rollout(0, sample=sample, seed=1, version=0) for sample in range(2)]
     for id, node in enumerate(tree.nodes):
         group.tree.restore(id, node)
-    rollouts[0].finished(leaf)
+    rollouts[0].finish(leaf)
     other = stage.player(DraftCache(1000), None, "verify", residual=False)
     other.adopt([group])
-    assert other.saved() == stage.play.saved() == (), "their step is not over"
+    assert other.list_drafts() == stage.play.list_drafts() == (), "their step is not over"
     await stage.engine.load(None, 1)
-    assert other.saved() == stage.play.saved()
-    assert len(other.saved()) == 1
+    assert other.list_drafts() == stage.play.list_drafts()
+    assert len(other.list_drafts()) == 1
 
 
 async def test_what_ran_out_of_time_or_failed_is_no_draft() -> None:
@@ -277,4 +277,4 @@ async def test_what_ran_out_of_time_or_failed_is_no_draft() -> None:
     trajectory = await stage.go(0)
     assert trajectory.outcome == Truncated("seconds", 0.5)
     await stage.engine.load(None, 1)
-    assert stage.play.saved() == ()
+    assert stage.play.list_drafts() == ()

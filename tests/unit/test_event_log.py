@@ -211,7 +211,7 @@ class Recording:
         self.heard.append(("sink", type(event).__name__))
         return len(self.heard)
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         pass
 
     def on_event(self, event: Event, state: RunState) -> None:
@@ -259,21 +259,21 @@ def test_turns_stand_where_they_were_told() -> None:
     log = EventLog(Recording())
     group = opened(log)
     rollout = log.start_rollout(0, sample=0, seed=7, version=0)
-    rollout.turn_completed(0, RESET)
+    rollout.complete_turn(0, RESET)
     group.tree.add(sampled(0))  # of a try that nobody told of
     node = group.tree.add(sampled(0))
-    rollout.turn_completed(node, STEP)
+    rollout.complete_turn(node, STEP)
     part = group.tree.add(sampled(node))
-    rollout.turn_extended(part)
+    rollout.extend_turn(part)
     assert group.told == {0, 2, 3}
     point = group.resume_point(rollout.rollout)
     assert point is not None
     assert (point.node, point.turn, point.begun) == (part, 1, (2,))
     assert (point.turn_rewards, point.seconds, point.history.seed) == ((0.5,), 2.0, 7)
-    before = rollout.rollout.until(0)
+    before = rollout.rollout.truncate_to(0)
     assert before is not None
     assert (before.at, before.turns, before.mid_turn) == (0, 0, False)
-    assert rollout.rollout.until(2) is None
+    assert rollout.rollout.truncate_to(2) is None
 
 
 def test_a_state_keeps_all_of_an_exchange_but_what_it_shows() -> None:
@@ -290,12 +290,12 @@ def test_a_try_takes_the_place_of_the_one_before() -> None:
     log = EventLog(Recording())
     group = opened(log)
     first = log.start_rollout(0, sample=0, seed=1, version=0)
-    first.turn_completed(0, RESET)
-    first.finished(Leaf(node=0, outcome=Finished(1.0), sample=0))
+    first.complete_turn(0, RESET)
+    first.finish(Leaf(node=0, outcome=Finished(1.0), sample=0))
     log.start_rollout(0, sample=0, seed=1, version=2)
     third = log.start_rollout(0, sample=0, seed=1, version=3)
-    third.abandoned("failed: tool: gone", failure="tool")
-    third.abandoned("surplus")
+    third.abandon("failed: tool: gone", failure="tool")
+    third.abandon("surplus")
     reasons = [one.reason for one in group.rollouts.values()]
     assert reasons == ["too old", "begun again", "failed: tool: gone"]
     assert [one.started.attempt for one in group.rollouts.values()] == [0, 1, 2]
@@ -305,13 +305,13 @@ def test_a_try_takes_the_place_of_the_one_before() -> None:
 def test_what_is_played_again_has_all_its_retries() -> None:
     log = EventLog(Recording())
     group = opened(log)
-    log.start_rollout(0, sample=0, seed=1, version=0).abandoned("failed: tool", failure="tool")
+    log.start_rollout(0, sample=0, seed=1, version=0).abandon("failed: tool", failure="tool")
     broken = log.start_rollout(0, sample=0, seed=1, version=0)
-    broken.finished(Leaf(node=None, outcome=Failed("tool", "gone"), sample=0))
+    broken.finish(Leaf(node=None, outcome=Failed("tool", "gone"), sample=0))
     assert group.failures(0) == 1
-    broken.abandoned(PLAYED_AGAIN)
+    broken.abandon(PLAYED_AGAIN)
     assert group.failures(0) == 0
-    log.start_rollout(0, sample=0, seed=1, version=0).abandoned("failed: tool", failure="tool")
+    log.start_rollout(0, sample=0, seed=1, version=0).abandon("failed: tool", failure="tool")
     assert group.failures(0) == 1
 
 
@@ -319,15 +319,15 @@ def test_what_comes_after_it_was_given_up_is_let_go() -> None:
     log = EventLog(Recording())
     group = opened(log)
     rollout = log.start_rollout(0, sample=0, seed=1, version=0)
-    rollout.abandoned("surplus")
-    rollout.turn_completed(0, RESET)
-    rollout.turn_extended(0)
+    rollout.abandon("surplus")
+    rollout.complete_turn(0, RESET)
+    rollout.extend_turn(0)
     assert group.rollouts[0].exchanges == []
 
 
 def misuses() -> dict[str, tuple[Callable[[EventLog], Event], str]]:
     def finished(log: EventLog) -> Event:
-        log.start_rollout(0, sample=0, seed=0, version=0).finished(
+        log.start_rollout(0, sample=0, seed=0, version=0).finish(
             Leaf(node=None, outcome=Failed("tool", "x"), sample=0)
         )
         return TurnCompleted(trajectory=0, group=0, at=None, exchange=RESET)
@@ -347,7 +347,7 @@ def misuses() -> dict[str, tuple[Callable[[EventLog], Event], str]]:
 
     def twice(log: EventLog) -> Event:
         rollout = log.start_rollout(0, sample=0, seed=0, version=0)
-        rollout.abandoned("surplus")
+        rollout.abandon("surplus")
         return RolloutAbandoned(trajectory=0, group=0, reason="surplus", turns=0)
 
     def unknown(log: EventLog) -> Event:
@@ -442,4 +442,4 @@ def test_a_subscriber_may_stop_the_run() -> None:
 
 
 async def test_who_keeps_nothing_settles_at_once() -> None:
-    await asyncio.wait_for(EventLog().settled(), 1)
+    await asyncio.wait_for(EventLog().wait_settled(), 1)

@@ -24,20 +24,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.engine.router import choose_engine, request_weight, session_of
-from agentrl.rollout.scheduler.admission import capacity
+from agentrl.rollout.scheduler.batch import RolloutLengthBias, age_histogram, trainable
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates, RateAlarm
-from agentrl.rollout.scheduler.group_verdict import failures_kept, judge
-from agentrl.rollout.scheduler.length_bias import RolloutLengthBias
+from agentrl.rollout.scheduler.member import failures_kept, judge
 from agentrl.rollout.scheduler.policy import (
     SchedulerCounts,
     SchedulerPolicy,
     batch_is_ready,
+    capacity,
     groups_to_open,
     next_segment_is_due,
     places_free,
 )
 from agentrl.rollout.scheduler.segments import SegmentBudget, SegmentUse, segment_verdict
-from agentrl.rollout.scheduler.staleness import age_histogram, trainable
 from agentrl.rollout.scheduler.topology import GroupProgress, IndependentRollouts
 from agentrl.rollout.scheduler.watchdog import SlotActivity, name_all, overdue
 from agentrl.trajectory import Failed, Finished
@@ -52,9 +51,6 @@ def test_capacity_is_areals() -> None:
     assert capacity(version=0, max_staleness=1, batch=4, accepted=3, running=5) == 0
     assert capacity(version=1, max_staleness=1, batch=4, accepted=8, running=0) == 4
     assert capacity(version=1, max_staleness=1, batch=4, accepted=6, running=4) == 2
-    assert (
-        capacity(version=0, max_staleness=1, batch=4, accepted=0, running=6, max_concurrent=7) == 1
-    )
 
 
 @given(st.integers(0, 50), st.integers(0, 8), st.integers(1, 64))
@@ -223,11 +219,11 @@ def test_a_group_is_ready_with_its_target_or_when_nothing_is_left() -> None:
 
 def test_topologies_say_what_is_missing() -> None:
     fresh = group(started=0)
-    assert IndependentRollouts(redundancy=2).wanted(fresh) == 6
-    assert IndependentRollouts().wanted(group(started=4, live=1)) == 0
-    assert RootedTopology(roots=2).wanted(fresh) == 2
-    assert RootedTopology(roots=2).wanted(group(started=2, live=1, valid=1)) == 0
-    assert RootedTopology(roots=2).wanted(group(started=2, valid=1, failed=1)) == 2
+    assert IndependentRollouts(redundancy=2).count_missing(fresh) == 6
+    assert IndependentRollouts().count_missing(group(started=4, live=1)) == 0
+    assert RootedTopology(roots=2).count_missing(fresh) == 2
+    assert RootedTopology(roots=2).count_missing(group(started=2, live=1, valid=1)) == 0
+    assert RootedTopology(roots=2).count_missing(group(started=2, valid=1, failed=1)) == 2
 
 
 def test_redundancy_reports_the_lengths_it_prefers() -> None:
@@ -250,10 +246,10 @@ def test_a_segment_ends_at_its_tokens_or_its_turns_and_the_last_one_truncates() 
     budget = SegmentBudget(tokens=10, turns=2, segments=2)
     use = SegmentUse()
     assert segment_verdict(use, budget) == "goes_on"
-    assert segment_verdict(use.after(tokens=9, turns=1), budget) == "goes_on"
-    assert segment_verdict(use.after(tokens=10, turns=0), budget) == "waits"
-    assert segment_verdict(use.after(tokens=0, turns=2), budget) == "waits"
-    assert segment_verdict(use.next().after(tokens=10, turns=0), budget) == "truncated"
+    assert segment_verdict(use.add(tokens=9, turns=1), budget) == "goes_on"
+    assert segment_verdict(use.add(tokens=10, turns=0), budget) == "waits"
+    assert segment_verdict(use.add(tokens=0, turns=2), budget) == "waits"
+    assert segment_verdict(use.next().add(tokens=10, turns=0), budget) == "truncated"
 
 
 # --- alarms and the watchdog ----------------------------------------------------------------------

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.rollout.scheduler.heap import in_order
 from agentrl.rollout.scheduler.member import QueuedGroup, QueuedRollout, too_old
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
-from agentrl.rollout.scheduler.queue import RolloutQueue
+from agentrl.rollout.scheduler.queue import RolloutQueue, iterate_heap
 from agentrl.rollout.scheduler.topology import (
     IndependentRollouts,
     RolloutKey,
@@ -124,7 +123,7 @@ class Driver:
 
     def settle(self, member: QueuedRollout, leaf: Leaf) -> None:
         self.forget(member)
-        end = self.ledger.ended(member, leaf)
+        end = self.ledger.end_rollout(member, leaf)
         for other in end.surplus:
             self.forget(other)
         group = self.ledger.group(member.group)
@@ -178,7 +177,7 @@ class Driver:
         if group.state.started < group.state.target and self.random.random() < 0.5:
             self.fork(member)
         elif self.random.random() < 0.3:
-            self.ledger.sampled(member, self.version)
+            self.ledger.note_version(member, self.version)
         elif self.waiting and self.random.random() < 0.1:
             # Somebody cancels it before it has its place.
             self.end(self.random.choice(self.waiting), fails=True)
@@ -231,7 +230,7 @@ def test_the_oldest_version_is_of_any_token_that_was_not_taken() -> None:
     first, second, third = driver.live[:3]
     assert driver.ledger.oldest == 0
     for member, version in ((second, 0), (third, 1), (first, 0)):
-        driver.ledger.sampled(member, version)
+        driver.ledger.note_version(member, version)
     driver.end(first, fails=False)
     assert driver.batch()
     assert (driver.version, driver.ledger.oldest) == (1, 0)
@@ -336,7 +335,7 @@ def test_a_branch_that_has_become_too_old_while_it_waits_begins_again() -> None:
 def test_a_heap_is_read_in_order_and_stays(entries: list[tuple[int]]) -> None:
     heapify(entries)
     before = [*entries]
-    assert [*in_order(entries)] == sorted(entries)
+    assert [*iterate_heap(entries)] == sorted(entries)
     assert entries == before
 
 

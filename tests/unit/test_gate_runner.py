@@ -628,7 +628,7 @@ def test_closing_in_the_middle_closes_every_environment() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(5):
                     await gate.next_batch()
-            assert len(gate.unfinished()) == 4
+            assert len(gate.list_unfinished()) == 4
         assert rig.closed == len(rig.made) == 8
 
     run(main())

@@ -13,7 +13,7 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.rollout.curation.allocation import DartAllocator
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter
-from agentrl.rollout.curation.rules import CurationContext, conflicts, curation_of
+from agentrl.rollout.curation.rules import CurationContext, build_curation_rules, conflicts
 from agentrl.rollout.curation.steps import HighEntropySteps
 from agentrl.rollout.curation.success_pool import SuccessPool
 from agentrl.run.build import build_scheduler_policy
@@ -45,7 +45,7 @@ def test_desktops_suffice_and_tasks_are_there(name: str) -> None:
 def test_darts_modules_are_all_there() -> None:
     dart = config("gui_dart")
     assert (dart.cluster.kind, dart.engine.processes, dart.rollout.mode) == ("ray", 2, "async")
-    rules = curation_of(dart.curation.model_dump())
+    rules = build_curation_rules(dart.curation.model_dump())
     assert rules.allocation == DartAllocator(threshold=0.6, length_slack=1.5)
     assert isinstance(rules.filter, DynamicSamplingFilter)
     assert rules.filter.max_mean_reward == 1.0

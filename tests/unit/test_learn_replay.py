@@ -22,7 +22,7 @@ from agentrl.learn.trainer import PolicyTrainer
 from agentrl.rollout.curation.outcomes import result_of
 from agentrl.rollout.curation.success_pool import PooledSuccess, SuccessPool
 from agentrl.rollout.scheduler.batch import RolloutBatch
-from agentrl.store.trajectory_copy import branch_of, with_branch
+from agentrl.store.trajectory_copy import copy_branch, replace_branch
 from agentrl.trajectory import Finished, Tree
 from tests.support.learning import assert_close, gradients, model_of, rows_of, scored_by, trees_of
 
@@ -53,7 +53,7 @@ def lent(model: PreTrainedModel, *, shift: float) -> Tree:
     """Return a group without success in which an older one stands in for its sample 1."""
     group = played(model, 0, [0.0, 0.0, 0.0, 0.0], version=NOW)
     old = played(model, 1, [0.0, 0.0, 1.0, 0.0], version=THEN, shift=shift)
-    return with_branch(group, branch_of(old, old.leaves[2]), sample=1, age=NOW - THEN)
+    return replace_branch(group, copy_branch(old, old.leaves[2]), sample=1, age=NOW - THEN)
 
 
 def on_policy(rows: Sequence[CreditedSample], weight: float) -> list[CreditedSample]:

@@ -171,8 +171,8 @@ def test_a_withdrawal_survives_the_store_and_makes_no_draft() -> None:
     plain = _node(1, "forced", 0)
     assert unpack(pack((patch, plain))) == (patch, plain)
     path = (_node(None, "prompt", 0), _node(0, "sampled", 0))
-    assert DraftTrajectory.of((*path, plain)) is not None
-    assert DraftTrajectory.of((*path, patch)) is None
+    assert DraftTrajectory.from_path((*path, plain)) is not None
+    assert DraftTrajectory.from_path((*path, patch)) is None
 
 
 TOKENS = st.lists(st.integers(2, 11), min_size=1, max_size=3).map(tuple)

@@ -14,10 +14,10 @@ from agentrl.simulate.engine import EngineSpeed
 from agentrl.simulate.provision import (
     HEADROOM,
     TrainerPace,
+    find_needed_rate,
     free_staleness,
-    needed_per_s,
     pace_of,
-    provided,
+    plan_capacity,
     units,
 )
 from agentrl.simulate.study import StudySetting
@@ -41,18 +41,18 @@ def paces(draw: st.DrawFn) -> TrainerPace:
 
 def test_the_worked_numbers() -> None:
     assert free_staleness(WORKED) == 5
-    assert needed_per_s(WORKED, max_staleness=5) == pytest.approx(8.5333, abs=1e-4)
-    assert needed_per_s(WORKED, max_staleness=6) == needed_per_s(WORKED, max_staleness=5)
+    assert find_needed_rate(WORKED, max_staleness=5) == pytest.approx(8.5333, abs=1e-4)
+    assert find_needed_rate(WORKED, max_staleness=6) == find_needed_rate(WORKED, max_staleness=5)
     for staleness in (3, 4):
-        assert needed_per_s(WORKED, max_staleness=staleness) == pytest.approx(34.1333, abs=1e-4)
+        assert find_needed_rate(WORKED, max_staleness=staleness) == pytest.approx(34.1333, abs=1e-4)
     slow = replace(WORKED, spread_s=120.0)
-    assert needed_per_s(slow, max_staleness=3) == math.inf
+    assert find_needed_rate(slow, max_staleness=3) == math.inf
 
 
 @given(paces())
 def test_less_staleness_never_needs_less(pace: TrainerPace) -> None:
     free = free_staleness(pace)
-    rates = [needed_per_s(pace, max_staleness=s) for s in (0, free - 1, free, free + 3)]
+    rates = [find_needed_rate(pace, max_staleness=s) for s in (0, free - 1, free, free + 3)]
     assert rates[0] == rates[1] >= rates[2] == rates[3] == pace.batch / pace.train_s
 
 
@@ -96,7 +96,7 @@ def test_the_advice_of_a_setting() -> None:
     )
     pace = pace_of(setting)
     assert (pace.batch, pace.spread_s) == (16, 10.0)
-    tight, free = provided(setting)
+    tight, free = plan_capacity(setting)
     assert tight.needed_per_s == pytest.approx(1.6)
     assert free.needed_per_s == pytest.approx(0.8)
     assert free.max_staleness == free_staleness(pace) > 1
@@ -104,7 +104,7 @@ def test_the_advice_of_a_setting() -> None:
     assert free.engines == math.ceil(0.8 * (1 + HEADROOM) / (each * 0.5))
     assert free.envs == math.ceil(0.8 * (1 + HEADROOM) * pace.trajectory_s / 0.5)
     never = replace(setting, speed=replace(setting.speed, load_s=30.0))
-    assert next(iter(provided(never))).engines is None
+    assert next(iter(plan_capacity(never))).engines is None
 
 
 def test_the_command_gives_the_advice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from agentrl.env import Action, BaseEnv, Info, Observation, Step, say
 from agentrl.errors import EngineError, EngineLost, EnvError, SandboxError, WorldLost
 from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, Sampling
-from agentrl.rollout.env_wrapper import EnvWrapper, inmost, put_in
+from agentrl.rollout.env_wrapper import EnvWrapper, inmost, swap_worlds
 from agentrl.rollout.episode import EpisodeLimits
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.task import Split, Task
@@ -264,7 +264,7 @@ async def test_a_request_that_is_lost_too_often_fails_the_trajectory_which_begin
 async def test_a_world_is_put_where_every_wrapper_finds_it() -> None:
     first, second = Mortal(Lives()), Mortal(Lives())
     outer = EnvWrapper(EnvWrapper(first))
-    assert put_in(outer, EnvWrapper(second)) is first
+    assert swap_worlds(outer, EnvWrapper(second)) is first
     assert inmost(outer).inner is second
     await outer.reset(seed=1)
     await outer.step(say("a"))

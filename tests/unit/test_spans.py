@@ -43,7 +43,7 @@ def play(spans: SpanExporter, outcome: Finished | Failed) -> None:
         versions=(0,) * 3,
     )
     leaf = Leaf(node=tree.add(node), outcome=outcome, sample=1, seconds=2.5, tool_calls=3)
-    rollout.finished(leaf)
+    rollout.finish(leaf)
 
 
 def lasted_s(span: ReadableSpan) -> float:

@@ -93,7 +93,7 @@ class Play:
     def end(self, trajectory: int, *, reward: float = 1.0, version: int = 0) -> Leaf:
         node = self.tree.add(sampled(self.at[trajectory], 5, version=version))
         leaf = Leaf(node=node, outcome=Finished(reward), sample=0, turn_rewards=(reward,))
-        self.store.finished(trajectory, self.tree, leaf, answered("42", reward=reward, done=True))
+        self.store.finish(trajectory, self.tree, leaf, answered("42", reward=reward, done=True))
         return leaf
 
     def complete(self, *, version: int = 0) -> int:
@@ -271,7 +271,7 @@ def test_an_ended_trajectory_comes_back_with_its_leaf(store: ScriptedStore) -> N
     leaf = play.end(play.begin(0))
     failed = play.begin(1)
     broken = Leaf(node=None, outcome=Failed("env", "\ud800 broke"), sample=1)
-    store.finished(failed, play.tree, broken)
+    store.finish(failed, play.tree, broken)
     store.group_complete(play.group)
     with ScriptedStore.open(crash(store), resume=True) as again:
         state = again.restore()
@@ -683,11 +683,11 @@ async def test_power_waits_for_the_disk_and_shares_a_sync(
         for turn in range(50):
             play.turn(trajectory, turn)
         written.set()
-        await store.settled()
+        await store.wait_settled()
         log = [name for name in synced if name.endswith(".segment")]
         assert 1 <= len(log) <= 3
         assert str(folder / "segments") in synced
-        await store.settled()
+        await store.wait_settled()
 
 
 async def test_who_stops_waiting_for_the_disk_takes_nobody_along(
@@ -704,14 +704,14 @@ async def test_who_stops_waiting_for_the_disk_takes_nobody_along(
     monkeypatch.setattr(os, "fsync", slowly)
     with ScriptedStore.open(folder, StoreSettings(durable="power")) as store:
         Play(store).begin(0)
-        gone, stays = [asyncio.create_task(store.settled()) for _ in range(2)]
+        gone, stays = [asyncio.create_task(store.wait_settled()) for _ in range(2)]
         assert await asyncio.to_thread(began.wait, 60.0)
         gone.cancel()
         await asyncio.wait([gone])
         may_end.set()
         await asyncio.wait_for(stays, 60.0)
         Play(store).begin(1)
-        await asyncio.wait_for(store.settled(), 60.0)
+        await asyncio.wait_for(store.wait_settled(), 60.0)
 
 
 @pytest.mark.parametrize("durable", ["process", "interval"])
@@ -723,7 +723,7 @@ async def test_others_do_not_wait_for_the_disk(
     settings = StoreSettings(durable="process" if durable == "process" else "interval")
     with ScriptedStore.open(folder, settings) as store:
         Play(store).begin(0)
-        await store.settled()
+        await store.wait_settled()
         if durable == "process":
             await asyncio.sleep(0.1)
             assert synced == []
@@ -775,7 +775,7 @@ def test_a_store_of_another_format_is_refused_by_name(ended: Path, form: int) ->
     file = ended / "ledger.sqlite"
     with closing(sqlite3.connect(file)) as base:
         base.execute(f"PRAGMA user_version = {form}")
-    PageChecks.of_file(file).write(file)
+    PageChecks.from_file(file).write(file)
     said = f"has format {form}, but this version reads 4; use the version of agentrl that wrote it"
     with pytest.raises(StoreError, match=f"ledger.sqlite {said}"):
         StoreReader(ended)

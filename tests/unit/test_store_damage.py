@@ -13,7 +13,7 @@ import pytest
 from agentrl.store import index
 from agentrl.store.errors import DamagedStore, StoreError
 from agentrl.store.index import StoreIndex
-from agentrl.store.page_checks import PAGE_BYTES, PageChecks, foreign_pages
+from agentrl.store.page_checks import PAGE_BYTES, PageChecks, find_foreign_pages
 from agentrl.store.reader import StoreReader
 from agentrl.store.segment import HEAD_BYTES, segment_file, segments
 from agentrl.store.settings import StoreSettings
@@ -50,11 +50,11 @@ def test_every_byte_of_a_ledger_is_checked(made: MadeStore, tmp_path: Path) -> N
     for _ in range(200):
         at = draw.randrange(len(data))
         file.write_bytes(data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :])
-        assert foreign_pages(file) == {at // PAGE_BYTES}
+        assert find_foreign_pages(file) == {at // PAGE_BYTES}
     file.write_bytes(data[:-1])
-    assert foreign_pages(file) == {len(data) // PAGE_BYTES - 1}
+    assert find_foreign_pages(file) == {len(data) // PAGE_BYTES - 1}
     file.write_bytes(data)
-    assert foreign_pages(file) == set()
+    assert find_foreign_pages(file) == set()
 
 
 def test_pages_that_sqlite_drops_from_a_damaged_log_are_missed(
@@ -165,9 +165,9 @@ def test_what_is_written_while_the_log_is_emptied_leaves_no_page_unchecked(tmp_p
         own: Any = store._ledger  # pyright: ignore[reportPrivateUsage]
         own._writes = WriteBetween(lambda: play_group(store.log, 8))
         own.sync()
-        assert foreign_pages(file) == set()
+        assert find_foreign_pages(file) == set()
         play_group(store.log, 9)
-        assert foreign_pages(file) == set()
+        assert find_foreign_pages(file) == set()
 
 
 @pytest.mark.parametrize("reads", [False, True])

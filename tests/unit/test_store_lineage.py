@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.store.lineage import ResumptionMark, TrainedMark, line_to, trained_by
+from agentrl.store.lineage import ResumptionMark, TrainedMark, find_trained, line_to
 
 
 def test_a_run_that_was_never_resumed_has_one_line() -> None:
     assert line_to(7, []) == (range(7),)
-    assert trained_by(
+    assert find_trained(
         7, [TrainedMark(3, 1, 1), TrainedMark(6, 2, 2), TrainedMark(7, 3, 3)], []
     ) == {1: 1, 2: 2}
 
@@ -20,9 +20,9 @@ def test_what_came_after_the_checkpoint_does_not_count() -> None:
     resumed = [ResumptionMark(60, 40)]
     assert line_to(90, resumed) == (range(60, 90), range(40))
     marks = [TrainedMark(30, 1, 1), TrainedMark(50, 2, 2), TrainedMark(70, 2, 2)]
-    assert trained_by(60, marks, resumed) == {1: 1, 2: 2}
-    assert trained_by(61, marks, resumed) == {1: 1}
-    assert trained_by(90, marks, resumed) == {1: 1, 2: 2}
+    assert find_trained(60, marks, resumed) == {1: 1, 2: 2}
+    assert find_trained(61, marks, resumed) == {1: 1}
+    assert find_trained(90, marks, resumed) == {1: 1, 2: 2}
 
 
 def test_a_checkpoint_of_an_abandoned_line_still_has_its_own() -> None:
@@ -34,7 +34,7 @@ def test_a_checkpoint_of_an_abandoned_line_still_has_its_own() -> None:
 
 
 def test_without_a_checkpoint_nothing_was_trained() -> None:
-    assert trained_by(0, [TrainedMark(3, 1, 1)], [ResumptionMark(9, 0)]) == {}
+    assert find_trained(0, [TrainedMark(3, 1, 1)], [ResumptionMark(9, 0)]) == {}
     assert line_to(12, [ResumptionMark(9, 0)]) == (range(9, 12), range(0))
 
 
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def trained(self) -> dict[int, int]:
-        return trained_by(self.records, self.marks, self.resumed)
+        return find_trained(self.records, self.marks, self.resumed)
 
     def train(self, count: int) -> None:
         waiting = [group for group in range(self.groups) if group not in self.trained][:count]
@@ -101,6 +101,6 @@ def test_the_marks_say_what_the_weights_hold(events: list[tuple[str, int]]) -> N
         assert sorted(run.trained) == sorted(run.weights)
         assert len({*run.weights}) == len(run.weights)
         for position, step, weights in run.checkpoints:
-            trained = trained_by(position, run.marks, run.resumed)
+            trained = find_trained(position, run.marks, run.resumed)
             assert sorted(trained) == sorted(weights)
             assert max(trained.values(), default=0) <= step

@@ -355,9 +355,9 @@ def test_a_try_that_began_again_is_as_old_as_itself(tmp_path: Path) -> None:
         for version in (0, 2):
             begun = record.events.start_rollout(0, sample=0, seed=0, version=version)
             node = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
-            begun.turn_completed(node, EnvExchange.resetting(SEEN, env_seed=5))
+            begun.complete_turn(node, EnvExchange.resetting(SEEN, env_seed=5))
             if version == 0:
-                begun.abandoned(TOO_OLD)
+                begun.abandon(TOO_OLD)
     with recorded(tmp_path) as record:
         (group,) = record.groups
         ledger = RolloutQueue(replace(ONE, max_start_lag=1), version=2)
@@ -382,11 +382,11 @@ def test_a_complete_group_never_begins_again(tmp_path: Path) -> None:
         tree = record.events.open_group(0, request, size=1, step=0).tree
         begun = record.events.start_rollout(0, sample=0, seed=0, version=0)
         prompt = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
-        begun.turn_completed(prompt, EnvExchange.resetting(SEEN))
+        begun.complete_turn(prompt, EnvExchange.resetting(SEEN))
         said = Node(
             parent=0, source="sampled", token_ids=(2,), logprobs=(-1.0,), versions=(0,), turn=0
         )
-        begun.finished(Leaf(node=tree.add(said), outcome=Finished(1.0), sample=0))
+        begun.finish(Leaf(node=tree.add(said), outcome=Finished(1.0), sample=0))
         record.events.complete_group(0)
         record.events.emit(GroupsTrained(groups=(0,), step=1))
     with recorded(tmp_path) as record:
@@ -542,7 +542,7 @@ def test_whenever_it_is_killed_every_turn_counts_once(
     position = run(last())
     with StoreReader(folder / "store") as reader:
         events = [event for _, event in reader.events()]
-        trained = reader.trained_by(position)
+        trained = reader.find_trained(position)
         begun = [e.trajectory for e in events if isinstance(e, TurnCompleted) and is_reset(e)]
         assert len(begun) == len({*begun}), "a trajectory was reset twice under one name"
         assert len(trained) == 12

@@ -19,7 +19,7 @@ from agentrl.weight_sync.safetensors import (
     KINDS,
     SafetensorsLayout,
     TensorShape,
-    distinct,
+    drop_aliases,
     write_safetensors,
 )
 
@@ -52,7 +52,7 @@ def test_what_is_written_is_read(parts: list[tuple[torch.dtype, list[int]]], see
 @given(parts=kinds_and_shapes)
 def test_each_begins_at_a_multiple_of_its_width(parts: list[tuple[torch.dtype, list[int]]]) -> None:
     tensors = {f"{i}": TensorShape(tuple(shape), kind) for i, (kind, shape) in enumerate(parts)}
-    layout = SafetensorsLayout.of(tensors)
+    layout = SafetensorsLayout.from_shapes(tensors)
     for name, tensor in tensors.items():
         assert layout.starts[name] % tensor.dtype.itemsize == 0
 
@@ -67,7 +67,7 @@ def test_what_is_no_row_after_the_other_is_written_so() -> None:
 def test_a_tied_head_is_written_once() -> None:
     table = torch.rand(4, 2)
     both = {"embed": table, "head": table, "other": table.clone(), "none": torch.zeros(0)}
-    assert list(distinct(both)) == ["embed", "other", "none"]
+    assert list(drop_aliases(both)) == ["embed", "other", "none"]
     assert load(written(both)).keys() == {"embed", "other", "none"}
 
 

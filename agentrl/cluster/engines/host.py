@@ -70,7 +70,7 @@ class EngineHost:
                 self._recipe, host=host, python=self._python, start_s=self._start_s
             )
         except (ConfigError, EngineError) as error:
-            return RemoteFailure.of(error)
+            return RemoteFailure.from_error(error)
         finally:
             # It is read, and whoever kills this actor would leave it behind.
             self._forget_folder()
@@ -93,7 +93,6 @@ class EngineHost:
         return "nothing" if self._process is None else self._process.read_output()
 
     async def close(self) -> None:
-        """End the process. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             await process.close()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from agentrl.cluster.connection import connected, first_line
+from agentrl.cluster.connection import connect_ray, first_line
 from agentrl.cluster.engines.host import EngineAddressInfo, EngineHost
 from agentrl.cluster.engines.weight_cache import NodeWeightCache
 from agentrl.cluster.env_worker import RemoteFailure
-from agentrl.cluster.placement import PlacementRequest, there
+from agentrl.cluster.placement import PlacementRequest, describe_resources
 from agentrl.engine.remote.client import RemoteEngine, connect
 from agentrl.engine.remote.replicas import EngineReplica, EngineReplicas
 from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base
@@ -42,12 +42,10 @@ class RayEngineHost:
 
     @property
     def name(self) -> str:
-        """Name in errors."""
         return f"actor at {self.opened.address}"
 
     @property
     def is_open(self) -> bool:
-        """Return whether it can be asked."""
         return self.engine.is_open and not self._is_lost
 
     async def load(self, weights: Path | SharedWeights, version: int) -> None:
@@ -81,15 +79,14 @@ class RayEngineHost:
         """Return the end of what the engine's process has written."""
         try:
             async with asyncio.timeout(SAID_S):
-                return await answered(self.actor.said.remote())
+                return await await_answer(self.actor.said.remote())
         except (EngineError, TimeoutError):
             return "nothing that can still be read"
 
     async def close(self) -> None:
-        """End the engine's requests as aborted, its process, and the actor."""
         await self.engine.close()
         self.freight.forget(self.opened.node, self.actor)
-        await _end(self.actor, within_s=END_S)
+        await _end_actor(self.actor, within_s=END_S)
 
 
 class RayEngineReplica(EngineReplica):
@@ -124,22 +121,22 @@ class RayEngineReplica(EngineReplica):
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 placement_group=self.room, placement_group_bundle_index=self._index
             ),
-        ).remote(self._recipe, where, python=self._python, start_s=self._start_s)
+        ).remote(self._recipe, find_address, python=self._python, start_s=self._start_s)
         try:
             async with asyncio.timeout(self._start_s):
                 await self.freight.folder_to(actor)
-                opened = await answered(actor.open.remote())
+                opened = await await_answer(actor.open.remote())
             if isinstance(opened, RemoteFailure):
                 raise opened.error()
-            engine = await _met(opened, self._start_s)
+            engine = await _connect_engine(opened, self._start_s)
         except TimeoutError as error:
-            await _end(actor, within_s=GIVE_UP_S)
+            await _end_actor(actor, within_s=GIVE_UP_S)
             raise EngineError(
                 "an engine was not placed in the cluster, or was not ready, within engine.start_s "
-                f"= {self._start_s:g} s; {there()}"
+                f"= {self._start_s:g} s; {describe_resources()}"
             ) from error
         except BaseException:
-            await _end(actor, within_s=GIVE_UP_S)
+            await _end_actor(actor, within_s=GIVE_UP_S)
             raise
         return RayEngineHost(actor, opened, engine, self.freight)
 
@@ -176,10 +173,12 @@ class RayEngineReplicas(EngineReplicas):
 
     async def __aenter__(self) -> Self:
         try:
-            self._stack.enter_context(connected(self._section))
-            room = await self._stack.enter_async_context(_room(self._section, len(self.engines)))
+            self._stack.enter_context(connect_ray(self._section))
+            room = await self._stack.enter_async_context(
+                _hold_room(self._section, len(self.engines))
+            )
             freight = NodeWeightCache(
-                home=where()[1], folder=Path(self._recipe.folder), answered=answered
+                home=find_address()[1], folder=Path(self._recipe.folder), await_answer=await_answer
             )
             for engine in self.engines:
                 engine.room, engine.freight = room, freight
@@ -196,7 +195,7 @@ class RayEngineReplicas(EngineReplicas):
             await self._stack.aclose()
 
 
-def where() -> tuple[str, str]:
+def find_address() -> tuple[str, str]:
     """Return the address of this machine, and its name in the cluster."""
     import ray
     from ray.util import get_node_ip_address
@@ -204,7 +203,7 @@ def where() -> tuple[str, str]:
     return get_node_ip_address(), ray.get_runtime_context().get_node_id()
 
 
-async def answered(reference: Any) -> Any:
+async def await_answer(reference: Any) -> Any:
     """Return the result of an actor's call. Raises `EngineLost` when the actor is gone."""
     from ray.exceptions import RayError
 
@@ -214,7 +213,7 @@ async def answered(reference: Any) -> Any:
         raise EngineLost(f"the engine's actor is gone: {first_line(error)}") from error
 
 
-async def _met(opened: EngineAddressInfo, start_s: float) -> RemoteEngine:
+async def _connect_engine(opened: EngineAddressInfo, start_s: float) -> RemoteEngine:
     try:
         return await connect(opened.address, key=opened.key, start_s=start_s)
     except EngineError as error:
@@ -223,9 +222,7 @@ async def _met(opened: EngineAddressInfo, start_s: float) -> RemoteEngine:
 
 
 @asynccontextmanager
-async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
-    """Have room for engines inside the block: asked for, so that a cluster may grow, and waited
-    for. `ConfigError` when there is none."""
+async def _hold_room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
     from ray.exceptions import RayError
     from ray.util.placement_group import remove_placement_group
 
@@ -251,13 +248,12 @@ async def _room(section: "ClusterSection", engines: int) -> AsyncGenerator[Any]:
         remove_placement_group(room)
 
 
-async def _end(actor: Any, *, within_s: float) -> None:
-    """Have an actor end its process, then end it."""
+async def _end_actor(actor: Any, *, within_s: float) -> None:
     import ray
 
     try:
         async with asyncio.timeout(within_s):
-            await answered(actor.close.remote())
+            await await_answer(actor.close.remote())
     except (EngineError, TimeoutError):
         pass
     finally:

@@ -23,11 +23,11 @@ class NodeWeightCache:
     when it is gone, the next one does.
     """
 
-    def __init__(self, *, home: str, folder: Path, answered: Answered) -> None:
+    def __init__(self, *, home: str, folder: Path, await_answer: Answered) -> None:
         """`home` is the machine whose memory the weights are in; `folder` is the model's."""
         self.home = home
         self._folder = folder
-        self._answered = answered
+        self._answered = await_answer
         self._weights: SharedWeights | None = None
         self._stored: asyncio.Task[Any] | None = None
         self._files: asyncio.Task[Any] | None = None
@@ -40,7 +40,7 @@ class NodeWeightCache:
         if not self._folder.is_dir() or not await self._answered(actor.lacks_folder.remote()):
             return
         if self._files is None:
-            self._files = asyncio.create_task(run_in_thread(_stored_folder, self._folder))
+            self._files = asyncio.create_task(run_in_thread(_store_folder, self._folder))
         # In a list, since Ray would fetch it here otherwise.
         await self._answered(actor.unpack.remote((await asyncio.shield(self._files))[0]))
 
@@ -78,7 +78,7 @@ class NodeWeightCache:
     ) -> tuple[Any, "asyncio.Task[str]"]:
         if self._weights is not weights or self._stored is None:
             self._weights, self._carried = weights, {}
-            self._stored = asyncio.create_task(run_in_thread(_stored_weights, weights))
+            self._stored = asyncio.create_task(run_in_thread(_store_weights, weights))
         if node not in self._carried:
             self._carried[node] = actor, asyncio.create_task(self._send(self._stored, actor))
         return self._carried[node]
@@ -89,7 +89,7 @@ class NodeWeightCache:
         return await self._answered(actor.keep.remote(reference))
 
 
-def _stored_weights(weights: SharedWeights) -> list[Any]:
+def _store_weights(weights: SharedWeights) -> list[Any]:
     import ray
 
     with weights.path.open("rb") as file:
@@ -98,7 +98,7 @@ def _stored_weights(weights: SharedWeights) -> list[Any]:
     return [ray.put(np.frombuffer(mapped, dtype=np.uint8))]
 
 
-def _stored_folder(folder: Path) -> list[Any]:
+def _store_folder(folder: Path) -> list[Any]:
     import ray
 
     files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from agentrl.cluster.env_worker import RemoteFailure
-from agentrl.cluster.interface import reached_at
+from agentrl.cluster.interface import listen_at
 from agentrl.errors import ConfigError
 from agentrl.learn.sharded.rank_link import RankCommand
 from agentrl.learn.sharded.rank_spec import RankSpec, load_rank
@@ -42,9 +42,9 @@ class RankHost:
 
     def load(self) -> RankInfo | RemoteFailure:
         """Load the model, so that it can join."""
-        self._stack.enter_context(reached_at(self._where()))
+        self._stack.enter_context(listen_at(self._where()))
         if not Path(self._setup.policy).is_dir():
-            return RemoteFailure.of(
+            return RemoteFailure.from_error(
                 ConfigError(
                     f"{self._setup.policy} does not exist on {self._where()}, where rank "
                     f"{self._setup.rank} of the trainer runs; set run.folder to a folder that all "
@@ -54,7 +54,7 @@ class RankHost:
         try:
             self._joins = load_rank(self._setup)
         except ConfigError as error:
-            return RemoteFailure.of(error)
+            return RemoteFailure.from_error(error)
         return RankInfo(self._where(), os.getpid())
 
     def join(self) -> str | None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
-from agentrl.cluster.connection import connected, first_line
+from agentrl.cluster.connection import connect_ray, first_line
 from agentrl.cluster.env_worker import RemoteFailure
-from agentrl.cluster.interface import reached_at
+from agentrl.cluster.interface import listen_at
 from agentrl.cluster.placement import PlacementRequest
 from agentrl.cluster.trainer.host import RankHost, RankInfo
 from agentrl.errors import ConfigError, LearnError
@@ -35,11 +35,9 @@ class RayRankLauncher:
 
     @property
     def host(self) -> str:
-        """Return the address of this machine, as the others reach it."""
-        return where()
+        return find_address()
 
     def start(self, setup: RankSpec) -> "RayRanks":
-        """Start the ranks that follow; `setup` is that of the leading one."""
         return RayRanks(self._section, followers(setup, gpus=self._section.trainer_gpus))
 
 
@@ -71,9 +69,9 @@ class RayRanks:
         self._members: list[_Member] = []
         self._stack = ExitStack()
         try:
-            self._stack.enter_context(connected(section))
-            self._stack.enter_context(reached_at(where()))
-            room = self._stack.enter_context(_room(section, len(setups)))
+            self._stack.enter_context(connect_ray(section))
+            self._stack.enter_context(listen_at(find_address()))
+            room = self._stack.enter_context(_hold_room(section, len(setups)))
             for index, setup in enumerate(setups):
                 self._members.append(_Member(setup, section, room, index))
             deadline = time.monotonic() + setups[0].run.learn.devices.start_s
@@ -148,7 +146,7 @@ class _Member:
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 placement_group=room, placement_group_bundle_index=index
             ),
-        ).remote(setup, where)
+        ).remote(setup, find_address)
         self._loading = self._actor.load.remote()
         self._answers: SimpleQueue[Any] = SimpleQueue()
         self._thread = threading.Thread(
@@ -202,15 +200,15 @@ class _Member:
             try:
                 trace = cast(Any, ray.get(answer))
             except RayError as error:
-                self._has_ended(first_line(error), died=True)
+                self._note_end(first_line(error), died=True)
                 return
             if trace is not None:
-                self._has_ended(f"its output: {trace}", died=False)
+                self._note_end(f"its output: {trace}", died=False)
                 # The others wait for it, and notice that it is gone.
                 ray.kill(self._actor, no_restart=True)
                 return
 
-    def _has_ended(self, why: str, *, died: bool) -> None:
+    def _note_end(self, why: str, *, died: bool) -> None:
         self.died, self.ended_s = died, time.monotonic()
         self.ended = (
             f"rank {self.rank} of the trainer, the actor of process {self.pid} on {self._address}, "
@@ -218,7 +216,7 @@ class _Member:
         )
 
 
-def where() -> str:
+def find_address() -> str:
     """Return the address of this machine in the cluster."""
     from ray.util import get_node_ip_address
 
@@ -226,8 +224,7 @@ def where() -> str:
 
 
 @contextmanager
-def _room(section: "ClusterSection", ranks: int) -> Generator[Any]:
-    """Have room for ranks inside the block; `ConfigError` when there is none."""
+def _hold_room(section: "ClusterSection", ranks: int) -> Generator[Any]:
     import ray
     from ray.exceptions import RayError
     from ray.util.placement_group import remove_placement_group

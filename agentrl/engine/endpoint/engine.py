@@ -47,7 +47,7 @@ from agentrl.runtime.http_endpoint import (
     RetryPolicy,
 )
 from agentrl.runtime.threads import finish_in_thread, run_in_thread
-from agentrl.weight_sync.adapters import AdapterWeights, adapted_in
+from agentrl.weight_sync.adapters import AdapterWeights, find_adapters
 from agentrl.weight_sync.check import TRIES, CheckedWeights, WeightCheck, complaint
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class CompletionsEngine(ClosingResource):
         or is late, and `ConfigError` for weights that are no adapters, and where the server takes
         none; then the old version stays.
         """
-        adapted = adapted_in(weights)
+        adapted = find_adapters(weights)
         if adapted is None:
             raise ConfigError(
                 "a server of engine.kind endpoint accepts adapters, but these are full weights; "

@@ -38,7 +38,7 @@ from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource
 from agentrl.runtime.threads import run_in_thread
-from agentrl.weight_sync.adapters import adapted_in, packed
+from agentrl.weight_sync.adapters import find_adapters, pack_adapters
 from agentrl.weight_sync.safetensors import write_safetensors
 from agentrl.weight_sync.transfer_group import GroupRendezvous
 
@@ -214,10 +214,10 @@ class RemoteEngine(ClosingResource):
         if not isinstance(weights, Mapping):
             await self._call("load", path=_absolute(weights), to=version)
             return
-        adapted = adapted_in(weights)
+        adapted = find_adapters(weights)
         if adapted is not None and adapted.base.id != self._base:
             await self._send_all(adapted.base.weights, "lay", base=adapted.base.id)
-        tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
+        tensors, metadata = (weights, {}) if adapted is None else pack_adapters(adapted)
         await self._send_all(tensors, "load", said=metadata, to=version)
 
     async def send(self, file: Path, version: int) -> None:

@@ -44,7 +44,7 @@ from agentrl.errors import ConfigError, EngineError, RolloutError
 from agentrl.policy import PolicyEngine, ScoringEngine
 from agentrl.runtime.closing import ClosingResource
 from agentrl.runtime.threads import run_in_thread
-from agentrl.weight_sync.adapters import MARK, AdapterWeights, BaseWeights, unpacked
+from agentrl.weight_sync.adapters import MARK, AdapterWeights, BaseWeights, unpack_adapters
 from agentrl.weight_sync.safetensors import header_of
 from agentrl.weight_sync.shared_memory import SharedMemoryFile
 from agentrl.weight_sync.transfer_group import GroupRendezvous
@@ -325,7 +325,7 @@ def _unpack_weights(base: BaseWeights | None, given: Path | bytes) -> Weights:
     """Return given weights in the form an engine takes; adapters with their base."""
     header = header_of(given)
     if MARK in header:
-        return unpacked(_read(given), header, base)
+        return unpack_adapters(_read(given), header, base)
     return given if isinstance(given, Path) else _read(given)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.weights import Weights
-from agentrl.weight_sync.adapters import BaseWeights, adapted_in, packed
+from agentrl.weight_sync.adapters import BaseWeights, find_adapters, pack_adapters
 from agentrl.weight_sync.check import CheckedWeights, WeightCheck
 from agentrl.weight_sync.shared_memory import SharedMemoryFile
 
@@ -27,13 +27,13 @@ class SharedWeights(SharedWeightFile):
     """A state dict; of one with adapters, the adapters alone, over `base`."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights, unless they are in such memory already: see `SharedMemoryFile.of`. A
-        base is taken the first time, and stays as long as there is the `BaseWeights` or anything
+        """Copy the weights, unless they are in such memory already, as `SharedMemoryFile` does.
+        A base is taken the first time, and stays as long as there is the `BaseWeights` or anything
         that was shared over it."""
-        adapted = adapted_in(weights)
-        tensors, metadata = (weights, {}) if adapted is None else packed(adapted)
+        adapted = find_adapters(weights)
+        tensors, metadata = (weights, {}) if adapted is None else pack_adapters(adapted)
         self.base = None if adapted is None else _share_base(adapted.base)
-        super().__init__(SharedMemoryFile.of(tensors, metadata))
+        super().__init__(SharedMemoryFile.from_weights(tensors, metadata))
         self.proof: WeightCheck | None = (
             weights.proof if isinstance(weights, CheckedWeights) else None
         )
@@ -47,7 +47,7 @@ _LOCK = threading.Lock()
 def _share_base(base: BaseWeights) -> SharedWeightFile:
     with _LOCK:
         if base not in _BASES:
-            _BASES[base] = SharedWeightFile(SharedMemoryFile.of(base.weights), base.id)
+            _BASES[base] = SharedWeightFile(SharedMemoryFile.from_weights(base.weights), base.id)
         return _BASES[base]
 
 

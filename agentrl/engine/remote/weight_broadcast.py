@@ -67,7 +67,7 @@ class WeightBroadcaster:
             copying = asyncio.create_task(run_in_thread(SharedWeights, weights))
             try:
                 self._arrived.clear()
-                row = await run_in_thread(SafetensorsBytes.of_weights, weights)
+                row = await run_in_thread(SafetensorsBytes.from_weights, weights)
                 reached, name = await self._send_to_living(
                     row, tuple(engines), self._backend, keeps=True
                 )
@@ -85,7 +85,7 @@ class WeightBroadcaster:
             return
         arrived, name = self._arrived.pop(engine, (None, ""))
         if arrived is not weights:
-            row = await run_in_thread(SafetensorsBytes.of_file, weights.path)
+            row = await run_in_thread(SafetensorsBytes.from_file, weights.path)
             _, name = await self._send_to_living(row, (engine,), "gloo", keeps=False)
         if (base := find_missing_base(weights, engine)) is not None:
             await engine.send_base(base.path, base.id)

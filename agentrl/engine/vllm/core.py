@@ -17,7 +17,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.vision.processor import ImageProcessor, load_processor
 from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.runtime.distribution import install_command
-from agentrl.weight_sync.adapters import LoraAdapter, adapted_in
+from agentrl.weight_sync.adapters import LoraAdapter, find_adapters
 
 if TYPE_CHECKING:
     from agentrl.engine.vllm.logits_sampler import LogitsSampler
@@ -163,7 +163,7 @@ class VllmCore:
         taken the first time only, where vLLM has adapters of its own; else they are merged.
         """
         state = read_weights(weights)
-        adapted = adapted_in(state) if self._adapter is not None else None
+        adapted = find_adapters(state) if self._adapter is not None else None
         if adapted is None or adapted.base.id != self._base:
             self._base = None
             self._load_base(state if adapted is None else adapted.base.weights)

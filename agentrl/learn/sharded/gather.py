@@ -33,7 +33,7 @@ def gather_weights(
     no shards is the same on all ranks. Raises `OSError` where there is no memory left for them.
     """
     shaped = {n: TensorShape(tuple(v.shape), types.get(n, v.dtype)) for n, v in weights.items()}
-    layout = SafetensorsLayout.of(shaped)
+    layout = SafetensorsLayout.from_shapes(shaped)
     file = SharedMemoryFile() if group.rank() == 0 else None
     if file is not None:
         file.put(torch.frombuffer(bytearray(layout.header), dtype=torch.uint8), start=0)

@@ -36,7 +36,6 @@ class AepoRule:
             raise ValueError(f"penalty must be at least 0 (0 disables it), got {self.penalty}")
 
     def chance(self, rise: float, streak: int) -> BranchChance:
-        """Return `clip(1 - base / f + weight * rise)`, 0 where `f` is 0."""
         factor = max(0.0, 1 - self.penalty * streak)
         if factor == 0:
             return BranchChance(value=0.0, factor=0.0)
@@ -57,7 +56,6 @@ class AepoPaperRule:
     penalty: float | None = 0.05
 
     def chance(self, rise: float, streak: int) -> BranchChance:
-        """Return 0 or 1."""
         penalty = self.gamma if self.penalty is None else self.penalty
         factor = max(0.0, 1 - penalty * streak)
         score = (self.alpha + self.gamma * rise) * factor
@@ -147,10 +145,6 @@ class ObservedSignals:
         )
 
     def share(self, leaves: int, split: MonitoredRootSplit | OnlineRootSplit) -> int | None:
-        """Return the number of roots these ask for, None when no root has been seen.
-
-        Without any tool signal the root's stands for it, as in the code.
-        """
         if not self.roots:
             return None
         root = self.root_sum / self.roots

@@ -22,8 +22,6 @@ class ArpoRule:
     """With `code_signal`: 0.2."""
 
     def chance(self, rise: float, streak: int) -> BranchChance:
-        """Return `clip(base + weight * rise)`."""
-        del streak
         return BranchChance(value=clip(self.base + self.weight * rise))
 
 
@@ -36,8 +34,6 @@ class ArpoPaperRule:
     threshold: float = 0.5
 
     def chance(self, rise: float, streak: int) -> BranchChance:
-        """Return 0 or 1."""
-        del streak
         score = self.alpha + self.beta * rise
         return BranchChance(
             value=float(score > self.threshold), score=score, threshold=self.threshold

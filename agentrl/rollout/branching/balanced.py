@@ -21,7 +21,7 @@ from agentrl.rollout.branching.decision import (
     Reason,
 )
 from agentrl.rollout.branching.entropy import EntropyProbe, EntropySignal
-from agentrl.rollout.branching.rule import BranchChance, BranchRule, Draw, seeded_draw
+from agentrl.rollout.branching.rule import BranchChance, BranchRule, Draw, draw_seeded
 from agentrl.rollout.branching.tree_state import (
     LivePath,
     PathEnded,
@@ -39,7 +39,6 @@ class EntropyBalancedState:
     roots: int
     """Leaves that begin at the prompt, as now known; no branch takes their places."""
     alone: bool = False
-    """Pre-monitoring: the first trajectory runs alone."""
     observed: ObservedSignals = field(default_factory=ObservedSignals)
     """Observations of this task's trajectories alone; add it to the next task's `prior`."""
 
@@ -65,8 +64,7 @@ class EntropyBalancedTopology:
     fill_at_once: bool = False
     """Begin everything that is left when nothing lives; else one at a time, which may branch."""
     prior: ObservedSignals = field(default_factory=ObservedSignals)
-    """Observations of earlier tasks, for `OnlineRootSplit`."""
-    draw: Draw = seeded_draw
+    draw: Draw = draw_seeded
     name: str = "aepo"
 
     def __post_init__(self) -> None:
@@ -76,14 +74,12 @@ class EntropyBalancedTopology:
     def start(
         self, task_id: str, *, seed: int
     ) -> tuple[EntropyBalancedState, tuple[PlannedRollout, ...]]:
-        """Begin the first roots."""
         roots, alone = self._roots(), isinstance(self.split, MonitoredRootSplit)
-        growth = TreeState.of(task_id, seed=seed, budget=self.budget)
+        growth = TreeState.from_budget(task_id, seed=seed, budget=self.budget)
         growth, starts = growth.start_roots(1 if alone else roots)
         return EntropyBalancedState(growth=growth, roots=roots, alone=alone), starts
 
     def growth(self, state: EntropyBalancedState) -> TreeState:
-        """Return the common part of the state."""
         return state.growth
 
     def probe_tokens(self, state: EntropyBalancedState, path: Path, turn: int) -> int:
@@ -92,36 +88,34 @@ class EntropyBalancedTopology:
         `OnlineRootSplit` learns from every turn, for the tasks to come, even when nothing more can
         begin.
         """
-        del path
         used = turn == 0 or state.growth.ledger.open or isinstance(self.split, OnlineRootSplit)
         return self.signal.tokens if used else 0
 
-    def kept(self, state: EntropyBalancedState) -> frozenset[BranchPoint]:
-        """Return nothing: branches open at once or never."""
-        del state
+    def find_origins(self, state: EntropyBalancedState) -> frozenset[BranchPoint]:
         return frozenset()
 
-    def at_boundary(
+    def reach_boundary(
         self, state: EntropyBalancedState, boundary: BranchPointReached
     ) -> tuple[EntropyBalancedState, BranchDecision]:
-        """Take the signal in, and branch by the rule."""
-        growth = state.growth.hear(boundary.path, boundary.tokens)
+        growth = state.growth.add_tokens(boundary.path, boundary.tokens)
         before = growth.line(boundary.path)
-        line = _measured(before, boundary, own_first=not self.inherit_first)
-        growth = growth.put(line)
+        line = _record_signal(before, boundary, own_first=not self.inherit_first)
+        growth = growth.replace_line(line)
         value = before.last if self.delayed else boundary.probe and boundary.probe.value
         rise = None if value is None or line.first is None else value - line.first
         free = max(0, growth.ledger.open - max(0, state.roots - growth.roots))
-        decision = self._decided(state, boundary, line, rise=rise, free=free)
+        decision = self._decide(state, boundary, line, rise=rise, free=free)
         if decision.reason != "branched":
-            growth = growth.put(replace(line, streak=0))
+            growth = growth.replace_line(replace(line, streak=0))
             return replace(state, growth=growth), decision
         line = replace(line, streak=line.streak + 1, branches=line.branches + 1)
         heir = line if self.inherit_first else replace(line, first=None)
         count = (
             sum(draw < decision.chance.value for draw in decision.draws) if decision.chance else 0
         )
-        growth, children = growth.put(line).branch(origin_of(boundary), count, inherit=heir)
+        growth, children = growth.replace_line(line).branch(
+            origin_of(boundary), count, inherit=heir
+        )
         return replace(state, growth=growth), replace(decision, children=children)
 
     def fork_failed(
@@ -135,20 +129,19 @@ class EntropyBalancedTopology:
             # A replayed world may fail when its parent has long gone on.
             streak = 0 if parent.turn == start.origin.turn else parent.streak
             undone = replace(parent, streak=streak, branches=max(0, parent.branches - 1))
-            growth = growth.put(undone)
+            growth = growth.replace_line(undone)
         growth, starts = growth.fill(whole=self.fill_at_once)
         return replace(state, growth=growth), starts
 
-    def finished(
+    def finish_path(
         self, state: EntropyBalancedState, ended: PathEnded
     ) -> tuple[EntropyBalancedState, tuple[PlannedRollout, ...]]:
-        """Learn from the trajectory, begin the roots that are due, or fill up."""
         line = state.growth.line(ended.path)
         growth, again = state.growth.end(ended)
         if again:
             return replace(state, growth=growth), again
         ended_for_good = line.start.sample in growth.ledger.ended
-        observed = state.observed + (_seen(line) if ended_for_good else ObservedSignals())
+        observed = state.observed + (_observe_path(line) if ended_for_good else ObservedSignals())
         alone = state.alone and not growth.ledger.ended
         roots = state.roots
         if not alone and not isinstance(self.split, StaticRootSplit):
@@ -158,10 +151,9 @@ class EntropyBalancedTopology:
         state = replace(state, growth=growth, observed=observed, roots=roots, alone=alone)
         return state, due + filled
 
-    def reopened(
+    def reopen_path(
         self, state: EntropyBalancedState, again: PathReopened
     ) -> tuple[EntropyBalancedState, tuple[PlannedRollout, ...]]:
-        """Begin it again: a root as it was, a branch as a fresh root."""
         growth, starts = state.growth.reopen(again.start)
         return replace(state, growth=growth), starts
 
@@ -169,7 +161,6 @@ class EntropyBalancedTopology:
         return self.prior if isinstance(self.split, OnlineRootSplit) else ObservedSignals()
 
     def _roots(self) -> int:
-        """Return the number of leaves that begin at the prompt before any of them has ended."""
         half = max(1, self.budget.leaves // 2)
         match self.split:
             case OnlineRootSplit():
@@ -180,7 +171,7 @@ class EntropyBalancedTopology:
             case MonitoredRootSplit():
                 return self.budget.leaves
 
-    def _decided(
+    def _decide(
         self,
         state: EntropyBalancedState,
         boundary: BranchPointReached,
@@ -235,8 +226,7 @@ def _verdict(chance: BranchChance, draws: tuple[float, ...]) -> Reason:
     return "draw" if chance.score is None else "threshold"
 
 
-def _measured(line: LivePath, boundary: BranchPointReached, *, own_first: bool) -> LivePath:
-    """Return the line with the boundary's signal on it."""
+def _record_signal(line: LivePath, boundary: BranchPointReached, *, own_first: bool) -> LivePath:
     probe: EntropyProbe | None = boundary.probe
     line = replace(line, turn=boundary.turn)
     if probe is None:
@@ -253,7 +243,7 @@ def _measured(line: LivePath, boundary: BranchPointReached, *, own_first: bool) 
     )
 
 
-def _seen(line: LivePath) -> ObservedSignals:
+def _observe_path(line: LivePath) -> ObservedSignals:
     """Return the observations of an ended trajectory; a branch shares its root's opening."""
     opening = line.first if line.is_root else None
     return ObservedSignals(

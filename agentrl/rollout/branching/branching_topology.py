@@ -2,13 +2,13 @@
 
     the scheduler                             here
     ----------------------------------------  ----------------------------------------------------
-    opens a group                             `wanted`: as many slots as the topology has roots
+    opens a group                             `count_missing`: a slot for each root
     `play` of a new slot                      the next start: a root, or a branch of a held world
     a boundary that branches                  worlds are copied, then `RolloutSlot.fork` per branch
     `play` of a slot again (retry, too old)   what the topology says: its root again, or another
-    a trajectory ended for good               `ended`, then `wanted`: what begins now gets its slots
+    a trajectory ended for good               `end_rollout`, then `count_missing`: more slots
                                               before it asks whether the group is complete
-    a group is over                           `over`: its worlds are closed, its decisions handed on
+    a group is over                           `close_group`: its worlds are closed too
 
 A group has exactly the leaves of the topology's budget, which is the scheduler's target, and a
 leaf's sample is its slot's. A branch waits for its place before all that has not begun, and its
@@ -59,7 +59,6 @@ class _PlannedSlot:
 
     start: PlannedRollout
     tokens: int = 0
-    """Added by its latest attempt."""
     ended: bool = False
     goes_on: bool = False
     """It was kept by a record, and has not come to play yet."""
@@ -72,11 +71,9 @@ class _Group:
     topology: AnyTopology
     target: int
     roots: int = 0
-    """Number of slots it begins with."""
     owed: int = 0
     """Slots that were asked for and have not come to play yet."""
     growing: TreeGrowth[Any] | None = None
-    """None until its first slot plays."""
     tree: Tree | None = None
     pending: deque[PlannedRollout] = field(default_factory=deque[PlannedRollout])
     """Starts of the topology that no slot plays yet."""
@@ -95,17 +92,17 @@ class _Group:
         if planned.goes_on:
             return planned.start
         if planned.ended:
-            (start,) = growing.reopened(planned.start)
+            (start,) = growing.reopen_path(planned.start)
             return start
-        return self.begins_again(sample)
+        return self.restart(sample)
 
-    def begins_again(self, sample: int) -> PlannedRollout:
+    def restart(self, sample: int) -> PlannedRollout:
         """Tell the topology that a trajectory failed and begins again; return how."""
         planned, growing = self.planned[sample], self.growing
         assert growing is not None
         path = planned.start.path
         ended = PathEnded(path=path, tokens=planned.tokens, failed=True, again=True)
-        (start,) = growing.finished(ended)
+        (start,) = growing.finish_path(ended)
         return start
 
 
@@ -140,7 +137,7 @@ class BranchingTopology(RolloutTopology):
 
     # --- what the scheduler asks and tells --------------------------------------------------------
 
-    def wanted(self, group: GroupProgress) -> int:
+    def count_missing(self, group: GroupProgress) -> int:
         """Return the roots at first, then what the topology begins without a fork."""
         entry = self._groups.get(group.number)
         if entry is None and group.started:
@@ -157,8 +154,7 @@ class BranchingTopology(RolloutTopology):
         entry.owed += missing
         return missing
 
-    def ended(self, attempt: RolloutKey, leaf: Leaf) -> None:
-        """Report the end of a trajectory to its topology."""
+    def end_rollout(self, attempt: RolloutKey, leaf: Leaf) -> None:
         group = self._groups.get(attempt.group)
         if group is None or group.growing is None or attempt.sample in group.chains:
             return
@@ -176,11 +172,10 @@ class BranchingTopology(RolloutTopology):
         ended = PathEnded(
             path=planned.start.path, tokens=planned.tokens, failed=failed, again=False
         )
-        group.pending += group.growing.finished(ended)
+        group.pending += group.growing.finish_path(ended)
         self._close_later(group.growing, group.growing.release())
 
-    def over(self, group: int) -> None:
-        """Close a group's worlds, learn from it, and hand its decisions on."""
+    def close_group(self, group: int) -> None:
         entry = self._groups.pop(group, None)
         if entry is None or entry.growing is None or entry.tree is None:
             return
@@ -202,20 +197,19 @@ class BranchingTopology(RolloutTopology):
         self._on_over(shaped)
 
     def figures(self) -> Mapping[str, float]:
-        """Return branching metrics of the groups that ended since the last call."""
         latest, self._latest = self._latest, []
         return branching_figures(latest)
 
     async def close(self) -> None:
         """Close every world, and hand on what the unfinished groups have decided."""
         for number in [*self._groups]:
-            self.over(number)
+            self.close_group(number)
         if self._closing:
             await asyncio.wait(self._closing)
 
     # --- what was kept ----------------------------------------------------------------------------
 
-    def keep(self, group: GroupState) -> bool:
+    def resume_group(self, group: GroupState) -> bool:
         """Go on with a group as the tree it was, before the scheduler adopts it.
 
         False where its events do not tell what it was: then it has to begin again.
@@ -225,7 +219,7 @@ class BranchingTopology(RolloutTopology):
         slots = max((one.sample for one in rollouts), default=-1) + 1
         if group.notes:
             try:
-                return self._keep(group, RestoredTree.of(group), rollouts, slots)
+                return self._resume_tree(group, RestoredTree.from_group(group), rollouts, slots)
             except ValueError:
                 return False
         if is_complete:
@@ -236,15 +230,15 @@ class BranchingTopology(RolloutTopology):
             self._groups[group.id] = replace(self._fresh(group.size), owed=slots)
         return True
 
-    def _keep(
+    def _resume_tree(
         self, group: GroupState, tree: RestoredTree, rollouts: Sequence[RolloutState], slots: int
     ) -> bool:
-        topology = _for_target(self.topology, tree.grows.leaves)
+        topology = _resize_topology(self.topology, tree.grows.leaves)
         if isinstance(topology, EntropyBalancedTopology) and tree.grows.prior is not None:
             topology = replace(topology, prior=tree.grows.prior)
         growing = self._growing(topology, group.id, group.task)
         live = growing.restore(
-            tree.events, lambda origin: _place(group, tree, origin), copies=tree.copies
+            tree.events, lambda origin: _find_position(group, tree, origin), copies=tree.copies
         )
         entry = _Group(topology, group.size, growing=growing, tree=group.tree, kept=tree)
         entry.chains |= tree.alone
@@ -275,19 +269,18 @@ class BranchingTopology(RolloutTopology):
         return True
 
     def _fresh(self, target: int) -> _Group:
-        topology = _for_target(self.topology, target)
+        topology = _resize_topology(self.topology, target)
         _, starts = topology.start("", seed=0)
         return _Group(topology, target, roots=len(starts))
 
-    def _tell(
+    def _note(
         self, number: int, said: Note, *, sample: int | None = None, with_end: bool = False
     ) -> None:
         if self._events is not None and number in self._groups:
             self._events.note(number, as_note(said), sample=sample, with_end=with_end)
 
-    def _happened(self, number: int, event: Event, decision: BranchDecision | None) -> None:
+    def _note_event(self, number: int, event: Event, decision: BranchDecision | None) -> None:
         """Note what a topology is about to hear; nothing of a group that is over."""
-        del decision
         group = self._groups.get(number)
         if self._events is None or group is None:
             return
@@ -307,9 +300,9 @@ class BranchingTopology(RolloutTopology):
         number, sample = slot.attempt.group, slot.attempt.sample
         group = self._groups.get(number)
         if group is None:
-            return await self._alone(slot)
+            return await self._play_alone(slot)
         if group.growing is None:
-            self._tell(number, _grows(group.topology, group.target))
+            self._note(number, _build_opened_note(group.topology, group.target))
             group.tree = slot.tree
             group.growing = self._growing(group.topology, number, slot.tree.task)
             group.pending += group.growing.start()
@@ -317,19 +310,19 @@ class BranchingTopology(RolloutTopology):
         self._close_later(group.growing, group.growing.release())
         if start is None:
             if sample not in group.chains:
-                self._tell(number, ExtraRolloutNote(), sample=sample)
+                self._note(number, ExtraRolloutNote(), sample=sample)
             group.chains.add(sample)
-            return await self._alone(slot)
+            return await self._play_alone(slot)
         group.planned[sample] = _PlannedSlot(start)
         if slot.stand is None:
-            self._tell(number, TreeRolloutNote(start=start), sample=sample)
+            self._note(number, TreeRolloutNote(start=start), sample=sample)
         return await self._play(group, group.growing, slot)
 
-    async def _alone(self, slot: RolloutSlot) -> Leaf:
-        world = await self._rollouts.brought_back(slot)
+    async def _play_alone(self, slot: RolloutSlot) -> Leaf:
+        world = await self._rollouts.restore_env(slot)
         return await self._rollouts.episode(slot, self._sampling, world=world).run()
 
-    async def _brought_back(self, group: _Group, slot: RolloutSlot) -> EnvFork | None:
+    async def _restore_env(self, group: _Group, slot: RolloutSlot) -> EnvFork | None:
         """Return the world of a trajectory that goes on, None for one that begins.
 
         One whose world does not come back begins again, as the topology says.
@@ -339,15 +332,15 @@ class BranchingTopology(RolloutTopology):
         if slot.stand is None or group.kept is None:
             return None
         decided = group.kept.is_decided(planned.start, slot.stand.turn)
-        slot.stands(_relivable(slot, decided=decided))
-        env = await self._rollouts.brought_back(slot)
+        slot.resume_at(_find_resume_point(slot, decided=decided))
+        env = await self._rollouts.restore_env(slot)
         if env is not None:
             place = replace(place_of(slot.tree, slot.stand), decided=decided)
             begun = group.kept.context_tokens(planned.start.origin)
             planned.tokens = 0 if begun is None else place.context_tokens - begun
             return EnvFork(place, env)
-        planned.start = group.begins_again(sample)
-        self._tell(slot.attempt.group, TreeRolloutNote(start=planned.start), sample=sample)
+        planned.start = group.restart(sample)
+        self._note(slot.attempt.group, TreeRolloutNote(start=planned.start), sample=sample)
         return None
 
     async def _play(
@@ -361,9 +354,9 @@ class BranchingTopology(RolloutTopology):
         """Play a slot's start; `is_told` when events have told of it as a branch."""
         sample = slot.attempt.sample
         planned = group.planned[sample]
-        world = await self._brought_back(group, slot)
+        world = await self._restore_env(group, slot)
         is_told = is_told or world is not None
-        while not world and (world := await growing.world(planned.start, slot.watched)) is None:
+        while not world and (world := await growing.world(planned.start, slot.watch_env)) is None:
             instead = growing.fork_failed(planned.start)
             if not instead:
                 del group.planned[sample]
@@ -373,14 +366,14 @@ class BranchingTopology(RolloutTopology):
                 return Leaf(node=None, outcome=Failed("cancelled", why), sample=sample)
             planned.start, *others = instead
             group.pending += others
-            self._tell(slot.attempt.group, TreeRolloutNote(start=planned.start), sample=sample)
+            self._note(slot.attempt.group, TreeRolloutNote(start=planned.start), sample=sample)
         start, env, before = planned.start, world.env, planned.tokens
         assert env is not None
-        env = slot.watched(env)
+        env = slot.watch_env(env)
         if not is_told:
             _tell_of_branch(slot, growing, start, world.place)
-        if world.place is not None and (versions := _versions(slot.tree, world.place.node)):
-            slot.scheduler.inherits(slot, min(versions))
+        if world.place is not None and (versions := _collect_versions(slot.tree, world.place.node)):
+            slot.scheduler.inherit_version(slot, min(versions))
         episode = replace(
             self._rollouts.episode(slot, self._sampling),
             env=env,
@@ -392,7 +385,7 @@ class BranchingTopology(RolloutTopology):
                 start,
                 env,
                 partial(self._fork, group, growing, slot),
-                slot.goes_on,
+                slot.continue_turn,
                 before_tokens=before,
             ),
         )
@@ -408,7 +401,6 @@ class BranchingTopology(RolloutTopology):
         parent: RolloutSlot,
         starts: Sequence[PlannedRollout],
     ) -> None:
-        """Give branches of a parent's trajectory their slots."""
         for start in starts:
             fork = _fork_point(parent, growing, start)
             play = partial(self._play, group, growing, is_told=fork is not None)
@@ -416,7 +408,7 @@ class BranchingTopology(RolloutTopology):
             # Before it has run at all it may be told to begin again.
             group.planned[slot.attempt.sample] = _PlannedSlot(start)
             if fork is None:
-                self._tell(
+                self._note(
                     slot.attempt.group, TreeRolloutNote(start=start), sample=slot.attempt.sample
                 )
 
@@ -425,8 +417,8 @@ class BranchingTopology(RolloutTopology):
             topology=topology,
             task=task,
             seed=self._seed(number, task),
-            on_event=partial(self._happened, number),
-            on_copy=partial(self._tell, number),
+            on_event=partial(self._note_event, number),
+            on_copy=partial(self._note, number),
             make_env=self._rollouts.make_env,
             limits=self._rollouts.limits,
             fork_s=self._rollouts.fork_s,
@@ -442,14 +434,13 @@ class BranchingTopology(RolloutTopology):
             task.add_done_callback(self._closing.discard)
 
 
-def _for_target(topology: AnyTopology, target: int) -> AnyTopology:
-    """Return the topology with the budget of a group that has its own number of trajectories."""
+def _resize_topology(topology: AnyTopology, target: int) -> AnyTopology:
     if isinstance(topology, EntropyBalancedTopology | FanOutTopology):
         return replace(topology, budget=replace(topology.budget, leaves=target))
     return topology
 
 
-def _versions(tree: Tree, node: int | None) -> list[int]:
+def _collect_versions(tree: Tree, node: int | None) -> list[int]:
     return [] if node is None else [v for part in tree.path(node) for v in part.versions]
 
 
@@ -480,7 +471,7 @@ def _tell_of_branch(
         return
     copied = next((c for c in reversed(growing.copies) if c.path == start.path), None)
     why = next((d for d in growing.decisions if _is_at(d, start.origin)), None)
-    slot.events.branches(
+    slot.events.plan_branch(
         place.node,
         strategy="replay" if copied is None else copied.strategy,
         why={**(asdict(why) if why else {}), "plays": as_note(TreeRolloutNote(start=start))},
@@ -492,20 +483,21 @@ def _is_at(decision: BranchDecision, origin: BranchPoint) -> bool:
     return (boundary.path, boundary.turn) == (origin.path, origin.turn)
 
 
-def _grows(topology: AnyTopology, target: int) -> TreeOpenedNote:
+def _build_opened_note(topology: AnyTopology, target: int) -> TreeOpenedNote:
     prior = topology.prior if isinstance(topology, EntropyBalancedTopology) else None
     return TreeOpenedNote(leaves=target, prior=prior)
 
 
-def _place(group: GroupState, tree: RestoredTree, origin: BranchPoint) -> EpisodePosition | None:
-    """Return the place of a kept trajectory at `origin`; None where it is not known."""
+def _find_position(
+    group: GroupState, tree: RestoredTree, origin: BranchPoint
+) -> EpisodePosition | None:
     stand = tree.stand(origin)
     if stand is None:
         return None
     return place_of(group.tree, stand)
 
 
-def _relivable(slot: RolloutSlot, *, decided: bool) -> ResumePoint:
+def _find_resume_point(slot: RolloutSlot, *, decided: bool) -> ResumePoint:
     """Return the point at which a kept trajectory resumes.
 
     The first tokens of a turn that has not been decided about are sampled again: what they were

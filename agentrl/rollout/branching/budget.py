@@ -16,7 +16,6 @@ class BranchBudget:
     """Retries of a failed leaf; behind a scheduler its own number counts, and it retries whatever
     tokens are left."""
     path_branches: int | None = None
-    """Branch points on one path, at most."""
 
     def __post_init__(self) -> None:
         if self.leaves < 1:
@@ -38,16 +37,14 @@ class BudgetLedger:
 
     budget: BranchBudget
     free: tuple[int, ...]
-    """Ascending."""
     live: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     tries: tuple[int, ...] = ()
     """Failures that were begun again, by sample."""
     tokens: int = 0
-    """Used so far, as last heard."""
 
     @classmethod
-    def of(cls, budget: BranchBudget) -> "BudgetLedger":
+    def from_budget(cls, budget: BranchBudget) -> "BudgetLedger":
         """Return a ledger of which nothing is used."""
         return cls(budget=budget, free=tuple(range(budget.leaves)), tries=(0,) * budget.leaves)
 
@@ -69,34 +66,34 @@ class BudgetLedger:
     def give_back(self, sample: int) -> "BudgetLedger":
         """Return a ledger on which a live sample is free again."""
         return replace(
-            self, live=_without(self.live, sample), free=tuple(sorted((*self.free, sample)))
+            self, live=_remove_sample(self.live, sample), free=tuple(sorted((*self.free, sample)))
         )
 
     def end(self, sample: int) -> "BudgetLedger":
         """Return a ledger on which a live sample has ended for good."""
-        return replace(self, live=_without(self.live, sample), ended=(*self.ended, sample))
+        return replace(self, live=_remove_sample(self.live, sample), ended=(*self.ended, sample))
 
     def reopen(self, sample: int) -> "BudgetLedger":
         """Return a ledger on which an ended sample is live again."""
         return replace(
-            self, live=(*self.live, sample), ended=_without(self.ended, sample, are="ended")
+            self, live=(*self.live, sample), ended=_remove_sample(self.ended, sample, are="ended")
         )
 
     def may_retry(self, sample: int) -> bool:
         """Return whether a failed sample is begun again."""
         return self.tries[sample] < self.budget.retries and not self.spent
 
-    def retried(self, sample: int) -> "BudgetLedger":
+    def count_retry(self, sample: int) -> "BudgetLedger":
         """Return a ledger that has counted one more failure of a sample."""
         tries = (*self.tries[:sample], self.tries[sample] + 1, *self.tries[sample + 1 :])
         return replace(self, tries=tries)
 
-    def used(self, tokens: int) -> "BudgetLedger":
+    def add_tokens(self, tokens: int) -> "BudgetLedger":
         """Return a ledger with so many more tokens used."""
         return replace(self, tokens=self.tokens + tokens)
 
 
-def _without(samples: tuple[int, ...], sample: int, *, are: str = "live") -> tuple[int, ...]:
+def _remove_sample(samples: tuple[int, ...], sample: int, *, are: str = "live") -> tuple[int, ...]:
     if sample not in samples:
         raise ValueError(f"sample {sample} is not {are}; {are} are {samples}")
     return tuple(other for other in samples if other != sample)

@@ -1,11 +1,8 @@
 """Branch decision at one boundary: the values that determined it, and its description."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
-
-from pydantic import TypeAdapter
 
 from agentrl.rollout.branching.entropy import EntropyProbe
 from agentrl.rollout.branching.rule import BranchChance
@@ -52,7 +49,6 @@ class BranchPointReached:
     node: int | None
     """The tree's node whose children the branches become; the probe's tokens come after it."""
     context_tokens: int
-    """Length of the prefix that branches share."""
     tokens: int
     """Added so far by this trajectory itself, shared ones not among them."""
     probe: EntropyProbe | None = None
@@ -61,17 +57,15 @@ class BranchPointReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchDecision:
-    """One boundary's decision: every input and the outcome. JSON-able through `as_json`."""
+    """One boundary's decision: every input and the outcome."""
 
     task_id: str
     topology: str
     rule: Mapping[str, Any]
-    """Its name and parameters."""
     sample: int
     boundary: BranchPointReached
     reason: Reason
     first: float | None = None
-    """The signal at the start of the trajectory."""
     rise: float | None = None
     """The signal that counts here, less `first`."""
     streak: int = 0
@@ -86,28 +80,15 @@ class BranchDecision:
     """The topology may yet begin trajectories here: hold what that needs."""
 
 
-def as_json(decision: BranchDecision) -> str:
-    """Return a decision as one line of JSON."""
-    return json.dumps(asdict(decision), sort_keys=True, allow_nan=False)
-
-
-def from_json(line: str) -> BranchDecision:
-    """Return the decision that `as_json` wrote."""
-    return _DECISION.validate_json(line)
-
-
-_DECISION = TypeAdapter(BranchDecision)
-
-
 def explain(decision: BranchDecision) -> str:
     """Return in one sentence what happened at a boundary, and why."""
-    where = f"trajectory {name_of(decision.boundary.path)}, turn {decision.boundary.turn}"
+    where = f"trajectory {format_path(decision.boundary.path)}, turn {decision.boundary.turn}"
     parts = [part for part in (_signal(decision), _chance(decision), _draws(decision)) if part]
     details = f" ({'; '.join(parts)})" if parts else ""
     return f"{where}: {_outcome(decision)}{details}"
 
 
-def name_of(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Return a path as people write it: `2` is a root, `2/t3.0` its first branch at turn 3."""
     pairs = zip(path[1::2], path[2::2], strict=True)
     return "/".join([str(path[0]), *(f"t{turn}.{ordinal}" for turn, ordinal in pairs)])
@@ -116,26 +97,25 @@ def name_of(path: Path) -> str:
 def _outcome(decision: BranchDecision) -> str:
     match decision.reason:
         case "branched":
-            names = ", ".join(name_of(child.path) for child in decision.children)
+            names = ", ".join(format_path(child.path) for child in decision.children)
             return f"branched into {names}"
-        case "draw":
-            return "did not branch: the random draw was not below the probability"
-        case "threshold":
-            return "did not branch: the score is not above the threshold"
-        case "budget":
-            return "did not branch: the budget is spent"
-        case "path":
-            return "did not branch: the path has reached its maximum number of branches"
         case "opening":
             return "began"
-        case "alone":
-            return "did not branch: pre-monitoring runs the first trajectory alone"
-        case "unmeasured":
-            return "did not branch: the engine reported no log-probs"
-        case "fixed":
-            return (
-                "kept for a later branch" if decision.keep else "did not branch: no branch is due"
-            )
+        case "fixed" if decision.keep:
+            return "kept for a later branch"
+        case reason:
+            return f"did not branch: {_OBSTACLES[reason]}"
+
+
+_OBSTACLES: Mapping[Reason, str] = {
+    "draw": "the random draw was not below the probability",
+    "threshold": "the score is not above the threshold",
+    "budget": "the budget is spent",
+    "path": "the path has reached its maximum number of branches",
+    "alone": "pre-monitoring runs the first trajectory alone",
+    "unmeasured": "the engine reported no log-probs",
+    "fixed": "no branch is due",
+}
 
 
 def _signal(decision: BranchDecision) -> str:

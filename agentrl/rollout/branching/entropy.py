@@ -50,7 +50,6 @@ class EntropyProbe:
     upper: float
     """Mean entropy per token, in nats, at most."""
     tokens: int
-    """Number of tokens it was taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,8 @@ class EntropySignal:
     """
 
     vocabulary: int
-    """Tokens the policy may choose from."""
     tokens: int = 20
-    """Number of a turn's first tokens to measure."""
     top_k: int = 10
-    """Log-probs requested from the engine per token."""
     over: Over = "mean"
     tail: Tail = "middle"
     unit: Unit = "log_vocabulary"

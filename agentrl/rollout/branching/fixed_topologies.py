@@ -1,6 +1,5 @@
 """Topologies that look at no entropy: chains, a fixed fan-out, Tree-GRPO's random expansion."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agentrl.rollout.branching.budget import BranchBudget
@@ -13,7 +12,7 @@ from agentrl.rollout.branching.decision import (
     Reason,
 )
 from agentrl.rollout.branching.entropy import EntropySignal
-from agentrl.rollout.branching.rule import Draw, seeded_draw
+from agentrl.rollout.branching.rule import Draw, draw_seeded
 from agentrl.rollout.branching.tree_state import (
     LivePath,
     PathEnded,
@@ -46,36 +45,29 @@ class FanOutTopology:
             )
 
     def start(self, task_id: str, *, seed: int) -> tuple[TreeState, tuple[PlannedRollout, ...]]:
-        """Begin the roots."""
         per_root = self.width ** len(self.turns)
         roots = self.roots or -(-self.budget.leaves // per_root)
-        return TreeState.of(task_id, seed=seed, budget=self.budget).start_roots(roots)
+        return TreeState.from_budget(task_id, seed=seed, budget=self.budget).start_roots(roots)
 
     def growth(self, state: TreeState) -> TreeState:
-        """Return the state."""
         return state
 
     def probe_tokens(self, state: TreeState, path: Path, turn: int) -> int:
-        """Return 0."""
-        del state, path, turn
         return 0
 
-    def kept(self, state: TreeState) -> frozenset[BranchPoint]:
-        """Return nothing."""
-        del state
+    def find_origins(self, state: TreeState) -> frozenset[BranchPoint]:
         return frozenset()
 
-    def at_boundary(
+    def reach_boundary(
         self, state: TreeState, boundary: BranchPointReached
     ) -> tuple[TreeState, BranchDecision]:
-        """Branch at the turns that were given."""
-        state = state.hear(boundary.path, boundary.tokens)
+        state = state.add_tokens(boundary.path, boundary.tokens)
         line, free = state.line(boundary.path), state.ledger.open
         reason = self._reason(boundary, line, free)
         children: tuple[PlannedRollout, ...] = ()
         if reason == "branched":
             line = replace(line, streak=line.streak + 1, branches=line.branches + 1)
-            state, children = state.put(line).branch(
+            state, children = state.replace_line(line).branch(
                 origin_of(boundary), self.width - 1, inherit=line
             )
         decision = BranchDecision(
@@ -93,21 +85,18 @@ class FanOutTopology:
     def fork_failed(
         self, state: TreeState, start: PlannedRollout
     ) -> tuple[TreeState, tuple[PlannedRollout, ...]]:
-        """Free the place."""
         return state.drop(start.path).fill(whole=True)
 
-    def finished(
+    def finish_path(
         self, state: TreeState, ended: PathEnded
     ) -> tuple[TreeState, tuple[PlannedRollout, ...]]:
-        """Begin a failure again, or fill up."""
         state, again = state.end(ended)
         state, filled = state.fill(whole=True)
         return state, again + filled
 
-    def reopened(
+    def reopen_path(
         self, state: TreeState, again: PathReopened
     ) -> tuple[TreeState, tuple[PlannedRollout, ...]]:
-        """Begin it again: a root as it was, a branch as a fresh root."""
         return state.reopen(again.start)
 
     def _reason(self, boundary: BranchPointReached, line: LivePath, free: int) -> Reason:
@@ -133,7 +122,6 @@ class TreeExpansion:
     picks: tuple[BranchPoint, ...]
     """One per chain still to be begun, in the order of their rounds."""
     seen: int = 1
-    """Places so far; the root is one."""
     ordinal: int = 0
     """Chains begun after the first, to number the draws."""
 
@@ -160,9 +148,8 @@ class TreeGrpoTopology:
     rounds: int = 1
     width: int = 2
     tokens: int | None = None
-    """As `BranchBudget.tokens`."""
     retries: int = 2
-    draw: Draw = seeded_draw
+    draw: Draw = draw_seeded
     name: str = "tree_grpo"
     signal: EntropySignal | None = None
 
@@ -180,8 +167,7 @@ class TreeGrpoTopology:
         return BranchBudget(leaves=leaves, tokens=self.tokens, retries=self.retries)
 
     def start(self, task_id: str, *, seed: int) -> tuple[TreeGrpoState, tuple[PlannedRollout, ...]]:
-        """Begin the first chain of every tree."""
-        growth = TreeState.of(task_id, seed=seed, budget=self.budget)
+        growth = TreeState.from_budget(task_id, seed=seed, budget=self.budget)
         growth, starts = growth.start_roots(self.trees)
         trees = tuple(
             TreeExpansion(picks=(start.origin,) * (self.rounds * self.width)) for start in starts
@@ -189,29 +175,24 @@ class TreeGrpoTopology:
         return TreeGrpoState(growth=growth, trees=trees), starts
 
     def growth(self, state: TreeGrpoState) -> TreeState:
-        """Return the common part of the state."""
         return state.growth
 
     def probe_tokens(self, state: TreeGrpoState, path: Path, turn: int) -> int:
-        """Return 0."""
-        del state, path, turn
         return 0
 
-    def kept(self, state: TreeGrpoState) -> frozenset[BranchPoint]:
-        """Return the places drawn for chains to come, and those of chains that may fail."""
+    def find_origins(self, state: TreeGrpoState) -> frozenset[BranchPoint]:
         drawn = {pick for tree in state.trees for pick in tree.picks}
         running = {line.start.origin for line in state.growth.lines}
         return frozenset(place for place in drawn | running if place.turn)
 
-    def at_boundary(
+    def reach_boundary(
         self, state: TreeGrpoState, boundary: BranchPointReached
     ) -> tuple[TreeGrpoState, BranchDecision]:
-        """Let the place take part in the draws for chains to come."""
-        growth = state.growth.hear(boundary.path, boundary.tokens)
+        growth = state.growth.add_tokens(boundary.path, boundary.tokens)
         number, here = boundary.path[0], origin_of(boundary)
         tree, keep = state.trees[number], False
         if boundary.turn:
-            tree = self._offered(growth, number, tree, here)
+            tree = self._offer_place(growth, number, tree, here)
             keep = here in tree.picks
         decision = BranchDecision(
             task_id=growth.task_id,
@@ -223,7 +204,9 @@ class TreeGrpoTopology:
             open=growth.ledger.open,
             keep=keep,
         )
-        return replace(state, growth=growth, trees=_put(state.trees, number, tree)), decision
+        return replace(
+            state, growth=growth, trees=_replace_tree(state.trees, number, tree)
+        ), decision
 
     def fork_failed(
         self, state: TreeGrpoState, start: PlannedRollout
@@ -234,7 +217,7 @@ class TreeGrpoTopology:
         growth, starts = growth.branch(root, 1)
         return replace(state, growth=growth), starts
 
-    def finished(
+    def finish_path(
         self, state: TreeGrpoState, ended: PathEnded
     ) -> tuple[TreeGrpoState, tuple[PlannedRollout, ...]]:
         """Begin a failure again, or the next round of a tree that has ended its last one."""
@@ -254,9 +237,11 @@ class TreeGrpoTopology:
             growth, rollouts = growth.branch(place, 1)
             starts += rollouts
         tree = replace(tree, picks=tree.picks[self.width :])
-        return replace(state, growth=growth, trees=_put(state.trees, number, tree)), tuple(starts)
+        return replace(state, growth=growth, trees=_replace_tree(state.trees, number, tree)), tuple(
+            starts
+        )
 
-    def reopened(
+    def reopen_path(
         self, state: TreeGrpoState, again: PathReopened
     ) -> tuple[TreeGrpoState, tuple[PlannedRollout, ...]]:
         """Begin it again: a chain from the prompt as it was, another at its tree's root."""
@@ -264,7 +249,7 @@ class TreeGrpoTopology:
         growth, starts = state.growth.reopen(again.start, elsewhere=root)
         return replace(state, growth=growth), starts
 
-    def _offered(
+    def _offer_place(
         self, growth: TreeState, number: int, tree: TreeExpansion, here: BranchPoint
     ) -> TreeExpansion:
         """Return the tree after a place came up: each reservoir takes the n-th with chance 1/n."""
@@ -280,17 +265,7 @@ class TreeGrpoTopology:
         return self.draw(growth.seed, growth.task_id, ("expand", number, seen, reservoir))
 
 
-def prune(
-    leaves: Sequence[int], keep: int, *, task_id: str, seed: int, draw: Draw = seeded_draw
-) -> tuple[int, ...]:
-    """Return `keep` of one tree's leaves, drawn uniformly without replacement, in their order."""
-    if not 0 <= keep <= len(leaves):
-        raise ValueError(f"cannot keep {keep} of {len(leaves)} leaves; keep at most all of them")
-    ranked = sorted(leaves, key=lambda leaf: draw(seed, task_id, ("prune", leaf)))
-    return tuple(sorted(ranked[:keep], key=list(leaves).index))
-
-
-def _put(
+def _replace_tree(
     trees: tuple[TreeExpansion, ...], number: int, tree: TreeExpansion
 ) -> tuple[TreeExpansion, ...]:
     return (*trees[:number], tree, *trees[number + 1 :])

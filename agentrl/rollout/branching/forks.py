@@ -57,10 +57,6 @@ class EnvFork:
     env: Env | None
 
 
-def _same(env: Env) -> Env:
-    return env
-
-
 @dataclass(slots=True, kw_only=True)
 class TreeGrowth(Generic[S]):
     """A topology at work on one task. Owns the worlds that wait; `release` and `abandon` give them
@@ -85,12 +81,9 @@ class TreeGrowth(Generic[S]):
     unclosed: list[str] = field(default_factory=list[str])
     """Errors of worlds that nobody played and that would not close."""
     _waiting: dict[Path, EnvFork] = field(default_factory=dict[Path, EnvFork])
-    """Worlds of branches that have not begun."""
     _held: dict[BranchPoint, EnvFork] = field(default_factory=dict[BranchPoint, EnvFork])
-    """Worlds that branches may yet be copied from."""
 
     def start(self) -> tuple[PlannedRollout, ...]:
-        """Begin the task."""
         self.state, starts = self.topology.start(self.task.id, seed=self.seed)
         return starts
 
@@ -113,7 +106,7 @@ class TreeGrowth(Generic[S]):
         self.events += events
         self.decisions += decisions
         self.copies += copies
-        for origin in topology.kept(self.state):
+        for origin in topology.find_origins(self.state):
             if position := place(origin):
                 self._held[origin] = EnvFork(position, None)
         live = tuple(line.start for line in topology.growth(self.state).lines)
@@ -131,7 +124,7 @@ class TreeGrowth(Generic[S]):
         return start.sample in self.topology.growth(self.state).ledger.ended
 
     async def world(
-        self, start: PlannedRollout, watch: Callable[[Env], Env] = _same
+        self, start: PlannedRollout, watch: Callable[[Env], Env] = lambda env: env
     ) -> EnvFork | None:
         """Return the world a trajectory begins in; None when it cannot be made.
 
@@ -146,19 +139,19 @@ class TreeGrowth(Generic[S]):
         if source is None:
             return None
         env = None if source.env is None else watch(source.env)
-        return await self._copied(start.origin, start.path, EnvFork(source.place, env))
+        return await self._copy_world(start.origin, start.path, EnvFork(source.place, env))
 
-    async def at_boundary(
+    async def reach_boundary(
         self, boundary: BranchPointReached, place: EpisodePosition, env: Env, *, begin: Begin
     ) -> None:
         """Ask the topology, and make the copies it wants while the world stands still."""
-        self.state, decision = self.topology.at_boundary(self.state, boundary)
+        self.state, decision = self.topology.reach_boundary(self.state, boundary)
         self._note(boundary, decision)
         queue = deque(decision.children)
         try:
             while queue:
                 source, late = EnvFork(place, env), self.replays_late
-                world = await self._copied(queue[0].origin, queue[0].path, source, later=late)
+                world = await self._copy_world(queue[0].origin, queue[0].path, source, later=late)
                 child = queue.popleft()
                 if world is None:
                     begin(self.fork_failed(child))
@@ -172,32 +165,29 @@ class TreeGrowth(Generic[S]):
         origin = BranchPoint(path=boundary.path, turn=boundary.turn)
         # A root that failed and was begun again passes places that are held already.
         if decision.keep and origin not in self._held:
-            world = await self._copied(origin, None, EnvFork(place, env), later=True)
+            world = await self._copy_world(origin, None, EnvFork(place, env), later=True)
             if world is not None:
                 self._held[origin] = world
 
     def fork_failed(self, start: PlannedRollout) -> tuple[PlannedRollout, ...]:
-        """Take note that a start has no world; return what begins instead."""
         self._note(start, None)
         self.state, starts = self.topology.fork_failed(self.state, start)
         return starts
 
-    def finished(self, ended: PathEnded) -> tuple[PlannedRollout, ...]:
-        """Take note of the end of a trajectory; return what begins now."""
+    def finish_path(self, ended: PathEnded) -> tuple[PlannedRollout, ...]:
         self._note(ended, None)
-        self.state, starts = self.topology.finished(self.state, ended)
+        self.state, starts = self.topology.finish_path(self.state, ended)
         return starts
 
-    def reopened(self, start: PlannedRollout) -> tuple[PlannedRollout, ...]:
-        """Take note that an ended trajectory begins again; return how."""
+    def reopen_path(self, start: PlannedRollout) -> tuple[PlannedRollout, ...]:
         again = PathReopened(start=start)
         self._note(again, None)
-        self.state, starts = self.topology.reopened(self.state, again)
+        self.state, starts = self.topology.reopen_path(self.state, again)
         return starts
 
     def release(self) -> list[Env]:
         """Let go of the worlds that nothing can begin from any more, and return them."""
-        origins = self.topology.kept(self.state)
+        origins = self.topology.find_origins(self.state)
         live = {line.start.path for line in self.topology.growth(self.state).lines}
         worlds = [self._held.pop(origin) for origin in [*self._held] if origin not in origins]
         worlds += [self._waiting.pop(path) for path in [*self._waiting] if path not in live]
@@ -221,7 +211,7 @@ class TreeGrowth(Generic[S]):
             elif end is not None:
                 raise end
 
-    async def _copied(
+    async def _copy_world(
         self, origin: BranchPoint, path: Path | None, source: EnvFork, *, later: bool = False
     ) -> EnvFork | None:
         """Return a copy of a world, or None after recording why there is none.
@@ -234,7 +224,11 @@ class TreeGrowth(Generic[S]):
         began = self.clock()
         error, reason, env = "", "", None
         try:
-            env = await self._replayed(source) if strategy == "replay" else await self._fork(source)
+            env = (
+                await self._replay_env(source)
+                if strategy == "replay"
+                else await self._fork_env(source)
+            )
         except ReplayMismatch as failure:
             error, reason = str(failure), "mismatch"
         except ForkUnsupported as failure:
@@ -254,13 +248,13 @@ class TreeGrowth(Generic[S]):
             self.on_copy(copied)
         return None if env is None else EnvFork(source.place, env)
 
-    async def _fork(self, source: EnvFork) -> Env:
+    async def _fork_env(self, source: EnvFork) -> Env:
         assert source.env is not None
         with blame(EnvError, f"fork of task {self.task.id} (fork_s={self.fork_s:g})"):
             async with asyncio.timeout(self.fork_s):
                 return await source.env.fork()
 
-    async def _replayed(self, source: EnvFork) -> Env:
+    async def _replay_env(self, source: EnvFork) -> Env:
         assert source.place is not None
         assert source.place.history is not None
         limits = self.limits
@@ -290,19 +284,16 @@ class BranchPointReporter(Generic[S]):
 
     @property
     def top_logprobs(self) -> int:
-        """Number of log-probs per token that the signal needs; 0 without a signal."""
         signal = self.growing.topology.signal
         return signal.top_k if signal else 0
 
     def probe_tokens(self, turn: int) -> int:
-        """Ask the topology."""
         growing = self.growing
         return growing.topology.probe_tokens(growing.state, self.start.path, turn)
 
-    async def at_boundary(
+    async def reach_boundary(
         self, place: EpisodePosition, *, added_tokens: int, top: TopLogprobs
     ) -> None:
-        """Turn what the episode saw into a boundary."""
         self.passed()
         signal = self.growing.topology.signal
         boundary = BranchPointReached(
@@ -313,5 +304,5 @@ class BranchPointReporter(Generic[S]):
             tokens=self.before_tokens + added_tokens,
             probe=signal.measure([[x for _, x in row] for row in top]) if signal else None,
         )
-        await self.growing.at_boundary(boundary, place, self.env, begin=self.begin)
+        await self.growing.reach_boundary(boundary, place, self.env, begin=self.begin)
         await self.growing.close(self.growing.release())

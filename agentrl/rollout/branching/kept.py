@@ -16,7 +16,7 @@ one has a start that no slot plays yet, or a slot that has yet to say that it be
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -33,7 +33,6 @@ class TreeOpenedNote:
     """A group's tree begins."""
 
     leaves: int
-    """Leaves of its budget."""
     prior: ObservedSignals | None
     """Observations of the groups before it; None for a topology that does not ask."""
 
@@ -67,19 +66,7 @@ Note = (
     | PathReopened
     | ForkAttempt
 )
-_KINDS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
-    for kind in (
-        TreeOpenedNote,
-        ExtraRolloutNote,
-        TreeRolloutNote,
-        ForkFailedNote,
-        BranchPointReached,
-        PathEnded,
-        PathReopened,
-        ForkAttempt,
-    )
-}
+_KINDS: dict[str, TypeAdapter[Any]] = {kind.__name__: TypeAdapter(kind) for kind in get_args(Note)}
 
 
 def as_note(said: Note) -> dict[str, Any]:
@@ -102,7 +89,6 @@ def from_note(said: Mapping[str, Any]) -> Note:
 
 
 def event_note(event: Event) -> dict[str, Any]:
-    """Return the note of an event."""
     return as_note(ForkFailedNote(start=event) if isinstance(event, PlannedRollout) else event)
 
 
@@ -116,18 +102,19 @@ class RestoredTree:
     starts: dict[int, PlannedRollout] = field(default_factory=dict[int, PlannedRollout])
     """By try: what it plays, where that is noted with it."""
     alone: set[int] = field(default_factory=set[int])
-    """Samples."""
     copies: list[ForkAttempt] = field(default_factory=list[ForkAttempt])
 
     @classmethod
-    def of(cls, group: GroupState) -> "RestoredTree":
+    def from_group(cls, group: GroupState) -> "RestoredTree":
         """Return the tree of a group with notes. Raises `ValueError` for notes of another kind."""
         first, *rest = (from_note(note.note) for note in group.notes)
         if not isinstance(first, TreeOpenedNote):
             raise ValueError(f"group {group.id} has notes but does not state its topology")
         tree = cls(grows=first, group=group)
         forks = {id: rollout.fork for id, rollout in group.rollouts.items()}
-        tree.starts = {id: _branch(fork.why) for id, fork in forks.items() if fork and fork.why}
+        tree.starts = {
+            id: _read_branch_start(fork.why) for id, fork in forks.items() if fork and fork.why
+        }
         for note, content in zip(group.notes[1:], rest, strict=True):
             match content:
                 case TreeRolloutNote() if note.trajectory is not None:
@@ -161,7 +148,7 @@ class RestoredTree:
             start = self.starts.get(one.id)
             if start is None or start.path != origin.path:
                 continue
-            if (before := one.until(origin.turn)) is not None:
+            if (before := one.truncate_to(origin.turn)) is not None:
                 return self.group.resume_point(before)
         return None
 
@@ -190,8 +177,7 @@ class RestoredTree:
         return None
 
 
-def _branch(why: Mapping[str, Any]) -> PlannedRollout:
-    """Return the start that a branch's own record says it plays."""
+def _read_branch_start(why: Mapping[str, Any]) -> PlannedRollout:
     note = from_note(why.get("plays") or {})
     if not isinstance(note, TreeRolloutNote):
         raise ValueError(f"a branch does not state its rollout: {why}")

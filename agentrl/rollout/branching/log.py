@@ -30,7 +30,6 @@ class LoggedDecision:
 
     step: int
     group: int
-    """Counted over the run."""
     decision: BranchDecision
 
 

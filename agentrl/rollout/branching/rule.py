@@ -21,7 +21,6 @@ class BranchChance:
     score: float | None = None
     """Score that a fixed threshold is compared with; None where a draw decides."""
     threshold: float = 0.0
-    """Fixed threshold."""
 
 
 class BranchRule(Protocol):
@@ -36,7 +35,7 @@ class BranchRule(Protocol):
         ...
 
 
-def seeded_draw(seed: int, task_id: str, what: Sequence[int | str]) -> float:
+def draw_seeded(seed: int, task_id: str, what: Sequence[int | str]) -> float:
     """Return the draw that the run seed, the task and its purpose stand for."""
     return (derive(seed, task_id, *what) >> 10) / 2**53
 

@@ -40,14 +40,13 @@ def branching_figures(shaped: Sequence[BranchingSummary]) -> dict[str, float]:
         figures["branching/copy_seconds_mean"] = sum(seconds) / len(seconds)
         figures["branching/copy_seconds_max"] = max(seconds)
     played = sum(len(t.token_ids) for one in shaped for t in one.tree.trajectories())
-    stored = sum(_stored(one.tree) for one in shaped)
+    stored = sum(_count_stored_tokens(one.tree) for one in shaped)
     if played:
         figures["branching/shared_tokens"] = 1 - stored / played
     return figures
 
 
-def _stored(tree: Tree) -> int:
-    """Return the tokens of what ended, shared ones once."""
+def _count_stored_tokens(tree: Tree) -> int:
     nodes = tree.nodes
     used = {i for leaf in tree.leaves if leaf.node is not None for i in tree.path_ids(leaf.node)}
     return sum(len(nodes[i].token_ids) for i in used)

@@ -4,10 +4,10 @@ A topology is pure: it takes a frozen state and what happened, and returns the n
 to do. The runner owns the state, begins what it is told to begin, and reports what came of it:
 
     start ──► PlannedRollout, ...                  begin these trajectories
-    at_boundary(BranchPointReached) ──► BranchDecision   begin its children, keep it, or go on
+    reach_boundary(BranchPointReached) ──► BranchDecision   begin its children, keep it, or go on
     fork_failed(PlannedRollout) ──► PlannedRollout, ...  a start that failed costs only itself
-    finished(PathEnded) ──► PlannedRollout, ...    without live trajectory and start it is done
-    reopened(PathReopened) ──► PlannedRollout      an ended one is too old and begins again
+    finish_path(PathEnded) ──► PlannedRollout, ...    without live trajectory and start it is done
+    reopen_path(PathReopened) ──► PlannedRollout      an ended one is too old and begins again
 
 The same events in the same order give the same states, under any clock; `restore` folds a log.
 """
@@ -54,7 +54,7 @@ class TreePlanner(Protocol[S]):
         """
         ...
 
-    def at_boundary(self, state: S, boundary: BranchPointReached) -> tuple[S, BranchDecision]:
+    def reach_boundary(self, state: S, boundary: BranchPointReached) -> tuple[S, BranchDecision]:
         """Decide whether trajectories branch where a turn begins."""
         ...
 
@@ -62,15 +62,15 @@ class TreePlanner(Protocol[S]):
         """Take back a start whose world could not be made; its budget is free again."""
         ...
 
-    def finished(self, state: S, ended: PathEnded) -> tuple[S, tuple[PlannedRollout, ...]]:
+    def finish_path(self, state: S, ended: PathEnded) -> tuple[S, tuple[PlannedRollout, ...]]:
         """Take note of the end of a trajectory and say what begins now."""
         ...
 
-    def reopened(self, state: S, again: PathReopened) -> tuple[S, tuple[PlannedRollout, ...]]:
+    def reopen_path(self, state: S, again: PathReopened) -> tuple[S, tuple[PlannedRollout, ...]]:
         """Begin an ended trajectory again, one way or another: one start."""
         ...
 
-    def kept(self, state: S) -> frozenset[BranchPoint]:
+    def find_origins(self, state: S) -> frozenset[BranchPoint]:
         """Return the places that trajectories may yet begin from, of those decided to be kept."""
         ...
 
@@ -84,14 +84,14 @@ def restore(
     for event in events:
         match event:
             case BranchPointReached():
-                state, decision = topology.at_boundary(state, event)
+                state, decision = topology.reach_boundary(state, event)
                 decisions.append(decision)
             case PlannedRollout():
                 state, _ = topology.fork_failed(state, event)
             case PathEnded():
-                state, _ = topology.finished(state, event)
+                state, _ = topology.finish_path(state, event)
             case PathReopened():
-                state, _ = topology.reopened(state, event)
+                state, _ = topology.reopen_path(state, event)
     return state, tuple(decisions)
 
 

@@ -35,13 +35,9 @@ class LivePath:
     streak: int = 0
     """Boundaries in a row, up to the last one, that branched on this path."""
     branches: int = 0
-    """Boundaries that branched on this path."""
     turn: int = 0
-    """Turn of the latest boundary."""
     first: float | None = None
-    """The signal at the start of its root."""
     last: float | None = None
-    """The latest signal."""
     tool_sum: float = 0.0
     tools: int = 0
     """Signals after tool results that are its own, and their sum."""
@@ -69,9 +65,9 @@ class TreeState:
     """Every path ever given out: a failure begun again must not name its branches twice."""
 
     @classmethod
-    def of(cls, task_id: str, *, seed: int, budget: BranchBudget) -> "TreeState":
+    def from_budget(cls, task_id: str, *, seed: int, budget: BranchBudget) -> "TreeState":
         """Return a tree of which nothing has grown."""
-        return cls(task_id=task_id, seed=seed, ledger=BudgetLedger.of(budget))
+        return cls(task_id=task_id, seed=seed, ledger=BudgetLedger.from_budget(budget))
 
     def line(self, path: Path) -> LivePath:
         """Return a live trajectory."""
@@ -80,27 +76,22 @@ class TreeState:
                 return line
         raise ValueError(f"no trajectory {path} is live in the tree of task {self.task_id}")
 
-    def put(self, line: LivePath) -> "TreeState":
+    def replace_line(self, line: LivePath) -> "TreeState":
         """Return the tree with one line in place of the one of its path."""
         same = line.start.path
         return replace(
             self, lines=tuple(line if old.start.path == same else old for old in self.lines)
         )
 
-    def hear(self, path: Path, tokens: int) -> "TreeState":
+    def add_tokens(self, path: Path, tokens: int) -> "TreeState":
         """Return the tree after a trajectory said how many tokens it has added."""
         line = self.line(path)
-        grown = self.put(replace(line, tokens=tokens))
-        return replace(grown, ledger=self.ledger.used(tokens - line.tokens))
+        grown = self.replace_line(replace(line, tokens=tokens))
+        return replace(grown, ledger=self.ledger.add_tokens(tokens - line.tokens))
 
     def start_roots(self, count: int) -> tuple["TreeState", tuple[PlannedRollout, ...]]:
         """Begin so many trajectories at the prompt, or as many as the budget has left."""
-        ledger, samples = self.ledger.take(count)
-        grown, starts = replace(self, ledger=ledger), list[PlannedRollout]()
-        for sample in samples:
-            grown, start = grown._begin(sample, None)
-            starts.append(start)
-        return grown, tuple(starts)
+        return self._begin_many(count, None)
 
     def branch(
         self, origin: BranchPoint, count: int, *, inherit: LivePath | None = None
@@ -109,12 +100,7 @@ class TreeState:
 
         They take over the streak, the branches and the first signal of `inherit`.
         """
-        ledger, samples = self.ledger.take(count)
-        grown, starts = replace(self, ledger=ledger), list[PlannedRollout]()
-        for sample in samples:
-            grown, start = grown._begin(sample, origin, inherit)
-            starts.append(start)
-        return grown, tuple(starts)
+        return self._begin_many(count, origin, inherit)
 
     def free_path(self, origin: BranchPoint) -> Path:
         """Return the path of the next branch at `origin`."""
@@ -123,7 +109,7 @@ class TreeState:
             ordinal += 1
         return path
 
-    def with_lines(self, *lines: LivePath) -> "TreeState":
+    def add_lines(self, *lines: LivePath) -> "TreeState":
         """Return the tree with further live trajectories."""
         paths = tuple(line.start.path for line in lines if line.start.path not in self.issued)
         return replace(self, lines=(*self.lines, *lines), issued=(*self.issued, *paths))
@@ -131,7 +117,7 @@ class TreeState:
     def drop(self, path: Path) -> "TreeState":
         """Return the tree without a trajectory that never began; its place is free again."""
         line = self.line(path)
-        return replace(self.without(path), ledger=self.ledger.give_back(line.start.sample))
+        return replace(self.remove_line(path), ledger=self.ledger.give_back(line.start.sample))
 
     def end(
         self, ended: PathEnded, *, elsewhere: BranchPoint | None = None
@@ -142,17 +128,17 @@ class TreeState:
         the world it began in is gone. Both only as often as the budget allows. Where a scheduler
         decides, a branch begins again `elsewhere`, by default at the prompt.
         """
-        grown = self.hear(ended.path, ended.tokens)
+        grown = self.add_tokens(ended.path, ended.tokens)
         line = grown.line(ended.path)
         sample, again = line.start.sample, ended.again
         if again is None:
             again = ended.failed and grown.ledger.may_retry(sample)
         if not again:
-            return replace(grown.without(ended.path), ledger=grown.ledger.end(sample)), ()
-        grown = replace(grown, ledger=grown.ledger.retried(sample))
+            return replace(grown.remove_line(ended.path), ledger=grown.ledger.end(sample)), ()
+        grown = replace(grown, ledger=grown.ledger.count_retry(sample))
         if line.is_root:
-            return grown.put(LivePath(start=line.start)), (line.start,)
-        grown = grown.without(ended.path)
+            return grown.replace_line(LivePath(start=line.start)), (line.start,)
+        grown = grown.remove_line(ended.path)
         if ended.again is None:
             return replace(grown, ledger=grown.ledger.give_back(sample)), ()
         grown, start = grown._begin(sample, elsewhere)
@@ -167,11 +153,11 @@ class TreeState:
         """
         grown = replace(self, ledger=self.ledger.reopen(start.sample))
         if start.origin.turn == 0:
-            return grown.with_lines(LivePath(start=start)), (start,)
+            return grown.add_lines(LivePath(start=start)), (start,)
         grown, again = grown._begin(start.sample, elsewhere)
         return grown, (again,)
 
-    def without(self, path: Path) -> "TreeState":
+    def remove_line(self, path: Path) -> "TreeState":
         """Return the tree without one live trajectory."""
         return replace(self, lines=tuple(line for line in self.lines if line.start.path != path))
 
@@ -181,10 +167,19 @@ class TreeState:
             return self, ()
         return self.start_roots(self.ledger.open if whole else 1)
 
+    def _begin_many(
+        self, count: int, origin: BranchPoint | None, inherit: LivePath | None = None
+    ) -> tuple["TreeState", tuple[PlannedRollout, ...]]:
+        ledger, samples = self.ledger.take(count)
+        grown, starts = replace(self, ledger=ledger), list[PlannedRollout]()
+        for sample in samples:
+            grown, start = grown._begin(sample, origin, inherit)
+            starts.append(start)
+        return grown, tuple(starts)
+
     def _begin(
         self, sample: int, origin: BranchPoint | None, inherit: LivePath | None = None
     ) -> tuple["TreeState", PlannedRollout]:
-        """Begin the trajectory of a sample that is live, at `origin` or at the prompt."""
         path = (self.roots,) if origin is None else self.free_path(origin)
         start = PlannedRollout(
             path=path,
@@ -195,7 +190,7 @@ class TreeState:
         parent = inherit or LivePath(start=start)
         line = replace(parent, start=start, tool_sum=0.0, tools=0, tokens=0)
         grown = replace(self, roots=self.roots + (origin is None))
-        return grown.with_lines(line), start
+        return grown.add_lines(line), start
 
 
 def origin_of(boundary: BranchPointReached) -> BranchPoint:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentrl.rollout.curation.outcomes import GroupOutcome, mean, score
-from agentrl.rollout.curation.sampling import by_task, uniform_draws
+from agentrl.rollout.curation.sampling import collect_rewards, uniform_draws
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +32,15 @@ class CdasTaskSampler:
     """Half of the tasks from just below the policy's competence, half from just above."""
 
     warmup_steps: int = 1
-    """Steps of uniform draws."""
     first_halved: bool = False
     """Count the initial 0 as an observation, as the released code does."""
 
     def start(self) -> CdasState:
-        """Return the state before anything is known."""
         return CdasState()
 
     def select(
         self, state: CdasState, tasks: Sequence[str], count: int, *, seed: int
     ) -> tuple[str, ...]:
-        """Return `count` different tasks, or all when there are fewer; `seed` breaks ties."""
         draws = uniform_draws(tasks, seed=seed)
         if state.steps < self.warmup_steps:
             return tuple(sorted(tasks, key=lambda task: draws[task])[:count])
@@ -57,7 +54,7 @@ class CdasTaskSampler:
         """
         rates = {
             task: rate
-            for task, rewards in by_task(groups).items()
+            for task, rewards in collect_rewards(groups).items()
             if (rate := mean(score(reward) for reward in rewards)) is not None
         }
         after = dict(state.difficulties)
@@ -66,7 +63,7 @@ class CdasTaskSampler:
             old = state.difficulties.get(task, TaskDifficulty(value=0.0, updates=0))
             updates = old.updates + 1
             weight = updates + self.first_halved
-            surprise = expected_rate(old.value, state.competence) - rate
+            surprise = predict_rate(old.value, state.competence) - rate
             value = ((weight - 1) * old.value + surprise) / weight
             moved.append(value - old.value)
             after[task] = TaskDifficulty(value=value, updates=updates)
@@ -77,7 +74,7 @@ class CdasTaskSampler:
         )
 
 
-def expected_rate(difficulty: float, competence: float) -> float:
+def predict_rate(difficulty: float, competence: float) -> float:
     """Return the success rate that a task of this difficulty should have."""
     return 1 / (1 + math.exp(difficulty - competence))
 

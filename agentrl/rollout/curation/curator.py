@@ -7,7 +7,8 @@ from itertools import islice
 
 from agentrl.errors import ConfigError
 from agentrl.rollout.curation.cdas import CdasState
-from agentrl.rollout.curation.collection import StepCollection
+from agentrl.rollout.curation.dapo import Verdict
+from agentrl.rollout.curation.outcomes import GroupOutcome
 from agentrl.rollout.curation.record import UNSEEN, TaskStatistics, observe
 from agentrl.rollout.curation.rules import CurationRules
 from agentrl.rollout.curation.sampling import UniformSamplerState, overdue
@@ -20,13 +21,36 @@ from agentrl.task import Task
 CATALOGUE = 100_000
 """Tasks read before a stream counts as endless."""
 
+DROPPED: tuple[Verdict, ...] = ("all_right", "all_wrong", "even", "too_easy", "too_few")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedGroup:
+    """A finished group and what became of it."""
+
+    group: GroupOutcome
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCollection:
+    """Groups that ended in a step. Values that JSON can hold."""
+
+    step: int
+    judged: tuple[JudgedGroup, ...] = ()
+    rounds: int = 0
+
+    @property
+    def kept(self) -> tuple[GroupOutcome, ...]:
+        """Groups that may train, in the order they ended."""
+        return tuple(j.group for j in self.judged if j.verdict == "kept")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurationState:
     """Everything that the next step depends on. JSON through `saved.encode` and `saved.decode`."""
 
     steps: int = 0
-    """Number of completed steps."""
     position: int = 0
     """Position in the stream, where tasks come from it."""
     groups: int = 0
@@ -38,12 +62,12 @@ class CurationState:
     pool: PoolState = field(default_factory=PoolState)
 
 
-def first_state(rules: CurationRules) -> CurationState:
+def build_first_state(rules: CurationRules) -> CurationState:
     """Return the state before the first step."""
     return CurationState(sampler=rules.sampler.start() if rules.sampler else None)
 
 
-def after_step(
+def update_state(
     rules: CurationRules,
     state: CurationState,
     collection: StepCollection,
@@ -84,7 +108,7 @@ def after_step(
     )
 
 
-def record_of(state: CurationState, task_id: str) -> TaskStatistics:
+def find_record(state: CurationState, task_id: str) -> TaskStatistics:
     """Return the record of a task; `UNSEEN` without one."""
     return state.records.get(task_id, UNSEEN)
 

@@ -69,7 +69,7 @@ def verdict(group: GroupOutcome, rule: DynamicSamplingFilter) -> Verdict:
     measured = measures(group, rule)
     single = rule.spread_of == "last_turn" and len(measured) == 1
     if spread(measured) <= rule.min_spread and not single:
-        return _why_even(rewards, rule) if rule.spread_of == "reward" else "even"
+        return _classify_even(rewards, rule) if rule.spread_of == "reward" else "even"
     average = mean(rewards)
     if rule.max_mean_reward is not None and average is not None:
         return "too_easy" if average >= rule.max_mean_reward else "kept"
@@ -107,7 +107,7 @@ def spread(rewards: Sequence[float]) -> float:
     return (variance or 0.0) ** 0.5
 
 
-def _why_even(rewards: Sequence[float], rule: DynamicSamplingFilter) -> Verdict:
+def _classify_even(rewards: Sequence[float], rule: DynamicSamplingFilter) -> Verdict:
     if min(rewards) >= rule.right_at:
         return "all_right"
     return "all_wrong" if max(rewards) <= rule.wrong_at else "even"

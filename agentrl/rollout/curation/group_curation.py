@@ -12,18 +12,23 @@ from typing import Any
 
 from agentrl.events.kinds import GroupRequest
 from agentrl.events.state import GroupState
-from agentrl.rollout.curation.collection import JudgedGroup, StepCollection
-from agentrl.rollout.curation.curator import CurationState, after_step, record_of
+from agentrl.rollout.curation.curator import (
+    CurationState,
+    JudgedGroup,
+    StepCollection,
+    find_record,
+    update_state,
+)
 from agentrl.rollout.curation.dapo import DynamicSamplingFilter, NothingToLearn
 from agentrl.rollout.curation.metrics import StepAccount, figures
 from agentrl.rollout.curation.outcomes import GroupOutcome, result_of
 from agentrl.rollout.curation.rules import CurationContext, check
 from agentrl.rollout.curation.state_json import encode
-from agentrl.rollout.curation.steps import kept_share, turn_weights
+from agentrl.rollout.curation.steps import compute_kept_share, turn_weights
 from agentrl.rollout.curation.success_pool import SuccessLoan
 from agentrl.rollout.curation.task_curator import CuratedBatch, TaskCurator
 from agentrl.rollout.scheduler.topology import GroupProgress, RolloutHooks, RolloutKey
-from agentrl.store.trajectory_copy import TrajectoryCopy, with_branch, with_members
+from agentrl.store.trajectory_copy import TrajectoryCopy, keep_members, replace_branch
 from agentrl.task import Task
 from agentrl.trajectory import Leaf, Tree
 
@@ -48,13 +53,11 @@ class GroupCuration:
 
     curator: TaskCurator
     wanted: int
-    """Groups in a batch."""
     version: int = 0
     """Version of the trainer; set it with every `load`."""
     flying: Callable[[], Iterable[Task]] = tuple
-    """Tasks in no batch yet: the scheduler's `unfinished`."""
+    """Tasks in no batch yet: the scheduler's `list_unfinished`."""
     saved_before: SavedCuration | None = None
-    """`saved` at the checkpoint that the run goes on from."""
 
     _rounds: int = 0
     _left: int = 0
@@ -62,7 +65,6 @@ class GroupCuration:
     _recalled: int = 0
     """The version of the step that `_drawn`, `_rounds` and `_left` are of."""
     _kept: tuple[GroupState, ...] = ()
-    """Groups of a record, each told of in the step in which it was opened."""
     _learnt: set[int] = field(default_factory=set[int])
     _waiting: dict[int, tuple[Tree, int]] = field(default_factory=dict[int, tuple[Tree, int]])
     """Groups that were judged and are in no batch yet, with their numbers."""
@@ -128,13 +130,13 @@ class GroupCuration:
         rule = self.curator.rules.filter
         if rule is not None and self._dropped >= self.wanted * (rule.max_refills + 1):
             if rule.short == "stop" or not any(True for _ in self.flying()):
-                raise self._nothing_to_learn(rule)
+                raise self._build_error(rule)
             return []
         return self._next(count)
 
     def _next(self, count: int) -> list[GroupRequest]:
         flying = {task.id for task in self.flying()}
-        orders = self._rest_of_round(count)
+        orders = self._resume_round(count)
         if missing := count - len(orders):
             orders += self._take(missing, {*self._drawn, *flying, *_tasks_of(orders)})
         if missing := count - len(orders):
@@ -154,7 +156,6 @@ class GroupCuration:
         self._recall(self.version)
 
     def _recall(self, version: int) -> None:
-        """Take what a killed run had drawn in the step that begins at `version`."""
         rounds = [one.request for one in self._kept if one.opened.step == version]
         rounds = [request for request in rounds if request.round]
         self._recalled = version
@@ -163,8 +164,7 @@ class GroupCuration:
         latest = [request for request in rounds if request.round == self._rounds]
         self._left = latest[0].round_size - len(latest) if latest else 0
 
-    def _rest_of_round(self, count: int) -> list[GroupRequest]:
-        """Return the orders that a killed run had drawn in its latest round and not begun."""
+    def _resume_round(self, count: int) -> list[GroupRequest]:
         backlog, self._left = self._left, 0
         if not backlog:
             return []
@@ -195,7 +195,7 @@ class GroupCuration:
             judged=tuple(self._judged),
             rounds=self._rounds,
         )
-        curator.state = after_step(
+        curator.state = update_state(
             curator.rules,
             before,
             collection,
@@ -215,7 +215,7 @@ class GroupCuration:
         pairs = [self._loans.pop(id(tree), (tree, None)) for tree in trees]
         members = [self._members.pop(id(tree), (tree, None))[1] for tree in trees]
         lent = tuple(
-            self._as_it_trains(tree, loan, samples)
+            self._build_train_tree(tree, loan, samples)
             for (tree, loan), samples in zip(pairs, members, strict=True)
         )
         for tree in trees:
@@ -227,7 +227,7 @@ class GroupCuration:
         weights = None
         if (rule := curator.rules.steps) is not None:
             weights = tuple(turn_weights(tree, rule) for tree in lent)
-            metrics["curation/steps_kept"] = kept_share(weights)
+            metrics["curation/steps_kept"] = compute_kept_share(weights)
         return CuratedBatch(
             trees=lent,
             weights=weights,
@@ -245,7 +245,9 @@ class GroupCuration:
     def _order(self, task: Task, round: int, round_size: int) -> GroupRequest:
         curator = self.curator
         allotment = curator.rules.allocation.first(
-            record_of(curator.state, task.id), base=curator.group_size, max_turns=curator.max_turns
+            find_record(curator.state, task.id),
+            base=curator.group_size,
+            max_turns=curator.max_turns,
         )
         return GroupRequest(
             task=task,
@@ -280,7 +282,7 @@ class GroupCuration:
         group = self._result(state, leaves)
         tree = self._trees.pop(state.number)
         loan = self.curator.loan(group, version=self.version)
-        verdict, members = self.curator.judged(group, loan)
+        verdict, members = self.curator.judge(group, loan)
         self._withdraw(group.key, tree)
         learnt = state.number in self._learnt
         self._learnt.discard(state.number)
@@ -309,19 +311,19 @@ class GroupCuration:
     def _dropped(self) -> int:
         return sum(judged.verdict != "kept" for judged in self._judged)
 
-    def _nothing_to_learn(self, rule: DynamicSamplingFilter) -> NothingToLearn:
+    def _build_error(self, rule: DynamicSamplingFilter) -> NothingToLearn:
         return NothingToLearn(
             f"step {self.curator.state.steps} dropped {self._dropped} groups that cannot train and "
             f"still needs {self.wanted} that can; {rule.ways_out}"
         )
 
-    def _as_it_trains(
+    def _build_train_tree(
         self, tree: Tree, loan: SuccessLoan | None, members: frozenset[int] | None
     ) -> Tree:
         if loan is not None:
             branch = self.curator.branches[loan.ref]
-            tree = with_branch(tree, branch, sample=loan.result.sample, age=loan.age)
-        return tree if members is None else with_members(tree, members)
+            tree = replace_branch(tree, branch, sample=loan.result.sample, age=loan.age)
+        return tree if members is None else keep_members(tree, members)
 
     def _forget(self) -> None:
         flying = {id(task) for task in self.flying()}

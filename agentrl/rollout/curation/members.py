@@ -17,7 +17,6 @@ class BalancedRollouts:
     """Leave out failures that are too short, then cut to `most` with both outcomes kept."""
 
     most: int = 8
-    """Trajectories of one group that train."""
     min_failed_turns: int = 0
     """A trajectory without success trains from so many policy messages on; 4 in DART's code."""
 
@@ -28,7 +27,9 @@ class BalancedRollouts:
                 "trajectories; set it to at least 2"
             )
 
-    def chosen(self, group: GroupOutcome, *, seed: int, success_above: float) -> frozenset[int]:
+    def choose_samples(
+        self, group: GroupOutcome, *, seed: int, success_above: float
+    ) -> frozenset[int]:
         """Return the samples that train; those without a reward are not among them.
 
         Which ones go depends on the seed, the group's name and the samples, on no order.

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentrl.rollout.curation.collection import DROPPED, StepCollection
+from agentrl.rollout.curation.curator import DROPPED, StepCollection
 from agentrl.rollout.curation.outcomes import GroupOutcome
-from agentrl.rollout.curation.success_pool import SuccessLoan, with_loan
+from agentrl.rollout.curation.success_pool import SuccessLoan, apply_loan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,11 +15,9 @@ class StepAccount:
 
     collection: StepCollection
     loans: tuple[SuccessLoan, ...]
-    """Loans of the batch."""
     base: int
     """Trajectories that a task gets without allocation."""
     trains: Callable[[GroupOutcome], frozenset[int]]
-    """Selection of a group's samples that train, its loan included."""
 
     @property
     def sampled_tokens(self) -> int:
@@ -44,10 +42,9 @@ class StepAccount:
 
     @property
     def _batch(self) -> tuple[GroupOutcome, ...]:
-        """Return the groups that train, as their loans leave them."""
         lent = {loan.group: loan for loan in self.loans}
         return tuple(
-            with_loan(group, lent[group.key]) if group.key in lent else group
+            apply_loan(group, lent[group.key]) if group.key in lent else group
             for group in self.collection.kept
         )
 

@@ -12,18 +12,14 @@ class RolloutSummary:
     """Outcome of one trajectory."""
 
     sample: int
-    """Index of the trajectory within its group."""
     reward: float | None
     """None for a failure, which is no observation of anything."""
     tokens: int
-    """Sampled ones."""
     turns: int
-    """Policy messages."""
     version: int
     """The oldest that sampled one of its tokens; -1 without sampled tokens."""
     seconds: float = 0.0
     turn_rewards: tuple[float, ...] = ()
-    """Reward of the environment after each turn."""
 
     def __post_init__(self) -> None:
         if self.reward is not None and not math.isfinite(self.reward):
@@ -91,17 +87,9 @@ def mean(values: Iterable[float]) -> float | None:
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
-def in_order(groups: Iterable[GroupOutcome]) -> list[GroupOutcome]:
+def sort_groups(groups: Iterable[GroupOutcome]) -> list[GroupOutcome]:
     """Return groups in the order they were drawn: what is learnt never depends on arrival."""
     return sorted(groups, key=lambda group: (group.step, group.ordinal))
-
-
-def group_result(tree: Tree, *, step: int, ordinal: int, asked: int) -> GroupOutcome:
-    """Return a tree's leaves as results."""
-    results = tuple(result_of(tree, leaf) for leaf in tree.leaves)
-    return GroupOutcome(
-        step=step, ordinal=ordinal, task_id=tree.task.id, asked=asked, results=results
-    )
 
 
 def result_of(tree: Tree, leaf: Leaf) -> RolloutSummary:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from agentrl.rollout.curation.outcomes import GroupOutcome, in_order, score
+from agentrl.rollout.curation.outcomes import GroupOutcome, score, sort_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ def observe(
     A success is a reward above `success_above`. Groups without any reward leave no trace.
     """
     after = dict(records)
-    for group in in_order(groups):
+    for group in sort_groups(groups):
         if not group.valid:
             continue
         old = after.get(group.task_id, UNSEEN)

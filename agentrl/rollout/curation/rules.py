@@ -59,7 +59,7 @@ SLOTS: Mapping[str, Mapping[str, Callable[..., Any] | None]] = {
 """Every method by slot and name."""
 
 
-def curation_of(keys: Mapping[str, Any]) -> CurationRules:
+def build_curation_rules(keys: Mapping[str, Any]) -> CurationRules:
     """Return the rules of a config section: a mapping with a `name` and knobs for each slot.
 
     Raises `ConfigError` for an unknown slot, name or knob.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, Protocol
 
-from agentrl.rollout.curation.outcomes import GroupOutcome, in_order
+from agentrl.rollout.curation.outcomes import GroupOutcome, sort_groups
 
 
 class CurriculumSampler(Protocol):
@@ -40,20 +40,17 @@ class UniformTaskSampler:
     """Every task equally likely in every step, without repeats within one."""
 
     def start(self) -> UniformSamplerState:
-        """Return the only state there is."""
         return UniformSamplerState()
 
     def select(
         self, state: UniformSamplerState, tasks: Sequence[str], count: int, *, seed: int
     ) -> tuple[str, ...]:
-        """Return `count` different tasks, or all when there are fewer."""
         draws = uniform_draws(tasks, seed=seed)
         return tuple(sorted(tasks, key=lambda task: draws[task])[:count])
 
     def observe(
         self, state: UniformSamplerState, groups: Iterable[GroupOutcome], *, tasks: int
     ) -> UniformSamplerState:
-        """Return the state as it was."""
         return state
 
 
@@ -63,10 +60,10 @@ def uniform_draws(tasks: Sequence[str], *, seed: int) -> dict[str, float]:
     return {task: random.random() for task in tasks}
 
 
-def by_task(groups: Iterable[GroupOutcome]) -> dict[str, tuple[float, ...]]:
+def collect_rewards(groups: Iterable[GroupOutcome]) -> dict[str, tuple[float, ...]]:
     """Return the rewards of each task that has any, in the order they were drawn."""
     rewards: dict[str, tuple[float, ...]] = {}
-    for group in in_order(groups):
+    for group in sort_groups(groups):
         if group.rewards:
             rewards[group.task_id] = rewards.get(group.task_id, ()) + group.rewards
     return rewards

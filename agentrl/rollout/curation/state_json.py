@@ -25,14 +25,14 @@ def decode(kind: type[S], data: Any) -> S:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _refused(kind, f"{where}: {first['msg']}") from error
+        raise _build_error(kind, f"{where}: {first['msg']}") from error
     # Keys that the dataclass does not know are ignored by the validation, and would be lost here.
     if encode(state) != data:
-        raise _refused(kind, "its keys do not match this version")
+        raise _build_error(kind, "its keys do not match this version")
     return state
 
 
-def _refused(kind: type[object], why: str) -> ConfigError:
+def _build_error(kind: type[object], why: str) -> ConfigError:
     return ConfigError(
         f"the saved {kind.__name__} cannot be read ({why}); resume with the version of agentrl "
         "that wrote it, or start a new run"

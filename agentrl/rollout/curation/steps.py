@@ -35,7 +35,6 @@ class HighEntropySteps:
     """Selection of a group's steps that train, by entropy."""
 
     keep: float = 0.8
-    """Share of the steps, by entropy."""
     how: Literal["percentile", "top"] = "percentile"
     """At or above the percentile 1 - keep, ties included (paper), or exactly the top share."""
     weight: Literal["mask", "renormalised"] = "mask"
@@ -112,7 +111,7 @@ def turn_weights(tree: Tree, rule: HighEntropySteps) -> dict[int, dict[int, floa
     }
 
 
-def kept_share(weights: Sequence[Mapping[int, Mapping[int, float]]]) -> float:
+def compute_kept_share(weights: Sequence[Mapping[int, Mapping[int, float]]]) -> float:
     """Return the share of turns, over all trajectories, that train; 1 without any turn."""
     flat_weights = [
         weight for tree in weights for turns in tree.values() for weight in turns.values()

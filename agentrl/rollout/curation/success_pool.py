@@ -6,7 +6,7 @@ The state holds names and versions, no tokens: whoever owns the trees keeps thos
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, in_order
+from agentrl.rollout.curation.outcomes import GroupOutcome, RolloutSummary, sort_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,6 @@ class PooledSuccess:
     """A stored trajectory that succeeded."""
 
     group: str
-    """Key of the group it was sampled in."""
     result: RolloutSummary
     used: int = 0
     """In how many batches it was lent."""
@@ -52,9 +51,7 @@ class SuccessLoan:
     """Trajectory lent to a group, marked as lent wherever it goes."""
 
     group: str
-    """Key of the group that gets it."""
     ref: str
-    """The trajectory that is lent."""
     result: RolloutSummary
     """Result of the lent trajectory, under the index it has in its new group."""
     age: int
@@ -70,7 +67,6 @@ class SuccessPool:
     max_uses: int | None = 4
     """Batches one success may be lent to; null sets no bound (the released code)."""
     per_task: int = 4
-    """Successes kept of each task."""
 
     def lend(
         self, state: PoolState, group: GroupOutcome, *, version: int, success_above: float
@@ -113,15 +109,15 @@ class SuccessPool:
         for loan in loans:
             uses[loan.ref] = uses.get(loan.ref, 0) + 1
         after = {task: list(entries) for task, entries in state.successes.items()}
-        for group in in_order(groups):
+        for group in sort_groups(groups):
             won = [r for r in group.valid if (r.reward or 0.0) > success_above]
             after.setdefault(group.task_id, []).extend(
                 PooledSuccess(group=group.key, result=result) for result in won
             )
-        pool = {task: self._kept(entries, uses, version) for task, entries in after.items()}
+        pool = {task: self._keep_newest(entries, uses, version) for task, entries in after.items()}
         return PoolState(successes={task: entries for task, entries in pool.items() if entries})
 
-    def _kept(
+    def _keep_newest(
         self, held: Iterable[PooledSuccess], uses: Mapping[str, int], version: int
     ) -> tuple[PooledSuccess, ...]:
         counted = [replace(s, used=s.used + uses.get(s.ref, 0)) for s in held]
@@ -130,7 +126,7 @@ class SuccessPool:
         return tuple(sorted(able, key=lambda s: s.result.version)[-self.per_task :])
 
 
-def with_loan(group: GroupOutcome, loan: SuccessLoan) -> GroupOutcome:
+def apply_loan(group: GroupOutcome, loan: SuccessLoan) -> GroupOutcome:
     """Return the group with the lent trajectory in the place of the one it replaces."""
     results = tuple(r for r in group.results if r.sample != loan.result.sample)
     return replace(group, results=(*results, loan.result))

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from agentrl.rollout.curation.curator import CuratedTaskSource, CurationState, first_state
+from agentrl.rollout.curation.curator import CuratedTaskSource, CurationState, build_first_state
 from agentrl.rollout.curation.dapo import Verdict, verdict
 from agentrl.rollout.curation.outcomes import GroupOutcome
 from agentrl.rollout.curation.rules import CurationRules
-from agentrl.rollout.curation.success_pool import SuccessLoan, with_loan
+from agentrl.rollout.curation.success_pool import SuccessLoan, apply_loan
 from agentrl.rollout.task_sampler import TaskSampler
-from agentrl.store.trajectory_copy import TrajectoryCopy, branch_of
+from agentrl.store.trajectory_copy import TrajectoryCopy, copy_branch
 from agentrl.trajectory import Leaf, Tree
 
 V = TypeVar("V")
@@ -25,7 +25,6 @@ class CuratedBatch:
     weights: tuple[Mapping[int, Mapping[int, float]], ...] | None = None
     """Per tree, by sample and turn, what multiplies the loss of its tokens; None is 1 for all."""
     loans: tuple[SuccessLoan, ...] = ()
-    """Trajectories of the batch that an earlier step made."""
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
@@ -54,7 +53,7 @@ class TaskCurator:
         self.max_turns = max_turns
         self.source = CuratedTaskSource(rules, stream, seed=seed)
         self.branches = dict(branches or {})
-        self.state = first_state(rules) if state is None else self._lendable(state)
+        self.state = build_first_state(rules) if state is None else self._lendable(state)
         if state is not None:
             self.source.restore(state)
 
@@ -71,13 +70,13 @@ class TaskCurator:
         rule, above = self.rules.members, self.rules.success_above
         if rule is None:
             return frozenset(result.sample for result in group.valid)
-        return rule.chosen(group, seed=self.seed, success_above=above)
+        return rule.choose_samples(group, seed=self.seed, success_above=above)
 
-    def judged(
+    def judge(
         self, group: GroupOutcome, loan: SuccessLoan | None
     ) -> tuple[Verdict, frozenset[int]]:
         """Return whether a group trains, and which of its samples would."""
-        lent = with_loan(group, loan) if loan else group
+        lent = apply_loan(group, loan) if loan else group
         members = self.trains(lent)
         cut = replace(
             lent, results=tuple(r for r in lent.results if r.reward is None or r.sample in members)
@@ -86,14 +85,13 @@ class TaskCurator:
         return verdict(cut, rule) if rule else "kept", members
 
     def _lendable(self, state: CurationState) -> CurationState:
-        """Return a saved state without the successes nobody holds, which could never be lent."""
         return replace(state, pool=state.pool.holding(self.branches.keys()))
 
     def remember(self, group: GroupOutcome, tree: Tree, leaves: Iterable[Leaf]) -> None:
         """Store a group's trajectories by name, until `keep_stored` knows which to keep."""
         if self.rules.pool is not None:
             for leaf in leaves:
-                self.branches[f"{group.key}/{leaf.sample}"] = branch_of(tree, leaf)
+                self.branches[f"{group.key}/{leaf.sample}"] = copy_branch(tree, leaf)
 
     def keep_stored(self) -> None:
         """Forget the trajectories that the state no longer names."""

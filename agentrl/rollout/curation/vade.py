@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from agentrl.rollout.curation.outcomes import GroupOutcome, score
-from agentrl.rollout.curation.sampling import by_task
+from agentrl.rollout.curation.sampling import collect_rewards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class TaskEvidence:
         """Number of trajectories this is worth."""
         return self.successes + self.misses
 
-    def scaled(self, factor: float) -> "TaskEvidence":
+    def scale(self, factor: float) -> "TaskEvidence":
         """Return the evidence, shrunk towards knowing nothing."""
         return TaskEvidence(successes=self.successes * factor, misses=self.misses * factor)
 
@@ -55,13 +55,11 @@ class VadeTaskSampler:
     """Most trajectories a task may count for, about 4 groups; null sets no bound."""
 
     def start(self) -> VadeState:
-        """Return the state before anything is known."""
         return VadeState()
 
     def select(
         self, state: VadeState, tasks: Sequence[str], count: int, *, seed: int
     ) -> tuple[str, ...]:
-        """Return the `count` tasks with the highest information of one drawn success rate each."""
         posteriors = [state.evidence.get(task, TaskEvidence()).posterior for task in tasks]
         if not posteriors:
             return ()
@@ -75,20 +73,20 @@ class VadeTaskSampler:
         The rewards of a task are added up over the step, so the order of `groups` does not matter.
         """
         after = dict(state.evidence)
-        for task, rewards in by_task(groups).items():
-            after[task] = self.updated(after.get(task, TaskEvidence()), rewards)
+        for task, rewards in collect_rewards(groups).items():
+            after[task] = self.update(after.get(task, TaskEvidence()), rewards)
         return VadeState(
-            evidence={task: counts.scaled(self.global_decay) for task, counts in after.items()}
+            evidence={task: counts.scale(self.global_decay) for task, counts in after.items()}
         )
 
-    def updated(self, known: TaskEvidence, rewards: Sequence[float]) -> TaskEvidence:
+    def update(self, known: TaskEvidence, rewards: Sequence[float]) -> TaskEvidence:
         """Return a task's evidence after one step's rewards, before the global decay."""
         won = float(np.sum(np.sort([score(reward) for reward in rewards])))
-        old = known.scaled(self.local_decay)
+        old = known.scale(self.local_decay)
         new = TaskEvidence(successes=old.successes + won, misses=old.misses + len(rewards) - won)
         if self.max_evidence is None or new.total <= self.max_evidence:
             return new
-        return new.scaled(self.max_evidence / new.total)
+        return new.scale(self.max_evidence / new.total)
 
 
 def information(rate: float) -> float:

@@ -32,7 +32,6 @@ class DraftCache:
 
     capacity_tokens: int
     version: int = 0
-    """Version of the weights now loaded, as last reported."""
     _ready: dict[DraftKey, CachedDraft] = field(default_factory=dict[DraftKey, CachedDraft])
     _fresh: dict[DraftKey, CachedDraft] = field(default_factory=dict[DraftKey, CachedDraft])
 
@@ -60,7 +59,7 @@ class DraftCache:
             for (task, sample), entry in self._ready.items()
         )
 
-    def take_back(self, plain: tuple[Mapping[str, Any], ...]) -> None:
+    def restore(self, plain: tuple[Mapping[str, Any], ...]) -> None:
         """Take what `plain` gave."""
         for one in plain:
             entry = CachedDraft(DraftTrajectory.from_plain(one), one["group"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from agentrl.env import Action
 
 
-def whole_calls(parse: Callable[[Sequence[int]], Action], tokens: Sequence[int], cut: int) -> int:
+def find_call_cut(parse: Callable[[Sequence[int]], Action], tokens: Sequence[int], cut: int) -> int:
     """Return `cut`, or where the call begins that is open there.
 
     A call is open where its first tokens cannot be read as one. Takes a number of readings that
@@ -15,8 +15,8 @@ def whole_calls(parse: Callable[[Sequence[int]], Action], tokens: Sequence[int],
     here = parse(tokens[:cut])
     if not here.malformed:
         return cut
-    begun, whole = _begun(here), len(here.tool_calls)
-    opened = bisect_left(range(cut), begun, key=lambda n: _begun(parse(tokens[:n])))
+    begun, whole = _count_calls(here), len(here.tool_calls)
+    opened = bisect_left(range(cut), begun, key=lambda n: _count_calls(parse(tokens[:n])))
     text_length = len(parse(tokens[:opened]).text.rstrip())
 
     # The mark that opens a call may be several tokens, which are read as text before the last.
@@ -27,5 +27,5 @@ def whole_calls(parse: Callable[[Sequence[int]], Action], tokens: Sequence[int],
     return bisect_left(range(opened), True, key=is_before)
 
 
-def _begun(action: Action) -> int:
+def _count_calls(action: Action) -> int:
     return len(action.tool_calls) + len(action.malformed)

@@ -13,13 +13,11 @@ class DraftedTurn:
     """Tokens the policy sampled in one turn, with log-probs, versions and alternatives."""
 
     start: int
-    """Start of the turn in the context."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Log-probs under the policy that wrote each token, in nats."""
     versions: tuple[int, ...]
     entropies: tuple[float, ...] = ()
-    """Per token, or none."""
     alternatives: tuple[Alternatives, ...] = ()
     """Per token the likeliest tokens of the policy that wrote it, or none."""
 
@@ -32,7 +30,7 @@ class DraftTrajectory:
     turns: tuple[DraftedTurn, ...]
 
     @classmethod
-    def of(
+    def from_path(
         cls, path: Sequence[Node], alternatives: Mapping[int, Alternatives] | None = None
     ) -> "DraftTrajectory | None":
         """Return a path from the root as a draft, `alternatives` by position in the context.

@@ -20,7 +20,7 @@ from agentrl.policy import (
     Scores,
     ScoringEngine,
 )
-from agentrl.rollout.drafts.calls import whole_calls
+from agentrl.rollout.drafts.calls import find_call_cut
 from agentrl.rollout.drafts.draft import DraftedTurn, DraftTrajectory
 from agentrl.rollout.drafts.verify import AcceptanceRule, Alternatives, cut, settlement
 from agentrl.runtime.seeds import derive
@@ -64,15 +64,11 @@ class DraftingEngine:
     known: dict[int, Alternatives] = field(default_factory=dict[int, Alternatives])
     """The likeliest tokens at each place of the context that was sampled; with `residual` only."""
     reused_tokens: int = 0
-    """Tokens of the draft that stand."""
     sampled_tokens: int = 0
-    """Tokens that were sampled now."""
 
     _turn: int = -1
     _begun: int = 0
-    """Tokens of the turn so far."""
     _end: int | None = None
-    """Length of the context after the last call."""
     _settles: bool = False
     """True when the next token is the one that was rejected, or could not be judged."""
 
@@ -80,20 +76,19 @@ class DraftingEngine:
         """Return the accepted tokens of the draft at this place, or sample."""
         if len(request.prompt) != self._end:
             self._turn, self._begun = self._turn + 1, 0
-        turn = self._proposal(request)
+        turn = self._find_proposal(request)
         if turn is None:
             self.draft = None
-            completion = await self._sampled(request)
+            completion = await self._sample(request)
         elif self._settles:
-            completion = await self._settled(request, turn)
+            completion = await self._settle(request, turn)
         else:
-            completion = await self._verified(request, turn)
+            completion = await self._verify(request, turn)
         self._begun += len(completion.token_ids)
         self._end = len(request.prompt) + len(completion.token_ids)
         return completion
 
-    def _proposal(self, request: GenerateRequest) -> DraftedTurn | None:
-        """Return the rest of the draft's turn, no more than was asked for."""
+    def _find_proposal(self, request: GenerateRequest) -> DraftedTurn | None:
         draft, begun = self.draft, self._begun
         if draft is None or self._turn >= len(draft.turns) or request.stop_strings:
             return None
@@ -115,7 +110,7 @@ class DraftingEngine:
             alternatives=turn.alternatives[begun:end],
         )
 
-    async def _sampled(self, request: GenerateRequest) -> Completion:
+    async def _sample(self, request: GenerateRequest) -> Completion:
         top = max(request.top_logprobs, self._top)
         completion = await self.engine.generate(replace(request, top_logprobs=top))
         self.sampled_tokens += len(completion.token_ids)
@@ -123,30 +118,30 @@ class DraftingEngine:
         top_logprobs = tuple(row[: request.top_logprobs] for row in completion.top_logprobs)
         return replace(completion, top_logprobs=top_logprobs if request.top_logprobs else ())
 
-    async def _verified(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
-        scores = await self.engine.score(self._asked(request, turn.token_ids))
+    async def _verify(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
+        scores = await self.engine.score(self._build_score_request(request, turn.token_ids))
         if not scores.logprobs:
             return _NOTHING
         uniforms = self._uniforms(len(turn.token_ids))
         stands = cut(self.reusing.rule, scores.logprobs, turn.logprobs, uniforms)
         if self.reusing.residual:
-            stands = min(stands, _known(turn))
+            stands = min(stands, _count_known(turn))
             self._settles = stands < len(turn.token_ids)
         elif stands < len(turn.token_ids):
-            self.draft, stands = None, self._outside_calls(request, turn, stands)
+            self.draft, stands = None, self._cut_before_call(request, turn, stands)
         self.reused_tokens += stands
-        return self._standing(request, turn, scores, stands)
+        return self._build_completion(request, turn, scores, stands)
 
-    def _outside_calls(self, request: GenerateRequest, turn: DraftedTurn, stands: int) -> int:
+    def _cut_before_call(self, request: GenerateRequest, turn: DraftedTurn, stands: int) -> int:
         """Take a cut inside a tool call back to where the call begins: one policy says it whole.
 
         Not with a residual: to drop tokens for what came after them would bend their distribution.
         """
         prefix = request.prompt[len(request.prompt) - self._begun :]
-        whole = whole_calls(self.chat.parse, (*prefix, *turn.token_ids), len(prefix) + stands)
+        whole = find_call_cut(self.chat.parse, (*prefix, *turn.token_ids), len(prefix) + stands)
         return max(0, whole - len(prefix))
 
-    def _standing(
+    def _build_completion(
         self, request: GenerateRequest, turn: DraftedTurn, scores: Scores, stands: int
     ) -> Completion:
         """Return the tokens that stand, as who they are samples of.
@@ -168,10 +163,9 @@ class DraftingEngine:
             finish=_finish(request, tokens),
         )
 
-    async def _settled(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
-        """Draw the token at a place where the draft was rejected or could not be judged."""
+    async def _settle(self, request: GenerateRequest, turn: DraftedTurn) -> Completion:
         drafted = turn.token_ids[0]
-        score_request = replace(self._asked(request, (drafted,)), distribution=True)
+        score_request = replace(self._build_score_request(request, (drafted,)), distribution=True)
         scores = await self.engine.score(score_request)
         if not scores.logprobs:
             return _NOTHING
@@ -193,7 +187,9 @@ class DraftingEngine:
             finish=_finish(request, (token,)),
         )
 
-    def _asked(self, request: GenerateRequest, tokens: tuple[int, ...]) -> ScoreRequest:
+    def _build_score_request(
+        self, request: GenerateRequest, tokens: tuple[int, ...]
+    ) -> ScoreRequest:
         return ScoreRequest(
             id=request.id,
             prompt=request.prompt,
@@ -217,8 +213,7 @@ class DraftingEngine:
             self.known |= dict(enumerate(top, len(request.prompt)))
 
 
-def _known(turn: DraftedTurn) -> int:
-    """Return the number of first tokens that are among the alternatives of their place."""
+def _count_known(turn: DraftedTurn) -> int:
     for at, (token, alternatives) in enumerate(zip(turn.token_ids, turn.alternatives, strict=True)):
         if all(token != other for other, _ in alternatives):
             return at

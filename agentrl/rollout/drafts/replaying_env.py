@@ -52,7 +52,6 @@ class ReplayingEnv:
         self._on_mismatch = on_mismatch
 
     def tasks(self, *args: Any, **kwargs: Any) -> Any:
-        """Yield the tasks of the environment."""
         return self.inner.tasks(*args, **kwargs)
 
     async def reset(
@@ -66,7 +65,7 @@ class ReplayingEnv:
             observation, info = await self.inner.reset(seed=seed, options=options)
         else:
             observation, info = episode.opening, {}
-            self._history = ActionHistory.begun(
+            self._history = ActionHistory.from_reset(
                 task,
                 sample=int(reset_options.get("sample", 0)),
                 seed=episode.seed,
@@ -78,29 +77,27 @@ class ReplayingEnv:
 
     async def step(self, action: Action) -> Step:
         """Answer as before while nothing else is asked; `EnvError` if that was not the truth."""
-        answer = self._recorded(action)
+        answer = self._find_answer(action)
         if answer is None:
             await self._wake()
             answer = await self.inner.step(action)
         elif self._history is not None:
-            self._history = self._history.after(action, answer)
+            self._history = self._history.add_step(action, answer)
         if (episode := self.seen) is not None:
             steps = (*episode.steps, (action, answer))
             self.seen = RememberedEpisode(seed=episode.seed, opening=episode.opening, steps=steps)
         return answer
 
     async def fork(self) -> Self:
-        """Raise: trajectories that reuse drafts do not branch."""
         raise ForkUnsupported(
             "an environment that replays recorded answers cannot be forked; set rollout.drafts to "
             "null to branch"
         )
 
     async def close(self) -> None:
-        """Release everything."""
         await self.inner.close()
 
-    def _recorded(self, action: Action) -> Step | None:
+    def _find_answer(self, action: Action) -> Step | None:
         if self._runs or self._known is None or self._history is None:
             return None
         at = len(self._history.steps)

@@ -3,11 +3,9 @@
     question                                file
     --------------------------------------  ------------
     what mode, how many, how old            policy.py
-    how many groups may be open             admission.py
-    which tokens are too old                staleness.py
-    when is a group done, and how           group_verdict.py
+    when is a group done, and how           member.py
     what is queued, live, parked, ended     queue.py, of each member.py
-    what the trainer gets                   batch.py
+    what the trainer gets, too old or not   batch.py
     how long anything may take              deadlines.py
     coroutines, deadlines, the engine       scheduler.py, with one slot.py per trajectory
     what is stuck, and for how long         watchdog.py, running.py

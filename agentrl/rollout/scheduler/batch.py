@@ -1,10 +1,14 @@
-"""Batch for the trainer."""
+"""Batch for the trainer, the age of its tokens, and the length bias of how it came to be."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agentrl.rollout.scheduler.member import QueuedGroup
-from agentrl.rollout.scheduler.staleness import age_histogram, trainable
 from agentrl.trajectory import Trajectory, Tree
+
+NOT_SAMPLED = -1
+"""The version of a token that the policy did not sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +31,51 @@ class RolloutBatch:
         """Return the number of sampled tokens of each age."""
         runs = (t.versions for tree in self.trees for t in tree.trajectories())
         return age_histogram(runs, version=self.version)
+
+
+def trainable(versions: Sequence[int], *, version: int, max_age: int | None) -> tuple[bool, ...]:
+    """Return per token whether it may train at `version`: sampled, and not older than `max_age`.
+
+    A token's age is the versions between the weights that sampled it and those it would train.
+    """
+    return tuple(v != NOT_SAMPLED and (max_age is None or version - v <= max_age) for v in versions)
+
+
+def age_histogram(versions: Iterable[Sequence[int]], *, version: int) -> dict[int, int]:
+    """Return the number of sampled tokens of each age, youngest first."""
+    ages = Counter(version - v for run in versions for v in run if v != NOT_SAMPLED)
+    return dict(sorted(ages.items()))
+
+
+@dataclass(slots=True)
+class RolloutLengthBias:
+    """First come, first kept prefers short trajectories; these sums say by how much.
+
+    Owned by the runner. An aborted trajectory counts with what it had when it was stopped, so its
+    true length is longer and the true bias larger.
+    """
+
+    kept: int = 0
+    kept_tokens: int = 0
+    aborted: int = 0
+    aborted_tokens: int = 0
+
+    def keep(self, tokens: int) -> None:
+        """Count a trajectory of a group that became complete."""
+        self.kept += 1
+        self.kept_tokens += tokens
+
+    def abort(self, tokens: int) -> None:
+        """Count a trajectory stopped because its group was complete without it."""
+        self.aborted += 1
+        self.aborted_tokens += tokens
+
+    def figures(self) -> dict[str, float]:
+        """Return mean sampled tokens of kept and aborted ones; nothing if none was aborted."""
+        if not self.aborted or not self.kept:
+            return {}
+        return {
+            "redundancy/aborted_fraction": self.aborted / (self.kept + self.aborted),
+            "redundancy/kept_tokens_mean": self.kept_tokens / self.kept,
+            "redundancy/aborted_tokens_mean": self.aborted_tokens / self.aborted,
+        }

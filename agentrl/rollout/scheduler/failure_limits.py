@@ -37,7 +37,7 @@ class RateAlarm(TooManyFailures):
     """Failures of one kind are more frequent than the run tolerates; the run stops."""
 
 
-def overstepped(
+def find_exceeded(
     failures: Mapping[FailureKind, int], attempts: int, alarms: FailureRateLimits
 ) -> FailureKind | None:
     """Return the kind whose share of the attempts is above its bound, the worst first."""
@@ -74,8 +74,8 @@ class OutcomeRates:
             oldest = self._latest.popleft()
             if oldest is not None:
                 self._failures[oldest] -= 1
-        if (worst := overstepped(self._failures, len(self._latest), self._alarms)) is not None:
-            raise RateAlarm(self._say(worst, outcome))
+        if (worst := find_exceeded(self._failures, len(self._latest), self._alarms)) is not None:
+            raise RateAlarm(self._describe_alarm(worst, outcome))
 
     @property
     def saved(self) -> list[FailureKind | None]:
@@ -92,7 +92,7 @@ class OutcomeRates:
         while len(self._latest) > self._alarms.window:
             self._latest.popleft()
         self._failures = Counter(kind for kind in self._latest if kind is not None)
-        if overstepped(self._failures, len(self._latest), self._alarms) is not None:
+        if find_exceeded(self._failures, len(self._latest), self._alarms) is not None:
             self._latest.clear()
             self._failures.clear()
 
@@ -104,7 +104,7 @@ class OutcomeRates:
             if count
         }
 
-    def _say(self, kind: FailureKind, outcome: Outcome) -> str:
+    def _describe_alarm(self, kind: FailureKind, outcome: Outcome) -> str:
         count, attempts = self._failures[kind], len(self._latest)
         last = f"; the latest one: {outcome.error}" if isinstance(outcome, Failed) else ""
         return (

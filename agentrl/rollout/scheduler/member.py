@@ -5,12 +5,14 @@ from typing import Literal
 
 from agentrl.events.kinds import GroupRequest
 from agentrl.events.state import GroupState, RolloutState
-from agentrl.rollout.scheduler.group_verdict import failures_kept
 from agentrl.rollout.scheduler.topology import GroupProgress, RolloutKey
 from agentrl.trajectory import Failed, Leaf
 
 MemberPhase = Literal["queued", "live", "parked", "ended", "stopped"]
 """`stopped` was told to end because nobody needs it; its coroutine may still be closing things."""
+
+GroupVerdict = Literal["open", "ready", "short"]
+"""`open` waits for more of its trajectories; `short` ended with too few that did not fail."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,13 +25,11 @@ class QueuedRollout:
     failures: int = 0
     restarts: int = 0
     begun: int = 0
-    """Number of times it was started."""
     born: int = 0
     """Version when it was started last."""
     oldest: int | None = None
     """Version of its oldest sampled token since then."""
     leaf: Leaf | None = None
-    """Its end, once it has ended for good."""
     resumed: RolloutState | None = None
     """State it is resumed in, until it has begun."""
     waits: bool = False
@@ -40,7 +40,7 @@ class QueuedRollout:
         """Return which try at which trajectory this is."""
         return RolloutKey(group=self.group, sample=self.sample, number=max(0, self.begun - 1))
 
-    def failed(self, outcome: Failed) -> Leaf:
+    def build_failed_leaf(self, outcome: Failed) -> Leaf:
         """Return its end as a failure, of which nothing is on the tree."""
         return Leaf(node=None, outcome=outcome, sample=self.sample)
 
@@ -54,7 +54,6 @@ class QueuedGroup:
     """Index of the opening it came with: groups opened together start side by side."""
     requeues: int
     order: GroupRequest | None = None
-    """Order it was opened for, where the ledger was told."""
     members: list[QueuedRollout] = field(default_factory=list[QueuedRollout])
     is_ready: bool = False
     resumed: GroupState | None = None
@@ -74,7 +73,7 @@ class QueuedGroup:
         return sorted([*valid, *failed[: failures_kept(self.state)]], key=lambda leaf: leaf.sample)
 
 
-def resumed_member(group: GroupState, rollout: RolloutState | None, sample: int) -> QueuedRollout:
+def restore_member(group: GroupState, rollout: RolloutState | None, sample: int) -> QueuedRollout:
     """Return a trajectory as it stood; one of which nothing is known begins, or is over."""
     if rollout is None:
         phase = "stopped" if group.status == "complete" else "queued"
@@ -111,3 +110,23 @@ def too_old(member: QueuedRollout) -> Failed:
         f"started at version {member.born} and too old to train after {member.restarts} restarts; "
         "raise rollout.max_start_lag or rollout.max_age, or choose rollout.when_old: mask",
     )
+
+
+def judge(group: GroupProgress, *, min_valid: int) -> GroupVerdict:
+    """Return the verdict on a group after one of its trajectories ended.
+
+    It is ready as soon as it has all it trains on, or when there is nothing left to wait for. Ask
+    the topology first: a trajectory that it still wants has to be counted as live. A group that
+    trains on fewer than `min_valid` needs no more than those.
+    """
+    if group.valid < group.target and group.live:
+        return "open"
+    return "ready" if group.valid >= min(min_valid, group.target) else "short"
+
+
+def failures_kept(group: GroupProgress) -> int:
+    """Return the number of failed trajectories a ready group carries: the gaps in its target.
+
+    They train nothing; reports count them.
+    """
+    return min(group.failed, max(0, group.target - group.valid))

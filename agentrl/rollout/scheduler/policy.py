@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrl.rollout.scheduler.admission import capacity
 from agentrl.rollout.scheduler.segments import SegmentBudget
 
 Mode = Literal["sync", "partial", "async"]
@@ -39,7 +38,6 @@ class SchedulerPolicy:
     max_restarts: int = 2
     """Restarts of one trajectory for its age; after that it fails, and says so."""
     retries: int = 2
-    """Retries of one trajectory after failures."""
     min_valid: int = 0
     """A group with fewer trajectories that did not fail is never trained."""
     requeues: int = 1
@@ -47,11 +45,10 @@ class SchedulerPolicy:
     rolling: bool = False
     """In `async`: engines take new weights in turn, and the gate stays open."""
     segment: SegmentBudget | None = None
-    """Budget of a trajectory before it waits for the next version."""
 
     def __post_init__(self) -> None:
         for name, least in (("groups_per_step", 0), ("group_size", 1), ("concurrency", 1)):
-            _at_least(name, getattr(self, name), least)
+            _require_at_least(name, getattr(self, name), least)
         for name in (
             "max_staleness",
             "backlog",
@@ -60,10 +57,10 @@ class SchedulerPolicy:
             "min_valid",
             "requeues",
         ):
-            _at_least(name, getattr(self, name), 0)
+            _require_at_least(name, getattr(self, name), 0)
         for name in ("max_start_lag", "max_age"):
             if (bound := getattr(self, name)) is not None:
-                _at_least(name, bound, 0)
+                _require_at_least(name, bound, 0)
         if self.over_provision < 1:
             raise ValueError(
                 f"over_provision must be at least 1, got {self.over_provision}; with less, a step "
@@ -136,7 +133,6 @@ class SchedulerCounts:
 
     version: int
     waiting: bool
-    """True when the trainer waits for a batch."""
     open: int
     """Groups with a trajectory that has not ended."""
     ready: int
@@ -144,19 +140,38 @@ class SchedulerCounts:
     accepted: int
     """Groups that ever became ready, the batches before `version` among them."""
     queued: int
-    """Trajectories that wait for a place."""
     live: int
     """Trajectories that hold a place: running or parked."""
     parked: int
     """Of those, the ones that have used up their segment."""
     dry: bool = False
-    """True when there is no further task at the moment."""
     held: int = 0
     """Groups of a killed run that wait for the version they came from."""
     reached: int | None = None
     """Version that every engine has, where that is not `version`."""
     to_come: int = 0
     """Trajectories that open groups will have and that nothing has begun: branches, mostly."""
+
+
+def capacity(
+    *,
+    version: int,
+    max_staleness: int,
+    batch: int,
+    accepted: int,
+    running: int,
+) -> int:
+    """Return the number of starts that a version admits now (AReaL); negative when overdrawn.
+
+    `batch` is what one version consumes, in the unit of the counts (groups or trajectories).
+    `accepted` counts everything ever accepted, consumed or not, and `running` what is in flight;
+    what was rejected is in neither, so it is refilled. A run that is resumed at version i starts
+    with `accepted = i * batch`.
+
+    What it guarantees: consumed first in, first out, something started now is consumed at a
+    version of at most `version + max_staleness`. It bounds the start, not the age of a token.
+    """
+    return (max_staleness + version + 1) * batch - (accepted + running)
 
 
 def groups_to_open(state: SchedulerCounts, policy: SchedulerPolicy) -> int:
@@ -203,21 +218,21 @@ def batch_is_ready(state: SchedulerCounts, policy: SchedulerPolicy) -> bool:
         # Nothing runs and nothing can begin: the step has what it has.
         return True
     # In `sync` a step has all of its groups, whatever its segments say.
-    return policy.mode != "sync" and state.ready > 0 and _nothing_moves(state, policy)
+    return policy.mode != "sync" and state.ready > 0 and _is_stuck(state, policy)
 
 
 def next_segment_is_due(state: SchedulerCounts, policy: SchedulerPolicy) -> bool:
     """Return whether every trajectory waits for a version that only a batch could bring."""
     if not state.waiting or batch_is_ready(state, policy):
         return False
-    return _nothing_moves(state, policy)
+    return _is_stuck(state, policy)
 
 
-def _nothing_moves(state: SchedulerCounts, policy: SchedulerPolicy) -> bool:
+def _is_stuck(state: SchedulerCounts, policy: SchedulerPolicy) -> bool:
     stuck = state.live > 0 and state.parked == state.live
     return stuck and places_free(state, policy) == 0 and groups_to_open(state, policy) == 0
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def _require_at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -6,20 +6,21 @@ retries, restarts and refills put the same one back in the queue. No clock and n
 here, and no event costs more than the logarithm of what is open.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import repeat
+from typing import Any, TypeVar
 
 from agentrl.events.kinds import GroupRequest
 from agentrl.events.state import GroupState
-from agentrl.rollout.scheduler.group_verdict import GroupVerdict, judge
-from agentrl.rollout.scheduler.heap import in_order
 from agentrl.rollout.scheduler.member import (
+    GroupVerdict,
     QueuedGroup,
     QueuedRollout,
+    judge,
     oldest_of,
-    resumed_member,
+    restore_member,
     too_old,
 )
 from agentrl.rollout.scheduler.policy import (
@@ -39,6 +40,8 @@ from agentrl.rollout.scheduler.topology import (
     tries_again,
 )
 from agentrl.trajectory import Failed, Leaf
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,6 @@ class RolloutQueue:
         version: int = 0,
         first: int = 0,
     ) -> None:
-        """Begin at `version`, with groups counted from `first` on."""
         self.policy = policy
         self.dry = False
         """Set by the runner while there is no further task."""
@@ -195,7 +197,7 @@ class RolloutQueue:
             if rollout.leaf is not None or not is_complete
         }
         members = [
-            resumed_member(resumed, rollouts.get(sample), sample)
+            restore_member(resumed, rollouts.get(sample), sample)
             for sample in range(max(rollouts, default=-1) + 1)
         ]
         ends = [member.leaf for member in members if member.leaf is not None]
@@ -248,7 +250,7 @@ class RolloutQueue:
     def upcoming(self, most: int) -> list[int]:
         """Return the groups of the trajectories that get the next places, the first one first."""
         rollouts: dict[QueuedRollout, None] = {}
-        for _, _, _, number, sample in in_order(self._queue):
+        for _, _, _, number, sample in iterate_heap(self._queue):
             if (group := self._groups.get(number)) is not None:
                 member = group.members[sample]
                 if member.phase == "queued" and not member.waits:
@@ -269,14 +271,14 @@ class RolloutQueue:
         self._look_again(member)
         return member
 
-    def sampled(self, member: QueuedRollout, oldest: int) -> None:
+    def note_version(self, member: QueuedRollout, oldest: int) -> None:
         """Note the version of a trajectory's first sampled tokens."""
         if member.oldest is None or oldest < member.oldest:
             member.oldest = oldest
 
     def inherit(self, member: QueuedRollout, oldest: int) -> None:
         """Note the version of the oldest token that a trajectory has begun with."""
-        self.sampled(member, oldest)
+        self.note_version(member, oldest)
         self._look_again(member)
 
     def begin_again(self, member: QueuedRollout) -> int:
@@ -297,7 +299,7 @@ class RolloutQueue:
             member.phase = "live"
             self._parked -= 1
 
-    def ended(self, member: QueuedRollout, leaf: Leaf) -> RolloutConsequences:
+    def end_rollout(self, member: QueuedRollout, leaf: Leaf) -> RolloutConsequences:
         """Take the end of a trajectory that is live or waits, and say what follows."""
         if member.phase == "stopped":
             return OPEN
@@ -316,7 +318,7 @@ class RolloutQueue:
             valid=group.state.valid + (not failed),
             failed=group.state.failed + failed,
         )
-        self._topology.ended(member.attempt, leaf)
+        self._topology.end_rollout(member.attempt, leaf)
         self._fill(group)
         return self._settle(group)
 
@@ -341,7 +343,7 @@ class RolloutQueue:
     def drop(self, group: QueuedGroup, *, requeue: bool = False) -> bool:
         """Forget a group that will not train; return whether its task is to be tried again."""
         del self._groups[group.state.number]
-        self._topology.over(group.state.number)
+        self._topology.close_group(group.state.number)
         self._count(group, -1)
         again = requeue and group.requeues < self.policy.requeues
         self.requeued += again
@@ -356,7 +358,7 @@ class RolloutQueue:
             if group is None or not group.is_ready:
                 continue
             del self._groups[group.state.number]
-            self._topology.over(group.state.number)
+            self._topology.close_group(group.state.number)
             groups.append(group)
         self._ready_count -= len(groups)
         # A short batch uses up its version all the same.
@@ -405,7 +407,7 @@ class RolloutQueue:
     # --- how --------------------------------------------------------------------------------------
 
     def _fill(self, group: QueuedGroup) -> None:
-        for _ in range(self._topology.wanted(group.state)):
+        for _ in range(self._topology.count_missing(group.state)):
             self._add(group)
 
     def _count(self, group: QueuedGroup, sign: int) -> None:
@@ -456,7 +458,6 @@ class RolloutQueue:
             self._by_deadline.setdefault(max(due, self._version + 1), {})[member] = None
 
     def _leave(self, member: QueuedRollout) -> None:
-        """Take back the place of a trajectory, or its place in the queue."""
         self.unpark(member)
         member.waits = False
         if member.phase == "queued":
@@ -476,14 +477,14 @@ class RolloutQueue:
         return member.leaf is not None and isinstance(member.leaf.outcome, Failed)
 
     def _settle(self, group: QueuedGroup) -> RolloutConsequences:
-        verdict = judge(group.state, min_valid=self._least(group))
+        verdict = judge(group.state, min_valid=self._find_min_valid(group))
         if verdict == "open":
             return OPEN
         surplus = [m for m in group.members if m.phase not in ("ended", "stopped")]
         stopped = [member for member in surplus if self._stop(group, member)]
         return RolloutConsequences(group=verdict, surplus=tuple(stopped))
 
-    def _least(self, group: QueuedGroup) -> int:
+    def _find_min_valid(self, group: QueuedGroup) -> int:
         """Return the least number of trajectories without failure that a group trains on.
 
         Age takes none of them: a group that it has emptied is tried again.
@@ -500,7 +501,6 @@ class RolloutQueue:
         return has_coroutine
 
     def _reopen(self, member: QueuedRollout) -> None:
-        """Begin an ended trajectory again; its group is open again if it was ready."""
         group = self._groups[member.group]
         if member.restarts >= self.policy.max_restarts:
             self._expire(group, member)
@@ -514,13 +514,14 @@ class RolloutQueue:
         self._enqueue(group, member, first=True)
 
     def _expire(self, group: QueuedGroup, member: QueuedRollout) -> None:
-        """Turn an ended trajectory that is too old once more into a failure."""
         assert member.leaf is not None
         member.leaf = replace(member.leaf, outcome=too_old(member))
         group.state = replace(
             group.state, valid=group.state.valid - 1, failed=group.state.failed + 1
         )
-        if group.is_ready and group.state.valid < min(self._least(group), group.state.target):
+        if group.is_ready and group.state.valid < min(
+            self._find_min_valid(group), group.state.target
+        ):
             self._withdraw(group)
             self.drop(group)
 
@@ -529,3 +530,14 @@ class RolloutQueue:
         self._count(group, 1)
         self._ready_count -= 1
         self._accepted -= 1
+
+
+def iterate_heap(heap: Sequence[T]) -> Iterator[T]:
+    """Yield the entries of a heap of `heapq`, the least first; the first k cost k log k."""
+    front = [(heap[0], 0)] if heap else []
+    while front:
+        entry, at = heappop(front)
+        yield entry
+        for child in (2 * at + 1, 2 * at + 2):
+            if child < len(heap):
+                heappush(front, (heap[child], child))

@@ -6,7 +6,7 @@
     `reached`  every engine: the others are ahead, by one at most what may begin, and how old it is
 
 A trajectory that begins is counted as begun at `reached`, whichever engine plays it, so that no
-bound is overstepped by one that lags behind. One roll is under way at a time.
+bound is find_exceeded by one that lags behind. One roll is under way at a time.
 """
 
 import asyncio

@@ -35,10 +35,9 @@ from agentrl.events.kinds import (
 from agentrl.events.log import EventLog
 from agentrl.events.state import GroupState, ResumePoint
 from agentrl.policy import Completion, PolicyEngine
-from agentrl.rollout.scheduler.batch import RolloutBatch
+from agentrl.rollout.scheduler.batch import RolloutBatch, RolloutLengthBias
 from agentrl.rollout.scheduler.deadlines import BlockDeadline, SchedulerDeadlines
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates
-from agentrl.rollout.scheduler.length_bias import RolloutLengthBias
 from agentrl.rollout.scheduler.member import QueuedRollout, too_old
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.rollout.scheduler.queue import RolloutQueue
@@ -104,7 +103,9 @@ class RolloutScheduler(ClosingResource):
         self._roll = None
         if policy.rolling:
             load_s = self._deadlines.load_s
-            self._roll = RollingUpdate(engine, load_s, reached=self._reached, failed=self._fail)
+            self._roll = RollingUpdate(
+                engine, load_s, reached=self._reach_version, failed=self._fail
+            )
         self._rates = OutcomeRates(alarms or FailureRateLimits())
         self._bias = RolloutLengthBias()
         self._trees: dict[int, Tree] = {}
@@ -140,7 +141,7 @@ class RolloutScheduler(ClosingResource):
         `OutOfTasks` when nothing is left to run. When tasks run out, a batch is what there is.
         """
         self._queue.wait_for_batch()
-        self._moved_s = self._now()
+        self._moved_s = self._read_clock()
         if self._watchdog is None:
             self._watchdog = asyncio.create_task(self._watch(), name="agentrl-watchdog")
         self._open.set()
@@ -196,7 +197,7 @@ class RolloutScheduler(ClosingResource):
             if was_open:
                 self._open.set()
 
-    def unfinished(self) -> list[Task]:
+    def list_unfinished(self) -> list[Task]:
         """Return the tasks that were taken and are in no batch yet, the oldest first."""
         return [self._trees[number].task for number in sorted(self._trees)]
 
@@ -266,7 +267,7 @@ class RolloutScheduler(ClosingResource):
         if waits:
             _, pending_tasks = await asyncio.wait(waits, timeout=self._deadlines.grace_s)
             if pending_tasks:
-                names = name_all(self.activities(), now_s=self._now())
+                names = name_all(self.activities(), now_s=self._read_clock())
                 self._on_stuck(f"closing left tasks that suppress cancellation: {names}")
         for task in waits:
             self._forget(task)
@@ -278,17 +279,14 @@ class RolloutScheduler(ClosingResource):
     # --- what a slot calls ------------------------------------------------------------------------
 
     def upcoming(self, most: int) -> list[Task]:
-        """Return the tasks of the trajectories that begin next, of so many at most."""
         return [self._trees[number].task for number in self._queue.upcoming(most)]
 
     async def pass_gate(self) -> None:
-        """Wait until requests are taken."""
         # It may have closed again before who waits hears that it was open.
         while not self._open.is_set():
             await self._open.wait()
 
     async def wait_next_segment(self, slot: RolloutSlot) -> None:
-        """Wait until parked trajectories go on."""
         member = self._member(slot)
         self._queue.park(member)
         self._note_change()
@@ -297,36 +295,31 @@ class RolloutScheduler(ClosingResource):
         finally:
             self._queue.unpark(member)
 
-    def inherits(self, slot: RolloutSlot, oldest: int) -> None:
-        """Note the version of the oldest sampled token that a branch has begun with."""
+    def inherit_version(self, slot: RolloutSlot, oldest: int) -> None:
         self._queue.inherit(self._member(slot), oldest)
 
-    def began_again(self, slot: RolloutSlot) -> int:
-        """Note that a trajectory begins from its prompt; return the version it begins at."""
+    def restart_rollout(self, slot: RolloutSlot) -> int:
         return self._queue.begin_again(self._member(slot))
 
-    def entered(self) -> None:
-        """Note that a request is in flight."""
+    def enter_request(self) -> None:
         self._in_flight += 1
         self._quiet.clear()
 
-    def left(self, slot: RolloutSlot, completion: Completion | None) -> None:
-        """Note that a request has ended, and with what."""
+    def leave_request(self, slot: RolloutSlot, completion: Completion | None) -> None:
         self._in_flight -= 1
-        self._moved_s = self._now()
+        self._moved_s = self._read_clock()
         if self._in_flight == 0:
             self._quiet.set()
         if completion is not None and completion.versions:
-            self._queue.sampled(self._member(slot), min(completion.versions))
+            self._queue.note_version(self._member(slot), min(completion.versions))
 
-    def turned(self, slot: RolloutSlot) -> None:
-        """Note that a turn is complete and on the tree."""
-        self._moved_s = self._now()
+    def note_turn(self, slot: RolloutSlot) -> None:
+        self._moved_s = self._read_clock()
         self._hooks.on_turn(slot.attempt, slot.tree)
 
     # --- how --------------------------------------------------------------------------------------
 
-    def _now(self) -> float:
+    def _read_clock(self) -> float:
         return asyncio.get_running_loop().time()
 
     def _member(self, slot: RolloutSlot) -> QueuedRollout:
@@ -336,8 +329,7 @@ class RolloutScheduler(ClosingResource):
             return QueuedRollout(slot.attempt.group, slot.attempt.sample, phase="stopped")
         return group.members[slot.attempt.sample]
 
-    def _reached(self, version: int) -> None:
-        """Note that every engine has a version: what waits for one goes on."""
+    def _reach_version(self, version: int) -> None:
         self._queue.reach(version)
         self._next_segment()
         self._note_change()
@@ -358,7 +350,7 @@ class RolloutScheduler(ClosingResource):
     def _open_groups(self, count: int) -> bool:
         orders = list(islice(self.events.state.requeued.values(), count))
         if missing := count - len(orders):
-            orders += map(GroupRequest.of, self._tasks(missing))
+            orders += map(GroupRequest.from_task, self._tasks(missing))
         opened = self._queue.open_groups([order.tries for order in orders], orders)
         version = self._queue.state.version
         for number, (order, group) in enumerate(zip(orders, opened, strict=True), 1):
@@ -385,7 +377,6 @@ class RolloutScheduler(ClosingResource):
                 self._complete(group.state.number, trains=end.group == "ready")
 
     def _count_later(self, group: GroupState) -> None:
-        """Count what has happened to a resumed group since the checkpoint."""
         outcomes: list[FailureKind | None] = []
         for event in group.later:
             match event:
@@ -407,7 +398,6 @@ class RolloutScheduler(ClosingResource):
     def _begin(
         self, member: QueuedRollout, play: Play, fork: ForkPoint | None = None
     ) -> RunningRollout:
-        """Begin the coroutine of a trajectory, which waits for its place."""
         tree = self._trees[member.group]
         resumed, member.resumed = member.resumed, None
         if resumed is not None:
@@ -434,41 +424,40 @@ class RolloutScheduler(ClosingResource):
             order=self._queue.order(member),
             events=events,
             asks_again=self.policy.retries,
-            since_s=self._now(),
+            since_s=self._read_clock(),
         )
         if point is not None:
-            slot.stands(point)
+            slot.resume_at(point)
         run = self._running[member] = RunningRollout.begin(slot, play)
-        run.task.add_done_callback(lambda _: self._ended(member))
+        run.task.add_done_callback(lambda _: self._finish_task(member))
         return run
 
-    def _ended(self, member: QueuedRollout) -> None:
-        """Take the end of a trajectory's coroutine, and let what follows from it happen."""
+    def _finish_task(self, member: QueuedRollout) -> None:
         run = self._running.pop(member, None)
         if run is None or self._closed:
             return
-        self._moved_s = self._now()
+        self._moved_s = self._read_clock()
         try:
-            self._follow(member, run)
+            self._apply_end(member, run)
             self._pump()
         except Exception as error:  # noqa: BLE001 - in a callback; `next_batch` raises it
             self._fail(error)
 
-    def _follow(self, member: QueuedRollout, run: RunningRollout) -> None:
-        leaf = self._leaf(member, run)
+    def _apply_end(self, member: QueuedRollout, run: RunningRollout) -> None:
+        leaf = self._take_leaf(member, run)
         if leaf is None:
             return
         self._rates.add(leaf.outcome)
-        end = self._queue.ended(member, leaf)
+        end = self._queue.end_rollout(member, leaf)
         if end.again:
             self._counts["retried"] += 1
             if isinstance(failed := leaf.outcome, Failed):
                 why = f"failed: {failed.kind}: {failed.error}"
-                run.slot.events.abandoned(why, failure=failed.kind)
+                run.slot.events.abandon(why, failure=failed.kind)
             return
         if member.phase == "stopped":
             return
-        run.slot.events.finished(leaf)
+        run.slot.events.finish(leaf)
         tree = self._trees[member.group]
         self._hooks.on_finished(run.slot.attempt, tree, leaf)
         if not isinstance(leaf.outcome, Failed):
@@ -479,7 +468,7 @@ class RolloutScheduler(ClosingResource):
         if end.group != "open":
             self._complete(member.group, trains=end.group == "ready")
 
-    def _leaf(self, member: QueuedRollout, run: RunningRollout) -> Leaf | None:
+    def _take_leaf(self, member: QueuedRollout, run: RunningRollout) -> Leaf | None:
         """Return the leaf of a trajectory; None when it has been begun again or is not needed."""
         if member.phase == "stopped":
             return None
@@ -487,12 +476,14 @@ class RolloutScheduler(ClosingResource):
             raise error
         if run.restarts:
             if not self._queue.restart(member):
-                return member.failed(too_old(member))
-            run.slot.events.abandoned(TOO_OLD)
+                return member.build_failed_leaf(too_old(member))
+            run.slot.events.abandon(TOO_OLD)
             return None
         if not run.task.cancelled():
             return run.task.result()
-        return member.failed(run.ends_as or Failed("cancelled", "the trajectory was cancelled"))
+        return member.build_failed_leaf(
+            run.ends_as or Failed("cancelled", "the trajectory was cancelled")
+        )
 
     def _complete(self, number: int, *, trains: bool) -> None:
         group = self._queue.group(number)
@@ -531,7 +522,6 @@ class RolloutScheduler(ClosingResource):
         )
 
     async def _shut(self) -> None:
-        """Close the gate and wait until nothing is in flight."""
         self._open.clear()
         if self._in_flight == 0:
             return
@@ -552,19 +542,18 @@ class RolloutScheduler(ClosingResource):
             await self.engine.resume()
 
     def _next_segment(self) -> None:
-        """Let every trajectory that waits for its next segment go on."""
         self._segment.set()
         self._segment = asyncio.Event()
 
     def _restart(self, member: QueuedRollout) -> None:
         if (run := self._running.get(member)) is not None:
             run.restarts = True
-            run.cancel(self._now())
+            run.cancel(self._read_clock())
 
     def _stop(self, member: QueuedRollout) -> None:
         """End a trajectory nobody needs; it closes its environment in its own time."""
         run = self._running.pop(member)
-        run.slot.events.abandoned("surplus")
+        run.slot.events.abandon("surplus")
         self._ending.add(run.task)
         run.task.add_done_callback(self._forget)
         run.task.cancel()
@@ -595,7 +584,7 @@ class RolloutScheduler(ClosingResource):
         """Look after what is overdue, and after whether anything moves at all."""
         while True:
             await asyncio.sleep(self._deadlines.watch_every_s)
-            now_s = self._now()
+            now_s = self._read_clock()
             try:
                 running = self._running.values()
                 self._counts["stuck"] += end_overdue(

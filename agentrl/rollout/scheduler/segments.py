@@ -9,7 +9,6 @@ class SegmentBudget:
     """Budget of one trajectory before it waits for the next version of the weights."""
 
     tokens: int
-    """Sampled in one segment."""
     turns: int
     """Turns of one segment; each may call a tool."""
     segments: int
@@ -26,11 +25,10 @@ class SegmentUse:
     """Use of a trajectory's budget."""
 
     index: int = 0
-    """Segments before this one."""
     tokens: int = 0
     turns: int = 0
 
-    def after(self, *, tokens: int, turns: int) -> "SegmentUse":
+    def add(self, *, tokens: int, turns: int) -> "SegmentUse":
         """Return the use with so much more of it in the current segment."""
         return SegmentUse(index=self.index, tokens=self.tokens + tokens, turns=self.turns + turns)
 

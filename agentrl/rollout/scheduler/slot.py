@@ -65,23 +65,23 @@ class SlotScheduler(Protocol):
         """Add a branch of a trajectory, which plays once it has its place; return its slot."""
         ...
 
-    def inherits(self, slot: "RolloutSlot", oldest: int) -> None:
+    def inherit_version(self, slot: "RolloutSlot", oldest: int) -> None:
         """Note the version of the oldest sampled token that a branch has begun with."""
         ...
 
-    def began_again(self, slot: "RolloutSlot") -> int:
+    def restart_rollout(self, slot: "RolloutSlot") -> int:
         """Note that a trajectory begins from its prompt; return the version it begins at."""
         ...
 
-    def entered(self) -> None:
+    def enter_request(self) -> None:
         """Note that a request is in flight."""
         ...
 
-    def left(self, slot: "RolloutSlot", completion: Completion | None) -> None:
+    def leave_request(self, slot: "RolloutSlot", completion: Completion | None) -> None:
         """Note that a request has ended, and with what."""
         ...
 
-    def turned(self, slot: "RolloutSlot") -> None:
+    def note_turn(self, slot: "RolloutSlot") -> None:
         """Note that a turn is complete and on the tree."""
         ...
 
@@ -96,29 +96,22 @@ class RolloutSlot:
     turn_s: float
     """Deadline of one turn, the time at the gate not counted."""
     fork_s: float
-    """Deadline of a fork."""
     scheduler: SlotScheduler
     now: Callable[[], float]
-    """The event loop's clock, in seconds."""
     segment: SegmentBudget | None = None
     order: GroupRequest | None = None
     """Order of its group; None is the run's own numbers."""
     events: RolloutEmitter
-    """Emitter of its events."""
     stand: ResumePoint | None = None
     """Point it resumes at, if it was kept and not begun again."""
     asks_again: int = 0
     """Number of its requests that may still be lost with an engine; then it fails."""
     sampler: TurnSampler | None = None
-    """Sampler in place of the engine itself."""
 
     phase: Phase = "start"
     since_s: float = 0.0
-    """Time at which the phase began."""
     tokens: int = 0
-    """Sampled so far."""
     turns: int = 0
-    """Complete so far."""
     _use: SegmentUse = field(default_factory=SegmentUse)
     _parked_s: float = 0.0
     _turn_used_s: float = 0.0
@@ -126,7 +119,7 @@ class RolloutSlot:
     _turn_is_open: bool = False
     _finish: str = ""
 
-    def stands(self, stand: ResumePoint) -> None:
+    def resume_at(self, stand: ResumePoint) -> None:
         """Let the trajectory go on where it was kept: what it has used counts."""
         self.stand = stand
         self.tokens = sampled_tokens(self.tree, stand.node)
@@ -135,13 +128,13 @@ class RolloutSlot:
             used = max(self.tokens // self.segment.tokens, self.turns // self.segment.turns)
             self._use = SegmentUse(index=min(used, self.segment.segments - 1))
 
-    def begins_again(self, *, differs: bool) -> None:
+    def restart(self, *, differs: bool) -> None:
         """Let the trajectory begin again: its world could not be brought back.
 
         `differs` when the world answered otherwise than it had.
         """
         self.stand, self.tokens, self.turns, self._use = None, 0, 0, SegmentUse()
-        self.events.begin_again(differs=differs, version=self.scheduler.began_again(self))
+        self.events.begin_again(differs=differs, version=self.scheduler.restart_rollout(self))
 
     def clock(self) -> float:
         """Return the seconds of this trajectory: those at the gate do not count."""
@@ -152,7 +145,7 @@ class RolloutSlot:
         """The policy engine of this trajectory."""
         return SlotEngine(self)
 
-    def watched(self, env: Env) -> "MonitoredEnv":
+    def watch_env(self, env: Env) -> "MonitoredEnv":
         """Return `env` with everything it does noted here; a watched one changes slots."""
         return MonitoredEnv(env.inner if isinstance(env, MonitoredEnv) else env, self)
 
@@ -165,7 +158,7 @@ class RolloutSlot:
         finally:
             self.phase, self.since_s = before, self.now()
 
-    def goes_on(self) -> None:
+    def continue_turn(self) -> None:
         """Note that a turn goes on after its first tokens, unless the policy has ended it there."""
         self._continues = self._continues or self._finish == "length"
 
@@ -186,15 +179,15 @@ class RolloutSlot:
         if self._turn_is_open and not self._continues:
             self._turn_is_open = False
             self.turns += 1
-            self._use = self._use.after(tokens=0, turns=1)
-            self.scheduler.turned(self)
+            self._use = self._use.add(tokens=0, turns=1)
+            self.scheduler.note_turn(self)
         await self.wait(self.scheduler.pass_gate)
         room = await self._room()
-        segment_request = request if room is None else _at_most(request, room)
+        segment_request = request if room is None else _cap_request(request, room)
         began = self.now()
         used_s = self._turn_used_s if self._continues else 0.0
         completion: Completion | None = None
-        self.scheduler.entered()
+        self.scheduler.enter_request()
         try:
             with self.doing("generate"):
                 async with asyncio.timeout(self.turn_s - used_s):
@@ -202,7 +195,7 @@ class RolloutSlot:
                         segment_request
                     )
         finally:
-            self.scheduler.left(self, completion)
+            self.scheduler.leave_request(self, completion)
         assert completion is not None
         if completion.finish == "length" and segment_request is not request:
             # The segment ended, not the turn: the episode asks for the rest.
@@ -213,13 +206,12 @@ class RolloutSlot:
 
     def _note(self, completion: Completion) -> None:
         self.tokens += len(completion.token_ids)
-        self._use = self._use.after(tokens=len(completion.token_ids), turns=0)
+        self._use = self._use.add(tokens=len(completion.token_ids), turns=0)
         self._finish = completion.finish
         self._continues = completion.finish == "aborted"
         self._turn_is_open = True
 
     async def _room(self) -> int | None:
-        """Return the number of tokens the segment has left; wait for the next one if it is full."""
         if self.segment is None:
             return None
         match segment_verdict(self._use, self.segment):
@@ -249,28 +241,22 @@ class SlotEngine:
 
     @property
     def version(self) -> int:
-        """Version of the weights now loaded."""
         return self.slot.scheduler.engine.version
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn behind the gate."""
         return await self.slot.generate(request)
 
     async def abort(self, request_id: str) -> None:
-        """End a request now."""
         await self.slot.scheduler.engine.abort(request_id)
 
     async def pause(self) -> None:
-        """Raise: the runner alone pauses the engine."""
-        raise _not_here("pause")
+        raise _build_error("pause")
 
     async def resume(self) -> None:
-        """Raise: the runner alone resumes the engine."""
-        raise _not_here("resume")
+        raise _build_error("resume")
 
     async def load(self, weights: Any, version: int) -> None:
-        """Raise: the runner alone loads weights."""
-        raise _not_here("load")
+        raise _build_error("load")
 
     async def close(self) -> None:
         """Leave the engine open: it belongs to the run."""
@@ -282,13 +268,13 @@ def sampled_tokens(tree: Tree, node: int | None) -> int:
     return sum(len(part.token_ids) for part in path if part.source == "sampled")
 
 
-def _at_most(request: GenerateRequest, tokens: int) -> GenerateRequest:
+def _cap_request(request: GenerateRequest, tokens: int) -> GenerateRequest:
     if request.max_new_tokens <= tokens:
         return request
     return replace(request, max_new_tokens=tokens)
 
 
-def _not_here(name: str) -> RuntimeError:
+def _build_error(name: str) -> RuntimeError:
     return RuntimeError(f"a trajectory must not {name} the engine; only the scheduler may")
 
 
@@ -300,30 +286,26 @@ class MonitoredEnv(EnvWrapper):
         self.slot = slot
 
     def around(self, inner: Env) -> "MonitoredEnv":
-        """Return another environment of this slot; `RolloutSlot.watched` gives it to a branch's."""
         return MonitoredEnv(inner, self.slot)
 
     async def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        """Begin an episode, and say which ones come next to who wants to know."""
         if self.looks_ahead:
             options = {**(options or {}), "next": tuple(self.slot.scheduler.upcoming(_NEXT))}
         with self.slot.doing("reset"):
             return await super().reset(seed=seed, options=options)
 
     async def step(self, action: Action) -> Step:
-        """Answer one assistant message."""
         with self.slot.doing("step"):
             return await super().step(action)
 
     async def fork(self) -> "MonitoredEnv":
-        """Return an independent copy; give it to the branch's slot with `RolloutSlot.watched`."""
+        """Return an independent copy; give it to the branch's slot with `RolloutSlot.watch_env`."""
         with self.slot.doing("fork"):
             async with asyncio.timeout(self.slot.fork_s):
                 return await super().fork()
 
     async def close(self) -> None:
-        """Release everything."""
         with self.slot.doing("close"):
             await super().close()

@@ -35,9 +35,7 @@ class RolloutKey:
     """One try at one trajectory of a step."""
 
     group: int
-    """Index of its task within the step."""
     sample: int
-    """Index of the trajectory within its group."""
     number: int = 0
     """0 is the first try."""
 
@@ -55,25 +53,23 @@ class GroupProgress:
     live: int = 0
     """Of those, the ones that have not ended: queued, running or parked."""
     valid: int = 0
-    """Ended with a reward."""
     failed: int = 0
-    """Failed for good."""
 
 
 class RolloutTopology(Protocol):
     """Rule that starts the trajectories of a group. One for all groups of a run.
 
-    Inherit from it: all but `wanted` is for topologies that remember what they hear.
+    Inherit from it: all but `count_missing` is for topologies that remember what they hear.
     """
 
-    def wanted(self, group: GroupProgress) -> int:
+    def count_missing(self, group: GroupProgress) -> int:
         """Return the number of trajectories to start from the prompt; asked after every event."""
         ...
 
-    def ended(self, attempt: RolloutKey, leaf: Leaf) -> None:
-        """Hear that a trajectory ended for good, failures among them; `wanted` is asked next."""
+    def end_rollout(self, attempt: RolloutKey, leaf: Leaf) -> None:
+        """Hear that a trajectory ended for good, failures too; `count_missing` is asked next."""
 
-    def over(self, group: int) -> None:
+    def close_group(self, group: int) -> None:
         """Hear that a group is handed to the trainer or dropped."""
 
     def figures(self) -> Mapping[str, float]:
@@ -90,27 +86,8 @@ class IndependentRollouts(RolloutTopology):
 
     redundancy: int = 0
 
-    def wanted(self, group: GroupProgress) -> int:
-        """Return the number of trajectories missing from the target and its redundancy."""
+    def count_missing(self, group: GroupProgress) -> int:
         return max(0, group.target + self.redundancy - group.started)
-
-
-def _no_turn(attempt: RolloutKey, tree: Tree) -> None:
-    del attempt, tree
-
-
-def _no_leaf(attempt: RolloutKey, tree: Tree, leaf: Leaf) -> None:
-    del attempt, tree, leaf
-
-
-def _no_more(group: GroupProgress, leaves: Sequence[Leaf]) -> int:
-    del group, leaves
-    return 0
-
-
-def _every_group(group: GroupProgress, leaves: Sequence[Leaf]) -> bool:
-    del group, leaves
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +97,14 @@ class RolloutHooks:
     An error raised here stops the run.
     """
 
-    on_turn: Callable[[RolloutKey, Tree], None] = _no_turn
+    on_turn: Callable[[RolloutKey, Tree], None] = lambda attempt, tree: None
     """A turn is complete and on the tree; the next request has not been made."""
-    on_finished: Callable[[RolloutKey, Tree, Leaf], None] = _no_leaf
+    on_finished: Callable[[RolloutKey, Tree, Leaf], None] = lambda attempt, tree, leaf: None
     """A trajectory ended for good, failures among them; it is not on the tree yet."""
-    more: Callable[[GroupProgress, Sequence[Leaf]], int] = _no_more
+    more: Callable[[GroupProgress, Sequence[Leaf]], int] = lambda group, leaves: 0
     """A group is complete; how many trajectories it gets on top before `on_group` hears of it.
     Asked again when those have ended."""
-    on_group: Callable[[GroupProgress, Sequence[Leaf]], bool] = _every_group
+    on_group: Callable[[GroupProgress, Sequence[Leaf]], bool] = lambda group, leaves: True
     """A group is complete; False drops it, and another one takes its place."""
 
 

@@ -17,7 +17,6 @@ class SlotActivity:
     sample: int
     phase: Phase
     since_s: float
-    """Time at which it began, on the event loop's clock."""
 
     def describe(self, now_s: float) -> str:
         """Return it in words, with how long it has been going on."""

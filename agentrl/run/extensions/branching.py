@@ -29,7 +29,7 @@ from agentrl.store.run import RunStore
 from agentrl.task import Task
 
 
-def trees(
+def build_branching_topology(
     config: RunConfig,
     rollouts: RolloutRunner,
     *,
@@ -43,7 +43,7 @@ def trees(
     are dropped, and the others are what the run goes on from. The state needed to go on with a
     group goes into `record`.
     """
-    base_topology = topology(config, vocabulary=vocabulary)
+    base_topology = build_tree_planner(config, vocabulary=vocabulary)
     if base_topology is None:
         return None
     log = BranchLog(folder)
@@ -56,7 +56,6 @@ def trees(
         log.write(rollouts.engine.version + 1, shaped)
 
     def seed(number: int, task: Task) -> int:
-        del task
         return derive(config.run.seed, "rollouts", number // config.rollout.tasks_per_step)
 
     return BranchingTopology(
@@ -69,7 +68,7 @@ def trees(
     )
 
 
-def topology(config: RunConfig, *, vocabulary: int) -> AnyTopology | None:
+def build_tree_planner(config: RunConfig, *, vocabulary: int) -> AnyTopology | None:
     """Return the rule by which trajectories branch, or None where none do.
 
     `vocabulary` is the number of tokens the policy may choose from.

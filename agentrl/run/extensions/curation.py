@@ -5,7 +5,7 @@ from typing import Any
 
 from agentrl.config.run import RunConfig
 from agentrl.rollout.curation.group_curation import GroupCuration, SavedCuration
-from agentrl.rollout.curation.rules import curation_of
+from agentrl.rollout.curation.rules import build_curation_rules
 from agentrl.rollout.curation.state_json import decode
 from agentrl.rollout.curation.task_curator import TaskCurator
 from agentrl.rollout.drafts.cache import DraftCache
@@ -40,7 +40,7 @@ def build_curation(
     `saved` is what `GroupCuration.saved` was at the checkpoint of `version`, and `stored` the file
     of `curation_files` there.
     """
-    rules = curation_of(config.curation.model_dump())
+    rules = build_curation_rules(config.curation.model_dump())
     if rules.does_nothing:
         return None
     before = None if saved is None else decode(SavedCuration, saved)
@@ -79,7 +79,7 @@ def build_drafts(
         return None
     cache = DraftCache(section.capacity_tokens, rollouts.engine.version)
     if stored is not None:
-        cache.take_back(unpack(stored))
+        cache.restore(unpack(stored))
     rule = AcceptanceRule(leniency=section.leniency, scale=section.scale, floor=section.floor)
     return DraftingRunner(
         rollouts=rollouts,
@@ -99,7 +99,7 @@ def build_drafts(
 
 def draft_files(drafts: DraftingRunner | None) -> dict[str, bytes]:
     """Return the files of a checkpoint that hold the drafts."""
-    return {} if drafts is None else {DRAFTS: pack(drafts.saved())}
+    return {} if drafts is None else {DRAFTS: pack(drafts.list_drafts())}
 
 
 def curation_files(curation: GroupCuration) -> dict[str, bytes]:

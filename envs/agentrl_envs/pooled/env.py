@@ -185,7 +185,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
             raise
         system = (Message("system", self._system),) if self._system else ()
         observation = Observation((*system, Message("user", content)), tools=self.tools)
-        episode.history = ActionHistory.begun(
+        episode.history = ActionHistory.from_reset(
             task, sample=sample, seed=seed, observation=observation
         )
         self._episode = episode
