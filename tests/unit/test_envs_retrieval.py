@@ -25,7 +25,7 @@ from agentrl_envs.facts.articles import LINKED, RELATIONS, fact_sentence, senten
 from agentrl_envs.facts.questions import FactHop, FactQuestion, countries_of, questions
 from agentrl_envs.facts.world import fact_world
 from agentrl_envs.retrieval import CorpusEnv, WikiEnv
-from agentrl_envs.retrieval.scoring import exact, f1, normalised
+from agentrl_envs.retrieval.env import exact, f1, normalise
 from agentrl_envs.retrieval.wiki import corpus_of
 from agentrl_tools.search.index import index_of
 
@@ -208,7 +208,7 @@ def test_f1_is_that_of_squad() -> None:
 
 @given(st.text(max_size=30))
 def test_normalising_twice_is_normalising_once(text: str) -> None:
-    assert normalised(normalised(text)) == normalised(text)
+    assert normalise(normalise(text)) == normalise(text)
 
 
 def test_settings_are_checked() -> None:

@@ -33,7 +33,7 @@ from agentrl.task import Task
 from agentrl.testing import check_env
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.env import described
+from agentrl_envs.recorded.env import describe
 from agentrl_envs.recorded.matching import ActionMatcher, has_thought
 from agentrl_envs.recorded.reward import Scale, SopScore, sop, step_reward
 from tests.support.recordings import PICTURE, WRONG, a_recording, expert_actions
@@ -249,7 +249,7 @@ async def test_the_three_patches(file: Path, kind: Any, text: str, hinted: bool)
     assert patch.action.text == text
     assert [(c.name, c.arguments) for c in patch.action.tool_calls] == [("press", {"button": 0})]
     assert ('press({"button": 0})' in patch.hint) is hinted
-    assert described(say("42")) == "to answer '42'"
+    assert describe(say("42")) == "to answer '42'"
 
 
 async def test_the_environment_keeps_its_promises(file: Path) -> None:

@@ -51,7 +51,7 @@ def tasks_of(
     streams = [
         _stream(family, split, seed, level, hidden_tests, heldout_fraction) for family in families
     ]
-    return islice(_in_turn(streams), size)
+    return islice(_take_turns(streams), size)
 
 
 def hidden_of(task: Task) -> tuple[CallTest, ...]:
@@ -62,7 +62,7 @@ def hidden_of(task: Task) -> tuple[CallTest, ...]:
     )
 
 
-def _in_turn(streams: list[Iterator[Task]]) -> Iterator[Task]:
+def _take_turns(streams: list[Iterator[Task]]) -> Iterator[Task]:
     while streams:
         going_on = list[Iterator[Task]]()
         for stream in streams:
@@ -136,11 +136,11 @@ def make_task(
         outcomes[outcome] += 1
         hidden.append((f"edge-{number}" if at_edge else f"drawn-{number}", arguments))
         if len(hidden) == hidden_tests:
-            return _worded(family, params, examples, hidden, level=level)
+            return _write_task(family, params, examples, hidden, level=level)
     return None
 
 
-def _worded(
+def _write_task(
     family: ProgramFamily,
     params: Params,
     shown: Sequence[Arguments],

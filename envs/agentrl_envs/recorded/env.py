@@ -15,7 +15,7 @@ from agentrl.message import Message
 from agentrl.runtime.imports import import_callable
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.recorded.experts import ExpertTrajectory, ExpertTurn, experts_of
-from agentrl_envs.recorded.matching import ActionMatcher, Matches, same_kind
+from agentrl_envs.recorded.matching import ActionMatcher, Matches, is_same_kind
 from agentrl_envs.recorded.reward import Scale, SopScore, step_reward
 
 PatchKind = Literal["thought_free", "off_policy_thought", "on_policy_thought"]
@@ -86,7 +86,7 @@ class RecordedEnv(BaseEnv):
         self._minimum_reward = minimum_reward
         self._patch: PatchKind = patch
         self._patches: dict[Split, int] = {"train": patches, "heldout": heldout_patches}
-        self._matches = _matches(matching, matches)
+        self._matches = _build_matcher(matching, matches)
         self._scale: Scale = reward
         self._thought = thought
         self._heldout_fraction = heldout_fraction
@@ -127,7 +127,7 @@ class RecordedEnv(BaseEnv):
         self._is_alone = self._is_alone and matched
         self._alone += self._is_alone
         self._right += matched
-        self._of_kind += matched or same_kind(action, turn.action)
+        self._of_kind += matched or is_same_kind(action, turn.action)
         info: Info = {"reward_components": self._figures(len(expert.turns), matched=matched)}
         if self._turn == len(expert.turns) or not (matched or self._left):
             self._expert = None
@@ -135,7 +135,7 @@ class RecordedEnv(BaseEnv):
         if matched:
             return Observation(turn.answers_to(action.tool_calls)), reward, False, False, info
         self._left -= self._left > 0
-        info["patch"] = self._patched(turn)
+        info["patch"] = self._make_patch(turn)
         return Observation(turn.answers), reward, False, False, info
 
     def _figures(self, turns: int, *, matched: bool) -> dict[str, float]:
@@ -164,10 +164,10 @@ class RecordedEnv(BaseEnv):
         turn_index = sum(message.role == "assistant" for message in seen)
         return expert.turns[min(turn_index, len(expert.turns) - 1)].with_thought
 
-    def _patched(self, turn: ExpertTurn) -> Patch:
+    def _make_patch(self, turn: ExpertTurn) -> Patch:
         if self._patch == "off_policy_thought":
             return Patch(turn.with_thought)
-        hint = HINT.format(action=described(turn.action))
+        hint = HINT.format(action=describe(turn.action))
         return Patch(turn.action, hint if self._patch == "on_policy_thought" else "")
 
     def _experts(self) -> Mapping[str, ExpertTrajectory]:
@@ -188,13 +188,13 @@ class RecordedEnv(BaseEnv):
         return self._expert
 
 
-def described(action: Action) -> str:
+def describe(action: Action) -> str:
     """Return an action in words for the policy."""
     calls = [f"{c.name}({json.dumps(dict(c.arguments))})" for c in action.tool_calls]
     return f"to call {' and then '.join(calls)}" if calls else f"to answer {action.text!r}"
 
 
-def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matches:
+def _build_matcher(matching: Mapping[str, Any] | None, function: str | None) -> Matches:
     if function is not None:
         if matching is not None:
             raise ConfigError(

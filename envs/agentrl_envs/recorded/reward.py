@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentrl.env import Action
-from agentrl_envs.recorded.matching import has_thought, same_kind, spoken
+from agentrl_envs.recorded.matching import has_thought, is_same_kind, spoken
 
 Scale = Literal["paper", "code"]
 
@@ -23,7 +23,7 @@ def step_reward(
     """
     readable = not said.malformed and bool(said.tool_calls or spoken(said).strip())
     formed = readable and (has_thought(said) or not thought)
-    kind = readable and (matched or same_kind(said, expert))
+    kind = readable and (matched or is_same_kind(said, expert))
     exact = readable and matched
     if scale == "paper":
         return 0.1 * formed + 0.4 * (formed and kind) + 0.5 * (formed and exact)
