@@ -117,11 +117,11 @@ def test_questions_are_worded_from_the_inside() -> None:
         FactHop(subject="The Iron Door", relation="author", value="Ada Finch"),
         FactHop(subject="Ada Finch", relation="birthplace", value="Arvane"),
     )
-    assert FactQuestion(hops=hops, country="Veska").text == (
+    assert FactQuestion(hops=hops).text == (
         "Where was the author of the theme of the Candle Fair born?"
     )
-    assert FactQuestion(hops=hops[:1], country="Veska").text == "What does the Candle Fair honour?"
-    assert FactQuestion(hops=hops[1:2], country="Veska").text == "Who wrote The Iron Door?"
+    assert FactQuestion(hops=hops[:1]).text == "What does the Candle Fair honour?"
+    assert FactQuestion(hops=hops[1:2]).text == "Who wrote The Iron Door?"
 
 
 def test_no_two_questions_are_worded_alike_and_lengths_take_turns() -> None:

@@ -14,8 +14,9 @@ from agentrl.errors import ConfigError
 from agentrl.learn.recording import ConversationRecording, RecordedAction, read_recordings
 from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded import convert as command
-from agentrl_envs.recorded.converters import android_control, osworld
+from agentrl_envs.recorded.converters.android_control import android_control
 from agentrl_envs.recorded.converters.converted import UnusableTrajectory
+from agentrl_envs.recorded.converters.osworld import osworld
 from agentrl_envs.recorded.converters.phone import call_of
 from agentrl_envs.recorded.converters.pyautogui import calls_of
 from agentrl_envs.recorded.experts import ExpertTrajectory

@@ -16,7 +16,7 @@ from agentrl.runtime.imports import import_callable
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.recorded.experts import ExpertTrajectory, ExpertTurn, experts_of
 from agentrl_envs.recorded.matching import ActionMatcher, Matches, is_same_kind
-from agentrl_envs.recorded.reward import Scale, SopScore, step_reward
+from agentrl_envs.recorded.reward import Scale, score_prefix, step_reward
 
 PatchKind = Literal["thought_free", "off_policy_thought", "on_policy_thought"]
 
@@ -139,8 +139,7 @@ class RecordedEnv(BaseEnv):
         return Observation(turn.answers), reward, False, False, info
 
     def _figures(self, turns: int, *, matched: bool) -> dict[str, float]:
-        """Return the metrics of the episode so far, of so many turns."""
-        figures = SopScore(self._alone, turns).figures | {"matched": float(matched)}
+        figures = score_prefix(self._alone, turns) | {"matched": float(matched)}
         if self._most >= 0:
             return figures
         # Only where every mismatch is patched is every turn met, and met on the expert's way.
@@ -148,14 +147,12 @@ class RecordedEnv(BaseEnv):
         return figures | accuracy
 
     async def fork(self) -> Self:
-        """Return a copy that stands where this one does."""
         self._running()
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     async def close(self) -> None:
-        """End the episode."""
         self._expert = None
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:

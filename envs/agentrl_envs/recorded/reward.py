@@ -1,7 +1,5 @@
 """Reward of a step, and progress of a trajectory on its own. Source: UI-S1, arXiv 2509.11543."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from agentrl.env import Action
@@ -31,24 +29,12 @@ def step_reward(
     return 0.1 * formed + 0.9 * right
 
 
-@dataclass(frozen=True, slots=True)
-class SopScore:
-    """Semi-online performance: steps matched before the first mismatch, of those there are."""
+def score_prefix(matched: int, steps: int) -> dict[str, float]:
+    """Return the semi-online performance of a trajectory: progress, success and their mean.
 
-    matched: int
-    steps: int
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Return progress, success and their mean, whose means over tasks are PG, TSR and Score."""
-        progress, success = self.matched / self.steps, float(self.matched == self.steps)
-        score = (progress + success) / 2
-        return {"sop_progress": progress, "sop_success": success, "sop_score": score}
-
-
-def sop(trajectories: Sequence[SopScore]) -> dict[str, float]:
-    """Return PG, TSR and Score of trajectories as the means of their figures."""
-    if not trajectories:
-        raise ValueError("there are no trajectories to score; give at least one")
-    each = [one.figures for one in trajectories]
-    return {name: sum(figures[name] for figures in each) / len(each) for name in each[0]}
+    `matched` counts the steps before the first mismatch. Their means over tasks are PG, TSR and
+    Score.
+    """
+    progress, success = matched / steps, float(matched == steps)
+    score = (progress + success) / 2
+    return {"sop_progress": progress, "sop_success": success, "sop_score": score}

@@ -143,12 +143,6 @@ class CorpusEnv(RetrievalEnv):
             corpus: A JSONL file or a folder of texts; see `agentrl_tools.search.read_corpus`.
             questions: A JSONL file; see `agentrl_envs.retrieval.corpus_questions.read_questions`.
             heldout_fraction: Share held out of the questions that name no split.
-            size: At most so many tasks per split; None gives all there are.
-            results: Documents a search shows, at most.
-            snippet_words: Words shown of each.
-            page_words: Words of a page of a document that is opened.
-            scoring: How answers are compared.
-            system: The system message; empty for none.
         """
         _check_size(size)
         documents = read_corpus(corpus)

@@ -151,11 +151,9 @@ class SeeButtonEnv(BaseEnv):
         return Observation((Message("user", self._content(feedback)),)), 0.0, False, False, {}
 
     async def close(self) -> None:
-        """End the episode."""
         self._over = True
 
     async def fork(self) -> Self:
-        """Return a copy."""
         twin = copy.copy(self)
         twin._clicked = [*self._clicked]
         return twin
@@ -179,7 +177,6 @@ class SeeButtonEnv(BaseEnv):
         return (words, picture) if self._asks == "before" else (picture, words)
 
     def _format_place(self, x: int, y: int) -> str:
-        """Return the text of a place in pixels."""
         if self._parts is None:
             return f"{x} {y}"
         width, height = self._size

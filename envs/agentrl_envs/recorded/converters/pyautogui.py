@@ -91,7 +91,6 @@ def _convert_object(action: dict[str, Any]) -> list[Call]:
 
 
 def _parse_call(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
-    """Return the function that a statement calls, and its arguments by name."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
         raise UnusableTrajectory(f"{ast.unparse(statement)!r} is not a call of pyautogui")
