@@ -33,9 +33,8 @@ from agentrl.task import Task
 from agentrl.testing import check_env
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.env import describe
+from agentrl_envs.recorded.env import Scale, describe, score_prefix, step_reward
 from agentrl_envs.recorded.matching import ActionMatcher, has_thought
-from agentrl_envs.recorded.reward import Scale, score_prefix, step_reward
 from tests.support.recordings import PICTURE, WRONG, a_recording, expert_actions
 
 EXPERT = call("click", x=10, y=20.0)

@@ -37,7 +37,7 @@ HELD_OUT = frozenset(
 class TemplatePack(TemplateTasks[DesktopTemplate]):
     """Tasks of templates; the choices are those of `TemplateTasks`."""
 
-    def filled_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
+    def fill_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
         """Return the parameters of a task."""
         return template.make(random)
 
