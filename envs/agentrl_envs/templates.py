@@ -104,7 +104,7 @@ class TemplateTasks(ABC, Generic[T]):
                 )
 
     @abstractmethod
-    def filled_in(self, template: T, random: Random, seed: int) -> Wanted:
+    def fill_in(self, template: T, random: Random, seed: int) -> Wanted:
         """Return the parameters of a template's task; may raise `UnfitChoice`."""
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
@@ -137,7 +137,7 @@ class TemplateTasks(ABC, Generic[T]):
     def _task(self, template: T, split: Split, seed: int) -> Task | None:
         random = Random(derive("site task", self._name, template.name, seed))
         try:
-            spec = self.filled_in(template, random, seed)
+            spec = self.fill_in(template, random, seed)
         except UnfitChoice:
             return None
         task = Task(

@@ -29,7 +29,7 @@ from agentrl_envs.families import MINIWOB, PROGRAMS
 from agentrl_envs.programs import ProgramsEnv
 from agentrl_envs.programs.tasks import hidden_of
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.reward import Scale
+from agentrl_envs.recorded.env import Scale
 from agentrl_envs.retrieval import WikiEnv
 from agentrl_envs.visual import SeeButtonEnv
 from agentrl_envs.web import WebEnv

@@ -115,7 +115,7 @@ async def test_what_a_person_does_over_vnc_is_recorded_and_happens_again(
     append_recording(file, recording_of(episode, player="human"))
     (recording,) = read_recordings(file)
     assert (recording.player, recording.task, recording.reward) == ("human", task.id, 1.0)
-    expert = ExpertTrajectory.of(recording)
+    expert = ExpertTrajectory.from_recording(recording)
     wanted = [*task.data["wanted"]["new"].values()]
     done = [turn.action.tool_calls[0].arguments for turn in expert.turns]
     assert [d["action"] for d in done] == [*["click", "type"] * len(wanted), "click", "done"]

@@ -25,7 +25,7 @@ from agentrl_envs.facts.articles import LINKED, RELATIONS, fact_sentence, senten
 from agentrl_envs.facts.questions import FactHop, FactQuestion, countries_of, questions
 from agentrl_envs.facts.world import fact_world
 from agentrl_envs.retrieval import CorpusEnv, WikiEnv
-from agentrl_envs.retrieval.scoring import exact, f1, normalised
+from agentrl_envs.retrieval.env import exact, f1, normalise
 from agentrl_envs.retrieval.wiki import corpus_of
 from agentrl_tools.search.index import get_index
 
@@ -117,11 +117,11 @@ def test_questions_are_worded_from_the_inside() -> None:
         FactHop(subject="The Iron Door", relation="author", value="Ada Finch"),
         FactHop(subject="Ada Finch", relation="birthplace", value="Arvane"),
     )
-    assert FactQuestion(hops=hops, country="Veska").text == (
+    assert FactQuestion(hops=hops).text == (
         "Where was the author of the theme of the Candle Fair born?"
     )
-    assert FactQuestion(hops=hops[:1], country="Veska").text == "What does the Candle Fair honour?"
-    assert FactQuestion(hops=hops[1:2], country="Veska").text == "Who wrote The Iron Door?"
+    assert FactQuestion(hops=hops[:1]).text == "What does the Candle Fair honour?"
+    assert FactQuestion(hops=hops[1:2]).text == "Who wrote The Iron Door?"
 
 
 def test_no_two_questions_are_worded_alike_and_lengths_take_turns() -> None:
@@ -208,7 +208,7 @@ def test_f1_is_that_of_squad() -> None:
 
 @given(st.text(max_size=30))
 def test_normalising_twice_is_normalising_once(text: str) -> None:
-    assert normalised(normalised(text)) == normalised(text)
+    assert normalise(normalise(text)) == normalise(text)
 
 
 def test_settings_are_checked() -> None:

@@ -33,9 +33,8 @@ from agentrl.task import Task
 from agentrl.testing import check_env
 from agentrl.trajectory import Failed, Finished, Leaf, Node, Tree
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.env import described
+from agentrl_envs.recorded.env import Scale, describe, score_prefix, step_reward
 from agentrl_envs.recorded.matching import ActionMatcher, has_thought
-from agentrl_envs.recorded.reward import Scale, SopScore, sop, step_reward
 from tests.support.recordings import PICTURE, WRONG, a_recording, expert_actions
 
 EXPERT = call("click", x=10, y=20.0)
@@ -133,19 +132,18 @@ def test_both_scales_of_a_step(said: Action, thought: bool, code: float, paper: 
 
 
 def test_sop_of_the_paper() -> None:
-    found = sop([SopScore(3, 5), SopScore(5, 5)])
-    assert found == pytest.approx({"sop_progress": 0.8, "sop_success": 0.5, "sop_score": 0.65})
-    with pytest.raises(ValueError, match="at least one"):
-        sop([])
+    both = score_prefix(3, 5), score_prefix(5, 5)
+    means = {name: sum(one[name] for one in both) / 2 for name in both[0]}
+    assert means == pytest.approx({"sop_progress": 0.8, "sop_success": 0.5, "sop_score": 0.65})
 
 
 def test_reports_hold_the_means_of_what_is_told() -> None:
     tree = Tree(Task(prompt="q", id="t"))
     at = tree.add(Node(parent=None, source="prompt", token_ids=(1,), turn=0))
     failed, ended = Failed("env", "broke"), Finished(1.0)
-    told = ((ended, SopScore(3, 5)), (ended, SopScore(5, 5)), (failed, SopScore(0, 5)))
+    told = ((ended, (3, 5)), (ended, (5, 5)), (failed, (0, 5)))
     for sample, (outcome, one) in enumerate(told):
-        tree.end(Leaf(node=at, outcome=outcome, sample=sample, components=one.figures))
+        tree.end(Leaf(node=at, outcome=outcome, sample=sample, components=score_prefix(*one)))
     wanted = {"component/sop_progress": 0.8, "component/sop_success": 0.5}
     for found in (EvaluationReport.of(tree.trajectories()).figures(), rollout_figures([tree])):
         assert {name: found[name] for name in wanted} == pytest.approx(wanted)
@@ -249,7 +247,7 @@ async def test_the_three_patches(file: Path, kind: Any, text: str, hinted: bool)
     assert patch.action.text == text
     assert [(c.name, c.arguments) for c in patch.action.tool_calls] == [("press", {"button": 0})]
     assert ('press({"button": 0})' in patch.hint) is hinted
-    assert described(say("42")) == "to answer '42'"
+    assert describe(say("42")) == "to answer '42'"
 
 
 async def test_the_environment_keeps_its_promises(file: Path) -> None:

@@ -14,8 +14,9 @@ from agentrl.errors import ConfigError
 from agentrl.learn.recording import ConversationRecording, RecordedAction, read_recordings
 from agentrl_envs.recorded import RecordedEnv
 from agentrl_envs.recorded import convert as command
-from agentrl_envs.recorded.converters import android_control, osworld
+from agentrl_envs.recorded.converters.android_control import android_control
 from agentrl_envs.recorded.converters.converted import UnusableTrajectory
+from agentrl_envs.recorded.converters.osworld import osworld
 from agentrl_envs.recorded.converters.phone import call_of
 from agentrl_envs.recorded.converters.pyautogui import calls_of
 from agentrl_envs.recorded.experts import ExpertTrajectory
@@ -116,7 +117,7 @@ def test_an_episode_of_androidcontrol(tmp_path: Path) -> None:
         {"action": "wait"},
         {"action": "done"},
     ]
-    expert = ExpertTrajectory.of(recording)
+    expert = ExpertTrajectory.from_recording(recording)
     (asked,) = expert.opening
     assert asked.text == (
         "Goal: Add an alarm called Early\nscreen: 100 x 200\n"
@@ -137,13 +138,15 @@ def test_what_is_shown_of_a_phone_is_a_choice(tmp_path: Path) -> None:
     file.write_text(json.dumps(an_episode(tmp_path)))
     pictured = converted(android_control(tmp_path, shown="screenshot"))
     assert calls_in(pictured)[0] == {"action": "click", "coordinate": [50, 30]}
-    assert ExpertTrajectory.of(pictured).turns[1].places == {1: (10, 20, 80, 20)}, (
+    assert ExpertTrajectory.from_recording(pictured).turns[1].places == {1: (10, 20, 80, 20)}, (
         "to be compared by"
     )
-    assert ExpertTrajectory.of(pictured).opening[0].text.endswith("screen: 100 x 200")
+    assert ExpertTrajectory.from_recording(pictured).opening[0].text.endswith("screen: 100 x 200")
     file.write_text(json.dumps(an_episode(tmp_path, screenshots=None)))
     assert (
-        not ExpertTrajectory.of(converted(android_control(file, shown="axtree"))).opening[0].images
+        not ExpertTrajectory.from_recording(converted(android_control(file, shown="axtree")))
+        .opening[0]
+        .images
     )
 
 
@@ -294,7 +297,7 @@ def test_a_result_of_osworld_begins_at_the_first_screen_that_was_kept(tmp_path: 
     a_result(tmp_path / "results", *STEPS, response="I write it.")
     tasks = some_tasks(tmp_path)
     recording = converted(osworld(tmp_path / "results", tasks=tasks, size=(800, 600)))
-    expert = ExpertTrajectory.of(recording)
+    expert = ExpertTrajectory.from_recording(recording)
     assert expert.opening[0].text == (
         'Goal: Make it blue.\nDone so far: {"action": "click", "coordinate": [10, 20]}\n'
         "screen: 800 x 600"
@@ -317,9 +320,10 @@ def test_a_screen_before_the_first_action_is_used(tmp_path: Path) -> None:
     (place / "step_0.png").write_bytes(b"before")
     recording = converted(osworld(tmp_path))
     assert (
-        ExpertTrajectory.of(recording).opening[0].text == "Goal: Make it red.\nscreen: 1920 x 1080"
+        ExpertTrajectory.from_recording(recording).opening[0].text
+        == "Goal: Make it red.\nscreen: 1920 x 1080"
     )
-    assert ExpertTrajectory.of(recording).opening[0].images[0].data == b"before"
+    assert ExpertTrajectory.from_recording(recording).opening[0].images[0].data == b"before"
     assert len(calls_in(recording)) == 4, "nothing comes after it was done"
     (place / "result.txt").unlink()
     assert converted(osworld(tmp_path)).reward is None

@@ -17,7 +17,7 @@ from agentrl.learn.recording import (
     write_recordings,
 )
 from agentrl_envs.recorded import RecordedEnv
-from agentrl_envs.recorded.matching import ActionMatcher, same_kind
+from agentrl_envs.recorded.matching import ActionMatcher, is_same_kind
 from agentrl_envs.recorded.pointing import smallest_box
 
 PLACES: dict[int, Box] = {
@@ -110,9 +110,9 @@ def test_without_places_only_numbers_and_the_radius_count() -> None:
 
 
 def test_a_kind_is_what_is_done() -> None:
-    assert same_kind(does("click", element=9), does("click", element=2))
-    assert not same_kind(does("scroll"), does("click", element=2))
-    assert not same_kind(call("phone", action="back"), call("phone", action="home"))
+    assert is_same_kind(does("click", element=9), does("click", element=2))
+    assert not is_same_kind(does("scroll"), does("click", element=2))
+    assert not is_same_kind(call("phone", action="back"), call("phone", action="home"))
 
 
 boxes = st.tuples(*[st.integers(0, 50)] * 2, *[st.integers(1, 50)] * 2)

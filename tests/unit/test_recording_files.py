@@ -101,10 +101,10 @@ def test_pictures_lie_in_files_once_each_and_are_read_when_they_are_shown(tmp_pa
     assert (lines[0]["task"], lines[0]["reward"]) == ("train-0", 1.0)
     (tmp_path / "deep").rename(tmp_path / "elsewhere")
     file = tmp_path / "elsewhere" / "doors.jsonl"
-    expert = ExpertTrajectory.of(read_recordings(file)[0])
+    expert = ExpertTrajectory.from_recording(read_recordings(file)[0])
     for picture in (tmp_path / "elsewhere" / "doors.images").iterdir():
         picture.unlink()
-    experts = [ExpertTrajectory.of(recording) for recording in read_recordings(file)]
+    experts = [ExpertTrajectory.from_recording(recording) for recording in read_recordings(file)]
     assert experts[0].id == expert.id, "nothing was read to know which is which"
     env = RecordedEnv(recordings=file, heldout_fraction=0)
     assert [t.messages[0].text for t in env.tasks("train")] == [f"open train {i}" for i in range(3)]
@@ -116,7 +116,7 @@ def test_what_is_read_is_what_was_shown(tmp_path: Path) -> None:
     file = tmp_path / "doors.jsonl"
     recorded_with(file, tasks=1)
     (recording,) = read_recordings(file)
-    expert = ExpertTrajectory.of(recording)
+    expert = ExpertTrajectory.from_recording(recording)
     assert expert.opening[0].images == (PICTURES[0],)
     assert [turn.answers[0].images[0] for turn in expert.turns[:2]] == PICTURES[1:]
     assert [turn.places for turn in expert.turns] == [{1: (float(i), 0, 10, 10)} for i in range(3)]
@@ -282,7 +282,7 @@ def test_a_persons_episodes_are_kept_one_by_one(
     record(f"{__name__}:Doors", file, player="human")
     (recording,) = read_recordings(file)
     assert (recording.player, recording.task, recording.reward) == ("human", "train-0", 1.0)
-    assert ExpertTrajectory.of(recording).turns[1].action == call("press", button=1)
+    assert ExpertTrajectory.from_recording(recording).turns[1].action == call("press", button=1)
     assert next(typed) == "never asked"
     with pytest.raises(StopIteration):
         next(typed)

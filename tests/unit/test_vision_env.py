@@ -48,7 +48,7 @@ async def test_it_keeps_an_environments_promises() -> None:
 async def test_only_the_button_that_is_named_is_paid() -> None:
     env = SeeButtonEnv(buttons=4)
     for task in some(env):
-        screen = ButtonScreen.of(task.data["screen"])
+        screen = ButtonScreen.from_plain(task.data["screen"])
         for number, button in enumerate(screen.buttons):
             wanted = float(number == task.data["wanted"])
             assert await paid(env, task, [f"{button.x} {button.y}"]) == (wanted, 1)
@@ -64,7 +64,7 @@ async def test_what_is_named_tells_the_buttons_apart_and_can_be_seen() -> None:
     for tells in ("colour", "shape"):
         env = SeeButtonEnv(templates=(tells,), width=160, height=120)
         for task in some(env):
-            screen = ButtonScreen.of(task.data["screen"])
+            screen = ButtonScreen.from_plain(task.data["screen"])
             other = "shape" if tells == "colour" else "colour"
             assert len({getattr(button, tells) for button in screen.buttons}) == 3
             assert len({getattr(button, other) for button in screen.buttons}) == 1
@@ -100,7 +100,7 @@ def test_buttons_lie_apart_and_on_the_screen(
     pairs = [(a, b) for a in screen.buttons for b in screen.buttons if a is not b]
     assert not any(a.holds(b.x, b.y) for a, b in pairs)
     assert all(max(abs(a.x - b.x), abs(a.y - b.y)) >= a.width for a, b in pairs)
-    assert ButtonScreen.of(screen.plain()) == screen
+    assert ButtonScreen.from_plain(screen.to_plain()) == screen
 
 
 @settings(max_examples=100)
@@ -129,7 +129,7 @@ async def test_with_ten_parts_a_digit_is_a_third_of_a_column() -> None:
     thirds = {number for task in some(env, 60) for number in map(int, str(task.answer).split())}
     assert thirds == {1, 4, 5, 8}
     (task,) = some(env, 1)
-    wanted = ButtonScreen.of(task.data["screen"]).buttons[task.data["wanted"]]
+    wanted = ButtonScreen.from_plain(task.data["screen"]).buttons[task.data["wanted"]]
     assert await paid(env, task, [f"{wanted.x} {wanted.y}"]) == (0, 1), "pixels are no parts"
 
 

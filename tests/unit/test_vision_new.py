@@ -60,7 +60,8 @@ def new(section: MakePolicySection, seed: int = 0) -> PreTrainedModel:
 def screens(side: int, count: int) -> list[Image]:
     env = SeeButtonEnv(width=side, height=side)
     return [
-        ButtonScreen.of(task.data["screen"]).picture() for task in islice(env.tasks("train"), count)
+        ButtonScreen.from_plain(task.data["screen"]).picture()
+        for task in islice(env.tasks("train"), count)
     ]
 
 

@@ -54,7 +54,7 @@ class AccessibilityNode:
         """Return the node as its line of the tree, without a line break."""
         parts = [f"{_INDENT * self.depth}{'' if self.id is None else f'[{self.id}] '}{self.role}"]
         if self.name:
-            parts.append(_quoted(self.name))
+            parts.append(_quote(self.name))
         parts += [_attribute(key, value) for key, value in self.attributes.items()]
         return " ".join(parts)
 
@@ -70,9 +70,9 @@ def node_of(line: str) -> AccessibilityNode | None:
         if part is None:
             return None
         if part["name"] is not None:
-            name = _unquoted(part["name"])
+            name = _unquote(part["name"])
         elif part["quoted"] is not None:
-            attributes[part["key"]] = _unquoted(part["quoted"])
+            attributes[part["key"]] = _unquote(part["quoted"])
         else:
             attributes[part["key"]] = part["bare"] or ""
         at = part.end()
@@ -88,12 +88,12 @@ def node_of(line: str) -> AccessibilityNode | None:
 def _attribute(key: str, value: str) -> str:
     if not value:
         return key
-    return f"{key}={value if _PLAIN.match(value) else _quoted(value)}"
+    return f"{key}={value if _PLAIN.match(value) else _quote(value)}"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)

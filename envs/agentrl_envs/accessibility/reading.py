@@ -1,8 +1,8 @@
 """Reading an observation back: what gold players see is what the agent sees."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from agentrl_envs.accessibility.node import AccessibilityNode, node_of
 
@@ -55,14 +55,8 @@ class ObservedPage:
 
     def under(self, node: AccessibilityNode) -> tuple[AccessibilityNode, ...]:
         """Return the nodes inside a node of this page."""
-        return tuple(self._under(node))
-
-    def _under(self, node: AccessibilityNode) -> Iterator[AccessibilityNode]:
         start = next(at for at, one in enumerate(self.nodes) if one is node)
-        for one in self.nodes[start + 1 :]:
-            if one.depth <= node.depth:
-                return
-            yield one
+        return tuple(takewhile(lambda one: one.depth > node.depth, self.nodes[start + 1 :]))
 
     @property
     def text(self) -> str:

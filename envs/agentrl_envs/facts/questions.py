@@ -58,7 +58,6 @@ class FactQuestion:
     """Question, and the chain of facts that leads to the answer."""
 
     hops: tuple[FactHop, ...]
-    country: str
 
     @property
     def answer(self) -> str:
@@ -95,7 +94,7 @@ def questions(
     pools: list[list[FactQuestion]] = []
     for length in dict.fromkeys(hops):
         pool = [
-            FactQuestion(hops=chain, country=entity.country)
+            FactQuestion(hops=chain)
             for entity in world.entities.values()
             if entity.country in countries
             for chain in chains(world, entity.name, length)

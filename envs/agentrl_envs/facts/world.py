@@ -61,7 +61,7 @@ def fact_world(seed: int, *, countries: int = 12) -> FactWorld:
             f"countries must be from 2 to {COUNTRIES_MAX}, got {countries}; 12 is the default"
         )
     random = Random(derive("fact world", seed, countries))
-    supply = _Supply.shuffled(random)
+    supply = _Supply.shuffle(random)
     entities: dict[str, FactEntity] = {}
     for country in random.sample(names.COUNTRIES, countries):
         entities |= {entity.name: entity for entity in _country(country, supply, random)}
@@ -78,28 +78,28 @@ class _Supply:
     events: list[str]
 
     @classmethod
-    def shuffled(cls, random: Random) -> "_Supply":
-        def joined(separator: str, *parts: Sequence[str]) -> list[str]:
+    def shuffle(cls, random: Random) -> "_Supply":
+        def shuffle_names(separator: str, *parts: Sequence[str]) -> list[str]:
             phrases = [separator.join(choice) for choice in product(*parts)]
             random.shuffle(phrases)
             return phrases
 
         return cls(
-            people=joined(" ", names.GIVEN, names.FAMILY),
-            towns=joined("", names.TOWN_BEGINNINGS, names.TOWN_ENDINGS),
-            works=joined(" ", ("The",), names.WORK_ADJECTIVES, names.WORK_NOUNS),
-            events=joined(" ", names.EVENT_BEGINNINGS, names.EVENT_ENDINGS),
+            people=shuffle_names(" ", names.GIVEN, names.FAMILY),
+            towns=shuffle_names("", names.TOWN_BEGINNINGS, names.TOWN_ENDINGS),
+            works=shuffle_names(" ", ("The",), names.WORK_ADJECTIVES, names.WORK_NOUNS),
+            events=shuffle_names(" ", names.EVENT_BEGINNINGS, names.EVENT_ENDINGS),
         )
 
 
-def _taken(supply: list[str], count: int) -> list[str]:
+def _take(supply: list[str], count: int) -> list[str]:
     return [supply.pop() for _ in range(count)]
 
 
 def _country(name: str, supply: _Supply, random: Random) -> Iterable[FactEntity]:
-    towns = _taken(supply.towns, _TOWNS)
-    people = _taken(supply.people, _PEOPLE)
-    works = _taken(supply.works, _WORKS)
+    towns = _take(supply.towns, _TOWNS)
+    people = _take(supply.people, _PEOPLE)
+    works = _take(supply.works, _WORKS)
     born = sorted(random.randrange(1790, 1960) for _ in people)
     written = {work: random.randrange(len(people)) for work in works}
     rulers = random.sample(people, _TOWNS + 1)
@@ -135,7 +135,7 @@ def _country(name: str, supply: _Supply, random: Random) -> Iterable[FactEntity]
         }
         what = random.choice(names.FORMS)
         yield FactEntity(name=work, kind="work", country=name, what=what, facts=facts)
-    for event in _taken(supply.events, _EVENTS):
+    for event in _take(supply.events, _EVENTS):
         theme = random.choice(works)
         facts = {
             "venue": random.choice(towns),

@@ -116,7 +116,6 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
 
     @property
     def tools(self) -> tuple[ToolSchema, ...]:
-        """Return the schema of the one tool."""
         return (self._signature.schema,)
 
     @property
@@ -233,7 +232,6 @@ class GuiEnv(PooledEnv[_Episode, DesktopPack, DesktopPool, DesktopSettings]):
         return answers, reward, last is not None, truncated, info
 
     async def _act(self, episode: _Episode, call: ToolCall) -> ToolResult:
-        """Do one call, and wait until the screen rests."""
         began_s = time.monotonic()
         content, status = "ok", "ok"
         try:

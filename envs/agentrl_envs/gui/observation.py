@@ -74,7 +74,6 @@ class DesktopObservationOptions:
     """For the programs to tell what they show; one that misses it is named, and left out."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be seen."""
         check_kinds(self.kinds, KINDS)
         check_caps(self, "max_nodes", "max_characters", "max_name_characters", "deadline_s")
         if not 0 < self.scale <= 1:

@@ -64,7 +64,7 @@ class ProgramsEnv(ToolEnv):
                 run's own limit of turns, which grades nothing.
             tool_timeout_s: Deadline of one call of the tool.
         """
-        program_families = _chosen(families)
+        program_families = _find_families(families)
         _check(level, hidden_tests, size, heldout_fraction)
 
         def tasks(split: Split, seed: int) -> Iterator[Task]:
@@ -134,7 +134,7 @@ def _reward(
     return reward
 
 
-def _chosen(families: str | Sequence[str]) -> tuple[ProgramFamily, ...]:
+def _find_families(families: str | Sequence[str]) -> tuple[ProgramFamily, ...]:
     names = [families] if isinstance(families, str) else list(families)
     if not names:
         raise ConfigError(f"families is empty; the families are {', '.join(FAMILIES)}")

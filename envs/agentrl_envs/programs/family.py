@@ -42,6 +42,6 @@ class ProgramFamily:
         )
 
 
-def numbered(steps: Sequence[str]) -> str:
-    """Return steps as a numbered list."""
+def number_steps(steps: Sequence[str]) -> str:
+    """Return steps as a number_steps list."""
     return "\n".join(f"{at}. {step}" for at, step in enumerate(steps, 1))

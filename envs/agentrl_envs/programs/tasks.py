@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from random import Random
 from typing import Any
@@ -13,9 +13,8 @@ from agentrl.grading import CallTest
 from agentrl.runtime.seeds import derive
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.programs.family import Arguments, Params, ProgramFamily
+from agentrl_envs.templates import SEEDS
 
-SEED_RANGES: Mapping[Split, range] = {"train": range(2**31), "heldout": range(2**31, 2**32)}
-"""Ranges of the seeds of problems, by split."""
 _LONGEST_STREAM = 2**24
 EXAMPLES = 3
 _DRAWS = 400
@@ -51,7 +50,7 @@ def tasks_of(
     streams = [
         _stream(family, split, seed, level, hidden_tests, heldout_fraction) for family in families
     ]
-    return islice(_in_turn(streams), size)
+    return islice(_take_turns(streams), size)
 
 
 def hidden_of(task: Task) -> tuple[CallTest, ...]:
@@ -62,7 +61,7 @@ def hidden_of(task: Task) -> tuple[CallTest, ...]:
     )
 
 
-def _in_turn(streams: list[Iterator[Task]]) -> Iterator[Task]:
+def _take_turns(streams: list[Iterator[Task]]) -> Iterator[Task]:
     while streams:
         going_on = list[Iterator[Task]]()
         for stream in streams:
@@ -82,7 +81,7 @@ def _stream(
 ) -> Iterator[Task]:
     share = heldout_fraction if split == "heldout" else 1 - heldout_fraction
     patience = math.ceil(100 / share)
-    seeds = SEED_RANGES[split]
+    seeds = SEEDS[split]
     start = derive("programs", family.name, split, seed) % (len(seeds) - _LONGEST_STREAM)
     problems = set[str]()
     since_new = 0
@@ -136,11 +135,11 @@ def make_task(
         outcomes[outcome] += 1
         hidden.append((f"edge-{number}" if at_edge else f"drawn-{number}", arguments))
         if len(hidden) == hidden_tests:
-            return _worded(family, params, examples, hidden, level=level)
+            return _write_task(family, params, examples, hidden, level=level)
     return None
 
 
-def _worded(
+def _write_task(
     family: ProgramFamily,
     params: Params,
     shown: Sequence[Arguments],
@@ -158,12 +157,8 @@ def _worded(
         {"id": name, "arguments": [*one], "wanted": _outcome(family, params, one)}
         for name, one in hidden
     ]
-    data = {
-        "family": family.name,
-        "level": level,
-        "params": params,
-        "examples": [[*one] for one in shown],
-    }
+    shown_arguments = [[*one] for one in shown]
+    data = {"family": family.name, "level": level, "params": params, "examples": shown_arguments}
     return {"prompt": prompt, "answer": tests, "data": data, "tags": (family.name,)}
 
 

@@ -15,9 +15,15 @@ from agentrl.message import Message
 from agentrl.runtime.imports import import_callable
 from agentrl.task import Split, Task, split_of
 from agentrl_envs.recorded.experts import ExpertTrajectory, ExpertTurn, experts_of
-from agentrl_envs.recorded.matching import ActionMatcher, Matches, same_kind
-from agentrl_envs.recorded.reward import Scale, SopScore, step_reward
+from agentrl_envs.recorded.matching import (
+    ActionMatcher,
+    Matches,
+    has_thought,
+    is_same_kind,
+    spoken,
+)
 
+Scale = Literal["paper", "code"]
 PatchKind = Literal["thought_free", "off_policy_thought", "on_policy_thought"]
 
 HINT = (
@@ -86,7 +92,7 @@ class RecordedEnv(BaseEnv):
         self._minimum_reward = minimum_reward
         self._patch: PatchKind = patch
         self._patches: dict[Split, int] = {"train": patches, "heldout": heldout_patches}
-        self._matches = _matches(matching, matches)
+        self._matches = _build_matcher(matching, matches)
         self._scale: Scale = reward
         self._thought = thought
         self._heldout_fraction = heldout_fraction
@@ -127,7 +133,7 @@ class RecordedEnv(BaseEnv):
         self._is_alone = self._is_alone and matched
         self._alone += self._is_alone
         self._right += matched
-        self._of_kind += matched or same_kind(action, turn.action)
+        self._of_kind += matched or is_same_kind(action, turn.action)
         info: Info = {"reward_components": self._figures(len(expert.turns), matched=matched)}
         if self._turn == len(expert.turns) or not (matched or self._left):
             self._expert = None
@@ -135,12 +141,11 @@ class RecordedEnv(BaseEnv):
         if matched:
             return Observation(turn.answers_to(action.tool_calls)), reward, False, False, info
         self._left -= self._left > 0
-        info["patch"] = self._patched(turn)
+        info["patch"] = self._make_patch(turn)
         return Observation(turn.answers), reward, False, False, info
 
     def _figures(self, turns: int, *, matched: bool) -> dict[str, float]:
-        """Return the metrics of the episode so far, of so many turns."""
-        figures = SopScore(self._alone, turns).figures | {"matched": float(matched)}
+        figures = score_prefix(self._alone, turns) | {"matched": float(matched)}
         if self._most >= 0:
             return figures
         # Only where every mismatch is patched is every turn met, and met on the expert's way.
@@ -148,14 +153,12 @@ class RecordedEnv(BaseEnv):
         return figures | accuracy
 
     async def fork(self) -> Self:
-        """Return a copy that stands where this one does."""
         self._running()
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     async def close(self) -> None:
-        """End the episode."""
         self._expert = None
 
     def gold(self, task: Task, seen: Sequence[Message]) -> Action:
@@ -164,10 +167,10 @@ class RecordedEnv(BaseEnv):
         turn_index = sum(message.role == "assistant" for message in seen)
         return expert.turns[min(turn_index, len(expert.turns) - 1)].with_thought
 
-    def _patched(self, turn: ExpertTurn) -> Patch:
+    def _make_patch(self, turn: ExpertTurn) -> Patch:
         if self._patch == "off_policy_thought":
             return Patch(turn.with_thought)
-        hint = HINT.format(action=described(turn.action))
+        hint = HINT.format(action=describe(turn.action))
         return Patch(turn.action, hint if self._patch == "on_policy_thought" else "")
 
     def _experts(self) -> Mapping[str, ExpertTrajectory]:
@@ -188,13 +191,13 @@ class RecordedEnv(BaseEnv):
         return self._expert
 
 
-def described(action: Action) -> str:
+def describe(action: Action) -> str:
     """Return an action in words for the policy."""
     calls = [f"{c.name}({json.dumps(dict(c.arguments))})" for c in action.tool_calls]
     return f"to call {' and then '.join(calls)}" if calls else f"to answer {action.text!r}"
 
 
-def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matches:
+def _build_matcher(matching: Mapping[str, Any] | None, function: str | None) -> Matches:
     if function is not None:
         if matching is not None:
             raise ConfigError(
@@ -212,3 +215,35 @@ def _matches(matching: Mapping[str, Any] | None, function: str | None) -> Matche
         raise ConfigError(
             f"matching: {error}; its keys are tolerance, text, ignore, radius"
         ) from error
+
+
+def step_reward(
+    said: Action, expert: Action, *, matched: bool, scale: Scale = "code", thought: bool = False
+) -> float:
+    """Return the reward of one action; 1 is the most, for a match in the wanted form.
+
+    The form is right when all calls could be read and something was said; with `thought`, when
+    something was thought as well. `paper` (equation 8) pays 0.1 for the form, 0.4 more for the
+    right kind, 0.5 more for a match, each only with what comes before it. `code` pays 0.1 for the
+    form and, whatever the form, 0.9 times 0.1 for what can be read, 0.5 for the right kind, or 1
+    for a match.
+    """
+    readable = not said.malformed and bool(said.tool_calls or spoken(said).strip())
+    formed = readable and (has_thought(said) or not thought)
+    kind = readable and (matched or is_same_kind(said, expert))
+    exact = readable and matched
+    if scale == "paper":
+        return 0.1 * formed + 0.4 * (formed and kind) + 0.5 * (formed and exact)
+    right = 1.0 if exact else 0.5 if kind else 0.1 if readable else 0.0
+    return 0.1 * formed + 0.9 * right
+
+
+def score_prefix(matched: int, steps: int) -> dict[str, float]:
+    """Return the semi-online performance of a trajectory: progress, success and their mean.
+
+    `matched` counts the steps before the first mismatch. Their means over tasks are PG, TSR and
+    Score.
+    """
+    progress, success = matched / steps, float(matched == steps)
+    score = (progress + success) / 2
+    return {"sop_progress": progress, "sop_success": success, "sop_score": score}

@@ -94,7 +94,7 @@ class ExpertTrajectory:
         return hashlib.sha256(blob.encode()).hexdigest()[:16]
 
     @classmethod
-    def of(cls, recording: ConversationRecording) -> "ExpertTrajectory":
+    def from_recording(cls, recording: ConversationRecording) -> "ExpertTrajectory":
         """Return a recording by turns; what comes before the first action is the opening."""
         opening: list[RecordedPrompt | RecordedAnswer] = []
         turns: list[ExpertTurn] = []
@@ -123,7 +123,10 @@ def experts_of(
 
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: int, minimum_reward: float | None) -> Mapping[str, ExpertTrajectory]:
-    experts = [ExpertTrajectory.of(r) for r in read_recordings(path, minimum_reward=minimum_reward)]
+    experts = [
+        ExpertTrajectory.from_recording(r)
+        for r in read_recordings(path, minimum_reward=minimum_reward)
+    ]
     if not experts:
         least = "" if minimum_reward is None else f" that earned at least {minimum_reward}"
         raise ConfigError(

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 from agentrl.env import Action, Box
 from agentrl.errors import ConfigError
 from agentrl.message import ToolCall
-from agentrl_envs.recorded.pointing import PointedScreen, same_gesture, verb_of
+from agentrl_envs.recorded.pointing import PointedScreen, is_same_gesture, verb_of
 
 Matches = Callable[[Action, Action, Mapping[int, Box]], bool]
 """Of what the policy did, what the expert did, and where the elements were, by their numbers."""
@@ -22,7 +22,7 @@ class ActionMatcher:
     """The same tools with the same arguments in the same order; without calls, the same text.
 
     Text beside calls, and thinking blocks, say nothing about what is done. Actions on a screen are
-    compared by what they do there; see `pointing.same_gesture`.
+    compared by what they do there; see `pointing.is_same_gesture`.
     """
 
     tolerance: float = 1e-9
@@ -46,49 +46,51 @@ class ActionMatcher:
 
     def __call__(self, said: Action, expert: Action, places: Mapping[int, Box] = _NOWHERE) -> bool:
         """Return whether `said` does what `expert` does, where elements have these places."""
-        if not same_kind(said, expert):
+        if not is_same_kind(said, expert):
             return False
         if not expert.tool_calls:
-            return self._same(spoken(said), spoken(expert))
-        screen = PointedScreen(places=places, radius=self.radius, same=self._same)
+            return self._is_same(spoken(said), spoken(expert))
+        screen = PointedScreen(places=places, radius=self.radius, same=self._is_same)
         pairs = zip(said.tool_calls, expert.tool_calls, strict=True)
-        return all(self._does(mine, theirs, screen) for mine, theirs in pairs)
+        return all(self._matches(mine, theirs, screen) for mine, theirs in pairs)
 
-    def _does(self, said: ToolCall, expert: ToolCall, screen: PointedScreen) -> bool:
-        mine = self._compared(said.name, said.arguments)
-        theirs = self._compared(expert.name, expert.arguments)
+    def _matches(self, said: ToolCall, expert: ToolCall, screen: PointedScreen) -> bool:
+        mine = self._select_arguments(said.name, said.arguments)
+        theirs = self._select_arguments(expert.name, expert.arguments)
         if verb_of(theirs) is not None:
-            return same_gesture(mine, theirs, screen)
-        return self._same(mine, theirs)
+            return is_same_gesture(mine, theirs, screen)
+        return self._is_same(mine, theirs)
 
-    def _compared(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _select_arguments(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {
             name: value
             for name, value in arguments.items()
             if name not in self.ignore and f"{tool}.{name}" not in self.ignore
         }
 
-    def _same(self, one: Any, other: Any) -> bool:
+    def _is_same(self, one: Any, other: Any) -> bool:
         if _is_number(one) and _is_number(other):
             return math.isclose(one, other, rel_tol=self.tolerance, abs_tol=self.tolerance)
         if isinstance(one, str) and isinstance(other, str):
-            return self._normal(one) == self._normal(other)
+            return self._normalise(one) == self._normalise(other)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
             mine, yours = cast("Mapping[str, Any]", one), cast("Mapping[str, Any]", other)
-            return mine.keys() == yours.keys() and all(self._same(mine[k], yours[k]) for k in mine)
+            return mine.keys() == yours.keys() and all(
+                self._is_same(mine[k], yours[k]) for k in mine
+            )
         if isinstance(one, list | tuple) and isinstance(other, list | tuple):
             ours, theirs = cast("Sequence[Any]", one), cast("Sequence[Any]", other)
-            return len(ours) == len(theirs) and all(map(self._same, ours, theirs))
+            return len(ours) == len(theirs) and all(map(self._is_same, ours, theirs))
         return type(one) is type(other) and one == other
 
-    def _normal(self, text: str) -> str:
+    def _normalise(self, text: str) -> str:
         if self.text == "exact":
             return text
         joined = " ".join(text.split())
         return joined.casefold() if self.text == "folded" else joined
 
 
-def same_kind(said: Action, expert: Action) -> bool:
+def is_same_kind(said: Action, expert: Action) -> bool:
     """Return whether the same tools are called in the same order, or none.
 
     On a screen the kind of a call is what it does there: a click is no scroll.

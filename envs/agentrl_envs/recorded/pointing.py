@@ -53,7 +53,7 @@ def verb_of(arguments: Arguments) -> str | None:
     return verb if isinstance(verb, str) and verb in VERBS else None
 
 
-def same_gesture(said: Arguments, expert: Arguments, screen: PointedScreen) -> bool:
+def is_same_gesture(said: Arguments, expert: Arguments, screen: PointedScreen) -> bool:
     """Return whether a call does what the expert's does, whose `action` is one of `VERBS`.
 
     Where to scroll is not compared, nor how far; nor how long to wait. Keys are the same in any
@@ -79,17 +79,17 @@ def same_gesture(said: Arguments, expert: Arguments, screen: PointedScreen) -> b
         case _:
             ends = ("", "to_") if verb == "drag" else ("",)
             return _keys(said) == _keys(expert) and all(
-                _same_point(said, expert, end, screen) for end in ends
+                _is_same_point(said, expert, end, screen) for end in ends
             )
 
 
 def smallest_box(point: tuple[float, float], places: Mapping[int, Box]) -> Box | None:
     """Return the box of the smallest element that a point is in; the later one of two."""
-    inside = [box for box in places.values() if _within(point, box)]
+    inside = [box for box in places.values() if _is_within(point, box)]
     return min(reversed(inside), key=lambda box: box[2] * box[3], default=None)
 
 
-def _same_point(said: Arguments, expert: Arguments, end: str, screen: PointedScreen) -> bool:
+def _is_same_point(said: Arguments, expert: Arguments, end: str, screen: PointedScreen) -> bool:
     coordinate, element = _POINTS[end]
     element_id, meant = said.get(element), expert.get(element)
     if meant is not None and element_id == meant and said.get(coordinate) is None:
@@ -99,7 +99,7 @@ def _same_point(said: Arguments, expert: Arguments, end: str, screen: PointedScr
         return False
     box = screen.places.get(meant) if isinstance(meant, int) else None
     box = box or smallest_box(yours, screen.places)
-    if box is not None and _within(mine, box):
+    if box is not None and _is_within(mine, box):
         # An element within the one that was meant is another one.
         return element_id is None or meant is None or smallest_box(mine, screen.places) == box
     return box is None and math.dist(mine, yours) <= screen.radius
@@ -120,7 +120,7 @@ def _point(arguments: Arguments, end: str, screen: PointedScreen) -> tuple[float
     return x, y
 
 
-def _within(point: tuple[float, float], box: Box) -> bool:
+def _is_within(point: tuple[float, float], box: Box) -> bool:
     left_x, top, wide, high = box
     return 0 <= point[0] - left_x < wide and 0 <= point[1] - top < high
 

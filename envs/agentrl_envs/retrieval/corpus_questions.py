@@ -43,7 +43,8 @@ def read_questions(
     if not path.is_file():
         raise ConfigError(f"there is no question file {path}; name a JSONL file")
     questions = [
-        _asked(where, record, corpus, heldout_fraction) for where, record in read_jsonl(path)
+        _parse_question(where, record, corpus, heldout_fraction)
+        for where, record in read_jsonl(path)
     ]
     for split in SPLITS:
         if not any(question.split == split for question in questions):
@@ -54,7 +55,7 @@ def read_questions(
     return tuple(questions)
 
 
-def asked_tasks(
+def make_question_tasks(
     asked: Sequence[CorpusQuestion], *, size: int | None
 ) -> Callable[[Split, int], Iterator[Task]]:
     """Return the task source of a file's questions, in an order that the seed decides."""
@@ -69,7 +70,7 @@ def asked_tasks(
     return tasks
 
 
-def play_asked(task: Task, seen: Sequence[Message]) -> Action:
+def play_question(task: Task, seen: Sequence[Message]) -> Action:
     """Open the documents of a question one after the other, then give its answer."""
     opened = sum(message.role == "tool" for message in seen)
     documents: list[str] = task.data["documents"]
@@ -78,7 +79,7 @@ def play_asked(task: Task, seen: Sequence[Message]) -> Action:
     return say(format_answer(str(task.answer), seen))
 
 
-def _asked(
+def _parse_question(
     where: str, record: Mapping[str, Any], corpus: SearchCorpus, fraction: float
 ) -> CorpusQuestion:
     if unknown := [key for key in record if key not in _KEYS]:

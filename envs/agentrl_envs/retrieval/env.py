@@ -1,8 +1,15 @@
-"""Questions with search tools at hand: one corpus, many questions, an answer in tags."""
+"""Questions with search tools at hand: one corpus, many questions, an answer in tags.
 
+Answers are compared as Rajpurkar et al. 2016 (SQuAD) do: without case, punctuation and articles.
+"""
+
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from agentrl.authoring.tool_env import Tasks, ToolEnv
 from agentrl.env import Action
@@ -13,11 +20,19 @@ from agentrl.task import Task
 from agentrl_envs.facts.questions import check_hops, countries_of
 from agentrl_envs.facts.world import fact_world
 from agentrl_envs.reasoning.env import final_answer
-from agentrl_envs.retrieval.corpus_questions import asked_tasks, play_asked, read_questions
-from agentrl_envs.retrieval.scoring import SCORINGS, Scoring, exact, f1
+from agentrl_envs.retrieval.corpus_questions import (
+    make_question_tasks,
+    play_question,
+    read_questions,
+)
 from agentrl_envs.retrieval.wiki import corpus_of, play, wiki_tasks
 from agentrl_tools.search import Search, SearchCorpus, read_corpus
 
+Scoring = Literal["exact", "f1"]
+SCORINGS: tuple[Scoring, ...] = ("exact", "f1")
+
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 SYSTEM = (
     "Answer the question from the documents. Look for them with the tool `search`, read them with "
     "`open`, and find words in them with `find`; some questions take several documents, one after "
@@ -128,25 +143,20 @@ class CorpusEnv(RetrievalEnv):
             corpus: A JSONL file or a folder of texts; see `agentrl_tools.search.read_corpus`.
             questions: A JSONL file; see `agentrl_envs.retrieval.corpus_questions.read_questions`.
             heldout_fraction: Share held out of the questions that name no split.
-            size: At most so many tasks per split; None gives all there are.
-            results: Documents a search shows, at most.
-            snippet_words: Words shown of each.
-            page_words: Words of a page of a document that is opened.
-            scoring: How answers are compared.
-            system: The system message; empty for none.
         """
         _check_size(size)
         documents = read_corpus(corpus)
         corpus_questions = read_questions(questions, documents, heldout_fraction=heldout_fraction)
+        has_documents = all(question.documents for question in corpus_questions)
         super().__init__(
             documents,
-            asked_tasks(corpus_questions, size=size),
+            make_question_tasks(corpus_questions, size=size),
             results=results,
             snippet_words=snippet_words,
             page_words=page_words,
             scoring=scoring,
             system=system,
-            gold=play_asked if all(question.documents for question in corpus_questions) else None,
+            gold=play_question if has_documents else None,
         )
 
 
@@ -165,3 +175,25 @@ def _check_size(size: int | None) -> None:
         raise ConfigError(
             f"size must be at least 1 task per split, got {size}; omit it to use all tasks"
         )
+
+
+def normalise(text: str) -> str:
+    """Return a text as answers are compared."""
+    plain = text.casefold().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLE.sub(" ", plain).split())
+
+
+def exact(answer: str, wanted: Sequence[str]) -> float:
+    """Return 1.0 if the answer is one of those wanted."""
+    prediction = normalise(answer)
+    return float(bool(prediction) and any(prediction == normalise(text) for text in wanted))
+
+
+def f1(answer: str, wanted: Sequence[str]) -> float:
+    """Return the best harmonic mean of precision and recall of words with one of those wanted."""
+    return max(_f1(normalise(answer).split(), normalise(text).split()) for text in wanted)
+
+
+def _f1(given: list[str], wanted: list[str]) -> float:
+    common = sum((Counter(given) & Counter(wanted)).values())
+    return 2 * common / (len(given) + len(wanted)) if common else 0.0

@@ -9,7 +9,7 @@ from agentrl.message import Message
 from agentrl.task import Split, Task
 from agentrl_envs.facts.articles import fact_sentence, sentences_of
 from agentrl_envs.facts.questions import FactQuestion, questions
-from agentrl_envs.facts.world import FactWorld
+from agentrl_envs.facts.world import FactWorld, fact_world
 from agentrl_envs.reasoning.env import format_answer
 from agentrl_tools.search import CorpusDocument, SearchCorpus
 
@@ -30,8 +30,6 @@ _ASKED_BY = {
 @lru_cache(maxsize=8)
 def corpus_of(seed: int, countries: int) -> SearchCorpus:
     """Return the articles of a world; equal arguments give one object."""
-    from agentrl_envs.facts.world import fact_world
-
     world = fact_world(seed, countries=countries)
     articles = [
         CorpusDocument(id=entity.name, text="\n".join(sentences_of(entity)))

@@ -105,14 +105,18 @@ class SeeButtonEnv(BaseEnv):
             target_index = screen_rng.randrange(self._buttons)
             button = screen.buttons[target_index]
             instruction = TEMPLATES[tells].format(getattr(button, tells))
-            problem = f"{instruction}\n{screen.described()}"
+            problem = f"{instruction}\n{screen.describe()}"
             if split_of(problem) == split:
                 yield Task(
                     prompt=problem,
-                    answer=self._written(button.x, button.y),
+                    answer=self._format_place(button.x, button.y),
                     split=split,
                     seed=number,
-                    data={"asked": instruction, "wanted": target_index, "screen": screen.plain()},
+                    data={
+                        "asked": instruction,
+                        "wanted": target_index,
+                        "screen": screen.to_plain(),
+                    },
                     tags=(tells,),
                 )
 
@@ -123,19 +127,19 @@ class SeeButtonEnv(BaseEnv):
         task = (options or {}).get("task")
         self._task = task or next(iter(self.tasks("train", seed=seed or 0)))
         self._clicked, self._seen, self._over = [], 0, False
-        instruction = self._told["asked"]
+        instruction = self._task_data["asked"]
         return Observation((Message("user", self._content(instruction)),), ()), {}
 
     async def step(self, action: Action) -> Step:
         """Click where the agent says."""
         if self._over:
             raise RuntimeError("no episode is running; call reset first")
-        screen = ButtonScreen.of(self._told["screen"])
-        button = screen.buttons[self._told["wanted"]]
+        screen = ButtonScreen.from_plain(self._task_data["screen"])
+        button = screen.buttons[self._task_data["wanted"]]
         self._seen += 1
         place = _PLACE.match(action.text)
         if place is not None:
-            at = self._meant(int(place[1]), int(place[2]))
+            at = self._find_pixel(int(place[1]), int(place[2]))
             if button.holds(*at):
                 self._over = True
                 return Observation(()), 1.0, True, False, {}
@@ -147,11 +151,9 @@ class SeeButtonEnv(BaseEnv):
         return Observation((Message("user", self._content(feedback)),)), 0.0, False, False, {}
 
     async def close(self) -> None:
-        """End the episode."""
         self._over = True
 
     async def fork(self) -> Self:
-        """Return a copy."""
         twin = copy.copy(self)
         twin._clicked = [*self._clicked]
         return twin
@@ -161,27 +163,26 @@ class SeeButtonEnv(BaseEnv):
         return say(str(task.answer))
 
     @property
-    def _told(self) -> Mapping[str, Any]:
+    def _task_data(self) -> Mapping[str, Any]:
         if self._task is None:
             raise RuntimeError("there is no screen yet; call reset first")
         return self._task.data
 
     def _content(self, said: str) -> Content:
-        screen = ButtonScreen.of(self._told["screen"])
+        screen = ButtonScreen.from_plain(self._task_data["screen"])
+        words = said if self._shows == "image" else f"{screen.describe()}\n{said}"
         if self._shows == "text":
-            return f"{screen.described()}\n{said}"
-        words = f"{screen.described()}\n{said}" if self._shows == "both" else said
+            return words
         picture = screen.picture(self._clicked)
         return (words, picture) if self._asks == "before" else (picture, words)
 
-    def _written(self, x: int, y: int) -> str:
-        """Return the text of a place in pixels."""
+    def _format_place(self, x: int, y: int) -> str:
         if self._parts is None:
             return f"{x} {y}"
         width, height = self._size
         return f"{x * self._parts // width} {y * self._parts // height}"
 
-    def _meant(self, x: int, y: int) -> tuple[int, int]:
+    def _find_pixel(self, x: int, y: int) -> tuple[int, int]:
         """Return the pixel that a place means: of a part, the middle."""
         if self._parts is None:
             return x, y

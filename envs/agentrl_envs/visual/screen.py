@@ -78,23 +78,18 @@ class ButtonScreen:
         )
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "ButtonScreen":
-        """Return the screen that `plain` wrote."""
+    def from_plain(cls, data: Mapping[str, Any]) -> "ButtonScreen":
+        """Return the screen that `to_plain` wrote."""
         buttons = tuple(ScreenButton(**button) for button in data["buttons"])
         return cls(data["width"], data["height"], buttons)
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """Return the screen as JSON."""
-        return {
-            "width": self.width,
-            "height": self.height,
-            "buttons": [asdict(button) for button in self.buttons],
-        }
+        return asdict(self) | {"buttons": [asdict(button) for button in self.buttons]}
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Return the content of the screen in words, for policies that cannot see."""
-        lines = [f"{one.colour} {one.shape} at {one.x} {one.y}" for one in self.buttons]
-        return "\n".join(lines)
+        return "\n".join(f"{b.colour} {b.shape} at {b.x} {b.y}" for b in self.buttons)
 
     def picture(self, clicked: Sequence[tuple[int, int]] = ()) -> Image:
         """Return the screen as a PNG, with a ring where there were clicks.

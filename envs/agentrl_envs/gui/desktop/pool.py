@@ -144,7 +144,6 @@ class DesktopPool:
     # -- which one --------------------------------------------------------------------------------
 
     async def _find_desktop(self, stage: DesktopStage) -> DesktopSession:
-        """Return a desktop for who has a place."""
         while not self._chores.closed:
             if (desktop := await self._take_staged(stage)) is not None:
                 return desktop
@@ -228,7 +227,6 @@ class DesktopPool:
             self._changed.set()
 
     async def _wait_for_change(self) -> None:
-        """Wait until something has become of a desktop."""
         self._changed.clear()
         try:
             async with asyncio.timeout(self.settings.open_s):
@@ -304,7 +302,6 @@ class DesktopPool:
         return True
 
     async def _find_spare(self) -> DesktopSession | None:
-        """Return a bare desktop that nobody needs now."""
         while (at := find_unwanted(self._stages, self._expected)) is not None:
             desktop = self._take_unset(at)
             if await self._fits(desktop, desktop.clear()):

@@ -54,7 +54,6 @@ class DesktopSettings:
     """For a program to show its first window."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
         if self.backend not in get_args(Backend):
             raise ConfigError(
                 f"desktop.backend must be one of {', '.join(get_args(Backend))}, "

@@ -1,7 +1,7 @@
 """The mouse and the keyboard, by the X server's own test extension."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from agentrl_envs.gui.inside.keyboard import KeyboardMap
@@ -38,16 +38,14 @@ class InputDevices:
         number = _BUTTONS[button]
         key_codes = [self._keyboard.key(key)[0] for key in keys]
         self.move(x, y)
-        for code in key_codes:
-            self._display.xtest_fake_input(_X_KEY[0], code)
+        self._send(_X_KEY[0], key_codes)
         for one in range(times):
             if one:
                 self._display.sync()
                 time.sleep(_KEY_S)
             self._display.xtest_fake_input(_X_BUTTON[0], number)
             self._display.xtest_fake_input(_X_BUTTON[1], number)
-        for code in reversed(key_codes):
-            self._display.xtest_fake_input(_X_KEY[1], code)
+        self._send(_X_KEY[1], reversed(key_codes))
         self._display.sync()
 
     def drag(self, x1: int, y1: int, x2: int, y2: int) -> None:
@@ -90,22 +88,22 @@ class InputDevices:
         # Shift alone decides between the two symbols of a key; in a chord it is named.
         shifted = len(codes) == 1 and codes[0][1]
         down = [*([self._keyboard.shift] if shifted else []), *(code for code, _ in codes)]
-        for code in down:
-            self._display.xtest_fake_input(_X_KEY[0], code)
+        self._send(_X_KEY[0], down)
         last, *modifiers = reversed(down)
         self._display.xtest_fake_input(_X_KEY[1], last)
         self._display.sync()
         if {key.lower() for key in keys[:-1]} & _OF_WINDOWS:
             self._settle()
-        for code in modifiers:
-            self._display.xtest_fake_input(_X_KEY[1], code)
+        self._send(_X_KEY[1], modifiers)
         self._display.sync()
 
     def _strike(self, key: tuple[int, bool]) -> None:
         code, shifted = key
         down = [self._keyboard.shift, code] if shifted else [code]
-        for one in down:
-            self._display.xtest_fake_input(_X_KEY[0], one)
-        for one in reversed(down):
-            self._display.xtest_fake_input(_X_KEY[1], one)
+        self._send(_X_KEY[0], down)
+        self._send(_X_KEY[1], reversed(down))
         self._display.sync()
+
+    def _send(self, kind: int, codes: Iterable[int]) -> None:
+        for code in codes:
+            self._display.xtest_fake_input(kind, code)

@@ -60,20 +60,16 @@ class DesktopServer:
         return {"alive": alive, "crashed": crashed, "windows": windows}
 
     def do_put(self, path: str, mode: int, changed_s: float) -> None:
-        """Write a file of the episode."""
         files.write(path, self._blob, mode, changed_s)
 
     def do_folder(self, path: str) -> None:
-        """Make a directory."""
         os.makedirs(path, exist_ok=True)
 
     def do_read(self, path: str) -> Reply:
-        """Read a file."""
         data = files.read(path, FILE_BYTES)
         return {"there": data is not None, "blob": data or b""}
 
     def do_list(self, root: str) -> Reply:
-        """List a directory with everything in it."""
         return {"files": files.list_below(root, FILES_MAX)}
 
     def do_start(self, command: list[str], limit_s: float) -> Reply:
@@ -133,11 +129,9 @@ class DesktopServer:
         return {"ended": not survivors}
 
     def do_settle(self, still_s: float, limit_s: float) -> Reply:
-        """Wait until the screen rests."""
         return {"rests": self._session.settle(still_s, limit_s)}
 
     def do_pixels(self) -> Reply:
-        """Return the picture."""
         screen = self._session.screen
         size = {"width": screen.width, "height": screen.height, "line_bytes": screen.line_bytes}
         return {**size, "blob": screen.pixels()}
@@ -179,7 +173,6 @@ class DesktopServer:
         return {"box": list(box), "pid": pid, "windows": window_rows}
 
     def do_pointer(self) -> Reply:
-        """Return the position of the mouse."""
         return {"at": self._session.windows.pointer()}
 
     def do_clear(self, limit_s: float) -> Reply:

@@ -25,7 +25,6 @@ class FormZygote:
     """The first process's end of it."""
 
     def __init__(self, processes: DesktopProcesses, log: int) -> None:
-        """Start it; it is there when it answers."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_ANSWER_S)
         with theirs:

@@ -165,7 +165,6 @@ def check_csv(result: Any, rules: Mapping[str, Any]) -> float:
 
 
 def _check_each(rules: Mapping[str, Any], holds: Callable[[Any], bool]) -> float:
-    """Say whether every `expect` holds and no `unexpect`."""
     expectations, unwanted = rules.get("expect", ()), rules.get("unexpect", ())
     return float(all(map(holds, expectations)) and not any(map(holds, unwanted)))
 

@@ -102,7 +102,6 @@ def _folder(name: str) -> dict[str, Any]:
 
 
 def _last_row(data: bytes | None) -> list[str] | None:
-    """Return the last row of a workbook's first sheet as texts."""
     try:
         sheet = workbook(data or b"")[0]
     except (NoWorkbook, IndexError):

@@ -70,7 +70,6 @@ def _make_note(random: Random) -> Wanted:
 
 
 def _display(page: ObservedPage) -> str:
-    """Return the text on a calculator's display."""
     frame = next(node for node in page.nodes if node.name == "galculator" and node.depth == 0)
     return next(node.value() for node in page.under(frame) if node.role == "textbox")
 

@@ -318,7 +318,6 @@ def _play_move_row(page: ObservedPage, wanted: Wanted) -> Script:
 
 
 async def _is_state_right(desktop: LiveDesktop, wanted: Wanted, said: str) -> bool:
-    """Say whether the program wrote what it was to write."""
     data = await desktop.read(f"{_FOLDER}/{STATE}")
     try:
         return data is not None and read_json(data) == wanted["state"]

@@ -37,17 +37,7 @@ HELD_OUT = frozenset(
 class TemplatePack(TemplateTasks[DesktopTemplate]):
     """Tasks of templates; the choices are those of `TemplateTasks`."""
 
-    def __init__(self, *, programs: Sequence[str] = (), **choices: Any) -> None:
-        """Choose tasks of these programs, of all when left out; raises `ConfigError`."""
-        program_names = list(dict.fromkeys(template.program for template in TEMPLATES))
-        if unknown := [name for name in programs if name not in program_names]:
-            raise ConfigError(
-                f"there are no tasks for {unknown}; there are tasks for {', '.join(program_names)}"
-            )
-        templates = [one for one in TEMPLATES if not programs or one.program in programs]
-        super().__init__("gui", templates, HELD_OUT, **choices)
-
-    def filled_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
+    def fill_in(self, template: DesktopTemplate, random: Random, seed: int) -> Wanted:
         """Return the parameters of a task."""
         return template.make(random)
 
@@ -84,8 +74,15 @@ def template_pack(
     heldout_fraction: float = 0.1,
 ) -> TemplatePack:
     """Return the tasks of some programs and templates; see `TemplateTasks` for the settings."""
+    program_names = list(dict.fromkeys(template.program for template in TEMPLATES))
+    if unknown := [name for name in programs if name not in program_names]:
+        raise ConfigError(
+            f"there are no tasks for {unknown}; there are tasks for {', '.join(program_names)}"
+        )
     return TemplatePack(
-        programs=programs,
+        "gui",
+        [one for one in TEMPLATES if not programs or one.program in programs],
+        HELD_OUT,
         templates=templates,
         levels=levels,
         size=size,

@@ -180,7 +180,6 @@ class VncPlayer:
         )
 
     async def _to_action(self, gesture: InputGesture) -> Action:
-        """Return a gesture as an agent would say it."""
         sight = self._sight()
         arguments: dict[str, Any] = {}
         if gesture.point is not None:
@@ -213,7 +212,6 @@ class VncPlayer:
         return number if smallest_box(spot, sight.boxes) == box else None
 
     async def _refresh(self) -> None:
-        """Show the screen as it is, and the board."""
         picture = await self._sight().desktop.picture()
         lines = np.frombuffer(picture.data, dtype=np.uint8).reshape(-1, picture.line_bytes)
         wide, high = self._size

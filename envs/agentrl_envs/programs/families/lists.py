@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.programs.family import Arguments, Params, ProgramFamily, numbered
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily, number_steps
 
 
 def _draw_list_step(rng: Random) -> list[Any]:
@@ -55,7 +55,7 @@ def _describe_reduction(params: Params) -> str:
     steps = [words[kind].format(*rest) for kind, *rest in [*params["steps"], params["end"]]]
     return (
         "`numbers` is a list of whole numbers. Take these steps, one after the other. If the list "
-        f"is empty before the last step, return 0.\n{numbered(steps)}"
+        f"is empty before the last step, return 0.\n{number_steps(steps)}"
     )
 
 
@@ -196,7 +196,7 @@ def _describe_walk(params: Params) -> str:
     )
     return (
         "`matrix` is a list of rows of whole numbers, all rows of the same length; there may be "
-        f"no rows.\n{numbered(steps)}"
+        f"no rows.\n{number_steps(steps)}"
     )
 
 

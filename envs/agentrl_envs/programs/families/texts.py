@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from agentrl_envs.programs.family import Arguments, Params, ProgramFamily, numbered
+from agentrl_envs.programs.family import Arguments, Params, ProgramFamily, number_steps
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -47,7 +47,7 @@ def _describe_edits(params: Params) -> str:
     steps = [words[kind].format(*rest) for kind, *rest in params["steps"]]
     return (
         "`text` is a string of ASCII characters. Change it in these steps, one after the other, "
-        f"and return the result as a string:\n{numbered(steps)}"
+        f"and return the result as a string:\n{number_steps(steps)}"
     )
 
 

@@ -18,11 +18,11 @@ from agentrl.learn.recording import ConversationRecording, RecordedContent, Reco
 from agentrl_envs.recorded.converters.converted import (
     ConversionResult,
     UnusableTrajectory,
-    answers,
-    asked,
+    ask_task,
     content_of,
-    did,
-    some,
+    make_answers,
+    make_turn,
+    require_files,
 )
 from agentrl_envs.recorded.converters.phone import NAME, SCHEMA, call_of
 from agentrl_envs.recorded.pointing import smallest_box
@@ -50,7 +50,7 @@ def android_control(source: Path, *, shown: Shown = "both") -> Iterator[Conversi
     if shown not in get_args(Shown):
         raise ConfigError(f"shown must be one of {', '.join(get_args(Shown))}, got {shown!r}")
     files = [source] if source.is_file() else sorted(source.rglob("*.json*"))
-    for file in some(files, source, "no JSON or JSON lines file"):
+    for file in require_files(files, source, "no JSON or JSON lines file"):
         for number, episode in enumerate(_episodes(file), start=1):
             name = f"{file}, episode {episode.get('episode_id', number)}"
             try:
@@ -77,14 +77,14 @@ def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> Conver
             f"there are {len(actions)} actions but {len(instructions)} step instructions"
         )
     goal = f"Goal: {' '.join(str(episode['goal']).split())}\n"
-    messages: list[RecordedMessage] = [asked(_headed(goal, screens[0].content))]
+    messages: list[RecordedMessage] = [ask_task(_prepend(goal, screens[0].content))]
     for step, (action, instruction) in enumerate(zip(actions, instructions, strict=True)):
         call, before = call_of(action), screens[step]
         if shown != "screenshot":
-            call = _by_number(call, before.places)
-        messages.append(did(NAME, [call], instruction=instruction, places=before.places))
-        messages += answers(NAME, 1, screens[step + 1].content)
-    messages.append(did(NAME, [{"action": "done"}], places=screens[-1].places))
+            call = _name_element(call, before.places)
+        messages.append(make_turn(NAME, [call], instruction=instruction, places=before.places))
+        messages += make_answers(NAME, 1, screens[step + 1].content)
+    messages.append(make_turn(NAME, [{"action": "done"}], places=screens[-1].places))
     return ConversationRecording(
         messages=tuple(messages),
         tools=(SCHEMA,),
@@ -94,7 +94,7 @@ def _recording(episode: Mapping[str, Any], folder: Path, shown: Shown) -> Conver
     )
 
 
-def _headed(head: str, content: RecordedContent) -> RecordedContent:
+def _prepend(head: str, content: RecordedContent) -> RecordedContent:
     if isinstance(content, str):
         return head + content
     first, *rest = content
@@ -107,19 +107,19 @@ def _screen(episode: Mapping[str, Any], step: int, folder: Path, shown: Shown) -
         raise UnusableTrajectory("it has no screenshots; convert with --shown axtree")
     if shown != "screenshot" and not trees:
         raise UnusableTrajectory("it has no accessibility trees; convert with --shown screenshot")
-    lines, places = _tree(_of_step(trees, step, "accessibility_trees")) if trees else ("", {})
+    lines, places = _tree(_find_step(trees, step, "accessibility_trees")) if trees else ("", {})
     sizes = [episode.get(f"screenshot_{side}") for side in ("widths", "heights")]
-    size = " x ".join(str(_of_step(side, step, "sizes")) for side in sizes if side)
+    size = " x ".join(str(_find_step(side, step, "sizes")) for side in sizes if side)
     text = f"screen: {size}\n" if size else ""
     if shown != "screenshot":
         text += lines
     picture = None
     if shown != "axtree":
-        picture = folder / str(_of_step(pictures or (), step, "screenshots"))
+        picture = folder / str(_find_step(pictures or (), step, "screenshots"))
     return _Screen(text, places, content_of(text.rstrip("\n"), picture))
 
 
-def _of_step(found: Sequence[Any], step: int, what: str) -> Any:
+def _find_step(found: Sequence[Any], step: int, what: str) -> Any:
     if step >= len(found):
         raise UnusableTrajectory(f"there are {len(found)} {what}, but step {step} needs one")
     return found[step]
@@ -177,7 +177,7 @@ def _box(node: Mapping[str, Any]) -> Box | None:
     return (left_x, top, right - left_x, bottom - top) if right > left_x and bottom > top else None
 
 
-def _by_number(call: dict[str, Any], places: Mapping[int, Box]) -> dict[str, Any]:
+def _name_element(call: dict[str, Any], places: Mapping[int, Box]) -> dict[str, Any]:
     """Return a call with the number of the smallest element that it points at, if there is one."""
     if "coordinate" not in call:
         return call

@@ -51,12 +51,12 @@ def content_of(text: str, picture: Path | None) -> RecordedContent:
     return (text, RecordedImage(file=picture.absolute(), media_type=media_type))
 
 
-def asked(content: RecordedContent) -> RecordedPrompt:
+def ask_task(content: RecordedContent) -> RecordedPrompt:
     """Return the opening message."""
     return RecordedPrompt(role="user", content=content)
 
 
-def did(
+def make_turn(
     tool: str,
     calls: Sequence[Mapping[str, Any]],
     *,
@@ -78,7 +78,7 @@ def did(
     )
 
 
-def answers(tool: str, calls: int, content: RecordedContent) -> list[RecordedAnswer]:
+def make_answers(tool: str, calls: int, content: RecordedContent) -> list[RecordedAnswer]:
     """Return the answers to so many calls of one turn; the last one shows the screen."""
     return [
         RecordedAnswer(
@@ -91,7 +91,7 @@ def answers(tool: str, calls: int, content: RecordedContent) -> list[RecordedAns
     ]
 
 
-def some(found: Sequence[Path], where: Path, what: str) -> Sequence[Path]:
+def require_files(found: Sequence[Path], where: Path, what: str) -> Sequence[Path]:
     """Return the found paths; `ConfigError` where there are none."""
     if not found:
         raise ConfigError(f"{where} has {what}")

@@ -15,11 +15,11 @@ from agentrl.learn.recording import ConversationRecording, RecordedMessage
 from agentrl_envs.recorded.converters.converted import (
     ConversionResult,
     UnusableTrajectory,
-    answers,
-    asked,
+    ask_task,
     content_of,
-    did,
-    some,
+    make_answers,
+    make_turn,
+    require_files,
 )
 from agentrl_envs.recorded.converters.pyautogui import Call, calls_of
 from agentrl_tools.computer import Computer
@@ -38,7 +38,7 @@ def osworld(
     that is called as the trajectory's folder; without it, in the trajectory's own lines. Raises
     `ConfigError` where there is no trajectory.
     """
-    files = some(sorted(source.rglob(_FILE)), source, f"no {_FILE}")
+    files = require_files(sorted(source.rglob(_FILE)), source, f"no {_FILE}")
     task_files = {file.stem: file for file in tasks.rglob("*.json")} if tasks else {}
     for file in files:
         try:
@@ -66,13 +66,13 @@ def _recording(
         head, first = f"{head}Done so far: {history}\n", _picture(folder, line)
     if not steps:
         raise UnusableTrajectory("its only action has no screen before it")
-    messages: list[RecordedMessage] = [asked(content_of(head + screen, first))]
+    messages: list[RecordedMessage] = [ask_task(content_of(head + screen, first))]
     for line, calls in steps:
         thought = str(line.get("thought") or line.get("response") or "")
-        messages.append(did(_TOOL, calls, thought=thought))
+        messages.append(make_turn(_TOOL, calls, thought=thought))
         if _ends(calls):
             break
-        messages += answers(_TOOL, len(calls), content_of(screen, _picture(folder, line)))
+        messages += make_answers(_TOOL, len(calls), content_of(screen, _picture(folder, line)))
     while messages[-1].role != "assistant":
         messages.pop()
     return ConversationRecording(

@@ -44,7 +44,7 @@ def calls_of(action: Any) -> list[Call]:
     Raises `UnusableTrajectory` for what cannot be understood.
     """
     if isinstance(action, Mapping):
-        return _of_object(dict(action))  # pyright: ignore[reportUnknownArgumentType]
+        return _convert_object(dict(action))  # pyright: ignore[reportUnknownArgumentType]
     code = str(action).strip()
     if code in _SPECIAL:
         return [{"action": _SPECIAL[code]}]
@@ -58,11 +58,11 @@ def calls_of(action: Any) -> list[Call]:
             continue
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in _IGNORED:
             continue
-        hand.do(*_called(statement))
-    return hand.ended()
+        hand.do(*_parse_call(statement))
+    return hand.finish()
 
 
-def _of_object(action: dict[str, Any]) -> list[Call]:
+def _convert_object(action: dict[str, Any]) -> list[Call]:
     kind = str(action.get("action_type", ""))
     if kind in _SPECIAL:
         return [{"action": _SPECIAL[kind]}]
@@ -79,7 +79,7 @@ def _of_object(action: dict[str, Any]) -> list[Call]:
         ):
             if units:
                 hand.do(name, {"clicks": units})
-        return hand.ended()
+        return hand.finish()
     renamed = {"num_clicks": "clicks", "text": "message"}
     arguments = {renamed.get(name, name): value for name, value in parameters.items()}
     if kind == "PRESS":
@@ -87,11 +87,10 @@ def _of_object(action: dict[str, Any]) -> list[Call]:
     if kind == "HOTKEY":
         arguments = {"": arguments.get("keys", ())}
     hand.do(_NAMES[kind], arguments)
-    return hand.ended()
+    return hand.finish()
 
 
-def _called(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
-    """Return the function that a statement calls, and its arguments by name."""
+def _parse_call(statement: ast.stmt) -> tuple[str, dict[str, Any]]:
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
         raise UnusableTrajectory(f"{ast.unparse(statement)!r} is not a call of pyautogui")
@@ -131,7 +130,7 @@ class _Hand:
             "moveTo": self._move, "dragTo": self._drag, "mouseDown": self._press,
             "mouseUp": self._release, "write": self._type, "typewrite": self._type,
             "press": self._strike, "hotkey": self._chord, "keyDown": self._hold,
-            "keyUp": self._let_go, "sleep": self._wait,
+            "keyUp": self._release_key, "sleep": self._wait,
         }  # fmt: skip
         if name in ("click", *_MANY, *_BUTTONS):
             self._click(name, given)
@@ -142,7 +141,7 @@ class _Hand:
         else:
             raise UnusableTrajectory(f"pyautogui.{name} cannot be recorded")
 
-    def ended(self) -> list[Call]:
+    def finish(self) -> list[Call]:
         """Return all that was done."""
         if self._down is not None or self._held:
             raise UnusableTrajectory("a button or a key is held at the end of an action")
@@ -152,7 +151,7 @@ class _Hand:
             raise UnusableTrajectory("an action without effect")
         return self._calls
 
-    def _goes(self, given: Mapping[str, Any]) -> list[float]:
+    def _go(self, given: Mapping[str, Any]) -> list[float]:
         if given.get("x") is not None and given.get("y") is not None:
             self._at = [given["x"], given["y"]]
         if self._at is None:
@@ -160,7 +159,7 @@ class _Hand:
         self._moved = False
         return self._at
 
-    def _with_keys(self, call: Call) -> Call:
+    def _add_keys(self, call: Call) -> Call:
         self._used.update(self._held)
         return call | ({"keys": "+".join(self._held)} if self._held else {})
 
@@ -170,23 +169,23 @@ class _Hand:
         verb = _CLICKS.get((button, count))
         if verb is None:
             raise UnusableTrajectory(f"{count} clicks of the {button} button cannot be recorded")
-        at = self._goes(given)
-        self._calls.append(self._with_keys({"action": verb, "coordinate": at}))
+        at = self._go(given)
+        self._calls.append(self._add_keys({"action": verb, "coordinate": at}))
 
     def _move(self, given: dict[str, Any]) -> None:
-        self._goes(given)
+        self._go(given)
         self._moved = self._down is None
 
     def _drag(self, given: dict[str, Any]) -> None:
-        start = self._goes({})
-        end = self._goes(given)
+        start = self._go({})
+        end = self._go(given)
         self._calls.append({"action": "drag", "coordinate": start, "to_coordinate": end})
 
     def _press(self, given: dict[str, Any]) -> None:
-        self._down = self._goes(given)
+        self._down = self._go(given)
 
     def _release(self, given: dict[str, Any]) -> None:
-        end, start, self._down = self._goes(given), self._down, None
+        end, start, self._down = self._go(given), self._down, None
         if start is None:
             raise UnusableTrajectory("a button is released that was not pressed")
         same = start == end
@@ -201,7 +200,7 @@ class _Hand:
         notches = abs(units) if abs(units) <= _NOTCH else max(1, round(abs(units) / 100))
         call: Call = {"action": "scroll", "direction": way, "amount": min(50, notches)}
         if given.get("x") is not None or self._at is not None:
-            call["coordinate"] = self._goes(given)
+            call["coordinate"] = self._go(given)
         self._calls.append(call)
 
     def _type(self, given: dict[str, Any]) -> None:
@@ -226,7 +225,7 @@ class _Hand:
     def _hold(self, given: dict[str, Any]) -> None:
         self._held.append(str(given.get("key")))
 
-    def _let_go(self, given: dict[str, Any]) -> None:
+    def _release_key(self, given: dict[str, Any]) -> None:
         key = str(given.get("key"))
         if key not in self._held:
             raise UnusableTrajectory(f"the key {key!r} is released but was not pressed")

@@ -49,7 +49,7 @@ class TemplateSitePack(TemplateTasks[SiteTemplate[State]], Generic[State]):
         except TypeError as error:
             raise ConfigError(f"the tasks of {site.name}: {error}") from None
 
-    def filled_in(self, template: SiteTemplate[State], random: Random, seed: int) -> Wanted:
+    def fill_in(self, template: SiteTemplate[State], random: Random, seed: int) -> Wanted:
         return template.make(random, self._site.state(seed))
 
     def world(self, task: Task) -> AsgiSite[State]:

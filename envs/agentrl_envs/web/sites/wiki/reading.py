@@ -35,7 +35,7 @@ def _make_facts(random: Random, wiki: WikiState, *, lengths: tuple[int, ...]) ->
     hop_chains = list(chains(facts, entity.name, random.choice(lengths)))
     if not hop_chains:
         raise UnfitChoice
-    question = FactQuestion(hops=random.choice(hop_chains), country=entity.country)
+    question = FactQuestion(hops=random.choice(hop_chains))
     hops = [{"subject": hop.subject, "value": hop.value} for hop in question.hops]
     return {"goal": question.text, "hops": hops, "answer": question.answer}
 
