@@ -122,7 +122,6 @@ for _tag, _pattern, _first in _RULES:
 
 
 TAGS = frozenset({*(tag for tag, _, _ in _RULES), *(f"tag:yaml.org,2002:{t}" for t in KINDS)})
-"""Kinds of nodes of a config."""
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -209,11 +208,7 @@ class _Walk:
         self._counts: dict[int, int] = {}
 
     def count_nodes(self, node: yaml.Node, above: tuple[int, ...]) -> int:
-        """Count the nodes with every anchor written out; each is visited once.
-
-        A long text counts as one for every `NODE_CHARACTERS`.
-        Raises `ConfigError` for an anchor within itself.
-        """
+        """Count nodes, anchors written out and long texts as several; `ConfigError` for a cycle."""
         if id(node) in above:
             line = node.start_mark.line + 1
             raise ConfigError(f"{self.path}:{line}: the anchor refers to itself; expand it by hand")

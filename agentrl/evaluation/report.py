@@ -20,12 +20,10 @@ class EvaluationReport:
     """The figures of one evaluation, over all tasks and per tag."""
 
     rules: ScoringRules
-    """Threshold of a pass, and the kind of the intervals."""
     overall: EvaluationScores
     tags: Mapping[str, EvaluationScores]
     """Figures of the tasks with each tag; a task with two tags is in both."""
     samples: tuple[EvaluationSample, ...]
-    """Outcome of every trajectory."""
     about: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Conditions of the evaluation: two reports are comparable where this is equal."""
     spent: Mapping[str, float] | None = None
