@@ -196,10 +196,7 @@ def spec(id: str) -> EnvSpec:
 
 
 class _Registry(Mapping[str, EnvSpec]):
-    """Every registered environment by id, those of installed distributions too.
-
-    A mapping to read; `register` alone adds to it, by `add`.
-    """
+    """Every registered environment by id, those of installed distributions too."""
 
     def __init__(self) -> None:
         self._specs: dict[str, EnvSpec] = {}

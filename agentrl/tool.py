@@ -110,10 +110,7 @@ def tool(function: F) -> F:
 
 
 def given_tool(function: F, schema: Mapping[str, Any]) -> F:
-    """Mark an asynchronous function of keyword arguments as a tool that has a schema already.
-
-    `schema` is what the model reads; its arguments are handed on as they are.
-    """
+    """Mark an asynchronous function of keyword arguments as a tool that `schema` describes."""
     function.__name__ = str(schema["function"]["name"])
     setattr(function, _GIVEN, schema)
     setattr(function, _MARK, True)

@@ -130,10 +130,7 @@ def _is_key_option(argument: str) -> bool:
 
 
 def main() -> None:
-    """Run a command. Exits 2 for an error agentrl raises on purpose or a file that cannot be used.
-
-    The working folder is on the import path, so that a config can name `module:Class` there.
-    """
+    """Run a command, the working folder importable; exit 2 for an error raised on purpose."""
     arguments = sys.argv[1:]
     debug = DEBUG in arguments
     sys.path.insert(0, os.getcwd())

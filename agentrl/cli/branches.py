@@ -46,11 +46,8 @@ def branches(
                 show_text(f"{where}, {place}: environment not forked: {copied.error}")
     if not groups:
         raise ConfigError(f"{run} has no group for that task or step; omit --task and --step")
-    if not why:
-        _show(groups)
-
-
-def _show(groups: dict[tuple[int, int, str], Counter[str]]) -> None:
+    if why:
+        return
     reasons = sorted({name for counts in groups.values() for name in counts} - {"branched"})
     headings = ("task", "step", "group", *reasons)
     rows = [

@@ -8,7 +8,6 @@ from agentrl.cli.arguments import ConfigFile, Overrides
 from agentrl.cli.console import out, show_table
 
 EXCERPT = 100
-"""Number of characters of a task that are shown."""
 
 
 def check_splits(

@@ -44,10 +44,7 @@ def show_text(text: str, console: Console = out) -> None:
 
 
 def show_error(error: Exception, message: str = "") -> None:
-    """Write an error as one red message; what it says is shown as it is, without markup.
-
-    Below it stands the line of the user's own code that it comes from, if it comes from any.
-    """
+    """Write an error as one red message without markup, and the line of the user's own code."""
     text = Text("error: ", style="bold red")
     text.append(message or str(error), style="red")
     if place := error_place(error):

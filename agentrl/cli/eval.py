@@ -98,10 +98,7 @@ def evaluate(
 
 
 def checkpoint_of(run: Path, named: Path | None) -> Path:
-    """Return a checkpoint of a run: the newest, or the named one, by its path or by its name.
-
-    Raises `ConfigError` for a name that is none. `OWNER/NAME` is left to the Hugging Face hub.
-    """
+    """Return the newest checkpoint, or the named one by path, name, or as a hub's OWNER/NAME."""
     if named is None:
         return newest_checkpoint(run)
     inside = run / "checkpoints" / named

@@ -51,10 +51,7 @@ def module_name(name: str) -> str:
 
 
 def _free(name: str) -> str:
-    """Return a name, with `my_` before it where Python has another meaning for it.
-
-    A project is installed under its name: one of a package would take that package's place.
-    """
+    """Return a name, with `my_` before it where Python or a package has taken it."""
     module = module_name(name)
     is_taken = keyword.iskeyword(module) or module in sys.stdlib_module_names
     if not is_taken and name != DISTRIBUTION:
@@ -64,11 +61,7 @@ def _free(name: str) -> str:
 
 
 def make_project(name: str, folder: Path) -> Path:
-    """Write the project `folder/name` and return it: whole, or not at all.
-
-    Raises `ConfigError` for a name that Python could not import with `_` in the place of `-`, for
-    one that means something else there, and for a folder that holds something.
-    """
+    """Write the project `folder/name`, whole or not at all; `ConfigError` for a taken name."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         near = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789") or "shop"
         raise ConfigError(

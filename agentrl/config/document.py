@@ -122,7 +122,6 @@ for _tag, _pattern, _first in _RULES:
 
 
 TAGS = frozenset({*(tag for tag, _, _ in _RULES), *(f"tag:yaml.org,2002:{t}" for t in KINDS)})
-"""Kinds of nodes of a config."""
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -209,16 +208,12 @@ class _Walk:
         self._counts: dict[int, int] = {}
 
     def count_nodes(self, node: yaml.Node, above: tuple[int, ...]) -> int:
-        """Count the nodes with every anchor written out; each is visited once.
-
-        A long text counts as one for every `NODE_CHARACTERS`.
-        Raises `ConfigError` for an anchor within itself.
-        """
+        """Count nodes, anchors written out and long texts as several; `ConfigError` for a cycle."""
         if id(node) in above:
             line = node.start_mark.line + 1
             raise ConfigError(f"{self.path}:{line}: the anchor refers to itself; expand it by hand")
         if id(node) not in self._counts:
-            inner = (self.count_nodes(child, (*above, id(node))) for child in _children(node))
+            inner = (self.count_nodes(child, (*above, id(node))) for _, child in _children(node))
             text = node.value if isinstance(node, yaml.ScalarNode) else ""
             self._counts[id(node)] = 1 + len(text) // NODE_CHARACTERS + sum(inner)
         return self._counts[id(node)]
@@ -252,23 +247,20 @@ class _Walk:
                 self.record_node(item, (*path, str(index)))
 
 
-def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+def _children(node: yaml.Node) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield what a node holds, each with its name; the nodes of a mapping's keys have none."""
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            yield from (key, value)
+            yield "", key
+            yield str(key.value), value
     elif isinstance(node, yaml.SequenceNode):
-        yield from node.value
+        yield from ((str(index), item) for index, item in enumerate(node.value))
 
 
 def _key_at(node: yaml.Node, index: int) -> KeyPath:
     """Return the key whose value holds the character at `index` of the file."""
-    pairs: Iterator[tuple[str, yaml.Node]] = iter(())
-    if isinstance(node, yaml.MappingNode):
-        pairs = ((str(key.value), value) for key, value in node.value)
-    elif isinstance(node, yaml.SequenceNode):
-        pairs = ((str(number), value) for number, value in enumerate(node.value))
-    for name, value in pairs:
-        if value.start_mark.index <= index < value.end_mark.index:
+    for name, value in _children(node):
+        if name and value.start_mark.index <= index < value.end_mark.index:
             return (name, *_key_at(value, index))
     return ()
 

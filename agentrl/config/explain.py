@@ -10,10 +10,7 @@ from agentrl.errors import ConfigError
 
 
 def explain(key: str = "") -> str:
-    """Return the accepted values, default and meaning of a key; for a section, a table of its keys.
-
-    The empty key is the whole config. Raises `ConfigError` for an unknown one.
-    """
+    """Describe a key, or a section as a table; "" is the whole config. `ConfigError` for none."""
     if not key:
         return "\n".join([_join_doc(RunConfig), "", *_format_table(iter_own_keys(RunConfig))])
     matches = lookup(RunConfig, key)

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agentrl.config.document import ConfigDocument, ConfigProblem
-from agentrl.config.field_names import FIELD_NAMES
 from agentrl.config.schema import (
     ConfigKey,
     describe_values,
@@ -24,6 +23,69 @@ from agentrl.config.schema import (
 )
 from agentrl.config.section import ConfigSection
 from agentrl.errors import ConfigError
+
+FIELD_NAMES: Mapping[str, str] = {
+    # The model and its run
+    "model": "policy.path",
+    "model_name": "policy.path",
+    "model_name_or_path": "policy.path",
+    "model_path": "policy.path",
+    "output_dir": "run.folder",
+    "max_steps": "run.steps",
+    "total_steps": "run.steps",
+    "total_training_steps": "run.steps",
+    "save_steps": "run.checkpoint_every",
+    "save_freq": "run.checkpoint_every",
+    "save_total_limit": "run.keep_checkpoints",
+    "eval_steps": "evaluate.every",
+    "test_freq": "evaluate.every",
+    # Rollouts
+    "batch_size": "rollout.tasks_per_step",
+    "train_batch_size": "rollout.tasks_per_step",
+    "rollout_batch_size": "rollout.tasks_per_step",
+    "prompts_per_step": "rollout.tasks_per_step",
+    "num_generations": "rollout.group_size",
+    "n_samples_per_prompt": "rollout.group_size",
+    "rollouts_per_example": "rollout.group_size",
+    "max_staleness": "rollout.max_staleness",
+    "max_async_level": "rollout.max_staleness",
+    "max_completion_length": "sampling.max_turn_tokens",
+    "max_response_length": "sampling.max_turn_tokens",
+    "max_new_tokens": "sampling.max_turn_tokens",
+    "max_tokens": "sampling.max_turn_tokens",
+    "max_prompt_length": "engine.context_tokens",
+    "max_model_len": "engine.context_tokens",
+    "max_seq_len": "engine.context_tokens",
+    "max_num_seqs": "engine.slots",
+    "gpu_memory_utilization": "engine.vllm.memory_fraction",
+    # Learning
+    "lr": "learn.optimizer.learning_rate",
+    "learning_rate": "learn.optimizer.learning_rate",
+    "weight_decay": "learn.optimizer.weight_decay",
+    "max_grad_norm": "learn.optimizer.max_grad_norm",
+    "grad_clip": "learn.optimizer.max_grad_norm",
+    "beta": "learn.kl.coefficient",
+    "kl_beta": "learn.kl.coefficient",
+    "kl_coef": "learn.kl.coefficient",
+    "kl_loss_coef": "learn.kl.coefficient",
+    "entropy_coeff": "learn.entropy_bonus",
+    "entropy_coef": "learn.entropy_bonus",
+    "clip_ratio": "learn.loss.clip_low",
+    "cliprange": "learn.loss.clip_low",
+    "epsilon_low": "learn.loss.clip_low",
+    "epsilon_high": "learn.loss.clip_high",
+    "adv_estimator": "learn.advantage",
+    "loss_type": "learn.loss",
+    "num_iterations": "learn.epochs",
+    "ppo_epochs": "learn.epochs",
+    "num_mini_batches": "learn.minibatches",
+    "ppo_max_token_len_per_gpu": "learn.micro_batch_tokens",
+    "lora_r": "learn.lora.rank",
+    "lora_rank": "learn.lora.rank",
+    "lora_alpha": "learn.lora.alpha",
+    "target_modules": "learn.lora.targets",
+}
+"""Name used elsewhere (TRL, verl, vLLM, prime-rl), and the equivalent key."""
 
 
 def config_error(source: str, problems: Sequence[ConfigProblem]) -> ConfigError:

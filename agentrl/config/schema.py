@@ -21,7 +21,6 @@ BOUNDS: Mapping[type, tuple[str, str]] = {
     MinLen: ("min_length", "a length of at least"),
     MaxLen: ("max_length", "a length of at most"),
 }
-"""Attribute and words of each constraint."""
 
 WORDS: Mapping[object, str] = {
     bool: "true or false",

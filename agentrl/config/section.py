@@ -81,10 +81,7 @@ def mark_read(section: Section) -> Section:
 
 
 def is_tag(name: str, field: FieldInfo) -> bool:
-    """Whether a key only says which method a section configures: `name`, with one possible value.
-
-    It is read by choosing the section's class.
-    """
+    """Whether a key only names the method of a section; it is read by choosing the class."""
     annotation = field.annotation
     return name == "name" and get_origin(annotation) is Literal and len(get_args(annotation)) == 1
 
@@ -110,39 +107,38 @@ def check_all_read(section: ConfigSection) -> None:
 
 def _find_unread(value: object, prefix: str) -> Iterator[str]:
     """Yield the unread keys in `value`, whose own keys begin with `prefix`."""
-    match value:
-        case ConfigSection():
-            read = object.__getattribute__(value, "__pydantic_private__")["_read"]
-            for name, field in type(value).model_fields.items():
-                item = getattr(value, name)
-                if is_tag(name, field) or item == field.get_default(call_default_factory=True):
-                    continue
-                inner = list(_find_unread(item, f"{prefix}{name}."))
-                yield from inner
-                if not inner and name not in read:
-                    yield prefix + name
-        case Mapping():
-            for name, item in cast(Mapping[str, object], value).items():
-                yield from _find_unread(item, f"{prefix}{name}.")
-        case Sequence() if not isinstance(value, str | bytes):
-            for index, item in enumerate(cast(Sequence[object], value)):
-                yield from _find_unread(item, f"{prefix}{index}.")
-        case _:
-            return
+    if not isinstance(value, ConfigSection):
+        for name, item in _iter_items(value):
+            yield from _find_unread(item, f"{prefix}{name}.")
+        return
+    read = object.__getattribute__(value, "__pydantic_private__")["_read"]
+    for name, item in _iter_items(value):
+        field = type(value).model_fields[name]
+        if is_tag(name, field) or item == field.get_default(call_default_factory=True):
+            continue
+        inner = list(_find_unread(item, f"{prefix}{name}."))
+        yield from inner
+        if not inner and name not in read:
+            yield prefix + name
 
 
 def _find_sections(value: object) -> Iterator[ConfigSection]:
+    if isinstance(value, ConfigSection):
+        yield value
+    for _, item in _iter_items(value):
+        yield from _find_sections(item)
+
+
+def _iter_items(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what a section, a mapping or a list holds, with its names; reads no key."""
     match value:
         case ConfigSection():
-            yield value
             with peeking():
-                inner = [getattr(value, name) for name in type(value).model_fields]
-            yield from (section for item in inner for section in _find_sections(item))
+                items = [(name, getattr(value, name)) for name in type(value).model_fields]
+            yield from items
         case Mapping():
-            for item in cast(Mapping[str, object], value).values():
-                yield from _find_sections(item)
+            yield from ((str(k), item) for k, item in cast(Mapping[str, object], value).items())
         case Sequence() if not isinstance(value, str | bytes):
-            for item in cast(Sequence[object], value):
-                yield from _find_sections(item)
+            yield from ((str(i), item) for i, item in enumerate(cast(Sequence[object], value)))
         case _:
             return

@@ -53,11 +53,7 @@ def find_player(name: str, *, seed: int) -> Player:
 
 
 async def evaluate_player(config: RunConfig, name: str, progress: RunProgress) -> EvaluationReport:
-    """Play every held-out task of a config, and report as for a policy.
-
-    A player that breaks fails the trajectory it plays, never as a reward. Raises `TooManyFailures`
-    where every trajectory failed.
-    """
+    """Play every held-out task; a player that breaks fails its trajectory, never as a reward."""
     player = find_player(name, seed=derive(config.run.seed, "random player"))
     make_env = build.build_env_factory(config)
     tasks = build.build_evaluation_tasks(config, make_env(), progress.say)

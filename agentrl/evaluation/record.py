@@ -4,6 +4,7 @@ It is a store as a run keeps one. A group is a task; it is complete when all its
 ended and none of them broke, so that those which broke are what a resumed evaluation plays again.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -34,7 +35,7 @@ class _UnbrokenGroups:
 
 
 @dataclass(slots=True, eq=False)
-class EvaluationRecord:
+class EvaluationRecord(AbstractContextManager["EvaluationRecord"]):
     """The record of one evaluation. Made by `open`; use it in `with`."""
 
     run: RunStore
@@ -63,9 +64,6 @@ class EvaluationRecord:
     def kept(self) -> dict[str, GroupState]:
         """Groups that were played before, by the task's fingerprint."""
         return {group.task.fingerprint: group for group in self.groups}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.run.store.close()

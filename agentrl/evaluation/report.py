@@ -22,6 +22,7 @@ class EvaluationReport:
     rules: ScoringRules
     """Threshold of a pass, and the kind of the intervals."""
     overall: EvaluationScores
+    """Figures of all tasks."""
     tags: Mapping[str, EvaluationScores]
     """Figures of the tasks with each tag; a task with two tags is in both."""
     samples: tuple[EvaluationSample, ...]
@@ -31,6 +32,7 @@ class EvaluationReport:
     spent: Mapping[str, float] | None = None
     """Amounts spent of each budget, tries that broke among it; None where there are no budgets."""
     stopped: Mapping[str, Any] | None = None
+    """Reason for a stop before the last task; None where there was none."""
     scaled: ScalingReport | None = None
     """Cost and gain of scaling a task; None where each sample is one trajectory."""
 

@@ -37,10 +37,7 @@ def save_report(report: EvaluationReport, run: Path, which: str) -> None:
 
 
 def read_report(path: Path, which: str = "after") -> StoredReport:
-    """Return the report in a file, of an evaluation's folder, or of one evaluation of a run.
-
-    Raises `ConfigError` where there is none, or none that says what became of each trajectory.
-    """
+    """Return the report of a file, an evaluation's folder or a run; `ConfigError` for none."""
     file = _file(path, which)
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
@@ -67,11 +64,7 @@ def compare_reports(
     confidence: float | None = None,
     interval: Interval = "wilson",
 ) -> PolicyComparison:
-    """Compare two reports, paired by task and seed.
-
-    Raises `ConfigError`, naming the difference, for evaluations of different environments, seeds,
-    temperatures or thresholds; the last is settled by giving `threshold`. Policies may differ.
-    """
+    """Compare two reports, paired by task and seed; `ConfigError` for different conditions."""
     different = [
         f"{key} is {a.about.get(key)!r} in A and {b.about.get(key)!r} in B"
         for key in sorted(a.about.keys() | b.about.keys())

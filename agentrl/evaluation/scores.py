@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 from agentrl.errors import ConfigError
@@ -51,30 +51,14 @@ class EvaluationScores:
     all_pass: Mapping[int, IntervalEstimate]
     """pass^k by k > 1; for k = 1 it is pass@1."""
     reward: IntervalEstimate | None
-    """None when no trajectory has a reward; so are the means below."""
-    turns: float | None
-    sampled_tokens: float | None
-    tool_calls: float | None
-    seconds: float | None
-    components: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Means of what environments tell of a trajectory beside its reward, by name; each over the
-    trajectories that have it."""
+    """None when no trajectory has a reward; so are the costs."""
+    costs: Mapping[str, float | None]
+    """Means per trajectory with a reward; `component/NAME` are of those that have the component."""
 
     @property
     def failed(self) -> int:
         """Number of trajectories that broke."""
         return sum(n for name, n in self.outcomes.items() if name.startswith("failed"))
-
-    @property
-    def costs(self) -> dict[str, float | None]:
-        """Return the means per trajectory with a reward."""
-        return {
-            "turns": self.turns,
-            "sampled_tokens": self.sampled_tokens,
-            "tool_calls": self.tool_calls,
-            "seconds": self.seconds,
-            **{f"component/{name}": mean for name, mean in self.components.items()},
-        }
 
     @property
     def estimates(self) -> dict[str, IntervalEstimate]:
@@ -140,6 +124,7 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: ScoringRules) -> Evalua
     rewards = [task_rewards for task_rewards in map(_rewards, groups) if task_rewards]
     pass_at = {k: passes(rewards, rules, k=k) for k in rules.k}
     all_pass = {k: passes(rewards, rules, k=k, figure=pass_hat_k) for k in rules.k if k > 1}
+    components = component_means(one.components for one in scored)
     return EvaluationScores(
         tasks=len(groups),
         trajectories=len(every),
@@ -147,11 +132,13 @@ def score(groups: Sequence[Sequence[Trajectory]], rules: ScoringRules) -> Evalua
         pass_at={k: estimate for k, estimate in pass_at.items() if estimate is not None},
         all_pass={k: estimate for k, estimate in all_pass.items() if estimate is not None},
         reward=_mean_reward(rewards, rules) if rewards else None,
-        turns=_mean_of(scored, turn_count),
-        sampled_tokens=_mean_of(scored, lambda one: sum(one.mask)),
-        tool_calls=_mean_of(scored, lambda one: one.tool_calls),
-        seconds=_mean_of(scored, lambda one: one.seconds),
-        components=component_means(one.components for one in scored),
+        costs={
+            "turns": _mean_of(scored, turn_count),
+            "sampled_tokens": _mean_of(scored, lambda one: sum(one.mask)),
+            "tool_calls": _mean_of(scored, lambda one: one.tool_calls),
+            "seconds": _mean_of(scored, lambda one: one.seconds),
+            **{f"component/{name}": mean for name, mean in components.items()},
+        },
     )
 
 

@@ -124,7 +124,8 @@ def _match(train: Sequence[Task], heldout: Sequence[Task], similarity: float) ->
     for at, task in enumerate(heldout):
         pairs = [(1.0, other) for other in whole[_plain(words[id(task)])]]
         pairs += [(ratio, train[other]) for other, ratio in alike.get(at, ())]
-        fit = [pair for pair in pairs if _agree(answers[id(task)], answers[id(pair[1])])]
+        own = answers[id(task)]
+        fit = [pair for pair in pairs if own is None or answers[id(pair[1])] in (None, own)]
         if fit:
             ratio, other = max(fit, key=lambda pair: pair[0])
             yield TaskPair(heldout=task, train=other, similarity=ratio)
@@ -144,10 +145,6 @@ def _answer(task: Task) -> str | None:
     if task.answer is None:
         return None
     return _plain(_WORD.findall(json.dumps(task.answer, sort_keys=True, default=str).lower()))
-
-
-def _agree(one: str | None, other: str | None) -> bool:
-    return one is None or other is None or one == other
 
 
 def _shingles(words: Sequence[str]) -> Shingles:

@@ -1,7 +1,4 @@
-"""A run's trajectories, for others to read: JSON lines, a Hugging Face dataset, ATIF.
-
-See docs/export.md. `export` writes; `agentrl.export.row.read_jsonl` reads JSON lines back.
-"""
+"""Trajectories of a run for others: JSON lines, a Hugging Face dataset, ATIF (docs/export.md)."""
 
 from agentrl.export.export import ExportSummary, export
 

@@ -1,7 +1,4 @@
-"""ATIF, the Agent Trajectory Interchange Format of harbor, version 1.7: a JSON file per trajectory.
-
-Source: harbor's RFC 0001, "Agent Trajectory Interchange Format".
-"""
+"""ATIF, the Agent Trajectory Interchange Format 1.7 (harbor's RFC 0001): JSON files."""
 
 from typing import Any
 

@@ -2,20 +2,19 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.export.row import Row
 from agentrl.runtime.distribution import install_command
 
 BATCH = 256
-"""Rows that are held in memory, per split."""
 CARD = "README.md"
 
 
-class ParquetFiles:
+class ParquetFiles(AbstractContextManager["ParquetFiles"]):
     """Writes rows to `data/SPLIT-00000-of-00001.parquet`. Use it in `with`."""
 
     def __init__(self, folder: Path, *, tokens: bool) -> None:
@@ -41,9 +40,6 @@ class ParquetFiles:
         waiting.append(flat(row))
         if len(waiting) >= BATCH:
             self._flush(split)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is None:

@@ -11,7 +11,6 @@ from statistics import fmean
 from agentrl.trajectory import Tree
 
 RUN = 4
-"""Tokens of a run."""
 
 _Runs = frozenset[tuple[int, ...]]
 

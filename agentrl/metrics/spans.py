@@ -6,6 +6,7 @@ is used; otherwise one is made that sends to `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +24,7 @@ FLUSH_MS = 10_000
 
 
 @dataclass(slots=True, eq=False)
-class SpanExporter:
+class SpanExporter(AbstractContextManager["SpanExporter"]):
     """Makes the spans of one run. Made by `open`; use it in `with`."""
 
     tracer: "Tracer"
@@ -87,9 +88,6 @@ class SpanExporter:
         if owned is not None:
             owned.force_flush(FLUSH_MS)
             owned.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

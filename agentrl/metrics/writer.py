@@ -4,8 +4,9 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from agentrl.errors import ConfigError
 from agentrl.runtime.atomic_files import write_text
@@ -30,7 +31,7 @@ class MetricsSink(Protocol):
         ...
 
 
-class MetricsWriter:
+class MetricsWriter(AbstractContextManager["MetricsWriter"]):
     """Appends to a run's metrics. The one owner of its sinks; close it, or use it in `with`."""
 
     def __init__(
@@ -80,9 +81,6 @@ class MetricsWriter:
         self._close_files()
         for sink in self._sinks:
             sink.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

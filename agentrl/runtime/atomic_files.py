@@ -82,7 +82,7 @@ def write_json(path: Path, value: Mapping[str, Any] | Sequence[Any]) -> None:
 def load_json(
     path: Path, kind: type[_Kind], *, advice: str, error: type[AgentrlError] = ConfigError
 ) -> _Kind:
-    """Return what `write_json` wrote; else raise `error`, whose way out is `advice`."""
+    """Read a file of `write_json`; else raise `error`, whose way out is `advice`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, kind):

@@ -44,19 +44,14 @@ def examine() -> Iterator[tuple[str, list[SystemPart]]]:
     """Yield the parts of this machine by group, each as soon as it is known. Imports torch."""
     yield "machine", [*_probe_python(), *_probe_torch()]
     for point in sorted(entry_points(group=ENTRY_POINTS)):
-        yield point.name, _load_parts(point.name, point.load)
+        try:
+            report: Callable[[], Iterable[SystemPart]] = point.load()
+        except ImportError as error:
+            missing = f"cannot be imported: {error}"
+            yield point.name, [ProbedPart(point.name, False, missing, "reinstall its package")]
+        else:
+            yield point.name, list(report())
     yield "packages", [*_probe_packages()]
-
-
-def _load_parts(
-    name: str, load: Callable[[], Callable[[], Iterable[SystemPart]]]
-) -> list[SystemPart]:
-    """Return the parts a distribution reports; one that cannot be imported is a missing part."""
-    try:
-        report = load()
-    except ImportError as error:
-        return [ProbedPart(name, False, f"cannot be imported: {error}", "reinstall its package")]
-    return list(report())
 
 
 def _probe_python() -> Iterator[SystemPart]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -153,25 +153,20 @@ class HttpEndpointClient:
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any]:
         """Yield the JSON of a stream's events. Tries once, and raises as `ask` does, and
         `EndpointUnavailableError` for a stream that is torn; closing it hangs up."""
-        try:
-            async with self._client.stream("POST", path, json=body) as response:
-                if not response.is_success:
-                    raise await self._read_refusal(response)
-                if "text/event-stream" not in (kind := response.headers.get("content-type", "")):
-                    raise ConfigError(
-                        f"{self._endpoint} answers {path} with {kind!r} although streaming was "
-                        "requested; use a server that supports streaming, such as vLLM's"
-                    )
-                async with aclosing(self._read_lines(response)) as lines:
-                    async for line in lines:
-                        is_data = line.startswith(b"data:")
-                        data = line.removeprefix(b"data:").strip() if is_data else b""
-                        if data == b"[DONE]":
-                            return
-                        if data:
-                            yield self._parse_event(data)
-        except self._httpx.HTTPError as error:
-            raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
+        async with self._open("POST", path, body) as response:
+            if "text/event-stream" not in (kind := response.headers.get("content-type", "")):
+                raise ConfigError(
+                    f"{self._endpoint} answers {path} with {kind!r} although streaming was "
+                    "requested; use a server that supports streaming, such as vLLM's"
+                )
+            async with aclosing(self._read_lines(response)) as lines:
+                async for line in lines:
+                    is_data = line.startswith(b"data:")
+                    data = line.removeprefix(b"data:").strip() if is_data else b""
+                    if data == b"[DONE]":
+                        return
+                    if data:
+                        yield self._parse_event(data)
         raise EndpointUnavailableError("the stream ended before its end")
 
     async def close(self) -> None:
@@ -187,12 +182,18 @@ class HttpEndpointClient:
                 await patience.wait(error, of=self._endpoint)
 
     async def _send_once(self, path: str, body: Mapping[str, Any] | None, most: int) -> bytes:
-        method = "GET" if body is None else "POST"
+        async with self._open("GET" if body is None else "POST", path, body) as response:
+            return await self._read_content(response, most)
+
+    @asynccontextmanager
+    async def _open(
+        self, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> AsyncGenerator["httpx.Response"]:
         try:
             async with self._client.stream(method, path, json=body) as response:
                 if not response.is_success:
                     raise await self._read_refusal(response)
-                return await self._read_content(response, most)
+                yield response
         except self._httpx.HTTPError as error:
             raise EndpointUnavailableError(f"{type(error).__name__}: {error}") from error
 

@@ -43,7 +43,13 @@ def environment() -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "python": platform.python_version(),
         "packages": {"agentrl": __version__, **{name: version_of(name) for name in PACKAGES}},
-        "machine": hardware(),
+        "machine": {
+            "system": platform.platform(),
+            "host": platform.node(),
+            "cores": usable_cores(),
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "gpus": gpus() if "torch" in sys.modules else [],
+        },
         "git": git_state(Path.cwd()),
     }
 
@@ -59,18 +65,6 @@ def version_of(package: str) -> str | None:
 def is_installed(module: str) -> bool:
     """Return whether a top-level module can be found; it is not imported."""
     return find_spec(module) is not None
-
-
-def hardware() -> dict[str, Any]:
-    """Return system, cores this process may use, memory, and GPUs where torch is already loaded."""
-    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return {
-        "system": platform.platform(),
-        "host": platform.node(),
-        "cores": usable_cores(),
-        "memory_bytes": pages * page_bytes,
-        "gpus": gpus() if "torch" in sys.modules else [],
-    }
 
 
 def usable_cores() -> int:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from agentrl import Task, register, register_tool_env, rewards, say
 from agentrl.authoring.tool_env import ToolEnv
 from agentrl.cli.app import main
-from agentrl.config.field_names import FIELD_NAMES
 from agentrl.config.load import load_config
+from agentrl.config.problem import FIELD_NAMES
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import lookup
 from agentrl.errors import ConfigError, EnvError

@@ -32,7 +32,6 @@ from agentrl.evaluation.scaling.methods import (
     PdrMethod,
     RtvMethod,
     SageMethod,
-    TournamentSettings,
     best_of,
     majority,
     method_of,
@@ -62,6 +61,8 @@ from agentrl.runtime.progress import SilentProgress
 from agentrl.task import Split, Task
 from agentrl.trajectory import Failed, Finished, Trajectory
 from benchmarks.letters import END, LetterChat, ids, said
+
+SAGE = ScalingSection(name="sage")
 
 
 def test_what_most_say_is_taken() -> None:
@@ -315,7 +316,7 @@ def test_the_verifier_sees_what_was_said_and_chooses() -> None:
 
 def test_rtv_asks_as_often_as_the_paper() -> None:
     agent = Scripted(numbered(16))
-    found = solve(RtvMethod(), agent)
+    found = solve(RtvMethod(section=ScalingSection(name="rtv")), agent)
     assert len(agent.asked) == 16 + 120
     assert found.chosen.answer == "answer a15 "
     votes = [q for q in agent.asked if "most likely" in q]
@@ -328,7 +329,7 @@ def test_rtv_asks_as_often_as_the_paper() -> None:
 
 def test_rtv_has_no_note_of_what_broke() -> None:
     agent = Scripted([attempt("answer a0 "), attempt("answer a9 ", broke=True)])
-    found = solve(RtvMethod(samples=2), agent)
+    found = solve(RtvMethod(section=ScalingSection(name="rtv", samples=2)), agent)
     assert found.chosen.answer == "answer a0 "
     assert found.notes["notes"] == ["note of a0 ", "no result"]
     assert len(agent.asked) == 1
@@ -336,7 +337,7 @@ def test_rtv_has_no_note_of_what_broke() -> None:
 
 def test_pdr_shows_the_best_notes_to_fresh_attempts() -> None:
     agent = Scripted([*numbered(16), *numbered(16, 16)])
-    found = solve(PdrMethod(), agent)
+    found = solve(PdrMethod(section=ScalingSection(name="pdr")), agent)
     (first, nothing), (second, hint) = agent.hints
     assert (first, nothing, second) == (16, "", 16)
     read = [n for n in range(16) if f"note of a{n} " in hint]
@@ -352,13 +353,13 @@ def test_pdr_shows_the_best_notes_to_fresh_attempts() -> None:
 def test_pdr_without_a_note_says_nothing() -> None:
     broken = [attempt("x", broke=True) for _ in range(2)]
     agent = Scripted([*broken, *numbered(2)])
-    solve(PdrMethod(samples=2, keep=1, by=TournamentSettings(votes=1)), agent)
+    solve(PdrMethod(section=ScalingSection(name="pdr", samples=2, keep=1, votes=1)), agent)
     assert agent.hints == [(2, ""), (2, "")]
 
 
 def test_sage_plans_once_and_submits_the_second() -> None:
     agent = Scripted(numbered(2))
-    found = solve(SageMethod(), agent)
+    found = solve(SageMethod(section=SAGE), agent)
     (first, nothing), (second, hint) = agent.hints
     assert (first, nothing, second) == (1, "", 1)
     assert "plan ψ" not in agent.asked[0]
@@ -368,13 +369,15 @@ def test_sage_plans_once_and_submits_the_second() -> None:
     assert len(agent.asked) == 1
     assert found.chosen is found.attempts[1]
     checked = Scripted(numbered(2))
-    first_one = solve(SageMethod(check=lambda task, messages: True), checked)
+    first_one = solve(SageMethod(section=SAGE, check=lambda task, messages: True), checked)
     assert first_one.chosen is first_one.attempts[0]
     assert (len(checked.hints), checked.asked) == (1, [])
-    denied = solve(SageMethod(check=lambda task, messages: False), Scripted(numbered(2)))
+    denied = solve(
+        SageMethod(section=SAGE, check=lambda task, messages: False), Scripted(numbered(2))
+    )
     assert denied.chosen is denied.attempts[1]
     broken = Scripted([attempt("x", broke=True), *numbered(1)])
-    solve(SageMethod(check=lambda task, messages: True), broken)
+    solve(SageMethod(section=SAGE, check=lambda task, messages: True), broken)
     assert (broken.hints, broken.asked) == ([(1, ""), (1, "")], [])
 
 
@@ -453,7 +456,7 @@ def prompts(first: str) -> int:
 
 def test_sage_costs_both_attempts_and_the_plan() -> None:
     Lock.resets = 0
-    report = scaled(SageMethod(), "sage")
+    report = scaled(SageMethod(section=SAGE), "sage")
     assert Lock.resets == 12
     assert report.overall.pass_at[1].mean == 1.0
     figures = report.scaled
@@ -502,7 +505,7 @@ def test_the_first_attempts_are_the_evaluations_own() -> None:
 
 
 def test_a_report_shows_what_scaling_gained() -> None:
-    report = scaled(RtvMethod(samples=4), "rtv")
+    report = scaled(RtvMethod(section=ScalingSection(name="rtv", samples=4)), "rtv")
     rows = {row[0]: row for row in report.rows()}
     assert {
         "one attempt: pass@1",
@@ -519,7 +522,7 @@ def test_a_question_that_breaks_fails_its_task() -> None:
             raise RuntimeError("no answer")
         return talk(request)
 
-    report = scaled(SageMethod(), "sage", reply=breaks)
+    report = scaled(SageMethod(section=SAGE), "sage", reply=breaks)
     assert report.overall.outcomes == {"failed_engine": 1, "finished": 5}
     assert report.scaled is not None
     assert report.scaled.gain is not None
@@ -528,7 +531,7 @@ def test_a_question_that_breaks_fails_its_task() -> None:
 
 def test_a_question_without_room_is_a_wrong_config() -> None:
     with pytest.raises(ConfigError, match=r"raise it, or lower evaluate\.scaling\."):
-        scaled(SageMethod(), "sage", context=100)
+        scaled(SageMethod(section=SAGE), "sage", context=100)
 
 
 def longest(task: Task, messages: Sequence[Message]) -> float:
@@ -540,15 +543,14 @@ def test_a_config_names_a_method(name: Any) -> None:
     section = ScalingSection(
         name=name, samples=3, keep=2, votes=5, group=3, verifier=f"{__name__}:longest"
     )
-    by = TournamentSettings(group=3, votes=5)
     assert (
         method_of(section)
         == {
             "majority": MajorityVote(samples=3),
             "best_of": BestOfN(verifier=longest, samples=3),
-            "rtv": RtvMethod(samples=3, by=by),
-            "pdr": PdrMethod(samples=3, keep=2, by=by),
-            "sage": SageMethod(),
+            "rtv": RtvMethod(section=section),
+            "pdr": PdrMethod(section=section),
+            "sage": SageMethod(section=section),
         }[name]
         or name == "best_of"
     )

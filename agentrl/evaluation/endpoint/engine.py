@@ -98,7 +98,19 @@ class EndpointEngine(ClosingResource):
             task.cancel()
 
     async def _turn(self, request: GenerateRequest) -> Completion:
-        body = body_of(request, self._endpoint.model)
+        messages, tools = conversation(request.prompt)
+        body: dict[str, Any] = {
+            "model": self._endpoint.model,
+            "messages": messages,
+            "temperature": request.sampling.temperature,
+            "max_tokens": request.max_new_tokens,
+            "seed": request.seed % 2**31,
+        }
+        # What is at its default is left to the endpoint.
+        if tools:
+            body["tools"] = tools
+        if request.sampling.top_p < 1:
+            body["top_p"] = request.sampling.top_p
         answer = await self._client.ask("chat/completions", body, limits=TURN_LIMITS)
         try:
             choice = answer["choices"][0]
@@ -119,21 +131,3 @@ class EndpointEngine(ClosingResource):
             versions=(0,) * (len(tokens) - cut),
             finish="length" if cut else "stop",
         )
-
-
-def body_of(request: GenerateRequest, model: str) -> dict[str, Any]:
-    """Return the request for a chat completion; what is at its default is left to the endpoint."""
-    messages, tools = conversation(request.prompt)
-    sampling = request.sampling
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": messages,
-        "temperature": sampling.temperature,
-        "max_tokens": request.max_new_tokens,
-        "seed": request.seed % 2**31,
-    }
-    if tools:
-        body["tools"] = tools
-    if sampling.top_p < 1:
-        body["top_p"] = sampling.top_p
-    return body

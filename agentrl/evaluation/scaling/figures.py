@@ -36,7 +36,6 @@ class ScalingReport:
     gain: IntervalEstimate | None
     """The submitted attempt's passes less that, paired by task."""
     costs: Mapping[str, float]
-    """Means per task; `times one attempt` is of sampled tokens."""
     notes: Sequence[Mapping[str, Any]]
 
     def to_json(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from agentrl.config.evaluate import ScalingSection
@@ -88,76 +88,55 @@ class BestOfN:
         return _submit(attempts, best_of(scores), scores=scores)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TournamentSettings:
-    """Writing of notes, and votes on them."""
+async def compare_notes(
+    section: ScalingSection,
+    agent: ScalingAgent,
+    attempts: Sequence[ScalingAttempt],
+    seeds: tuple[int, int],
+    *,
+    keep: int = 1,
+) -> tuple[list[str], TournamentResult]:
+    """Return a note of each attempt, and the `keep` whose notes win; seeds of notes and votes."""
+    task = "\n".join(message.text for message in agent.task.messages)
 
-    group: int = 2
-    votes: int = 8
-    note_tokens: int = 1024
-    transcript_chars: int = 12_000
-    """Of an attempt shown to the one who writes its note."""
-
-    async def notes(
-        self, agent: ScalingAgent, attempts: Sequence[ScalingAttempt], seed: int
-    ) -> list[str]:
-        """Return a note of each attempt."""
-
-        async def note(place: int) -> str:
-            if attempts[place].broke:
-                return NO_RESULT
-            return await agent.ask(
-                note_question(attempts[place].messages, limit_chars=self.transcript_chars),
-                max_tokens=self.note_tokens,
-                seed=derive(seed, "note", place),
-            )
-
-        return await gather_bounded(note, range(len(attempts)))
-
-    async def among(
-        self,
-        agent: ScalingAgent,
-        attempts: Sequence[ScalingAttempt],
-        notes: Sequence[str],
-        keep: int,
-        seed: int,
-    ) -> TournamentResult:
-        """Return the `keep` attempts whose notes win."""
-        task = "\n".join(message.text for message in agent.task.messages)
-
-        async def vote(order: tuple[int, ...], seed: int) -> int | None:
-            question = vote_question(task, [notes[one] for one in order])
-            return parse_vote(
-                await agent.ask(question, max_tokens=VOTE_TOKENS, seed=seed), len(order)
-            )
-
-        return await tournament(
-            range(len(attempts)),
-            vote,
-            size=self.group,
-            votes=self.votes,
-            keep=keep,
-            seed=seed,
-            has_result=lambda one: not attempts[one].broke,
+    async def note(place: int) -> str:
+        if attempts[place].broke:
+            return NO_RESULT
+        return await agent.ask(
+            note_question(attempts[place].messages, limit_chars=section.transcript_chars),
+            max_tokens=section.note_tokens,
+            seed=derive(seeds[0], "note", place),
         )
+
+    notes = await gather_bounded(note, range(len(attempts)))
+
+    async def vote(order: tuple[int, ...], seed: int) -> int | None:
+        question = vote_question(task, [notes[one] for one in order])
+        return parse_vote(await agent.ask(question, max_tokens=VOTE_TOKENS, seed=seed), len(order))
+
+    return notes, await tournament(
+        range(len(attempts)),
+        vote,
+        size=section.group,
+        votes=section.votes,
+        keep=keep,
+        seed=seeds[1],
+        has_result=lambda one: not attempts[one].broke,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RtvMethod:
     """The attempt whose note wins a tournament of votes (RTV, arXiv 2604.16529)."""
 
-    samples: int = 16
-    by: TournamentSettings = field(default_factory=TournamentSettings)
+    section: ScalingSection
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        attempts = tuple(await agent.attempts(self.samples))
-        notes = await self.by.notes(agent, attempts, seed)
-        result = await self.by.among(agent, attempts, notes, 1, derive(seed, "votes"))
-        return ScalingResult(
-            chosen=attempts[result.survivors[0]],
-            attempts=attempts,
-            notes=_log_votes(notes, result),
-        )
+        attempts = tuple(await agent.attempts(self.section.samples))
+        seeds = seed, derive(seed, "votes")
+        notes, result = await compare_notes(self.section, agent, attempts, seeds)
+        chosen = attempts[result.survivors[0]]
+        return ScalingResult(chosen=chosen, attempts=attempts, notes=_log_votes(notes, result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,20 +144,17 @@ class PdrMethod:
     """Attempts that have read the best notes of earlier ones, and a tournament among them (PDR,
     arXiv 2604.16529)."""
 
-    samples: int = 16
-    """In each of the two rounds."""
-    keep: int = 4
-    """Notes of the first round that the second one reads."""
-    by: TournamentSettings = field(default_factory=TournamentSettings)
+    section: ScalingSection
 
     async def solve(self, agent: ScalingAgent, *, seed: int) -> ScalingResult:
-        first = tuple(await agent.attempts(self.samples))
-        notes = await self.by.notes(agent, first, derive(seed, "first"))
-        best = await self.by.among(agent, first, notes, self.keep, derive(seed, "first votes"))
+        section = self.section
+        first = tuple(await agent.attempts(section.samples))
+        seeds = derive(seed, "first"), derive(seed, "first votes")
+        notes, best = await compare_notes(section, agent, first, seeds, keep=section.keep)
         read = [notes[one] for one in best.survivors if notes[one] != NO_RESULT]
-        second = tuple(await agent.attempts(self.samples, hint=notes_hint(read) if read else ""))
-        again = await self.by.notes(agent, second, derive(seed, "second"))
-        result = await self.by.among(agent, second, again, 1, derive(seed, "second votes"))
+        second = tuple(await agent.attempts(section.samples, hint=notes_hint(read) if read else ""))
+        seeds = derive(seed, "second"), derive(seed, "second votes")
+        again, result = await compare_notes(section, agent, second, seeds)
         return ScalingResult(
             chosen=second[result.survivors[0]],
             attempts=(*first, *second),
@@ -190,8 +166,7 @@ class PdrMethod:
 class SageMethod:
     """A second attempt with a plan made of the first one (SAGE, arXiv 2511.05931)."""
 
-    note_tokens: int = 1024
-    transcript_chars: int = 12_000
+    section: ScalingSection
     check: Check | None = None
     """Check of the first attempt: where it holds, that one is submitted and there is no second."""
 
@@ -206,8 +181,8 @@ class SageMethod:
         plan = ""
         if not first.broke:
             plan = await agent.ask(
-                plan_question(first.messages, limit_chars=self.transcript_chars),
-                max_tokens=self.note_tokens,
+                plan_question(first.messages, limit_chars=self.section.transcript_chars),
+                max_tokens=self.section.note_tokens,
                 seed=derive(seed, "plan"),
             )
         (second,) = await agent.attempts(1, hint=plan_hint(plan) if plan else "")
@@ -231,12 +206,6 @@ def _log_votes(notes: Sequence[str], found: TournamentResult) -> dict[str, Any]:
 
 def method_of(section: ScalingSection) -> ScalingMethod:
     """Return the method. Raises `ConfigError` for a function that is not there."""
-    by = TournamentSettings(
-        group=section.group,
-        votes=section.votes,
-        note_tokens=section.note_tokens,
-        transcript_chars=section.transcript_chars,
-    )
     match section.name:
         case "majority":
             answer = _function(section.answer) or usual_answer
@@ -244,15 +213,11 @@ def method_of(section: ScalingSection) -> ScalingMethod:
         case "best_of":
             return BestOfN(verifier=_function(section.verifier), samples=section.samples)
         case "rtv":
-            return RtvMethod(samples=section.samples, by=by)
+            return RtvMethod(section=section)
         case "pdr":
-            return PdrMethod(samples=section.samples, keep=section.keep, by=by)
+            return PdrMethod(section=section)
         case "sage":
-            return SageMethod(
-                note_tokens=section.note_tokens,
-                transcript_chars=section.transcript_chars,
-                check=_function(section.check),
-            )
+            return SageMethod(section=section, check=_function(section.check))
 
 
 def _function(name: str | None) -> Any:

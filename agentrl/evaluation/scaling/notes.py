@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from agentrl.message import Message
 
 NO_RESULT = "no result"
-"""The note of an attempt that broke."""
 
 _NOTE = """
 Below is one attempt at a task. Write a short report on it for somebody who has not seen it.

@@ -165,11 +165,7 @@ class PolicyAgent:
         return found
 
     async def ask(self, question: str, *, max_tokens: int, seed: int) -> str:
-        """Return the policy's answer to a question; tried again as often as a trajectory is.
-
-        Raises `ConfigError` for a question that leaves no room in the context, `EngineError` when
-        the engine breaks every time.
-        """
+        """Return the policy's answer; `ConfigError` for a question that fills the context."""
         chat, most = self.rollouts.chat, self.rollouts.limits.context_tokens
         segments = chat.opening([Message("user", question)], ())
         prompt = tuple(token for segment in segments for token in segment.token_ids)

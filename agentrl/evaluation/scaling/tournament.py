@@ -1,7 +1,4 @@
-"""Recursive tournament voting (RTV): small groups, several votes each, winners meet again.
-
-Source: agentic test-time scaling (arXiv 2604.16529).
-"""
+"""Recursive tournament voting (RTV, arXiv 2604.16529): groups vote, and winners meet again."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
