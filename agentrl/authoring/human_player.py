@@ -94,12 +94,12 @@ class TerminalPlayer:
                     raise PlayerLeft("the player left")
                 case _:
                     try:
-                        return parse_action(line, [_name(tool) for tool in self._tools])
+                        functions: list[Any] = [t.get("function", t) for t in self._tools]
+                        return parse_action(line, [str(f.get("name")) for f in functions])
                     except ValueError as error:
                         self._show(f"{error}; type /help for help")
 
     def _render(self, message: Message) -> str:
-        """Return a message as text, its pictures as files to look at."""
         if isinstance(message.content, str):
             return f"[{message.role}] {message.content}"
         parts: list[str] = []
@@ -146,10 +146,6 @@ def render_signature(tool: ToolSchema) -> str:
     ]
     about = str(function.get("description", "")).partition("\n")[0]
     return f"{function.get('name')}({', '.join(arguments)})  {about}".rstrip()
-
-
-def _name(tool: ToolSchema) -> str:
-    return str(cast("dict[str, Any]", tool.get("function", tool)).get("name"))
 
 
 def _parse_json_call(line: str) -> tuple[str, dict[str, Any]]:

@@ -259,7 +259,6 @@ def check_reward(task: Task, reward: float, *, component: str = "") -> float:
 
 
 def _read_number(task: Task, verdict: object, component: str = "") -> float:
-    """Return a reward function's result as a number; raise `EnvError` for what is none."""
     try:
         if isinstance(verdict, str | bytes | bytearray):
             raise TypeError  # float() would read it

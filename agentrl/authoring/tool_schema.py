@@ -133,7 +133,6 @@ def _build_stand_in(signature: ToolSignature) -> Callable[..., Any]:
 
 
 def _complete_docstring(signature: ToolSignature) -> str:
-    """Return the docstring with an `Args:` entry for every parameter."""
     from transformers.utils.chat_template_utils import parse_google_format_docstring
 
     doc = inspect.getdoc(signature.function) or ""

@@ -160,22 +160,14 @@ class ToolSet:
         limit = asyncio.timeout(self._timeout_s)
         with blame(ToolFailure, what, limit=limit):
             try:
-                tool = self._tools.get(call.name)
-                if tool is None:
+                if call.name not in self._tools:
                     raise ToolError(_describe_unknown(call.name, list(self._tools)))
-                arguments = tool.signature.bind(call.arguments, self._context)
+                signature, function = self._tools[call.name]
+                arguments = signature.bind(call.arguments, self._context)
                 async with limit:
-                    return _render_value(await _invoke(tool.function, arguments)), "ok"
+                    return _render_value(await _invoke(function, arguments)), "ok"
             except ToolError as refusal:
                 return str(refusal), "error"
-
-
-@dataclass(frozen=True, slots=True)
-class _BoundTool:
-    """A tool that can be called."""
-
-    signature: ToolSignature
-    function: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +175,13 @@ class _ToolHolder:
     """One source, made: a function, or an instance and its bound methods."""
 
     instance: object | None
-    tools: Mapping[str, _BoundTool]
+    tools: Mapping[str, tuple[ToolSignature, Callable[..., Any]]]
 
     @classmethod
     def from_source(cls, source: ToolSource) -> "_ToolHolder":
         if is_tool(source):
-            bound = _BoundTool(signature_of(source), source)
-            return cls(None, {bound.signature.name: bound})
+            signature = signature_of(source)
+            return cls(None, {signature.name: (signature, source)})
         return cls.from_instance(source())
 
     @classmethod
@@ -198,7 +190,7 @@ class _ToolHolder:
         return cls(
             instance,
             {
-                name: _BoundTool(signature_of(function), getattr(instance, name))
+                name: (signature_of(function), getattr(instance, name))
                 for name, function in functions.items()
             },
         )
@@ -230,7 +222,6 @@ class _ToolHolder:
 
 
 def _find_functions(source: ToolSource) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a source that the model may call, by name, as defined there."""
     if is_tool(source):
         return {source.__name__: source}
     owner = source

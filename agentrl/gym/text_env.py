@@ -198,7 +198,6 @@ class _LiveEnv:
 
 
 def _find_factory(id: str) -> Callable[..., GymEnv]:
-    """Return the factory of the environment that a text names. Raises `ConfigError`."""
     module, colon, name = id.rpartition(":")
     if colon:
         import_named(module, f"gymnasium:{id}")

@@ -16,7 +16,7 @@ from gymnasium import Space
 
 from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.env import Action, Observation
-from agentrl.message import Content, Image, Message, ToolCall
+from agentrl.message import Image, Message, ToolCall
 from agentrl.runtime.json_limits import JsonLimitError, JsonLimits, read_json
 
 OBSERVATION_LIMITS = JsonLimits(text_bytes=2**26)
@@ -140,7 +140,10 @@ def _refuse_mask(mask: Any | None, probability: Any | None) -> None:
 
 
 def _message_json(message: Message) -> dict[str, Any]:
-    message_dict: dict[str, Any] = {"role": message.role, "content": _content_json(message.content)}
+    content: Any = message.content
+    if not isinstance(content, str):
+        content = [part if isinstance(part, str) else _image_json(part) for part in message.content]
+    message_dict: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         message_dict["tool_calls"] = [
             {"id": c.id, "name": c.name, "arguments": dict(c.arguments)} for c in message.tool_calls
@@ -152,12 +155,6 @@ def _message_json(message: Message) -> dict[str, Any]:
     return message_dict
 
 
-def _content_json(content: Content) -> str | list[Any]:
-    if isinstance(content, str):
-        return content
-    return [part if isinstance(part, str) else _image_json(part) for part in content]
-
-
 def _image_json(image: Image) -> dict[str, str]:
     return {"image": base64.b64encode(image.data).decode(), "media_type": image.media_type}
 
@@ -165,7 +162,12 @@ def _image_json(image: Image) -> dict[str, str]:
 def _parse_message(made: Mapping[str, Any]) -> Message:
     content = made["content"]
     if not isinstance(content, str):
-        content = tuple(part if isinstance(part, str) else _parse_image(part) for part in content)
+        content = tuple(
+            part
+            if isinstance(part, str)
+            else Image(base64.b64decode(part["image"]), part["media_type"])
+            for part in content
+        )
     return Message(
         made["role"],
         content,
@@ -175,7 +177,3 @@ def _parse_message(made: Mapping[str, Any]) -> Message:
         tool_call_id=made.get("tool_call_id"),
         name=made.get("name"),
     )
-
-
-def _parse_image(made: Mapping[str, str]) -> Image:
-    return Image(base64.b64decode(made["image"]), made["media_type"])

@@ -123,7 +123,6 @@ class _Check(PromiseCheck):
         )
 
     async def check_same_tokens(self) -> None:
-        """One request alone, again, and among others of other lengths."""
         request = self.request(seed=3)
         first = await self.ask(request)
         self.expect_same(first, await self.ask(self.renew(request)), "asked twice")

@@ -4,7 +4,7 @@
                    (reads the        (a group, a row of          serve.py     the same, by HTTP
                     store)            the table, as JSON)     run_status.py, frame.py   a terminal
                        ▲
-    redaction.py (secrets), token_texts.py (ids to text), branches.py (decisions)
+    redaction.py (secrets), token_texts.py (ids to text)
 
 `web/` holds the sources of the page, `page/viewer.html` what `make viewer` made of them.
 """

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from agentrl.evaluation.interval import IntervalEstimate
 from agentrl.view.run_status import LiveRollout, RunStatus
 
 SHOWN_FLYING = 20
@@ -47,15 +46,9 @@ def _reward(standing: RunStatus) -> dict[str, Any] | None:
     if not standing.rewards:
         return None
     step, last = standing.rewards[-1]
-    return {"step": step, "mean": last.mean, "groups": last.tasks, **_ends(last)}
-
-
-def _ends(estimate: IntervalEstimate) -> dict[str, float | None]:
-    is_finite = math.isfinite(estimate.low) and math.isfinite(estimate.high)
-    return {
-        "low": estimate.low if is_finite else None,
-        "high": estimate.high if is_finite else None,
-    }
+    is_finite = math.isfinite(last.low) and math.isfinite(last.high)
+    low, high = (last.low, last.high) if is_finite else (None, None)
+    return {"step": step, "mean": last.mean, "groups": last.tasks, "low": low, "high": high}
 
 
 def _flying(one: LiveRollout) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from agentrl.metrics.writer import FILE as METRICS
 from agentrl.metrics.writer import read_metrics
 from agentrl.store.errors import StoreError
 from agentrl.store.reader import GroupIndexRow, StoreReader
-from agentrl.store.token_credit import TokenCredit, read_credit
-from agentrl.view.branches import read_decisions
-from agentrl.view.group_page import GroupPageBuilder
+from agentrl.store.token_credit import read_credit
+from agentrl.view.group_page import GroupPageBuilder, read_decisions
 from agentrl.view.index import GroupRow, build_bare_row, build_row
 from agentrl.view.redaction import SecretRedaction
 from agentrl.view.token_texts import find_vocabulary
@@ -58,10 +57,6 @@ class RunReader:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the files. Idempotent."""
         if self.store is not None:
             self.store.close()
 
@@ -98,30 +93,23 @@ class RunReader:
             return None
 
     def _read_page(
-        self,
-        facts: GroupIndexRow,
-        decisions: Mapping[int, list[dict[str, Any]]],
-        *,
-        stories: bool,
+        self, facts: GroupIndexRow, decisions: Mapping[int, list[dict[str, Any]]], *, stories: bool
     ) -> GroupPage:
-        store = self.store
-        assert store is not None
-        why = PRUNED
+        assert self.store is not None
+        group, why = None, PRUNED
         if not facts.is_pruned:
             try:
-                group = store.group(facts.id)
+                group = self.store.group(facts.id)
             except StoreError as error:
                 why = str(error)
-            else:
-                credit: Mapping[tuple[int, int], TokenCredit] = {}
-                if facts.state == "trained":
-                    credit = self._credit(facts.step)
-                row = build_row(facts, group, credit, self.redaction)
-                story = None
-                if stories:
-                    group_decisions = decisions.get(facts.id, ())
-                    story = self.page_builder.story(group, credit=credit, decisions=group_decisions)
-                return GroupPage(row=row, story=story, has_story=True)
-        trajectories = store.trajectories(facts.id)
-        row = build_bare_row(facts, trajectories, why, self.redaction)
-        return GroupPage(row=row, story=None, has_story=False)
+        if group is None:
+            trajectories = self.store.trajectories(facts.id)
+            row = build_bare_row(facts, trajectories, why, self.redaction)
+            return GroupPage(row=row, story=None, has_story=False)
+        credit = self._credit(facts.step) if facts.state == "trained" else {}
+        row = build_row(facts, group, credit, self.redaction)
+        story = None
+        if stories:
+            chosen = decisions.get(facts.id, ())
+            story = self.page_builder.story(group, credit=credit, decisions=chosen)
+        return GroupPage(row=row, story=story, has_story=True)

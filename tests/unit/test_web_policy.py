@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_envs.web.actions import ACTIONS, PAGE_ACTIONS
+from agentrl_envs.web.actions import ACTIONS
 from agentrl_envs.web.browser.policy import is_within, origin_of, resolve
 from agentrl_envs.web.browser.traffic import is_shown
 from agentrl_envs.web.episode_site import WebResponse
@@ -114,6 +114,3 @@ def test_an_address_without_an_origin_is_nowhere() -> None:
 
 def test_no_tool_runs_a_script() -> None:
     assert not {"evaluate", "execute", "javascript", "run", "eval"} & ACTIONS.keys()
-    assert {*ACTIONS} - {*PAGE_ACTIONS} == {
-        *("goto", "go_back", "new_tab", "switch_tab", "close_tab"),
-    }

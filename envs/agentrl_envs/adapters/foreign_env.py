@@ -20,7 +20,7 @@ class ForeignEpisode:
 
     def __init__(self, place: LibraryLocation, *, timeout_s: float) -> None:
         self._place = place
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._host: LibraryHost | None = None
         self._owned: LibraryHostPool | None = None
         self._session = 0
@@ -40,9 +40,7 @@ class ForeignEpisode:
         """Return the answer of the episode's process; `EnvError` for anything that goes wrong."""
         if self._host is None:
             raise RuntimeError(NOT_RUNNING)
-        return await self._host.ask(
-            method, params, timeout_s=self._timeout_s, session=self._session
-        )
+        return await self._host.ask(method, params, timeout_s=self.timeout_s, session=self._session)
 
     async def fork(self) -> Self:
         """Return a copy of the episode: its process, forked."""

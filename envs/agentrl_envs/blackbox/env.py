@@ -188,7 +188,6 @@ class BlackBoxEnv(BaseEnv):
 
 
 def _build_observation(question: GatewayRequest) -> Observation:
-    """Return a program's request as what the policy has not seen yet."""
     turn, new = question.node.continuation()
     if turn is None:
         is_first = question.desk.turns == 0

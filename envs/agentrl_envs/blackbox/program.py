@@ -154,9 +154,6 @@ def _fill_word(word: str, own: Mapping[str, str]) -> str:
 
 def _make_folder(folder: Path, task: Task) -> None:
     folder.mkdir(0o700)
-    (folder / TASK_FILE).write_text(json.dumps(_render_task(task), ensure_ascii=False))
-
-
-def _render_task(task: Task) -> dict[str, Any]:
     messages = [{"role": one.role, "content": one.text} for one in task.messages]
-    return {"id": task.id, "split": task.split, "seed": task.seed, "messages": messages}
+    fields = {"id": task.id, "split": task.split, "seed": task.seed, "messages": messages}
+    (folder / TASK_FILE).write_text(json.dumps(fields, ensure_ascii=False))

@@ -58,16 +58,8 @@ def _split_list(items: str) -> str:
     return repr([item.strip() for item in items.split(",")])
 
 
-def _split_by_space(items: str) -> str:
-    return repr(items.split())
-
-
 def _use_decimals(expression: str) -> str:
     return re.sub(r"\d+(?:\.\d+)?", lambda number: f"D('{number[0]}')", expression)
-
-
-def _use_floor_division(expression: str) -> str:
-    return expression.replace("/", "//")
 
 
 def _convert_complex(expression: str) -> str:
@@ -120,7 +112,7 @@ RECIPES: Mapping[str, CodeRecipe] = {
     "basic_arithmetic": CodeRecipe(
         r"^\D*?(?P<expression>[-(\d].*?)[.?]$",
         "{expression}",
-        {"expression": _use_floor_division},
+        {"expression": lambda text: text.replace("/", "//")},
     ),
     "bitwise_arithmetic": CodeRecipe(
         r"hexidecimal value\.\s+(?P<expression>.+)$", "print(hex({expression}))"
@@ -155,7 +147,10 @@ RECIPES: Mapping[str, CodeRecipe] = {
     "number_format": CodeRecipe(
         r"pick the (?P<which>\w+) number of the following candidates: (?P<numbers>.+)",
         "{which}(float(x.replace(',', '')) for x in {numbers})",
-        {"which": _convert_extreme, "numbers": _split_by_space},
+        {
+            "which": _convert_extreme,
+            "numbers": lambda items: repr(items.split()),
+        },
     ),
     "number_sorting": CodeRecipe(
         r"in (?P<order>\w+) order: (?P<numbers>[^\n]+)",

@@ -59,7 +59,7 @@ def admissible(family: str, answer: str) -> bool:
     if family in EVALUATED:
         return _is_literal(answer)
     if family in ARITHMETIC:
-        return _is_arithmetic(answer)
+        return not _WORD.search(answer) and _is_formula(answer, most_power=1)
     if family in SYMBOLIC:
         return _is_formula(answer)
     if family in MOVED:
@@ -80,11 +80,6 @@ def _is_literal(text: str) -> bool:
     return tree is None or all(isinstance(node, _LITERALS + _SIGNS) for node in ast.walk(tree))
 
 
-def _is_arithmetic(text: str) -> bool:
-    """Return whether this is arithmetic over numbers with the four operators."""
-    return not _WORD.search(text) and _is_formula(text, most_power=1)
-
-
 def _is_formula(text: str, *, most_power: float = MAX_POWER) -> bool:
     """Return whether this is arithmetic over numbers, one-letter names and known functions."""
     if len(text) > MAX_FORMULA_CHARS or not _FORMULA.fullmatch(text):
@@ -96,7 +91,6 @@ def _is_formula(text: str, *, most_power: float = MAX_POWER) -> bool:
 
 
 def _is_bounded(formula: ast.expr, most_power: float) -> bool:
-    """Return whether a formula is small, and nests neither functions nor exponents too deep."""
     parts = 0
     inside: list[tuple[ast.AST, float, int]] = [(formula, 1.0, 0)]
     while inside:

@@ -62,7 +62,9 @@ def _stream_tasks(
     patience = math.ceil(100 / share)
     digests = set[bytes]()
     since_new = 0
-    for problem_seed, entry in family.entries(first_seed(family.name, split, seed)):
+    seeds = SEED_RANGES[split]
+    offset = derive("reasoning", family.name, split, seed) % (len(seeds) - _LONGEST_STREAM)
+    for problem_seed, entry in family.entries(seeds.start + offset):
         question = str(entry["question"])
         digest = hashlib.blake2b(question.encode(), digest_size=8).digest()
         if digest not in digests and split_of(question, heldout_fraction=heldout_fraction) == split:
@@ -77,12 +79,6 @@ def _stream_tasks(
             f"none of {patience} falls into the split {split!r}; widen its parameters, "
             f"or change heldout_fraction={heldout_fraction:g}"
         )
-
-
-def first_seed(family: str, split: Split, seed: int) -> int:
-    """Return the first seed of a family's problems, within the range of the split."""
-    seeds = SEED_RANGES[split]
-    return seeds.start + derive("reasoning", family, split, seed) % (len(seeds) - _LONGEST_STREAM)
 
 
 def _build_task(family: str, split: Split, seed: int, entry: Entry) -> Task:

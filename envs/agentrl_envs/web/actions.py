@@ -302,13 +302,6 @@ ACTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 )
 """Every action by name, as it is defined."""
 
-PAGE_ACTIONS = tuple(
-    name
-    for name in ACTIONS
-    if name not in ("goto", "go_back", "new_tab", "switch_tab", "close_tab")
-)
-"""Those that stay on one page, for tasks that are one page."""
-
 
 def choose_actions(names: Collection[str] | None) -> tuple[str, ...]:
     """Return the actions an environment offers, all for None. Raises `ConfigError`."""

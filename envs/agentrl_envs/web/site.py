@@ -16,6 +16,7 @@ import asyncio
 import inspect
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from agentrl.env import Action
@@ -89,7 +90,7 @@ class CustomSitePack:
 
     def world(self, task: Task) -> "CustomSite":
         return CustomSite(
-            task,
+            task=task,
             start_url=self._start_url,
             origins=self._origins,
             checker=cast("Checker", self._checker),
@@ -102,27 +103,18 @@ class CustomSitePack:
         raise KeyError(task.id)
 
 
+@dataclass(eq=False, kw_only=True)
 class CustomSite:
     """One episode on the site. Its state is the site's own, and is not copied."""
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        start_url: str,
-        origins: tuple[str, ...],
-        checker: Checker,
-        app: Callable[..., Any] | None,
-        headers: Mapping[str, str],
-    ) -> None:
-        self.start_url = start_url
-        self.origins = origins
-        self.reusable = False
-        self._task = task
-        self._checker = checker
-        self._app = app
-        self._headers = headers
-        self._client: httpx.AsyncClient | None = None
+    task: Task
+    start_url: str
+    origins: tuple[str, ...]
+    checker: Checker
+    app: Callable[..., Any] | None
+    headers: Mapping[str, str]
+    reusable: bool = False
+    _client: "httpx.AsyncClient | None" = None
 
     async def answer(self, request: WebRequest) -> WebResponse | None:
         """Ask the site. A site that does not answer is a bad gateway to the page."""
@@ -138,7 +130,7 @@ class CustomSite:
                 client.stream(
                     request.method,
                     request.url,
-                    headers={**sent, "accept-encoding": "gzip", **self._headers},
+                    headers={**sent, "accept-encoding": "gzip", **self.headers},
                     content=request.body,
                 ) as reply,
             ):
@@ -156,10 +148,10 @@ class CustomSite:
         return WebResponse(status=reply.status_code, headers=headers, body=body)
 
     async def begin(self, page: LivePage) -> str:
-        return "\n".join(message.text for message in self._task.messages)
+        return "\n".join(message.text for message in self.task.messages)
 
     async def judge(self, page: LivePage, said: str | None) -> SiteVerdict:
-        verdict = self._checker(self._task, page, said)
+        verdict = self.checker(self.task, page, said)
         if inspect.isawaitable(verdict):
             verdict = await verdict
         if isinstance(verdict, SiteVerdict):
@@ -186,7 +178,7 @@ class CustomSite:
         if self._client is None:
             import httpx
 
-            transport = None if self._app is None else httpx.ASGITransport(app=self._app)
+            transport = None if self.app is None else httpx.ASGITransport(app=self.app)
             self._client = httpx.AsyncClient(
                 transport=transport, follow_redirects=False, timeout=_TIMEOUT_S, trust_env=False
             )

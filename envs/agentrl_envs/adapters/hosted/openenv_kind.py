@@ -66,7 +66,6 @@ class OpenEnvSession:
         self.socket.close()
 
     def render(self, result):
-        """Return an observation as text, and what it pays."""
         observation, reward = result.get("observation", {}), result.get("reward")
         if self.key:
             if self.key not in observation:

@@ -58,7 +58,7 @@ class VerdictWorker:
         resource.setrlimit(resource.RLIMIT_CPU, (fatal_s, resource.RLIM_INFINITY))
         score = family.judge(answer, problem)
         # One that took too much between two looks, and perhaps caught the MemoryError of that.
-        if peak_bytes() > self.most_bytes:
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > self.most_bytes:
             os._exit(LARGE)
         return score
 
@@ -74,11 +74,6 @@ def cpu_s() -> float:
     """Return the processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-def peak_bytes() -> int:
-    """Return the largest size that resident memory of this process had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def memory_bytes() -> tuple[int, int]:

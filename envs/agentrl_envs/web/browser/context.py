@@ -282,7 +282,6 @@ class EpisodeContext:
             return  # it is gone, with its page
 
     async def _on_page(self, page: "Page") -> None:
-        """Close a window that a page has opened by itself: its requests are not held."""
         from playwright.async_api import Error
 
         if await page.opener() is None:

@@ -203,7 +203,6 @@ class BrowserPool:
     async def _load_ahead(
         self, browser: BrowserProcess, place: PageOptions, world: EpisodeSite
     ) -> None:
-        """Load the page that this episode began on for another one, if it may be and is not."""
         if not self._is_current(browser) or browser.shelf.count(place):
             return
         if world.reusable or (loader := world.ahead()) is None:

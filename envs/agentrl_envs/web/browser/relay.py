@@ -127,7 +127,6 @@ def main(command: list[str]) -> int:
 
 
 def _copy(source: int, target: int) -> None:
-    """Write what is read until either end closes, and close the target."""
     try:
         while data := os.read(source, _READ_BYTES):
             _write(target, data)

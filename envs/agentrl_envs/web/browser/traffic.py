@@ -104,9 +104,8 @@ async def _find_cookies(tab: BrowserPage, url: str) -> str:
     each was set, which is no order for cookies of one answer: here they go by name.
     """
     reply = await tab.cdp.send("Network.getCookies", {"urls": [url]})
-    return "; ".join(
-        f"{one['name']}={one['value']}" for one in sorted(reply["cookies"], key=_rank_cookie)
-    )
+    cookies: list[dict[str, Any]] = sorted(reply["cookies"], key=_rank_cookie)
+    return "; ".join(f"{one['name']}={one['value']}" for one in cookies)
 
 
 def _rank_cookie(cookie: Mapping[str, Any]) -> tuple[int, str]:

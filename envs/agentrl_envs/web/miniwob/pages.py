@@ -121,7 +121,6 @@ def _embed_picture(place: Path, found: re.Match[bytes]) -> bytes:
 
 
 def _embed_script(place: Path, found: re.Match[bytes]) -> bytes:
-    """Return a reference to a script as the script itself: a page is one request then."""
     file = _find_beside(place, found)
     source = b"" if file is None else _read_source(file)
     # Words that would end the element early stay in a file of their own.

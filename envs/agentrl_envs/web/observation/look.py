@@ -36,7 +36,10 @@ async def look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
 async def _look(eye: PageProbe, wants: PageObservationOptions) -> PageView:
     limits = _build_limits(wants)
     snapshot = await eye.run("observe", limits)
-    nodes = tuple(_parse_node(*fields) for fields in snapshot["nodes"])
+    nodes = tuple(
+        AccessibilityNode(role=role, name=name, id=id_ or None, depth=depth, attributes=attributes)
+        for depth, id_, role, name, attributes in snapshot["nodes"]
+    )
     texts = dict[Kind, tuple[str, bool]]()
     if "axtree" in wants.kinds:
         texts["axtree"] = cap_lines(
@@ -94,14 +97,6 @@ async def _take_images(
     width, height = seen["size"]
     marked = await run_in_thread(mark, png, boxes, (width, height)) if "marks" in pictured else png
     return tuple(Image(marked if kind == "marks" else png) for kind in pictured)
-
-
-def _parse_node(
-    depth: int, id_: int, role: str, name: str, attributes: Mapping[str, str]
-) -> AccessibilityNode:
-    return AccessibilityNode(
-        role=role, name=name, id=id_ or None, depth=depth, attributes=attributes
-    )
 
 
 def _build_limits(wants: PageObservationOptions) -> dict[str, Any]:

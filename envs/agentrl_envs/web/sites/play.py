@@ -36,7 +36,6 @@ def next_action(player: Player, task: Task, seen: Sequence[Message]) -> Action:
 
 
 def _observations(seen: Sequence[Message]) -> list[str]:
-    """Return the texts shown before the first action and after each: one text a time."""
     observations = [""]
     for message in seen:
         if message.role == "assistant":

@@ -222,7 +222,7 @@ def _matches_word(node: AccessibilityNode, word: str) -> bool:
     if one in ("shape", "item"):
         return one == "item" or node.role != "label"
     if one in ("small", "large"):
-        return (_height(node) > 15) == (one == "large")
+        return (node.size[1] > 15) == (one == "large")
     if one in ("digit", "letter"):
         return node.role == "label" and node.name.isdigit() == (one == "digit")
     if one in ("rectangle", "circle", "triangle"):
@@ -230,10 +230,6 @@ def _matches_word(node: AccessibilityNode, word: str) -> bool:
     if len(one) == 1:
         return node.name == one
     return node.value("fill") == _convert_colour(one)
-
-
-def _height(node: AccessibilityNode) -> float:
-    return node.size[1]
 
 
 def _convert_colour(colour: str) -> str:

@@ -93,6 +93,5 @@ def _find_position(where: str, at: int, count: int) -> int:
 
 
 def _drag_into(item: AccessibilityNode, place: AccessibilityNode) -> Action:
-    """Drag an item of a list a little further than the one whose place it takes."""
     beyond = 8 if place.at[1] > item.at[1] else -8
     return drag_at(item.at, (place.at[0], place.at[1] + beyond))

@@ -81,16 +81,6 @@ async def add(request: Request) -> Response:
     return go("/cart")
 
 
-async def wish(request: Request) -> Response:
-    """Put a product on the wish list."""
-    return _change_and_go("/wishlist", request, lambda shop: shop.wish(request.path_params["id"]))
-
-
-async def unwish(request: Request) -> Response:
-    """Take a product off the wish list."""
-    return _change_and_go("/wishlist", request, lambda shop: shop.unwish(request.path_params["id"]))
-
-
 async def review(request: Request) -> Response:
     """Review a product."""
     fields = await form(request)
@@ -105,12 +95,14 @@ async def review(request: Request) -> Response:
 async def quantity(request: Request) -> Response:
     """Change a line of the cart."""
     count = number((await form(request)).get("quantity", ""), -1)
-    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(_place(request), count))
+    place = request.path_params["place"]
+    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(place, count))
 
 
 async def remove(request: Request) -> Response:
     """Remove a line of the cart."""
-    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(_place(request), 0))
+    place = request.path_params["place"]
+    return _change_and_go("/cart", request, lambda shop: shop.set_quantity(place, 0))
 
 
 async def coupon(request: Request) -> Response:
@@ -150,17 +142,6 @@ def _show_order(request: Request, name: str, problem: str = "") -> Response:
     except SiteRefusal as refusal:
         return _show(request, "missing", status=404, problem=str(refusal))
     return _show(request, name, order=customer_order, problem=problem, reasons=REASONS)
-
-
-async def cancel(request: Request) -> Response:
-    """Cancel an order."""
-    id = _id(request)
-    return _change_and_go(f"/orders/{id}", request, lambda shop: shop.cancel(id))
-
-
-async def order_again(request: Request) -> Response:
-    """Put an order into the cart again."""
-    return _change_and_go("/cart", request, lambda shop: shop.order_again(_id(request)))
 
 
 async def send_back(request: Request) -> Response:
@@ -213,19 +194,17 @@ async def new_address(request: Request) -> Response:
     return _show(request, "new_address", fields=fields, problem=problem)
 
 
-async def default_address(request: Request) -> Response:
-    """Make an address the default."""
-    return _change_and_go("/addresses", request, lambda shop: shop.make_default(_id(request)))
-
-
-async def remove_address(request: Request) -> Response:
-    """Remove an address."""
-    return _change_and_go("/addresses", request, lambda shop: shop.remove_address(_id(request)))
-
-
 async def show_missing(request: Request, error: Exception) -> Response:
     """Say that there is no such page."""
     return _show(request, "missing", status=404, problem="There is no such page.")
+
+
+async def change_one(
+    request: Request, *, path: str, change: Callable[[ShopState, Any], None]
+) -> Response:
+    """Change what the number or id in the address stands for."""
+    (id,) = request.path_params.values()
+    return _change_and_go(path.format(id=id), request, lambda shop: change(shop, id))
 
 
 def _change_and_go(path: str, request: Request, change: Callable[[ShopState], None]) -> Response:
@@ -240,10 +219,6 @@ def _id(request: Request) -> int:
     return int(request.path_params["id"])
 
 
-def _place(request: Request) -> int:
-    return int(request.path_params["place"])
-
-
 _GET: dict[str, Endpoint] = {
     "/": partial(show_page, name="home"),
     "/search": search,
@@ -256,16 +231,20 @@ _GET: dict[str, Endpoint] = {
 }
 _POST: dict[str, Endpoint] = {
     "/product/{id}/add": add,
-    "/product/{id}/wish": wish,
-    "/product/{id}/unwish": unwish,
+    "/product/{id}/wish": partial(change_one, path="/wishlist", change=ShopState.wish),
+    "/product/{id}/unwish": partial(change_one, path="/wishlist", change=ShopState.unwish),
     "/product/{id}/review": review,
     "/cart/{place:int}/quantity": quantity,
     "/cart/{place:int}/remove": remove,
     "/cart/coupon": coupon,
-    "/orders/{id:int}/cancel": cancel,
-    "/orders/{id:int}/again": order_again,
-    "/addresses/{id:int}/default": default_address,
-    "/addresses/{id:int}/remove": remove_address,
+    "/orders/{id:int}/cancel": partial(change_one, path="/orders/{id}", change=ShopState.cancel),
+    "/orders/{id:int}/again": partial(change_one, path="/cart", change=ShopState.order_again),
+    "/addresses/{id:int}/default": partial(
+        change_one, path="/addresses", change=ShopState.make_default
+    ),
+    "/addresses/{id:int}/remove": partial(
+        change_one, path="/addresses", change=ShopState.remove_address
+    ),
 }
 _BOTH: dict[str, Endpoint] = {
     "/checkout": checkout,

@@ -48,13 +48,6 @@ class ShopCatalogue:
         """Return itself: a catalogue is never changed, so copies of a shop share it."""
         return self
 
-    def find_product(self, name: str) -> ShopProduct:
-        """Return the product of a name; raises `KeyError` if there is none."""
-        for product in self.products.values():
-            if product.name == name:
-                return product
-        raise KeyError(name)
-
     def search(
         self,
         *,

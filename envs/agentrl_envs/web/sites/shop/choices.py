@@ -1,7 +1,6 @@
 """Random choices that several kinds of tasks make, and how they are worded."""
 
 from random import Random
-from typing import Any
 
 from agentrl_envs.templates import UnfitChoice, Wanted
 from agentrl_envs.web.sites.shop.catalogue import CATEGORIES, ShopProduct
@@ -47,9 +46,11 @@ def choose_filter(random: Random, shop: ShopState, *, sort: str) -> Wanted:
         min_rating_tenths=stars * 10,
         sort=sort,
     )
-    if len(products) < 2 or _is_tied(products[0], products[1], sort):
+    if len(products) < 2:
         raise UnfitChoice
-    first: ShopProduct = products[0]
+    first, second = products[:2]
+    if sort == "rating" and first.rating_tenths == second.rating_tenths:
+        raise UnfitChoice
     return {
         "category": category,
         "max_price": str(max_price),
@@ -59,7 +60,3 @@ def choose_filter(random: Random, shop: ShopState, *, sort: str) -> Wanted:
         "colour": random.choice(first.colours),
         "quantity": 1,
     }
-
-
-def _is_tied(first: Any, second: Any, sort: str) -> bool:
-    return sort == "rating" and first.rating_tenths == second.rating_tenths

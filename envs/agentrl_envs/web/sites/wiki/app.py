@@ -27,7 +27,6 @@ def build_path(title: str) -> str:
 
 
 def _render_links(text: str) -> Markup:
-    """Return a line of an article with its links, everything else escaped."""
     parts = _LINK.split(text)
     pieces = [
         Markup('<a href="{}">{}</a>').format(build_path(part), part) if place % 2 else escape(part)
@@ -116,20 +115,10 @@ async def new(request: Request) -> Response:
 async def restore(request: Request) -> Response:
     """Restore a revision."""
     revision = number((await form(request)).get("revision", ""))
-    return _change_and_go(request, lambda wiki, title: wiki.restore(title, revision))
+    return await _change(request, lambda wiki, title: wiki.restore(title, revision))
 
 
-async def watch(request: Request) -> Response:
-    """Watch an article."""
-    return _change_and_go(request, lambda wiki, title: wiki.watch(title))
-
-
-async def unwatch(request: Request) -> Response:
-    """Watch an article no more."""
-    return _change_and_go(request, lambda wiki, title: wiki.unwatch(title))
-
-
-def _change_and_go(request: Request, change: Callable[[WikiState, str], None]) -> Response:
+async def _change(request: Request, change: Callable[[WikiState, str], None]) -> Response:
     title = _read_title(request)
     try:
         change(state_of(request), title)
@@ -158,7 +147,11 @@ def app() -> Starlette:
         Route("/article/{title}/links", partial(show_article, name="links"), methods=get),
         Route("/article/{title}/edit", edit, methods=[*get, *post]),
         Route("/article/{title}/restore", restore, methods=post),
-        Route("/article/{title}/watch", watch, methods=post),
-        Route("/article/{title}/unwatch", unwatch, methods=post),
+        Route("/article/{title}/watch", partial(_change, change=WikiState.watch), methods=post),
+        Route(
+            "/article/{title}/unwatch",
+            partial(_change, change=WikiState.unwatch),
+            methods=post,
+        ),
     ]
     return Starlette(routes=routes, exception_handlers={404: show_missing, 405: show_missing})

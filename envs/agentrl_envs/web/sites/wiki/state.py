@@ -137,13 +137,8 @@ def wiki(seed: int) -> WikiState:
     return WikiState(world=WikiFacts(facts), articles=dict(sorted(articles.items())))
 
 
-def source_of(entity: FactEntity) -> str:
-    """Return the text of an article about an entity, with its links."""
-    return "\n".join(sentences_of(entity, linked=True))
-
-
 def _history(entity: FactEntity, random: Random) -> list[ArticleRevision]:
-    lines = source_of(entity).split("\n")
+    lines = "\n".join(sentences_of(entity, linked=True)).split("\n")
     categories = tuple(sorted(_categories(entity)))
     return [
         ArticleRevision(
