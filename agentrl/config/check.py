@@ -8,7 +8,7 @@ from agentrl.config.run import UNTIL_STEPS, RunConfig
 from agentrl.config.schema import plain
 from agentrl.config.section import peeking
 from agentrl.engine.vllm_release import TEMPERATURES
-from agentrl.rollout.curation.rules import CurationContext, conflicts, curation_of
+from agentrl.rollout.curation.rules import CurationContext, build_curation_rules, conflicts
 
 
 def cross_check(config: RunConfig) -> list[ConfigProblem]:
@@ -412,7 +412,7 @@ def _check_curation(config: RunConfig) -> Iterator[str]:
         entropies=config.engine.tells_distributions,
         max_age=rollout.max_age,
     )
-    yield from conflicts(curation_of(plain(config.curation)), context)
+    yield from conflicts(build_curation_rules(plain(config.curation)), context)
 
 
 RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (

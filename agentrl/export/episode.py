@@ -109,7 +109,7 @@ def episodes_of(run: Path, *, tokens: bool) -> Iterator[ExportedTrajectory | Non
     ledger = StoreIndex(folder / LEDGER, readonly=True)
     try:
         with StoreReader(folder) as reader:
-            pruned_segments = ledger.pruned().keys()
+            pruned_segments = ledger.list_pruned().keys()
             for group in reader.groups():
                 if any(place.segment in pruned_segments for _, place in ledger.places(group)):
                     yield None

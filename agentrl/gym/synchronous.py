@@ -16,7 +16,7 @@ import gymnasium
 from agentrl.env import Env, Info, Observation
 from agentrl.errors import ConfigError
 from agentrl.gym.text_form import ActionSpace, ObservationSpace, action_of, observation_text
-from agentrl.runtime.scope import outside_scope
+from agentrl.runtime.scope import leave_scope
 
 T = TypeVar("T")
 _STOP_S = 10.0
@@ -42,7 +42,7 @@ class LoopThread:
 
         It sees the caller's context variables, except the scope, which belongs to another loop.
         """
-        with outside_scope():
+        with leave_scope():
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)

@@ -71,7 +71,9 @@ class InitialPolicyBuilder:
             self.summary.put("policy", provenance(policy.path))
         if warmstart is not None:
             with self.summary.time_phase("warm start"):
-                await run_in_stoppable_thread(partial(self._warm_up, policy, warmstart, conversations))
+                await run_in_stoppable_thread(
+                    partial(self._warm_up, policy, warmstart, conversations)
+                )
         return policy
 
     async def _collect_conversations(

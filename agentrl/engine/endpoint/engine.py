@@ -410,7 +410,7 @@ class EndpointReplicas(ReplicatedEngine[CompletionsEngine]):
 
     async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the weights with a copy of their adapters: the trainer goes on with its own."""
-        adapted = adapted_in(weights)
+        adapted = find_adapters(weights)
         if adapted is None:
             return weights
         copies = {
