@@ -38,7 +38,6 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
         self, folder: Path, *, tensorboard: bool, sinks: Sequence[MetricsSink] = ()
     ) -> None:
         self.not_finite = 0
-        """How many figures were NaN or infinite so far."""
         self._path = folder / FILE
         self._events = folder / "tensorboard" if tensorboard else None
         self._purge_step: int | None = None
@@ -112,11 +111,7 @@ class MetricsWriter(AbstractContextManager["MetricsWriter"]):
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run, oldest first: `step`, `time` and the figures, None for NaN.
-
-    A last line without its end, left by a crash, is no line. Any other broken one is a
-    `ConfigError`.
-    """
+    """Return a run's lines, None for NaN, no torn last one; `ConfigError` for a broken one."""
     path = folder / FILE
     if not path.exists():
         raise ConfigError(f"{path}: no such file; {folder} holds no run that has completed a step")

@@ -42,7 +42,7 @@ def environment() -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(sys.argv),
         "python": platform.python_version(),
-        "packages": {"agentrl": __version__, **{name: version_of(name) for name in PACKAGES}},
+        "packages": versions(),
         "machine": {
             "system": platform.platform(),
             "host": platform.node(),
@@ -52,6 +52,11 @@ def environment() -> dict[str, Any]:
         },
         "git": git_state(Path.cwd()),
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Return the version of agentrl and of every package that shapes a run, None where missing."""
+    return {"agentrl": __version__, **{name: version_of(name) for name in PACKAGES}}
 
 
 def version_of(package: str) -> str | None:
