@@ -209,7 +209,7 @@ async def test_in_a_run_every_episode_but_the_first_finds_its_desktop_set() -> N
     stream, staged = iter(pack.tasks("train", 0)), list[bool]()
 
     async def play(seat: RolloutSlot) -> Leaf:
-        env: Any = seat.watched(GuiEnv(pack=pack, desktop=small))
+        env: Any = seat.watch_env(GuiEnv(pack=pack, desktop=small))
         _, info = await env.reset(seed=seat.seed, options={"task": seat.tree.task})
         staged.append(info["staged_desktop"])
         await small.wait_until_ready()

@@ -107,7 +107,7 @@ def _check_critic(config: "RunConfig") -> Iterator[str]:
     if isinstance(config.learn.advantage, GaeAdvantage) and config.learn.critic is None:
         yield (
             "learn.advantage.name is gae, which needs the values of a critic, but learn.critic is "
-            "null; set learn.critic, for example to {{}} for its defaults"
+            "null; set learn.critic, for example to {} for its defaults"
         )
 
 

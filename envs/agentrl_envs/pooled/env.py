@@ -203,7 +203,7 @@ class PooledEnv(ABC, Generic[E, K, P, S]):
         except BaseException:
             episode.ended = True
             raise
-        episode.history = episode.history.after(action, step)
+        episode.history = episode.history.add_step(action, step)
         episode.ended = step[2] or step[3]
         step[4].update(self._forked)
         self._forked = {}

@@ -282,7 +282,7 @@ import time; time.sleep(0.3)
 import sys
 for module in list(sys.modules.values()):
     if (getattr(module, "__name__", "") or "").endswith("inside.cell"):
-        honest, outcome = module.run, module.Outcome
+        honest, outcome = module.run, module.CellOutcome
         def run(code, *arguments, **options):
             return outcome("ok", value=repr("ALL TESTS PASSED: " + code))
         module.run = run
