@@ -107,7 +107,6 @@ def _begins_calls(chat: ChatFormat) -> str:
 
 
 def _actions(chat: ChatFormat) -> tuple[Action, ...]:
-    """Return the suite as this policy would say it."""
     if not chat.begins_thinking:
         return ACTIONS
     begun = THOUGHT.removeprefix("<think>\n")

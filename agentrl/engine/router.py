@@ -194,7 +194,6 @@ class EngineRouter:
                     calls.create_task(ask(engine))
 
     async def _generate_on(self, index: int, request: GenerateRequest) -> Completion:
-        """Sample, and learn from how it ends whether the engine is well."""
         now_s = asyncio.get_running_loop().time
         self._health[index] = self._health[index].on_request(request.id, now_s())
         try:

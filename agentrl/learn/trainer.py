@@ -512,8 +512,6 @@ class PolicyTrainer:
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """State that the passes of one optimiser step share."""
-
     number: int
     methods: StepMethods
     counts: LossDenominators

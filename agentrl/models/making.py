@@ -75,7 +75,6 @@ def _convert(file: Path, folder: Path) -> None:
 
 @contextmanager
 def _lock_folder(place: Path) -> Generator[None]:
-    """Wait for other processes that make a folder in `place`."""
     descriptor = os.open(place, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

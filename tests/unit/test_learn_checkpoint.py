@@ -319,7 +319,7 @@ def test_a_damaged_file_is_named_and_nothing_is_loaded(
             path.unlink()
     trainer = trainer_of(policy(seed=1))
     before = everything(trainer)
-    with pytest.raises(LearnError, match=f"{name} is damaged.*remove step-000001"):
+    with pytest.raises(LearnError, match=f"{name} is damaged.*remove step-000000"):
         load(made, trainer)
     assert_equal(everything(trainer), before)
 

@@ -20,6 +20,7 @@ class SharedWeightFile:
     def __init__(self, file: SharedMemoryFile, id: str = "") -> None:
         self._file = file
         self.path = file.path
+        self.size_bytes = file.size_bytes
         self.id = id
 
 
