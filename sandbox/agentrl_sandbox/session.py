@@ -80,7 +80,8 @@ class SandboxSession:
                 return refused
             if self._family.settings.after_timeout == "restore":
                 await self._family.ask({"op": "spare", "session": self._number}, extra_s=START_S)
-            return await self._cell(code, timeout_s)
+            async with self._family.admission.cell():
+                return await self._cell(code, timeout_s)
 
     async def run(
         self,
