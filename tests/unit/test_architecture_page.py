@@ -97,7 +97,8 @@ def test_every_folder_has_a_row(root: Path, page: str) -> None:
     folders = {
         folder.relative_to(root)
         for folder in (root / "agentrl").rglob("*")
-        if folder.is_dir() and not {"__pycache__", "node_modules"} & {*folder.parts}
+        if folder.is_dir()
+        and not {"__pycache__", "node_modules"} & {*folder.parts}
         # What an earlier version left compiled is in a folder that has nothing else.
         and any(child.name != "__pycache__" for child in folder.iterdir())
     }
