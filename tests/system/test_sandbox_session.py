@@ -326,3 +326,18 @@ def in_session(pid: int) -> bool:
 @pytest.fixture
 def session_limit() -> int:
     return session_bounds(LIMITS).memory_bytes or 0
+
+
+async def test_cells_and_commands_share_the_slots_of_the_pool(backend: Backend) -> None:
+    """`sandbox.pressure.cells`. Mutant: a cell takes no slot."""
+    pressure = Pressure(cells=1, wait_s=0.3)
+    async with opened(replace(settings(backend), pressure=pressure)) as pool:
+        busy, other = await pool.open(), await pool.open()
+        running = asyncio.create_task(busy.exec("import time; time.sleep(2)"))
+        while not pool.figures()["running"]:
+            await asyncio.sleep(0.01)
+        for call in (other.exec("1"), other.run(["true"])):
+            with pytest.raises(SandboxError, match=r"sandbox\.pressure\.cells=1"):
+                await call
+        assert (await running).status == "ok"
+        assert (await other.exec("1")).value == "1"
