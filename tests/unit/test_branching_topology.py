@@ -624,9 +624,7 @@ def test_with_room_for_all_the_order_of_ends_changes_nothing_of_a_tree() -> None
     assert plan.roots == 8
 
 
-def test_where_places_are_few_the_order_says_who_branches_and_not_how_many_begin_at_the_prompt() -> (
-    None
-):
+def test_where_places_are_few_the_order_says_who_branches_and_not_how_many_begin() -> None:
     """Mutant seen caught: a root more where another trajectory than the first ends first."""
     always = balanced(16, rule=ArpoPaperRule(threshold=-100), split=StaticRootSplit(roots=4))
     plans = plans_of(always)
