@@ -365,7 +365,7 @@ EXCESSIVE = {
     "{method: 'POST', body: new Uint8Array(1e7)}).catch(() => 0)`])))",
     "requests": "for (let i = 0; i < 3000; i++) fetch('/calm?' + i).catch(() => 0)",
     "many requests": "for (let i = 0; i < 20000; i++) fetch('/calm?' + i).catch(() => 0)",
-    "history": "for (let i = 0; i < 3000; i++) history.pushState(0, '', '/?' + i)",
+    "history": "for (let i = 0; i < 20000; i++) history.pushState(0, '', '/?' + i)",
     "an address": "location.hash = 'x'.repeat(1.9e6)",
     "log lines": "for (let i = 0; i < 50000; i++) console.log('x'.repeat(1000))",
 }
