@@ -580,14 +580,14 @@ def grow_in_order(topology: AnyTopology, order: int) -> GrownPlan:
         more: tuple[PlannedRollout, ...]
         if turn > 2 + derive("length", *path) % 4:
             del live[path]
-            state, more = topology.finished(state, PathEnded(path=path, tokens=80))
+            state, more = topology.finish_path(state, PathEnded(path=path, tokens=80))
         else:
             live[path] = turn
             value = (derive("signal", *path, turn) % 1000) / 1000
             boundary = BranchPointReached(
                 path=path, turn=turn, node=turn, context_tokens=1, tokens=1, probe=probe(value)
             )
-            state, decision = topology.at_boundary(state, boundary)
+            state, decision = topology.reach_boundary(state, boundary)
             more = decision.children
             children = tuple(child.path for child in more)
             decided.add((path, turn, decision.reason, children))
