@@ -569,7 +569,7 @@ async def test_the_contract_holds_and_so_do_proofs() -> None:
 
 
 def problems(cluster: dict[str, Any] | None = None, **engine: Any) -> list[str]:
-    (rule,) = (rule for rule in RULES if rule.__name__ == "_engines")
+    (rule,) = (rule for rule in RULES if rule.__name__ == "_check_engines")
     config = RunConfig.model_validate(
         {"env": {"id": "a/B-v0"}, "engine": engine, "cluster": cluster or {}}
     )

@@ -33,10 +33,10 @@ FUNCTIONS = frozenset(
 )
 MADE_LATER: Final = {
     "agentrl/chat/control_tokens.py": "control tokens, escaped, one beside the other",
-    "agentrl/chat/encoding.py": "a template's own turns; `test_chat_encoding` has examples",
+    "agentrl/chat/format.py": "control tokens and a template's own turns, escaped",
     "agentrl/chat/tokenizer.py": "control tokens, escaped, one beside the other",
     "agentrl/config/document.py": "the forms of YAML's scalars; they read the user's config",
-    "agentrl/config/view.py": "the user's own expressions, to be hidden in the viewer",
+    "agentrl/config/run.py": "the user's own expressions, to be hidden in the viewer",
     "agentrl/rewards.py": "one escaped answer",
     "agentrl/view/redaction.py": "the user's own expressions beside those of its constants",
     "envs/agentrl_envs/code/recipes.py": "read a task's own question",
