@@ -365,7 +365,7 @@ EXCESSIVE = {
     "{method: 'POST', body: new Uint8Array(1e7)}).catch(() => 0)`])))",
     "requests": "for (let i = 0; i < 3000; i++) fetch('/calm?' + i).catch(() => 0)",
     "many requests": "for (let i = 0; i < 20000; i++) fetch('/calm?' + i).catch(() => 0)",
-    "history": "for (let i = 0; i < 20000; i++) history.pushState(0, '', '/?' + i)",
+    "history": "for (let i = 0; i < 3000; i++) history.pushState(0, '', '/?' + i)",
     "an address": "location.hash = 'x'.repeat(1.9e6)",
     "log lines": "for (let i = 0; i < 50000; i++) console.log('x'.repeat(1000))",
 }
@@ -377,8 +377,7 @@ EXCESSIVE = {
 async def test_a_page_with_too_much_of_something_is_alone_in_it(what: str) -> None:
     """Its own episode may fail; a neighbour in the same browser and the next one do not."""
     script = EXCESSIVE[what].replace("$ORIGIN", ORIGIN)
-    # A browser that keeps 20,000 entries holds a neighbour up for more than 20 s, not for 60.
-    async with browsers(call_s=20 if what == "history" else 60) as pool:
+    async with browsers(call_s=60) as pool:
         async with (
             on(pool, page("")) as (other, _),
             on(pool, page(script, on_click=True)) as (env, _),
