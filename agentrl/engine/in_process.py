@@ -22,7 +22,7 @@ class InProcessEngine(ClosingResource):
 
     task_name: ClassVar[str]
     blamed: ClassVar[str]
-    """What an error of a step is attributed to."""
+    """Attribution of errors of a step."""
 
     def __init__(
         self,
