@@ -56,7 +56,7 @@ class InProcessEngine(ClosingResource):
         return str(self._requests)
 
     @abstractmethod
-    def _look(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
+    def _validate_request(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         """Check what only this engine asks of a request; return its images, if it reads them."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class InProcessEngine(ClosingResource):
             min(request.max_new_tokens, self._context_tokens - len(request.prompt)),
             asyncio.get_running_loop().create_future(),
             self._requests,
-            self._look(request),
+            self._validate_request(request),
         )
         return await self._await_reply(flight)
 
@@ -107,7 +107,9 @@ class InProcessEngine(ClosingResource):
             takes_images=self._images is not None,
         )
         future = asyncio.get_running_loop().create_future()
-        flight = InflightScoreRequest(request, future, self._requests, self._look(request))
+        flight = InflightScoreRequest(
+            request, future, self._requests, self._validate_request(request)
+        )
         return await self._await_reply(flight)
 
     async def abort(self, request_id: str) -> None:

@@ -278,7 +278,7 @@ class LocalEngine(InProcessEngine):
                 return
         self._waiting.remove(flight)
 
-    def _look(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
+    def _validate_request(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         if self._decoder.eyes is None or not request.images:
             return None
         return self._decoder.eyes.sight(request.prompt, request.images)

@@ -157,7 +157,7 @@ class VllmEngine(InProcessEngine):
     def _release(self, key: str, flight: AnyFlight) -> None:
         self._gone.append(key)  # vLLM hears of it before its next step
 
-    def _look(self, request: GenerateRequest | ScoreRequest) -> None:
+    def _validate_request(self, request: GenerateRequest | ScoreRequest) -> None:
         """Raise `ValueError` for what the sampler cannot serve, and for images that are not where
         they are said to be, `EnvError` for what is no image.
 
