@@ -29,7 +29,7 @@ KEEPS_FOLDER = ("methods", "ui_s1")
 ELSEWHERE: Mapping[str, str] = {
     "chaos": "tests/run/test_chaos.py runs it short",
     "quickstart": "CI trains the quickstart whole",
-    "soak": "tests/system/test_sandbox_soak.py runs it short",
+    "soak": "tests/system/sandbox/test_soak.py runs it short",
 }
 
 

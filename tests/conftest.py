@@ -198,7 +198,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch.set_num_threads(1)
 
 
-# Those that import vLLM; tests/system/test_vllm.py runs them in its venv.
+# Those that import vLLM; tests/system/engine/vllm/test_vllm.py runs them in its venv.
 collect_ignore = [] if importlib.util.find_spec("vllm") else ["system/with_vllm"]
 
 

@@ -1,6 +1,6 @@
 """Drafts in a run from a config: tokens saved, what trains, resuming, what is refused.
 
-Mutants seen caught: listed in tests/unit/test_drafts_play.py.
+Mutants seen caught: listed in tests/unit/rollout/drafts/test_play.py.
 """
 
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 Seen caught: a test file beside the tiers, a unit test with the mark of a part, one that trains by
 each of the names, one that takes what another tier's test has, a fast test that is not there, one
-of a part that is not named.
+of a part that is not named, a folder of tests whose package is not there.
 """
 
 import ast
@@ -19,6 +19,12 @@ IMPORTS_TRAINING = re.compile(
 CALLS_TRAINING = re.compile(r"\b(?:agentrl|(?<!_)run\.train)\.(?:train|warmstart)\(")
 """What starts a training run, as it is imported or called."""
 IMPORTS_TESTS = re.compile(r"^ *(?:from|import) (tests\.\w+)", re.MULTILINE)
+
+
+PACKAGES = {"benchmarks": "benchmarks", "envs": "envs/agentrl_envs"}
+PACKAGES |= {"sandbox": "sandbox/agentrl_sandbox", "tools": "tools/agentrl_tools"}
+"""Where a folder of tests has its package, if not in `agentrl`."""
+OF_NO_PACKAGE = ("security", "with_vllm")
 
 
 def files_of(root: Path, tier: str = "") -> list[Path]:
@@ -49,6 +55,15 @@ def test_no_test_takes_from_another_tier(root: Path) -> None:
         for file in files_of(root, tier):
             taken = others & {*IMPORTS_TESTS.findall(file.read_text(encoding="utf-8"))}
             assert not taken, f"{file.relative_to(root)} takes from {taken}; use tests/support"
+
+
+def test_folders_of_tests_mirror_the_packages(root: Path) -> None:
+    for tier in ("unit", "system"):
+        folders = {file.parent.relative_to(root / "tests" / tier) for file in files_of(root, tier)}
+        for folder in folders - {Path(), *map(Path, OF_NO_PACKAGE)}:
+            first, *rest = folder.parts
+            package = Path(PACKAGES.get(first, f"agentrl/{first}"), *rest)
+            assert (root / package).is_dir(), f"tests/{tier}/{folder} has no package {package}"
 
 
 def fast_tests(root: Path) -> list[str]:

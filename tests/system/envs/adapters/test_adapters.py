@@ -1,0 +1,292 @@
+"""Environments of GEM, OpenEnv and verifiers, played for real in their own venvs (`peers.sh`)."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentrl
+from agentrl.env import Action
+from agentrl.errors import ConfigError, EnvError
+from agentrl.message import ToolCall
+from agentrl.runtime.scope import run_scope
+from agentrl.testing import check_env
+from agentrl_envs.adapters.gem import GemEnv
+from agentrl_envs.adapters.host import HOSTED
+from agentrl_envs.adapters.openenv import OpenEnvEnv
+from agentrl_envs.adapters.verifiers import VerifiersEnv
+from tests.support.foreign_packages import BENCH, python_of
+from tests.support.ports import free_port
+
+SUPPORT = Path(__file__).parents[3] / "support"
+START_S = 250.0
+pytestmark = pytest.mark.timeout(1500)
+LONG: dict[str, Any] = {"timeout_s": 60.0}
+GUESS = "game:GuessTheNumber-v0-hard"
+
+
+def gem(id: str = GUESS, **settings: Any) -> GemEnv:
+    return GemEnv(id, python=python_of("gem"), start_timeout_s=START_S, **LONG, **settings)
+
+
+def guess(number: int) -> Action:
+    return agentrl.say(f"I say \\boxed{{{number}}}")
+
+
+async def play(env: GemEnv, numbers: list[int]) -> list[tuple[str, float, bool, bool]]:
+    steps = [await env.step(guess(number)) for number in numbers]
+    return [(s[0].messages[0].text, s[1], s[2], s[3]) for s in steps]
+
+
+@pytest.mark.gem
+async def test_gem_plays_by_seed_and_forks_by_process() -> None:
+    async with run_scope():
+        env = gem()
+        first, second = islice(env.tasks("train"), 2)
+        assert first.seed != second.seed
+        observation, _ = await env.reset(options={"task": first})
+        assert observation.tools == ()
+        (shown,) = observation.messages
+        assert shown.text.startswith("You are playing Guess The Number.")
+        assert shown.text.endswith("Enter your next guess.")
+        told = await play(env, [50, 49])
+        assert "you guessed 50" in told[0][0]
+        copies = [await env.fork(), await env.fork()]
+        ends = [await play(copy, [1, 2]) for copy in copies]
+        assert ends[0] == ends[1] == await play(env, [1, 2])
+        await env.close()
+        assert (await play(copies[0], [3])) == (await play(copies[1], [3]))
+        for copy in copies:
+            await copy.close()
+        # The same task again, on another episode: the same world.
+        again = gem()
+        await again.reset(options={"task": first})
+        assert await play(again, [50, 49]) == told
+        refusal = await again.step(agentrl.call("guess", number=3))
+        assert refusal[0].messages[0].role == "tool"
+        assert refusal[1:4] == (0.0, False, False)
+        await again.close()
+
+
+@pytest.mark.gem
+async def test_gem_keeps_the_promises_of_an_environment() -> None:
+    promises = await check_env(gem())
+    assert {"forks do not interfere", "a step can be cancelled", "reset is deterministic"} <= {
+        *promises
+    }
+
+
+@pytest.mark.gem
+async def test_gems_ends_are_ours() -> None:
+    async with run_scope():
+        env = gem("game:GuessTheNumber-v0-easy")
+        await env.reset(seed=0)
+        step = await env.step(agentrl.say("no number at all"))
+        assert step[2:4] == (True, False)
+        with pytest.raises(RuntimeError, match="no episode"):
+            await env.step(guess(1))
+        await env.close()
+        with pytest.raises(EnvError, match="Environment game:None not found"):
+            await gem("game:None").reset(seed=0)
+
+
+@pytest.mark.openenv
+class TestOpenEnv:
+    """One server a release for all of these: it takes its interpreter long to import OpenEnv."""
+
+    @pytest.fixture(
+        scope="class",
+        params=["0.3.0", pytest.param("0.10.0", marks=pytest.mark.openenv_next)],
+    )
+    @staticmethod
+    def url(request: pytest.FixtureRequest) -> Iterator[str]:
+        port = free_port()
+        command = [python_of("openenv"), str(SUPPORT / "openenv_server.py"), str(port)]
+        # The newer release, in front of the older one and with its dependencies.
+        path = {"PYTHONPATH": str(BENCH / "openenv_next")} if request.param == "0.10.0" else {}
+        with subprocess.Popen(command, env={**os.environ, **path}) as server:
+            deadline_s = time.monotonic() + START_S
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except OSError:
+                    assert time.monotonic() < deadline_s
+                    assert server.poll() is None
+                    time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+            server.kill()
+
+    def env(self, url: str, **settings: Any) -> OpenEnvEnv:
+        return OpenEnvEnv(
+            url, python=python_of("openenv"), start_timeout_s=START_S, **LONG, **settings
+        )
+
+    async def test_what_the_agent_says_becomes_an_action(self, url: str) -> None:
+        look = {"function": {"name": "look", "parameters": {}}}
+        async with run_scope():
+            env = self.env(url, action_key="message", instructions="Talk.", options={"level": 2})
+            (task,) = islice(env.tasks("train"), 1)
+            observation, _ = await env.reset(options={"task": task})
+            prompt, shown = observation.messages[0].text.split("\n\n")
+            assert prompt == "Talk."
+            assert json.loads(shown) == {"echo": f"ready {task.seed} {{'level': 2}}", "count": 0}
+            step = await env.step(agentrl.say("hello"))
+            assert json.loads(step[0].messages[0].text) == {"echo": "hello", "count": 1}
+            assert step[1:4] == (5.0, False, False)
+            assert (await env.step(agentrl.say("bye")))[1:4] == (3.0, True, False)
+            await env.close()
+
+            env = self.env(url, tools=[look], observation_key="echo")
+            await env.reset(seed=1)
+            step = await env.step(Action("", (ToolCall("c", "look", {"message": "up"}),)))
+            (answer,) = step[0].messages
+            assert (answer.role, answer.tool_call_id, answer.text) == ("tool", "c", "up")
+            step = await env.step(agentrl.say('{"message": "as JSON"}'))
+            assert step[0].messages[0].text == "as JSON"
+            for wrong in ("no JSON", "[1]"):
+                step = await env.step(agentrl.say(wrong))
+                assert "one JSON object" in step[0].messages[0].text
+            step = await env.step(agentrl.call("listen"))
+            assert "the tools are look" in step[0].messages[0].text
+            # Wrong arguments are the agent's: it is told, and the episode goes on.
+            step = await env.step(agentrl.say('{"massage": "wrong field"}'))
+            assert "message: Field required" in step[0].messages[0].text
+            assert "massage: Extra inputs are not permitted" in step[0].messages[0].text
+            assert step[1:4] == (0.0, False, False)
+            step = await env.step(Action("", (ToolCall("c", "look", {"message": [1]}),)))
+            (answer,) = step[0].messages
+            assert (answer.role, answer.tool_call_id) == ("tool", "c")
+            assert "message: Input should be a valid string" in answer.text
+            step = await env.step(agentrl.say('{"message": "goes on"}'))
+            assert step[0].messages[0].text == "goes on"
+            await env.close()
+
+    @pytest.mark.parametrize("broken", ["raise", "invalid"])
+    async def test_what_breaks_in_the_server_is_no_fault_of_the_agent(
+        self, url: str, broken: str
+    ) -> None:
+        """An environment that fills a model of its own wrongly says VALIDATION_ERROR, too."""
+        async with run_scope():
+            env = self.env(url, action_key="message")
+            await env.reset(seed=1)
+            with pytest.raises(EnvError, match=r"the server says (EXECUTION|VALIDATION)_ERROR"):
+                await env.step(agentrl.say(broken))
+            await env.close()
+
+    async def test_a_session_that_is_lost_is_a_failure_and_no_other_session(self, url: str) -> None:
+        async with run_scope():
+            env = self.env(url, action_key="message", observation_key="echo")
+            await env.reset(seed=1)
+            with pytest.raises(EnvError, match="Connection"):
+                await env.step(agentrl.say("hang up"))
+            with pytest.raises(EnvError, match="Connection"):
+                await env.step(agentrl.say("after"))
+            await env.close()
+
+    async def test_an_answer_that_comes_too_late_is_nobodys(self, url: str) -> None:
+        """With the client's own deadline the next step would get the answer to this one."""
+        async with run_scope():
+            settings = {"action_key": "message", "observation_key": "echo"}
+            warm = self.env(url, **settings)
+            await warm.reset(seed=0)
+            env = self.env(url, **settings)
+            await env.reset(seed=1)
+            episode = env._episode  # pyright: ignore[reportPrivateUsage]
+            usual_s, episode.timeout_s = episode.timeout_s, 2.0
+            with pytest.raises(EnvError, match=r"step took more than 2 s"):
+                await env.step(agentrl.say("sleep9"))
+            episode.timeout_s = usual_s
+            with pytest.raises(EnvError):
+                await env.step(agentrl.say("after"))
+            observation, _ = await env.reset(seed=2)
+            assert observation.messages[0].text.startswith("ready ")
+            assert (await env.step(agentrl.say("fresh")))[0].messages[0].text == "fresh"
+            assert (await warm.step(agentrl.say("mine")))[0].messages[0].text == "mine"
+            await asyncio.gather(env.close(), warm.close())
+
+
+@pytest.mark.verifiers
+async def test_a_taskset_of_verifiers_is_scored_by_its_own_rewards() -> None:
+    def env(taskset: str = "words_taskset", **settings: Any) -> VerifiersEnv:
+        python = python_of("verifiers")
+        return VerifiersEnv(
+            taskset, python=python, path=[str(SUPPORT)], start_timeout_s=START_S, **LONG, **settings
+        )
+
+    async with run_scope():
+        words = env()
+        train, heldout = list(words.tasks("train")), list(words.tasks("heldout"))
+        assert len(train) + len(heldout) == 50
+        assert heldout
+        assert not {t.id for t in train} & {t.id for t in heldout}
+        task = train[3]
+        assert [m.role for m in task.messages] == ["system", "user"]
+        word = task.data["data"]["word"]
+        await words.reset(options={"task": task})
+        step = await words.step(agentrl.say(f"{word} {word}"))
+        assert step[1:4] == (1.5, True, False)
+        assert step[4]["reward_components"] == {"said_twice": 1.0, "short": 0.5}
+        assert step[4]["metrics"] == {"length": 2.0 * len(word) + 1}
+        await words.reset(options={"task": task})
+        assert (await words.step(agentrl.say("something else altogether")))[1] == 0.0
+        await words.close()
+        assert len(list(env(size=7).tasks("train"))) <= 7
+        with pytest.raises(ConfigError, match=r"computed in a runtime.*with verifiers itself"):
+            list(env("runtime_taskset").tasks("train"))
+        with pytest.raises(ConfigError, match="no_such_taskset"):
+            list(env("no_such_taskset").tasks("train"))
+
+
+SHAPES = {
+    "plain": 1,
+    "conversation": 1,
+    "begun": "Begun has its own setup",
+    "ended": "Ended has its own finalize",
+    "staged": "Staged has its own stage_verifier",
+    "scored": "Scored has its own score",
+    "withtools": "WithTools has its own toolsets",
+    "stopped": "Stopped.at_once decides when to stop",
+    "rewritten": "Rewritten.shout rewrites messages",
+    "ran": "Ran's passed is computed in a runtime",
+    "mayrun": "MayRun's right is computed in a runtime",
+    "terse": "reads trace.num_output_tokens, which only verifiers itself records",
+    "metered": "reads trace.calls, which only verifiers itself records",
+    "stateful": "Stateful keeps a state of its own, Kept",
+    "unpaid": "Unpaid has no reward",
+    "failing": "KeyError: 'no such thing'",
+    "laden": "Laden has its own __init__",
+    "user_begins": "Sum lets a user begin",
+    "pictures": "the prompt has other content than text",
+    "image": "Sum sets image",
+    "folder": "Sum sets workdir",
+    "offline": "Sum sets network_allow",
+    "collected": "Sum sets artifacts",
+    "own_env": "own_env is played by an environment of its own, OwnEnv",
+    "own_harness": "own_harness brings a harness of its own, OwnHarness",
+    "plugged": "Sum's extra is computed in a runtime",
+    "stopped_by_config": "Sum is stopped by extra",
+}
+
+
+@pytest.mark.verifiers
+def test_what_an_answer_alone_would_be_paid_wrongly_for_is_refused_by_name() -> None:
+    command = [python_of("verifiers"), str(SUPPORT / "verifiers_shapes.py")]
+    command += [str(HOSTED / "verifiers_kind.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=START_S)
+    told = json.loads(ran.stdout)
+    assert {*told} == {*SHAPES}
+    wrong = {
+        name: told[name]
+        for name, words in SHAPES.items()
+        if (told[name] != words if isinstance(words, int) else words not in str(told[name]))
+    }
+    assert not wrong

@@ -1,0 +1,239 @@
+"""Hosts of other interpreters: one process that forks a child per episode.
+
+Mutants seen caught: an episode that hangs, or whose caller is cancelled, not killed; a copy that
+cannot be; a copy on its origin's channel; a dead episode's answers never given; a host that ends
+with its first episode; our environment handed to a host.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.errors import ConfigError, EnvError
+from agentrl.runtime.scope import run_scope
+from agentrl_envs.adapters.foreign_env import ForeignEpisode
+from agentrl_envs.adapters.host import HOSTED, LibraryHost, LibraryHostPool, LibraryLocation
+from agentrl_envs.adapters.verifiers import VerifiersEnv
+from tests.support.processes import parent_of, runs
+from tests.support.watchdog import watched
+
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting(LibraryLocation):
+    """A host of `counting_kind.py`, under our own interpreter."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Return what starts it."""
+        kind = Path(__file__).parents[3] / "support" / "counting_kind.py"
+        return (self.python, "-I", "-S", str(HOSTED / "host.py"), str(kind), *self.path)
+
+
+def place(**settings: Any) -> LibraryLocation:
+    return Counting(kind="gem", python=sys.executable, start_timeout_s=DEADLINE_S, **settings)
+
+
+class Asker:
+    """Asks one host."""
+
+    def __init__(self, host: LibraryHost) -> None:
+        self.host = host
+
+    async def open(self, **params: Any) -> int:
+        session = self.host.new_session()
+        await self(session, "open", **params)
+        return session
+
+    async def __call__(
+        self, session: int, method: str, *, within_s: float = DEADLINE_S, **params: Any
+    ) -> Any:
+        return await self.host.ask(method, params, session=session, timeout_s=within_s)
+
+
+@pytest.fixture
+async def ask() -> AsyncIterator[Asker]:
+    host = await LibraryHost.start(place())
+    yield Asker(host)
+    await host.close()
+
+
+async def ended(pid: int) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while runs(pid):  # noqa: ASYNC110 - another process ends
+            await asyncio.sleep(0.02)
+
+
+async def test_episodes_have_worlds_of_their_own(ask: Asker) -> None:
+    one, other = await ask.open(), await ask.open(total=10)
+    assert [await ask(one, "add", amount=n) for n in (1, 2)] == [1, 3]
+    assert await ask(other, "add", amount=1) == 11
+    pids = [await ask(session, "pid") for session in (one, other)]
+    assert len({*pids, os.getpid()}) == 3
+    assert len(await ask(one, "long", size=3_000_000)) == 3_000_000
+
+
+async def test_a_fork_goes_on_alone_and_outlives_its_origin(ask: Asker) -> None:
+    origin = await ask.open()
+    await ask(origin, "add", amount=5)
+    copy = ask.host.new_session()
+    await ask(copy, "fork", of=origin)
+    again = ask.host.new_session()
+    await ask(again, "fork", of=copy)
+    assert await ask(origin, "add", amount=1) == 6
+    pid = await ask(origin, "pid")
+    await ask.host.kill(origin)
+    await ended(pid)
+    assert await ask(copy, "add", amount=2) == 7
+    assert await ask(again, "add", amount=3) == 8
+    for session in (copy, again):
+        pid = await ask(session, "pid")
+        await ask.host.kill(session)
+        await ended(pid)
+
+
+async def test_a_copy_that_hangs_is_killed_too(ask: Asker) -> None:
+    origin, copy = await ask.open(), ask.host.new_session()
+    await ask(copy, "fork", of=origin)
+    pid = await ask(copy, "pid")
+    with pytest.raises(EnvError, match="hang took more than"):
+        await ask(copy, "hang", within_s=0.3)
+    await ended(pid)
+    assert await ask(origin, "add", amount=1) == 1
+
+
+async def test_an_episode_that_hangs_is_killed_and_nobody_else_notices(ask: Asker) -> None:
+    stuck, other = await ask.open(), await ask.open()
+    pid = await ask(stuck, "pid")
+    with pytest.raises(EnvError, match=r"hang took more than 0\.3 s"):
+        await ask(stuck, "hang", within_s=0.3)
+    await ended(pid)
+    assert await ask(other, "add", amount=1) == 1
+    with pytest.raises(EnvError, match="there is no session"):
+        await ask(stuck, "add", amount=1)
+
+
+async def test_a_cancelled_caller_ends_its_episode(ask: Asker) -> None:
+    session = await ask.open()
+    pid = await ask(session, "pid")
+    asking = asyncio.create_task(ask(session, "hang"))
+    await asyncio.sleep(0)
+    await ask(await ask.open(), "add", amount=1)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await ended(pid)
+
+
+async def test_what_an_episode_raises_is_told_and_it_goes_on(ask: Asker) -> None:
+    session = await ask.open()
+    with pytest.raises(EnvError, match="gem: fail: ValueError: wrong"):
+        await ask(session, "fail")
+    assert await ask(session, "add", amount=1) == 1
+
+
+@watched
+async def test_an_answer_beyond_the_limits_is_a_failure_of_that_episode(ask: Asker) -> None:
+    session, other = await ask.open(), await ask.open()
+    with pytest.raises(EnvError, match="nested more than 64 deep"):
+        await ask(session, "nest", depth=400)
+    assert await ask(session, "add", amount=1) == 1
+    assert await ask(other, "add", amount=2) == 2
+
+
+async def test_an_episode_that_dies_is_a_failure_at_once(ask: Asker) -> None:
+    session = await ask.open()
+    with pytest.raises(EnvError, match="its process ended with code 7"):
+        await ask(session, "crash")
+
+
+async def test_a_host_that_dies_is_a_failure_and_the_next_one_is_started() -> None:
+    async with run_scope():
+        hosts = await LibraryHostPool.find_shared(place())
+        assert hosts is not None
+        assert await LibraryHostPool.find_shared(place()) is hosts
+        host = await hosts.host()
+        assert await hosts.host() is host
+        ask = Asker(host)
+        session = await ask.open()
+        pid = await ask(session, "pid")
+        os.kill(parent_of(pid), signal.SIGKILL)
+        with pytest.raises(EnvError, match="host"):
+            await ask(session, "hang")
+        ask = Asker(await hosts.host())
+        assert await ask(await ask.open(), "add", amount=1) == 1
+    await ended(pid)
+
+
+async def test_a_host_sees_no_variable_but_those_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    monkeypatch.setenv("WANTED", "y")
+    host = await LibraryHost.start(place(pass_env=("WANTED",)))
+    try:
+        ask = Asker(host)
+        seen = {*await ask(await ask.open(), "variables")} - {"LC_CTYPE"}
+    finally:
+        await host.close()
+    assert seen == {"AGENTRL_LEASE", "PATH", "WANTED"}
+    with pytest.raises(ConfigError, match="NOT_THERE"):
+        await LibraryHost.start(place(pass_env=("NOT_THERE",)))
+
+
+async def test_a_library_that_cannot_be_imported_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_LIBRARY", "1")
+    with pytest.raises(ConfigError, match="cannot host gem: ImportError: no such library"):
+        await LibraryHost.start(place(pass_env=("NO_LIBRARY",)))
+    with pytest.raises(ConfigError, match="no program"):
+        await LibraryHost.start(LibraryLocation(kind="gem", python="/no/such/python"))
+
+
+async def test_an_import_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOW_S", "3600")
+    slow = Counting(kind="gem", python=sys.executable, pass_env=("SLOW_S",), start_timeout_s=0.5)
+    with pytest.raises(EnvError, match=r"did not import gem in 0\.5 s"):
+        await LibraryHost.start(slow)
+
+
+async def test_outside_of_a_run_a_host_ends_with_its_last_episode() -> None:
+    episode = ForeignEpisode(place(), timeout_s=DEADLINE_S)
+    await episode.open({"total": 1})
+    copy = await episode.fork()
+    pid = await copy.ask("pid", {})
+    await episode.close()
+    await episode.close()
+    assert await copy.ask("add", {"amount": 1}) == 2
+    await copy.close()
+    assert not runs(pid)
+    with pytest.raises(RuntimeError, match="no episode is running"):
+        await copy.ask("pid", {})
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ('"[" * 5_000', "nested more than 64 deep"),
+        ("'{\"id\": 1, \"result\": ' + '9' * 5_000 + '}'", "more than 308 digits"),
+        ("'no tasks today'", "broken JSON"),
+        ('\'{"id": 1, "error": "no such taskset"}\'', "no such taskset"),
+        ("[1]", r"cannot be read with .*: \[1\]$"),
+        ("'', end=''", "cannot be read with .*: $"),
+    ],
+)
+def test_tasks_beyond_the_limits_are_refused(tmp_path: Path, said: str, wrong: str) -> None:
+    """Whatever the interpreter of a taskset says instead of its tasks."""
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable} -IS\nprint({said})\n")
+    python.chmod(0o755)
+    env = VerifiersEnv("words", python=str(python))
+    with pytest.raises(ConfigError, match=wrong):
+        next(iter(env.tasks("train")))

@@ -1,0 +1,263 @@
+"""What an environment returns wrongly: one sentence, in `check-env`, in training and in evaluation.
+
+Every class below returns one wrong thing. `check_env` is what `check-env` calls; training plays
+gold episodes (`demonstrate`), draws tasks (`TaskSampler`) and plays the policy (`EpisodeRunner`);
+an evaluation draws held-out tasks and plays the policy. That nothing stands between that and the
+user is seen in whole commands, in tests/run/test_bad_environment.py.
+
+Mutant seen caught: parts of a step not looked at.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentrl.authoring.env_contract import check_opening, check_step, read_tasks
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.env import Action, Env, Observation, Step
+from agentrl.errors import CheckError, ConfigError, ContractError, EnvError
+from agentrl.message import Message
+from agentrl.rollout.demonstrations import demonstrate
+from agentrl.rollout.env_wrapper import EnvWrapper
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.scheduler.topology import TooManyFailures, check_scored
+from agentrl.rollout.task_sampler import TaskSampler, heldout_tasks
+from agentrl.task import Split, Task
+from agentrl.testing import ScriptedEnv, ScriptedTurn, check_env
+from agentrl.trajectory import Failed, Finished, Tree
+from benchmarks.letters import LetterChat
+from tests.support.said_turns import saying
+
+HERE = "tests/unit/authoring/test_env_contract.py"
+TURNS = (ScriptedTurn(wants="done", reward=1.0),)
+
+
+class Honest(ScriptedEnv):
+    def __init__(self) -> None:
+        super().__init__(TURNS)
+
+
+STEP = "step returns (Observation, float, bool, bool, dict): "
+SAID = Observation((Message("user", "hm"),))
+STEPS: dict[str, tuple[Any, str]] = {
+    "four": ((SAID, 0.0, True, {}), STEP + "it returned a tuple of 4, (Observation, float, bool, "),
+    "none": (None, STEP + "it returned a NoneType: None"),
+    "words": (("hm", 0.0, True, False, {}), STEP + "observation is a str: 'hm'"),
+    "no reward": ((SAID, None, True, False, {}), STEP + "reward is a NoneType: None"),
+    "a true reward": ((SAID, True, True, False, {}), STEP + "reward is a bool: True"),
+    "a word's reward": ((SAID, "1", True, False, {}), STEP + "reward is a str: '1'"),
+    "an array": ((SAID, np.ones(1), True, False, {}), STEP + "reward is a ndarray: array([1.])"),
+    "done 1": ((SAID, 0.0, 1, False, {}), STEP + "terminated is a int: 1"),
+    "done np": ((SAID, 0.0, np.bool_(0), False, {}), STEP + "terminated is a bool"),
+    "cut None": ((SAID, 0.0, True, None, {}), STEP + "truncated is a NoneType: None"),
+    "no info": ((SAID, 0.0, True, False, None), STEP + "info is a NoneType: None"),
+    "nan": (
+        (SAID, float("nan"), True, False, {}),
+        "rewards are finite: the reward of a step is nan, but",
+    ),
+    "huge": ((SAID, 1e308, True, False, {}), "rewards are finite: the reward of a step is 1e+308"),
+    "a huge integer": (
+        (SAID, -(10**400), True, False, {}),
+        "rewards are finite: the reward of a step is an integer of 1329 bits, but a reward may be",
+    ),
+    "a string for messages": (
+        (Observation("hm"), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
+        STEP + "the observation's messages are a str: 'hm'; give a tuple of Message",
+    ),
+    "strings for messages": (
+        (Observation(("hm",)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
+        STEP + "the observation's messages are a tuple of 1, (str): ('hm',)",
+    ),
+    "a tool's name for tools": (
+        (Observation((), tools=("look",)), 0.0, True, False, {}),  # pyright: ignore[reportArgumentType]
+        STEP + "the observation's tools are a tuple of 1, (str): ('look',); give a tuple of sche",
+    ),
+}
+RESET = "reset returns (Observation, dict): "
+RESETS: dict[str, tuple[Any, str]] = {
+    "alone": (SAID, RESET + "it returned a Observation: Observation("),
+    "three": ((SAID, {}, 1), RESET + "it returned a tuple of 3, (Observation, dict, int)"),
+    "words": (("hm", {}), RESET + "the observation is a str: 'hm'"),
+    "no info": ((SAID, None), RESET + "the info is a NoneType: None"),
+    "no tools": ((SAID, {}), "reset opens with messages and tools: there are 1 messages and tool"),
+    "nothing": (
+        (Observation((), tools=()), {}),
+        "reset opens with messages and tools: there are 0 messages and tools=()",
+    ),
+}
+
+
+def stepping(returned: Any) -> Env:
+    class WrongStep(Honest):
+        async def step(self, action: Action) -> Step:
+            await super().step(action)
+            return returned
+
+    return WrongStep()
+
+
+def resetting(returned: Any) -> Env:
+    class WrongReset(Honest):
+        async def reset(self, **given: Any) -> Any:
+            await super().reset(**given)
+            return returned
+
+    return WrongReset()
+
+
+TASK = Task(prompt="x", answer="", split="train")
+TASKS: dict[str, tuple[Any, str]] = {
+    "none": (None, "tasks yields agentrl.Task: it returned a NoneType: None"),
+    "words": (["x"], "tasks yields agentrl.Task: it yielded a str: 'x'; yield agentrl.Task(pro"),
+    "of the other split": (
+        [Task(prompt="x", answer="", id="t", split="heldout")],
+        "tasks know their split: task 't' of split 'train' has split 'heldout'",
+    ),
+    "not JSON": (
+        [Task(prompt="x", answer="", id="t", data={"kept": {1, 2}})],
+        "tasks are JSON-serialisable: the answer or data of task 't' is not: Object of type set",
+    ),
+    "no text for a tag": (
+        [Task(prompt="x", answer="", id="t", tags=("a", None))],  # pyright: ignore[reportArgumentType]
+        "ids and tags of tasks are text: tags[1] of task 't' is a NoneType: None; give text",
+    ),
+    "one text for tags": (
+        [Task(prompt="x", answer="", id="t", tags="family")],  # pyright: ignore[reportArgumentType]
+        "ids and tags of tasks are text: tags of task 't' is a str: 'family'; give a tuple of tex",
+    ),
+    "half a character": (
+        [Task(prompt="x", answer="", id="t\ud800")],
+        "ids and tags of tasks are text: id of task 't\\ud800' contains a lone surr",
+    ),
+    "a number for an id": (
+        [Task(prompt="x", answer="", id=5)],  # pyright: ignore[reportArgumentType]
+        "ids and tags of tasks are text: id of task 5 is a int: 5; give text",
+    ),
+    "empty": ([], "both splits have tasks: the environment yields no train task; check env.kwar"),
+}
+
+
+def yielding(returned: Any) -> Env:
+    class WrongTasks(Honest):
+        def tasks(self, split: Split, *, seed: int = 0) -> Any:
+            return returned if split == "train" else super().tasks(split, seed=seed)
+
+    return WrongTasks()
+
+
+async def sentence_of_check(env: Env) -> str:
+    with pytest.raises(CheckError) as raised:
+        await check_env(env, timeout_s=10.0, grace_s=0.2)
+    return str(raised.value)
+
+
+async def sentence_of_gold(env: Env) -> str:
+    task = next(iter(Honest().tasks("train")))
+    with pytest.raises(ContractError) as raised:
+        await demonstrate(lambda: env, [task], guess_fraction=0.0, seed=0, concurrency=1)
+    return str(raised.value)
+
+
+async def sentence_of_guess(env: Env) -> str:
+    task = next(iter(Honest().tasks("train")))
+    with pytest.raises(ContractError) as raised:
+        await demonstrate(lambda: env, [task], guess_fraction=1.0, seed=0, concurrency=1)
+    return str(raised.value)
+
+
+async def sentence_of_episode(env: Env) -> str:
+    task = next(iter(Honest().tasks("train")))
+    episode = EpisodeRunner(
+        env=EnvWrapper(EnvWrapper(env)),
+        engine=ScriptedEngine(saying("done")),
+        chat=LetterChat(),
+        tree=Tree(task),
+        sample=0,
+        seed=1,
+    )
+    outcome = (await asyncio.wait_for(episode.run(), 60)).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.kind == "env"
+    return outcome.error
+
+
+@pytest.mark.parametrize("name", STEPS)
+async def test_a_wrong_step_is_one_sentence_everywhere(name: str) -> None:
+    returned, words = STEPS[name]
+    said = await sentence_of_episode(stepping(returned))
+    assert said.startswith(words)
+    assert re.search(rf"; at {HERE}:\d+, in step$", said)
+    assert await sentence_of_check(stepping(returned)) == said
+    assert await sentence_of_gold(stepping(returned)) == said
+
+
+@pytest.mark.parametrize("name", RESETS)
+async def test_a_wrong_reset_is_one_sentence_everywhere(name: str) -> None:
+    returned, words = RESETS[name]
+    said = await sentence_of_episode(resetting(returned))
+    assert said.startswith(words)
+    assert re.search(rf"; at {HERE}:\d+, in reset$", said)
+    assert await sentence_of_check(resetting(returned)) == said
+    assert await sentence_of_gold(resetting(returned)) == said
+    assert await sentence_of_guess(resetting(returned)) == said
+
+
+@pytest.mark.parametrize("name", TASKS)
+async def test_wrong_tasks_are_one_sentence_everywhere(name: str) -> None:
+    returned, words = TASKS[name]
+    with pytest.raises((ContractError, ConfigError)) as raised:
+        TaskSampler(yielding(returned), seed=0).take(1)
+    said = str(raised.value)
+    assert said.startswith(words)
+    assert re.search(rf"; at {HERE}:\d+, in tasks$", said)
+    assert await sentence_of_check(yielding(returned)) == said
+
+
+def test_wrong_held_out_tasks_are_told_too() -> None:
+    class NoHeldOut(Honest):
+        def tasks(self, split: Split, *, seed: int = 0) -> Any:
+            return []
+
+    with pytest.raises(ConfigError, match=r"^both splits have .* no held-out task.*in tasks"):
+        heldout_tasks(NoHeldOut(), count=1, seed=0)
+
+
+def test_what_tasks_raises_names_its_line() -> None:
+    class Raises(Honest):
+        def tasks(self, split: Split, *, seed: int = 0) -> Iterator[Task]:
+            yield TASK
+            raise KeyError("db")
+
+    with pytest.raises(EnvError, match=r"^tasks\('train', seed=3\): KeyError: 'db'$"):
+        list(read_tasks(Raises(), "train", seed=3))
+
+
+def test_what_keeps_the_contract_passes_as_it_is() -> None:
+    env = Honest()
+    for reward in (1, 0.5, np.float64(2.0)):
+        step: Any = (SAID, reward, False, True, {})
+        assert check_step(env, step) is step
+    listed: Any = Observation([Message("user", "x")], tools=[{}])  # pyright: ignore[reportArgumentType]
+    assert check_opening(env, (listed, {})) == (listed, {})
+
+
+# -- evaluations and commands ---------------------------------------------------------------------
+
+
+def test_an_evaluation_without_one_reward_stops() -> None:
+    check_scored([])
+    check_scored([Failed("env", "x"), Finished(0.0)])
+    failed = [
+        *[Failed("env", "KeyError: 'db'; at bad_env.py:12, in step")] * 2,
+        Failed("tool", "y"),
+    ]
+    with pytest.raises(
+        TooManyFailures,
+        match=r"^all 3 trajectories of the evaluation failed \(2 x env, mostly: KeyError: 'db'; at "
+        r"bad_env.py:12, in step; 1 x tool, mostly: y\), so there is nothing to score",
+    ):
+        check_scored(failed)
