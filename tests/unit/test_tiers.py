@@ -21,8 +21,12 @@ CALLS_TRAINING = re.compile(r"\b(?:agentrl|(?<!_)run\.train)\.(?:train|warmstart
 IMPORTS_TESTS = re.compile(r"^ *(?:from|import) (tests\.\w+)", re.MULTILINE)
 
 
-PACKAGES = {"benchmarks": "benchmarks", "envs": "envs/agentrl_envs"}
-PACKAGES |= {"sandbox": "sandbox/agentrl_sandbox", "tools": "tools/agentrl_tools"}
+PACKAGES = {
+    "benchmarks": "benchmarks",
+    "envs": "envs/agentrl_envs",
+    "sandbox": "sandbox/agentrl_sandbox",
+    "tools": "tools/agentrl_tools",
+}
 """Where a folder of tests has its package, if not in `agentrl`."""
 OF_NO_PACKAGE = ("security", "with_vllm")
 

@@ -1,8 +1,8 @@
 """Guess rates of task families: the mean reward of the best answer that solves nothing.
 
 Such an answer is the same for all problems, or copied from the question. The rates are measured at
-reasoning-gym's default parameters and rounded up; `tests/unit/envs/reasoning/test_pays_for_nothing.py` holds every
-family to its own.
+reasoning-gym's default parameters and rounded up;
+`tests/unit/envs/reasoning/test_pays_for_nothing.py` holds every family to its own.
 """
 
 from collections.abc import Mapping
