@@ -11,14 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from agentrl.authoring.tool_env import Judged, ScoredAnswer
+from agentrl.config.learning.shaping import FIRST_ERROR_TURN
 from agentrl.message import Message
 from agentrl.runtime.threads import call_either
 from agentrl.task import Task
 
 R = TypeVar("R")
-
-FIRST_ERROR_TURN = "first_error_turn"
-"""The reward component with the first wrong turn, or `SOUND`."""
 
 SOUND = -1
 """No turn is wrong."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agentrl.chat.control_tokens import BREAK
 from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, load_dialects
+from agentrl.chat.image_window import ImageNote
 from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
@@ -25,7 +26,6 @@ from agentrl.chat.turn_renderer import CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Image, Message, ToolCall
-from agentrl.rollout.image_window import ImageNote
 from agentrl.trajectory import Source
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from agentrl.cluster.connection import connect_ray, first_line
 from agentrl.cluster.env_pool import EnvWorkerPool, WorkerDied
 from agentrl.cluster.env_worker import EnvRunContext, EnvWorkerHost, Method
 from agentrl.cluster.remote_env import RemoteEnv
-from agentrl.engine.placement import VARIABLE
 from agentrl.env import Env
 from agentrl.errors import ConfigError
+from agentrl.runtime.gpu_placement import VARIABLE
 from agentrl.runtime.run_id import run_id
 from agentrl.sandbox import sandbox_settings
 

@@ -7,8 +7,8 @@ from agentrl.config.learning.conflicts import learning_conflicts
 from agentrl.config.run import UNTIL_STEPS, RunConfig
 from agentrl.config.schema import plain
 from agentrl.config.section import peeking
-from agentrl.engine.vllm_release import TEMPERATURES
 from agentrl.rollout.curation.rules import CurationContext, build_curation_rules, conflicts
+from agentrl.runtime.vllm_release import TEMPERATURES
 
 
 def cross_check(config: RunConfig) -> list[ConfigProblem]:

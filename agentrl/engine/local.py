@@ -26,11 +26,11 @@ from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.llama import LlamaDecoder
 from agentrl.engine.llama_shape import shape_of
 from agentrl.engine.noise import uniforms
-from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.engine.sampling import sample
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError
+from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.vision.model import sees
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import GenerateRequest, ScoreRequest

@@ -7,7 +7,7 @@ from typing import Any
 from agentrl.errors import EnvError
 from agentrl.gateway.dialect import BadRequest
 from agentrl.message import Image
-from agentrl.models.vision.decoding import read_size
+from agentrl.runtime.image_decoding import read_size
 
 
 def from_url(url: Any) -> Image:

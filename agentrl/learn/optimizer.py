@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from agentrl.config.learn import AdamWSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.dtensor import alike, gather_tensor
-from agentrl.learn.precision import MasterWeight
 from agentrl.learn.schedule import Shape, interpolate, warmup
+from agentrl.models.precision import MasterWeight
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 

@@ -9,7 +9,6 @@ from numpy import ndarray
 
 from agentrl.errors import LearnError
 from agentrl.message import ImageSpan
-from agentrl.rollout.curation.steps import token_weights
 from agentrl.trajectory import Trajectory, Tree, Truncated, reward_of
 
 
@@ -161,3 +160,15 @@ def sample_of(
         images=trajectory.images,
         root=trajectory.root,
     )
+
+
+def token_weights(
+    mask: Sequence[bool], turns: Sequence[int], weights: Mapping[int, float]
+) -> Float[ndarray, " tokens"]:
+    """Return the weight of each token: its turn's where the policy sampled it, else 0.
+
+    It multiplies the loss of a token under the original mask, so that denominators stay as they
+    are. A turn that `weights` does not name keeps its weight of 1.
+    """
+    each = np.asarray([weights.get(turn, 1.0) for turn in turns], dtype=np.float64)
+    return np.where(np.asarray(mask, dtype=np.bool_), each, 0.0)

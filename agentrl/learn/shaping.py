@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from agentrl.authoring.step_judge import FIRST_ERROR_TURN
-from agentrl.config.learning.shaping import FapoShaping, OverlongShaping
+from agentrl.config.learning.shaping import FIRST_ERROR_TURN, FapoShaping, OverlongShaping
 from agentrl.errors import LearnError
 from agentrl.learn.method import LearnMethod, bind_knobs
 from agentrl.learn.sample import TrainingGroup, TrainingSample

@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
-from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.aggregate import LossDenominators
@@ -42,7 +41,6 @@ from agentrl.learn.micro_batch import CreditedSample, micro_batch
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.proximal import ELSEWHERE
 from agentrl.learn.proximals import anchor_of
-from agentrl.learn.quiet import no_bars
 from agentrl.learn.randomness import random_state, set_random_state
 from agentrl.learn.ranks import ALONE, TrainerRanks
 from agentrl.learn.report import batch_metrics, selection_metrics, shaping_metrics
@@ -61,7 +59,9 @@ from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.models.folders import load_model, prepare
+from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.vision.processor import ImageProcessor
+from agentrl.runtime.quiet import no_bars
 from agentrl.runtime.seeds import derive
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Tree

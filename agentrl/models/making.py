@@ -11,8 +11,7 @@ from agentrl.errors import ConfigError
 from agentrl.models.catalogue import PackagedModel, models_folder
 from agentrl.models.place import gguf_fault
 from agentrl.models.provenance import RECORD, read_record, record_of
-from agentrl.run.preflight import check_folder
-from agentrl.runtime.atomic_files import new_folder, write_json
+from agentrl.runtime.atomic_files import check_folder, new_folder, write_json
 
 
 def make_folder(
@@ -64,8 +63,8 @@ def _holds(folder: Path, record: Mapping[str, Any]) -> bool:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    from agentrl.learn.quiet import no_bars
     from agentrl.models.folders import load_model, load_tokenizer
+    from agentrl.runtime.quiet import no_bars
 
     model = load_model(file, dtype="bfloat16", device="cpu")
     with no_bars():

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, cast
 
 from agentrl.authoring.env_contract import reset_env, step_env
+from agentrl.chat.image_window import drop_images
 from agentrl.chat.patch import ask_for_thought, nodes_of_turn, write_patch
 from agentrl.chat.renderer import ChatRenderer, TokenSegment
 from agentrl.env import (
@@ -39,7 +40,6 @@ from agentrl.events.log import RolloutEmitter
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
 from agentrl.rollout.call_rule import call_opening, read_turn
 from agentrl.rollout.env_recovery import EnvRecovery
-from agentrl.rollout.image_window import drop_images
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import run_in_thread
 from agentrl.runtime.user_code import append_place

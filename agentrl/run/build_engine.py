@@ -5,10 +5,10 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agentrl.engine.placement import DevicePlacement, place_devices, visible_devices
 from agentrl.engine.spec import ClosableEngine, EngineSpec
 from agentrl.errors import ConfigError
 from agentrl.policy import Sampling
+from agentrl.runtime.gpu_placement import DevicePlacement, place_devices, visible_devices
 from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:

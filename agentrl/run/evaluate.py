@@ -9,7 +9,6 @@ from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.evaluation.budget import has_bounds
-from agentrl.evaluation.player import evaluate_player
 from agentrl.evaluation.record import EvaluationRecord
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.reports import REPORT
@@ -18,6 +17,7 @@ from agentrl.evaluation.scaling.run import ScaledEvaluation
 from agentrl.models.place import is_gguf, policy_place
 from agentrl.run import build
 from agentrl.run.evaluation_folder import open_record
+from agentrl.run.player import evaluate_player
 from agentrl.run.policy_model import load_policy
 from agentrl.run.preflight import check_machine
 from agentrl.runtime.atomic_files import write_json

@@ -7,15 +7,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrl.engine.vllm_release import check_release
 from agentrl.errors import ConfigError
 from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
 from agentrl.models.place import gguf_fault
 from agentrl.registry import spec
+from agentrl.runtime.atomic_files import check_folder
 from agentrl.runtime.distribution import install_command
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed, version_of
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
+from agentrl.runtime.vllm_release import check_release
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -31,8 +32,6 @@ _WAY = {
     True: "start the server there, or name another server",
     False: "set it to the server's key, or set engine.endpoint.key_variable to another variable",
 }
-LEAST_FREE_BYTES = 2**20
-"""A disk with less room cannot even take the files a run begins with."""
 
 
 def check_machine(config: "RunConfig", say: Say | None = None) -> None:
@@ -105,23 +104,6 @@ def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
         return ""
     problem = unreachable(environment.get("HF_ENDPOINT", "https://huggingface.co"), environment)
     return problem and f"there is no such folder, and the Hugging Face hub {problem}"
-
-
-def check_folder(folder: Path, least_free_bytes: int = LEAST_FREE_BYTES) -> str:
-    """Return the reason why a folder, made or not, cannot be written into, or an empty string."""
-    folder = folder.absolute()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir():
-        return f"{there} is a file"
-    disk = os.statvfs(there)
-    if disk.f_flag & os.ST_RDONLY:
-        return f"{there} is on a read-only file system"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"this user has no write permission for {there}"
-    free = disk.f_bavail * disk.f_frsize
-    if free < least_free_bytes:
-        return f"the disk of {there} is full: {free:,} bytes are free"
-    return ""
 
 
 def _find_missing(config: "RunConfig", checks: Iterable[Check], say: Say | None) -> Iterator[str]:

@@ -14,6 +14,8 @@ from agentrl.errors import AgentrlError, ConfigError
 _Kind = TypeVar("_Kind", dict[str, Any], list[Any])
 
 _MAKE_ROOM = "Free space on the disk, or make its folder writable"
+LEAST_FREE_BYTES = 2**20
+"""A disk with less room cannot even take the files a run begins with."""
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 _ADVICE = {
     os.strerror(errno.EROFS): "Mount the disk writable",
@@ -25,6 +27,23 @@ _ADVICE = {
 
 class DiskError(AgentrlError, RuntimeError):
     """The disk takes no more: it is full, read-only or broken."""
+
+
+def check_folder(folder: Path, least_free_bytes: int = LEAST_FREE_BYTES) -> str:
+    """Return the reason why a folder, made or not, cannot be written into, or an empty string."""
+    folder = folder.absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        return f"{there} is a file"
+    disk = os.statvfs(there)
+    if disk.f_flag & os.ST_RDONLY:
+        return f"{there} is on a read-only file system"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"this user has no write permission for {there}"
+    free = disk.f_bavail * disk.f_frsize
+    if free < least_free_bytes:
+        return f"the disk of {there} is full: {free:,} bytes are free"
+    return ""
 
 
 def disk_advice(error: BaseException | str) -> str:

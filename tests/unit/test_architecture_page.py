@@ -29,22 +29,8 @@ CLASS = r"[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)*"
 ENTRY_POINTS = {"__init__", "__main__", "gymnasium_envs"}
 """Modules of the package itself that import what they show."""
 KNOWN_VIOLATIONS = {
-    ("agentrl.chat.format", "agentrl.rollout.image_window"),
-    ("agentrl.config.check", "agentrl.engine.vllm_release"),
     ("agentrl.config.check", "agentrl.rollout.curation.rules"),
-    ("agentrl.config.learning.shaping", "agentrl.authoring.step_judge"),
-    ("agentrl.evaluation.player", "agentrl.run"),
-    ("agentrl.evaluation.player", "agentrl.run.build"),
-    ("agentrl.gateway.images", "agentrl.models.vision.decoding"),
-    ("agentrl.learn.sample", "agentrl.rollout.curation.steps"),
-    ("agentrl.learn.sharded.processes", "agentrl.engine.placement"),
-    ("agentrl.learn.trainer", "agentrl.engine.out_of_memory"),
-    ("agentrl.models.folders", "agentrl.engine.out_of_memory"),
     ("agentrl.models.folders", "agentrl.learn.lora"),
-    ("agentrl.models.folders", "agentrl.learn.precision"),
-    ("agentrl.models.folders", "agentrl.learn.quiet"),
-    ("agentrl.models.making", "agentrl.learn.quiet"),
-    ("agentrl.models.making", "agentrl.run.preflight"),
 }
 """Imports that do not keep the layers yet: importing and imported module. It only gets shorter."""
 

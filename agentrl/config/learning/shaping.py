@@ -4,8 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from agentrl.authoring.step_judge import FIRST_ERROR_TURN
 from agentrl.config.section import ConfigSection, CustomMethod
+
+FIRST_ERROR_TURN = "first_error_turn"
+"""The reward component with the first wrong turn, or `SOUND`."""
 
 
 class OverlongShaping(ConfigSection):

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import IO
 
 import agentrl
-from agentrl.engine.placement import VARIABLE
 from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.frames import EngineFrame, FrameStreamClosed, read_greeting, write_frame
 from agentrl.engine.remote.replicas import EngineReplica
 from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base, path_of
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
+from agentrl.runtime.gpu_placement import VARIABLE
 
 STOP_S = 15.0
 """Seconds that a process has to release its engine before it is killed."""

@@ -11,12 +11,12 @@ from torch import Tensor
 from agentrl.engine.vllm import adapters
 from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
 from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest, VllmSampler
-from agentrl.engine.vllm_release import check_release
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError
 from agentrl.models.vision.processor import ImageProcessor, load_processor
 from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.runtime.distribution import install_command
+from agentrl.runtime.vllm_release import check_release
 from agentrl.weight_sync.adapters import LoraAdapter, find_adapters
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.noise import stream
 from agentrl.engine.sampling import SampledToken, check_logprobs
 from agentrl.engine.vllm.settings import VllmSettings
-from agentrl.engine.vllm_release import TEMPERATURES
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling, ScoreRequest
+from agentrl.runtime.vllm_release import TEMPERATURES
 
 Alternatives = tuple[tuple[int, float], ...]
 

@@ -18,10 +18,10 @@ from queue import SimpleQueue
 from typing import IO
 
 import agentrl
-from agentrl.engine.placement import VARIABLE
 from agentrl.errors import AgentrlError, ConfigError, LearnError
 from agentrl.learn.sharded.rank_link import RankCommand
 from agentrl.learn.sharded.rank_spec import RankSpec, follower, leave
+from agentrl.runtime.gpu_placement import VARIABLE
 
 READY = "ready"
 END_S = 10.0

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Image, ImageSpan
-from agentrl.models.vision.decoding import decode_image, read_size
 from agentrl.runtime.distribution import install_command
+from agentrl.runtime.image_decoding import decode_image, read_size
 from agentrl.runtime.threads import run_in_thread
 
 KEPT_BYTES = 256 * 2**20

@@ -117,15 +117,3 @@ def compute_kept_share(weights: Sequence[Mapping[int, Mapping[int, float]]]) -> 
         weight for tree in weights for turns in tree.values() for weight in turns.values()
     ]
     return sum(weight > 0 for weight in flat_weights) / len(flat_weights) if flat_weights else 1.0
-
-
-def token_weights(
-    mask: Sequence[bool], turns: Sequence[int], weights: Mapping[int, float]
-) -> NDArray[float64]:
-    """Return the weight of each token: its turn's where the policy sampled it, else 0.
-
-    It multiplies the loss of a token under the original mask, so that denominators stay as they
-    are. A turn that `weights` does not name keeps its weight of 1.
-    """
-    each = np.asarray([weights.get(turn, 1.0) for turn in turns], dtype=float64)
-    return np.where(np.asarray(mask, dtype=bool_), each, 0.0)

@@ -13,13 +13,13 @@ import pytest
 
 import agentrl
 from agentrl.config.cluster import ClusterSection
-from agentrl.engine.placement import VARIABLE
 from agentrl.env import Action, BaseEnv, Env, Info, Observation, Step
 from agentrl.errors import ConfigError, EnvError
 from agentrl.message import Message
 from agentrl.metrics.writer import read_metrics
 from agentrl.registry import make
 from agentrl.run.train import train
+from agentrl.runtime.gpu_placement import VARIABLE
 from agentrl.task import Split, Task
 from tests.support.tiny_run import config_file
 

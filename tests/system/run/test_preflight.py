@@ -21,11 +21,11 @@ from agentrl import make, rewards
 from agentrl.authoring.tool_env import ToolEnv
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
-from agentrl.engine.out_of_memory import explain_out_of_memory
 from agentrl.env import say
 from agentrl.errors import ConfigError, LearnError
 from agentrl.evaluation.endpoint import HttpEndpoint
 from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.registry import registry, spec
 from agentrl.run import build
 from agentrl.run.evaluate import evaluate

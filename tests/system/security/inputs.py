@@ -12,9 +12,9 @@ from agentrl.gateway.bodies import BUDGET_BYTES
 from agentrl.gateway.dialect import LARGEST_BYTES
 from agentrl.grading.artefacts import REFUSED_MAX
 from agentrl.grading.calls import RESULT_BYTES
-from agentrl.models.vision.decoding import FORMATS, MAX_BYTES, MAX_PIXELS
 from agentrl.rollout.episode import CHARACTERS_PER_TOKEN
 from agentrl.runtime.http_endpoint import ANSWER_LIMITS, REFUSAL_BYTES
+from agentrl.runtime.image_decoding import FORMATS, MAX_BYTES, MAX_PIXELS
 from agentrl.runtime.json_limits import DEFAULT_LIMITS
 from agentrl_envs import MINIWOB_NAME_CHARACTERS
 from agentrl_envs.adapters.host import ANSWER_LIMITS as HOST_LIMITS
@@ -119,7 +119,7 @@ def rows() -> Iterator[InputRow]:
         "a picture (environment, program, page, endpoint)",
         f"{', '.join(FORMATS)}; {size(MAX_BYTES)}, {MAX_PIXELS} pixels",
         "a failed trajectory; 400 at the gateway",
-        "agentrl/models/vision/decoding.py",
+        "agentrl/runtime/image_decoding.py",
         "unit/test_vision_decoding.py::test_the_limit_of_pixels_is_read_from_the_head",
     )
     yield InputRow(

@@ -21,7 +21,7 @@ from agentrl.chat.call_json import CALL_LIMITS
 from agentrl.chat.dialects import DIALECTS
 from agentrl.gateway.images import from_base64
 from agentrl.message import Image
-from agentrl.models.vision.decoding import decode_image
+from agentrl.runtime.image_decoding import decode_image
 from agentrl.runtime.json_limits import DEFAULT_LIMITS, JsonLimitError, read_json
 from agentrl.runtime.threads import run_in_thread
 from agentrl.task import Task

@@ -21,12 +21,12 @@ from agentrl.config.problem import FIELD_NAMES
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import lookup
 from agentrl.errors import ConfigError, EnvError
-from agentrl.evaluation.player import random_arguments
 from agentrl.evaluation.report import EvaluationReport
 from agentrl.evaluation.reports import StoredReport, compare_reports
 from agentrl.evaluation.sample import EvaluationSample
 from agentrl.rollout.scheduler.topology import TooManyFailures
 from agentrl.run.evaluate import evaluate
+from agentrl.run.player import random_arguments
 from agentrl.task import Split
 from agentrl.view.run_status import reward_curve
 from tests.support.doubles import double, doubles, gold

@@ -9,7 +9,7 @@ from PIL import ImageDraw, ImageFont
 
 from agentrl.errors import EnvError
 from agentrl.message import Image
-from agentrl.models.vision.decoding import decode_image
+from agentrl.runtime.image_decoding import decode_image
 from agentrl.runtime.threads import run_in_thread
 from agentrl_envs.accessibility.node import AccessibilityNode
 from agentrl_envs.web.observation.view import Kind, PageObservationOptions, PageProbe, PageView

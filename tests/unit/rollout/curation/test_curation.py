@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
+from agentrl.learn.sample import token_weights
 from agentrl.rollout.curation.allocation import (
     DarsAllocator,
     DarsForm,
@@ -46,7 +47,6 @@ from agentrl.rollout.curation.steps import (
     TurnTokens,
     steps_of,
     threshold,
-    token_weights,
     turn_weights,
 )
 from agentrl.rollout.curation.success_pool import PooledSuccess, PoolState, SuccessPool, apply_loan

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.placement import VARIABLE, DevicePlacement, place_devices, visible_devices
 from agentrl.errors import ConfigError
 from agentrl.run.build_engine import build_engine
+from agentrl.runtime.gpu_placement import VARIABLE, DevicePlacement, place_devices, visible_devices
 from tests.support.engine_models import tiny
 
 ONE, FOUR = ("0",), ("0", "1", "2", "3")

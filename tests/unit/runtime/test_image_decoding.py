@@ -21,7 +21,7 @@ from agentrl.errors import EnvError
 from agentrl.gateway.dialect import BadRequest
 from agentrl.gateway.images import from_base64
 from agentrl.message import Image
-from agentrl.models.vision.decoding import (
+from agentrl.runtime.image_decoding import (
     FORMATS,
     MAX_BYTES,
     MAX_PIXELS,
@@ -129,7 +129,7 @@ def test_picture_files_are_opened_in_one_place() -> None:
             calls = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             opens = any(isinstance(one, ast.Call) and is_opening(one.func) for one in calls)
             found += [f"{file.relative_to(ROOT)}"] * opens
-    assert found == ["agentrl/models/vision/decoding.py"]
+    assert found == ["agentrl/runtime/image_decoding.py"]
 
 
 def is_opening(called: ast.expr) -> bool:

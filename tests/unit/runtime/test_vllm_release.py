@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.engine.vllm_release import NEWEST, OLDEST, check_release
 from agentrl.errors import ConfigError
+from agentrl.runtime.vllm_release import NEWEST, OLDEST, check_release
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1+cpu", "dev", "0.0.0.dev7"])

@@ -18,9 +18,9 @@ from transformers import OPTConfig, OPTForCausalLM
 from agentrl.config.learn import AdamWSection, LearnSection, LoraSection
 from agentrl.errors import ConfigError
 from agentrl.learn.optimizer import AdamW
-from agentrl.learn.precision import MasterWeight
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import load_model, prepare
+from agentrl.models.precision import MasterWeight
 from tests.support.learning import assert_close, gradients, model_of, rows_of, trees_of
 
 HALF = LearnSection(precision="bfloat16", optimizer=AdamWSection(learning_rate=0.01))
