@@ -32,6 +32,8 @@ HEAVY_ROOMS = (
     "agentrl.learn",
     "agentrl.metrics.accumulator",
     "agentrl.models.folders",
+    "agentrl.models.out_of_memory",
+    "agentrl.models.precision",
     "agentrl.models.vision.model",
     "agentrl.run.build_trainer",
 )
