@@ -33,8 +33,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.randomness import random_state
 from agentrl.learn.trainer import PolicyTrainer
+from agentrl.models.quiet import no_bars
 from agentrl.runtime.atomic_files import disk_advice, load_json, sync_folder, sync_path
-from agentrl.runtime.quiet import no_bars
 
 FORMAT = 1
 """Format version of the folder; raised when an older reader would misread it."""

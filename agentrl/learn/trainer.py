@@ -60,8 +60,8 @@ from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.metrics.accumulator import MetricAccumulator
 from agentrl.models.folders import load_model, prepare
 from agentrl.models.out_of_memory import explain_out_of_memory
+from agentrl.models.quiet import no_bars
 from agentrl.models.vision.processor import ImageProcessor
-from agentrl.runtime.quiet import no_bars
 from agentrl.runtime.seeds import derive
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Tree

@@ -30,9 +30,9 @@ from agentrl.learn.lora import adapt
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.place import gguf_fault, is_gguf
 from agentrl.models.precision import round_to
+from agentrl.models.quiet import no_bars
 from agentrl.models.vision.model import FAMILY, sees
 from agentrl.models.vision.processor import ImageProcessor, load_processor, new_processor
-from agentrl.runtime.quiet import no_bars
 
 CUT_SHORT = (struct.error, IndexError, KeyError)
 """Further exceptions of GGUF readers for a file that ends too early."""

@@ -64,7 +64,7 @@ def _holds(folder: Path, record: Mapping[str, Any]) -> bool:
 
 def _convert(file: Path, folder: Path) -> None:
     from agentrl.models.folders import load_model, load_tokenizer
-    from agentrl.runtime.quiet import no_bars
+    from agentrl.models.quiet import no_bars
 
     model = load_model(file, dtype="bfloat16", device="cpu")
     with no_bars():

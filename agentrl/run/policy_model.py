@@ -43,7 +43,7 @@ def load_policy(config: RunConfig, path: Path | str) -> PolicyModel:
 
 def save_policy(policy: PolicyModel, folder: Path) -> None:
     """Write the policy as a Hugging Face folder."""
-    from agentrl.runtime.quiet import no_bars
+    from agentrl.models.quiet import no_bars
 
     with no_bars():
         policy.model.save_pretrained(folder)

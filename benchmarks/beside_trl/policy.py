@@ -10,8 +10,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.config.load import load_config
+from agentrl.models.quiet import no_bars
 from agentrl.run.train import warmstart
-from agentrl.runtime.quiet import no_bars
 from benchmarks.beside_trl import game
 from benchmarks.beside_trl.ours import config_file
 

@@ -34,6 +34,7 @@ HEAVY_ROOMS = (
     "agentrl.models.folders",
     "agentrl.models.out_of_memory",
     "agentrl.models.precision",
+    "agentrl.models.quiet",
     "agentrl.models.vision.model",
     "agentrl.run.build_trainer",
 )
