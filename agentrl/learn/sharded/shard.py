@@ -46,10 +46,13 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> 
     for module in (*layers, model):
         if adapted:
             _round_base(module, getattr(torch, precision))
+        found = {p.dtype for p in module.parameters() if not isinstance(p, DTensor)}
         # Forward passes without a backward pass come too, and must leave nothing collected.
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         if not adapted:
-            _keep_masters(module, getattr(torch, precision))
+            if precision != "float32" and found != {getattr(torch, precision)}:
+                _convert(module, getattr(torch, precision))
+            _convert(module, torch.float32)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -68,18 +71,14 @@ def _round_base(module: nn.Module, dtype: torch.dtype) -> None:
             parameter.data = parameter.data.to(dtype)
 
 
-def _keep_masters(module: nn.Module, dtype: torch.dtype) -> None:
-    """Round the shards of a module to a type, and keep them in float32; buffers stay as they
-    are."""
+def _convert(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the shards of a module to a type; buffers stay as they are."""
     buffers = [
         (owner, name, value)
         for owner in module.modules()
         for name, value in owner.named_buffers(recurse=False)
     ]
-    types = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    if types - {dtype, torch.float32} or (dtype != torch.float32 and torch.float32 in types):
-        module.to(dtype)
-    module.to(torch.float32)
+    module.to(dtype)
     for owner, name, value in buffers:
         setattr(owner, name, value)
 
