@@ -83,5 +83,6 @@ class EngineSpec:
             slots=self.slots,
             context_tokens=self.context_tokens,
             decode=decode,
+            device=self.device,
             images=images or load_images(self.folder, model),
         )

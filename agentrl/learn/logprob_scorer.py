@@ -3,9 +3,10 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.learn.contexts import score_by_context
@@ -17,6 +18,17 @@ from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
 from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_logprobs import TokenLogprobs, score
+
+
+def freeze(model: PreTrainedModel, *, shares_weights: bool = False) -> PreTrainedModel:
+    """Return a copy that does not train. It may share its weights with a model that is cut up
+    afterwards: shards are copies of their own."""
+    shared = [p.detach() for p in model.parameters()] if shares_weights else []
+    memo: dict[int, Any] = {
+        id(parameter): nn.Parameter(value, requires_grad=False)
+        for parameter, value in zip(model.parameters(), shared, strict=False)
+    }
+    return copy.deepcopy(model, memo).requires_grad_(False).eval()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +85,15 @@ class LogprobScorer:
             head_chunk_tokens=self.head_chunk_tokens,
         )
 
-    def frozen(self) -> "LogprobScorer":
+    def frozen(self, model: PreTrainedModel | None = None) -> "LogprobScorer":
         """Return a scorer with the weights as they are now, which will not move.
 
-        They are a copy. A model with adapters that have not been trained is not copied: it is
-        scored without them. Weights in shards are not copied either: to be called before.
+        They are those of `model`, where it was frozen before; else a copy. A model with adapters
+        that have not been trained is not copied: it is scored without them.
         """
         if is_adapted(self.model):
             return replace(self, below_adapters=True)
-        return replace(self, model=copy.deepcopy(self.model).requires_grad_(False).eval())
+        return replace(self, model=model or freeze(self.model))
 
     def _score(
         self,

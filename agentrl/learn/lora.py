@@ -7,7 +7,7 @@ import copy
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +145,20 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
             local(value).copy_(local(alike(state[f"{PREFIX}{name}"], value)))
 
 
-def identity(model: PreTrainedModel) -> dict[str, str]:
+def identity(model: PreTrainedModel, types: Mapping[str, torch.dtype]) -> dict[str, str]:
     """Return the scales and the base that adapted models share beside shapes. Empty for a model
-    without adapters."""
+    without adapters. `types` are those that weights of the base are rounded to, by name."""
     if not is_adapted(model):
         return {}
     config = _configs(model)[ADAPTER]
     return {
         "alpha": str(config.lora_alpha),
         "dropout": str(config.lora_dropout),
-        "base": fingerprint(p for p in model.parameters() if not p.requires_grad),
+        "base": fingerprint(
+            p.to(types.get(name, p.dtype))
+            for name, p in model.named_parameters()
+            if not p.requires_grad
+        ),
     }
 
 

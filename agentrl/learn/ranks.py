@@ -29,6 +29,8 @@ class TrainerRanks:
 
     rank = 0
     size = 1
+    device: torch.device | None = None
+    """Device that shards of the model are put on; None leaves it where it is."""
 
     def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return the sequence indices of each of this rank's passes.
@@ -47,8 +49,8 @@ class TrainerRanks:
             yield indices, layout.tokens(batch, device=device) if batch else no_tokens(device)
 
     def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
-        """Keep a part of every weight only, in place. A model that trains with adapters keeps the
-        types it has, any other computes in `precision` over float32 weights."""
+        """Keep a part of every weight only, in place, and compute in `precision`, over float32
+        weights unless these lie below adapters."""
 
     def together(self, found: Mapping[K, V]) -> dict[K, V]:
         """Return the results of all ranks; no two have something for the same key. A collective."""

@@ -71,6 +71,22 @@ class MaskedTokens:
 
 
 @runtime_checkable
+class MeasuredSequences(Protocol):
+    """Sequences as a layout measured them, to be planned with as many limits as one likes."""
+
+    def places(self, indices: Sequence[int]) -> int:
+        """Return the number of places in the block of these sequences, padding included."""
+        ...
+
+    def plan(self, limit_tokens: int) -> list[list[int]]:
+        """Return the sequence indices of each block of at most so many places, each sequence once.
+
+        Raises `ConfigError` for a sequence that is longer.
+        """
+        ...
+
+
+@runtime_checkable
 class SequenceLayout(Protocol):
     """Arrangement of sequences in forward passes. None of them changes any result."""
 
@@ -79,12 +95,8 @@ class SequenceLayout(Protocol):
         """Most places of one block."""
         ...
 
-    def replace_limit(self, limit_tokens: int) -> "SequenceLayout":
-        """Return the same layout with another limit."""
-        ...
-
-    def places(self, sequences: Sequence[TokenSequence]) -> int:
-        """Return the number of places in the block of these sequences, padding included."""
+    def measure(self, sequences: Sequence[TokenSequence]) -> MeasuredSequences:
+        """Return the lengths of the sequences and what they share."""
         ...
 
     def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:

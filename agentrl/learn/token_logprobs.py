@@ -90,13 +90,18 @@ def head_is_plain(model: PreTrainedModel) -> bool:
     if model.get_output_embeddings() is None:
         return False
     ids = torch.arange(min(8, config.vocab_size), device=model.device)[None]
-    with torch.no_grad():
+
+    def compute() -> tuple[Tensor, ...]:
         hidden = decoder(model)(input_ids=ids, use_cache=False)
         state = getattr(hidden, "last_hidden_state", None)
-        if state is None:
+        return () if state is None else (_head(model)(state),)
+
+    with torch.no_grad():
+        logits = run_within(model, compute)
+        if not logits:
             return False
         full = model(input_ids=ids, use_cache=False).logits
-        return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
+        return torch.allclose(logits[0], full, rtol=1e-3, atol=1e-5)
 
 
 def hidden_states(

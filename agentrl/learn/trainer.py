@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.config.learn import LearnSection
+from agentrl.config.learn import LearnSection, Precision
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.aggregate import LossDenominators
@@ -26,7 +26,7 @@ from agentrl.learn.ewma import WeightEma
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.logprob_gap import GapAlarm, gap_metrics
-from agentrl.learn.logprob_scorer import LogprobScorer
+from agentrl.learn.logprob_scorer import LogprobScorer, freeze
 from agentrl.learn.lora import (
     adapters_of,
     base_of,
@@ -58,7 +58,7 @@ from agentrl.learn.token_credit import TokenCreditCollector
 from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.metrics.accumulator import MetricAccumulator
-from agentrl.models.folders import load_model, prepare
+from agentrl.models.folders import load_model, prepare, prepare_shards, recompute_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.quiet import no_bars
 from agentrl.models.vision.processor import ImageProcessor
@@ -107,7 +107,7 @@ class PolicyTrainer:
                 f"sampling.temperature is {temperature}: a greedy policy has no log-probs to "
                 "train on; set it above 0 for training"
             )
-        self.model = prepare(model, config, seed=derive(seed, "adapters"))
+        self.model = model
         self.ranks = ranks or ALONE
         self.version = 0
         """Version of the weights: the number of steps taken."""
@@ -121,12 +121,18 @@ class PolicyTrainer:
         self._steps = steps or 0
         self._methods = LearnMethods.from_config(config)
         self._credit_needs = find_needs(advantages.METHODS, config.advantage)
+        self._types: dict[str, torch.dtype] = {}
+        """Types of weights that are float32 here and rounded when they are collected."""
+        self._identity: Mapping[str, Any] = {}
+        needs_reference = "reference logprobs" in self._methods.needs
+        frozen = self._prepare(config, needs_reference=needs_reference)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
         self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images)
-        check_layout(model, self._layout)
+        self._precision: Precision = config.precision
+        check_layout(model, self._layout, dtype=getattr(torch, config.precision))
         self._evidence = LogprobScorer(
             model,
             self._layout,
@@ -135,20 +141,9 @@ class PolicyTrainer:
             config.head_chunk_tokens,
             self.ranks,
         )
-        needs_reference = "reference logprobs" in self._methods.needs
-        self._reference = self._evidence.frozen() if needs_reference else None
-        self._types: dict[str, torch.dtype] = {}
-        """Types of weights that are float32 here and rounded when they are collected."""
-        self._identity: Mapping[str, Any] = {}
+        self._reference = self._evidence.frozen(frozen) if needs_reference else None
         self._base: BaseWeights | None = None
         """Below the adapters, once somebody has asked; whole."""
-        if self.ranks.size > 1:
-            self._identity = identity_of(model)
-            if config.lora is None:
-                self._types = {name: v.dtype for name, v in model.state_dict().items()}
-        if self._reference is not None and self._reference.model is not model:
-            self.ranks.shard(self._reference.model, precision=config.precision)
-        self.ranks.shard(model, precision=config.precision)
         self.optimizer = AdamW(model, config.optimizer, steps=steps)
         self.rounds = bool(self._types) and config.precision != "float32"
         """True if a checkpoint's policy is rounded, and its weights are kept apart."""
@@ -180,6 +175,32 @@ class PolicyTrainer:
             images=images,
             **options,
         )
+
+    def _prepare(self, config: LearnSection, *, needs_reference: bool) -> PreTrainedModel | None:
+        """Make the model ready, and cut it up where there are several ranks; return a frozen copy
+        that was cut up with it, where a reference needs one."""
+        model, seed = self.model, derive(self._seed, "adapters")
+        if self.ranks.size == 1:
+            prepare(model, config, seed=seed)
+            return None
+        prepare_shards(model, config, seed=seed, device=self.ranks.device or model.device)
+        types = {name: value.dtype for name, value in model.state_dict().items()}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            trains_beside = config.lora is not None and parameter.requires_grad
+            if parameter.is_floating_point() and not trains_beside:
+                types[name] = getattr(torch, config.precision)
+        if config.lora is None:
+            self._types = types
+        if self.ranks.rank == 0:
+            self._identity = identity_of(model, types)
+        frozen = None
+        if needs_reference and not is_adapted(model):
+            frozen = freeze(model, shares_weights=True)
+            self.ranks.shard(frozen, precision=config.precision)
+        self.ranks.shard(model, precision=config.precision)
+        if config.gradient_checkpointing:
+            recompute_layers(model)
+        return frozen
 
     def _check_anchor(self, config: LearnSection) -> None:
         if self.ranks.size > 1 and self._methods.needs & ELSEWHERE:
@@ -349,10 +370,11 @@ class PolicyTrainer:
                 loaded = type(model).from_pretrained(checkpoint, dtype=model.dtype)
             model.load_state_dict(loaded.state_dict())
             return
-        weights = load_model(checkpoint, dtype="float32", device="cpu").state_dict()
+        # In the type it was written in: it stays in its file but for the rows that are this rank's.
+        weights = load_model(checkpoint, dtype=self._precision, device="cpu").state_dict()
         with torch.no_grad():
             for name, value in model.state_dict().items():
-                local(value).copy_(local(alike(weights[name].to(value.dtype), value)))
+                local(value).copy_(local(alike(weights[name], value)))
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -545,13 +567,17 @@ def _random_file(ranks: TrainerRanks) -> str:
     return f"random-{ranks.rank:05d}.json"
 
 
-def identity_of(model: PreTrainedModel) -> dict[str, Any]:
+def identity_of(
+    model: PreTrainedModel, types: Mapping[str, torch.dtype] | None = None
+) -> dict[str, Any]:
     """Return config, tensors and adapters of a model in no shards, as plain JSON: those of another
-    must be the same for it to take a checkpoint of this one."""
+    must be the same for it to take a checkpoint of this one. `types` are those that its tensors are
+    going to have, by name."""
+    types = types or {}
     config = {k: v for k, v in model.config.to_dict().items() if k not in _NO_IDENTITY}
     tensors = {
-        name: f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+        name: f"{str(types.get(name, value.dtype)).removeprefix('torch.')} {list(value.shape)}"
         for name, value in model.state_dict().items()
     }
-    parts = {"config": config, "tensors": tensors, "adapter": identity(model)}
+    parts = {"config": config, "tensors": tensors, "adapter": identity(model, types)}
     return json.loads(json.dumps(parts, default=str))

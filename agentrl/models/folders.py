@@ -154,7 +154,9 @@ def load_model(
     """Return the language model of a Hugging Face folder, a GGUF file or a hub name, on `device`: a
     causal one, or one that sees and is of the Qwen-VL family.
 
-    Raises `ConfigError` if there is none, or none that can be read.
+    On the CPU weights that a file of safetensors has in this type stay in the file, and are read
+    when they are needed; the host keeps no copy. Raises `ConfigError` if there is none, or none
+    that can be read.
     """
     config = _load_pretrained(AutoConfig, path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
@@ -196,6 +198,18 @@ def prepare(model: PreTrainedModel, section: LearnSection, *, seed: int) -> PreT
         adapt(model, section.lora, seed=seed)
     if section.gradient_checkpointing:
         recompute_layers(model)
+    return model
+
+
+def prepare_shards(
+    model: PreTrainedModel, section: LearnSection, *, seed: int, device: torch.device
+) -> PreTrainedModel:
+    """Return the model ready to be cut up and put on a device: as `prepare` does, but for what
+    takes a copy or a forward pass of the whole of it."""
+    _check_precision("learn.precision", section.precision, device)
+    model.eval()
+    if section.lora is not None:
+        adapt(model, section.lora, seed=seed)
     return model
 
 

@@ -37,9 +37,9 @@ from agentrl.rollout.scheduler.topology import IndependentRollouts, StepSchedule
 from agentrl.rollout.seed_repeats import SeedRepeats
 from agentrl.rollout.task_sampler import TaskSampler, heldout_tasks
 from agentrl.run.folder import RunFolder
+from agentrl.run.policy_model import trains_in_shards
 from agentrl.run.preflight import check_env, check_needs
 from agentrl.runtime.seeds import derive
-from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.sandbox import Limits, Pressure, SandboxSettings
 from agentrl.store.run import RunStore
 from agentrl.store.settings import StoreSettings
@@ -413,7 +413,7 @@ def build_trainer(config: RunConfig, policy: "PolicyModel") -> "PolicyTrainer":
 
     It may start processes; who asked for it closes it.
     """
-    if config.learn.devices.count > 1 or TorchrunLaunch.read() is not None:
+    if trains_in_shards(config):
         from agentrl.run.build_trainer import build_leading_trainer
 
         return build_leading_trainer(config, policy, _build_rank_launcher(config))

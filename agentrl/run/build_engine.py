@@ -9,11 +9,10 @@ from agentrl.engine.spec import ClosableEngine, EngineSpec
 from agentrl.errors import ConfigError
 from agentrl.policy import Sampling
 from agentrl.runtime.gpu_placement import DevicePlacement, place_devices, visible_devices
+from agentrl.runtime.machine import device_of
 from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:
-    import torch
-
     from agentrl.config.run import EngineSection, RunConfig
     from agentrl.engine.remote.weight_broadcast import WeightBroadcaster
     from agentrl.run.policy_model import PolicyModel
@@ -57,9 +56,10 @@ def build_engine(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
         return build_endpoint_engine(config, policy)
     if section.kind == "vllm":
         check_file_shapes(policy)
-    recipe = build_engine_spec(config, str(policy.path), device=str(policy.model.device))
-    placement = build_device_placement(config, policy.model.device)
-    spreader = _build_broadcaster(config, str(policy.model.device), placement)
+    device = device_of(config.policy.device)
+    recipe = build_engine_spec(config, str(policy.path), device=device)
+    placement = build_device_placement(config)
+    spreader = _build_broadcaster(config, device, placement)
     if section.addresses:
         return build_address_engines(section, spreader)
     if section.processes and config.cluster.kind == "ray":
@@ -178,12 +178,13 @@ def build_endpoint_engine(config: "RunConfig", policy: "PolicyModel") -> Closabl
     return engines[0] if len(engines) == 1 else EndpointReplicas(engines)
 
 
-def build_device_placement(config: "RunConfig", device: "torch.device") -> "DevicePlacement | None":
-    """Return the GPUs of this machine for ranks and engine processes; `device` is the trainer's.
+def build_device_placement(config: "RunConfig") -> "DevicePlacement | None":
+    """Return the GPUs of this machine for ranks and engine processes.
 
     None on a CPU, and where Ray or torchrun place them.
     """
-    if device.type != "cuda" or config.cluster.kind == "ray" or TorchrunLaunch.read() is not None:
+    kind, _, index = device_of(config.policy.device).partition(":")
+    if kind != "cuda" or config.cluster.kind == "ray" or TorchrunLaunch.read() is not None:
         return None
     import torch
 
@@ -191,7 +192,7 @@ def build_device_placement(config: "RunConfig", device: "torch.device") -> "Devi
         visible_devices(torch.cuda.device_count()),
         ranks=config.learn.devices.count,
         engines=config.engine.processes,
-        first=device.index or 0,
+        first=int(index or 0),
     )
 
 

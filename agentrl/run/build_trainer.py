@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learn.sharded.mesh import MeshRanks
@@ -31,7 +29,7 @@ class LocalRankLauncher:
         """Start them; `ConfigError` where there are too few devices."""
         config = setup.run
         device_of(config, setup.size - 1)
-        placement = build_device_placement(config, torch.device(device_of(config, 0)))
+        placement = build_device_placement(config)
         devices = placement.ranks[1:] if placement else ()
         others = [
             # With a GPU of its own a process sees that one alone, as its first.

@@ -22,7 +22,13 @@ from agentrl.message import Message
 from agentrl.metrics.diagnostics import find_memorised
 from agentrl.models.provenance import provenance
 from agentrl.rollout.demonstrations import demonstrate
-from agentrl.run.policy_model import PolicyModel, build_chat_format, load_policy, save_policy
+from agentrl.run.policy_model import (
+    PolicyModel,
+    build_chat_format,
+    load_policy,
+    save_policy,
+    trains_in_shards,
+)
 from agentrl.run.summary import RunSummary
 from agentrl.runtime.atomic_files import new_folder
 from agentrl.runtime.progress import RunProgress
@@ -58,7 +64,9 @@ class InitialPolicyBuilder:
             # Before it is loaded again: a device that holds one model may not hold two.
             del policy
             gc.collect()
-        return load_policy(self.config, self.folder)
+        # What is going to be cut up goes to devices in parts only.
+        device = "cpu" if trains_in_shards(self.config) else None
+        return load_policy(self.config, self.folder, device=device)
 
     async def _make(self, scratch: Path) -> PolicyModel:
         section, warmstart = self.config.policy, self.config.warmstart
@@ -67,7 +75,9 @@ class InitialPolicyBuilder:
             policy = self._make_model(section.make, conversations, scratch)
         else:
             assert section.path is not None, "load_config sees to it"
-            policy = load_policy(self.config, section.path)
+            # A policy that is only written again needs no device.
+            device = "cpu" if warmstart is None else None
+            policy = load_policy(self.config, section.path, device=device)
             self.summary.put("policy", provenance(policy.path))
         if warmstart is not None:
             with self.summary.time_phase("warm start"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agentrl.config.run import RunConfig
 from agentrl.models.place import policy_place
 from agentrl.runtime.machine import device_of
+from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -28,12 +29,21 @@ class PolicyModel:
     """Image processor, where the policy sees."""
 
 
-def load_policy(config: RunConfig, path: Path | str) -> PolicyModel:
-    """Return the policy that a path names: a folder, a GGUF file or a name."""
+def trains_in_shards(config: RunConfig) -> bool:
+    """Return whether several processes train the policy, each a part of every weight."""
+    return config.learn.devices.count > 1 or TorchrunLaunch.read() is not None
+
+
+def load_policy(config: RunConfig, path: Path | str, *, device: str | None = None) -> PolicyModel:
+    """Return the policy that a path names: a folder, a GGUF file or a name.
+
+    It is on the config's device unless another is given. On `cpu` weights stay in their file until
+    they are used.
+    """
     from agentrl.models.folders import load_images, load_model, load_tokenizer
 
     path = policy_place(path)
-    device = device_of(config.policy.device)
+    device = device or device_of(config.policy.device)
     tokenizer = load_tokenizer(path)
     model = load_model(path, dtype=config.policy.dtype, device=device)
     images = load_images(path, model)

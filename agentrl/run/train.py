@@ -208,7 +208,7 @@ async def _train(
     with using_run_id(new_run_id(config.run.name)), using_sandbox(settings):
         async with run_scope(), AsyncExitStack() as stack:
             policy = await _build_initial_policy(config, folder, summary, progress)
-            if (placement := build_device_placement(config, policy.model.device)) is not None:
+            if (placement := build_device_placement(config)) is not None:
                 progress.say(placement.describe())
             engine = build_engine(config, policy)
             # Not where the trainer is made, in a thread: what Ray starts ends with its thread.

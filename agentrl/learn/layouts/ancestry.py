@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from torch.nn.attention.flex_attention import (
-    BlockMask,
-    create_block_mask,  # pyright: ignore[reportUnknownVariableType]
-)
+from torch.nn.attention.flex_attention import BlockMask
+
+from agentrl.learn.layouts.block_mask import build_block_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,5 @@ class AncestorMask:
     def block_mask(self) -> BlockMask:
         """Return the same for FlexAttention."""
         if not self._blocks:
-            ends, places = self.ends, len(self.ends)
-            mask = create_block_mask(
-                lambda batch, head, query, key: (key <= query) & (query <= ends[key]),
-                B=1,
-                H=None,
-                Q_LEN=places,
-                KV_LEN=places,
-                device=str(ends.device),
-            )
-            self._blocks.append(mask)
+            self._blocks.append(build_block_mask(self.ends))
         return self._blocks[0]

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from numpy import ndarray
 
-from agentrl.learn.layouts.packing import pack
+from agentrl.learn.layouts.packing import count_places, pack
 from agentrl.learn.layouts.padded import LimitedLayout, check_length
 from agentrl.learn.layouts.trie import (
     SortedSequences,
@@ -20,6 +21,26 @@ from agentrl.learn.layouts.trie import (
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LineLengths:
+    """Lengths of sequences in the order of a line, and what each shares with the one before."""
+
+    order: Int[ndarray, " sequences"]
+    lengths: Int[ndarray, " sequences"]
+    shared: Int[ndarray, " sequences"]
+    rank: Int[ndarray, " sequences"]
+    """The place of each sequence in the order."""
+
+    def places(self, indices: Sequence[int]) -> int:
+        chosen = np.sort(self.rank[np.array(indices, dtype=np.int64)])
+        return count_places(self.lengths, self.shared, chosen)
+
+    def plan(self, limit_tokens: int) -> list[list[int]]:
+        check_length(int(self.lengths.max(initial=0)), limit_tokens=limit_tokens)
+        lines = pack(self.lengths, self.shared, limit_tokens=limit_tokens)
+        return [self.order[line].tolist() for line in lines]
+
+
 @dataclass(frozen=True, slots=True)
 class PackedLayout(LimitedLayout):
     """Lines of at most `limit_tokens`; the sequences of a line do not see each other."""
@@ -28,17 +49,13 @@ class PackedLayout(LimitedLayout):
         """Return the order of sequences in a line, and what each shares with the one before."""
         return keep_order(rows)
 
-    def places(self, sequences: Sequence[TokenSequence]) -> int:
+    def measure(self, sequences: Sequence[TokenSequence]) -> "LineLengths":
         rows = read(sequences)
-        return sum(map(len, rows)) - sum(self.sort(rows).shared)
-
-    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        rows = read(sequences)
-        check_length(max(map(len, rows), default=0), limit_tokens=self.limit_tokens)
         ordered = self.sort(rows)
-        lengths = [len(rows[i]) for i in ordered.order]
-        lines = pack(lengths, ordered.shared, limit_tokens=self.limit_tokens)
-        return [[ordered.order[i] for i in line] for line in lines]
+        order = np.array(ordered.order, dtype=np.int64)
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        shared = np.array(ordered.shared, dtype=np.int64)
+        return LineLengths(order, lengths[order], shared, rank=np.argsort(order))
 
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         rows = read(sequences)

@@ -4,6 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+from jaxtyping import Int
+from numpy import ndarray
+
 
 @dataclass(frozen=True, slots=True)
 class PackingUnit:
@@ -14,45 +18,79 @@ class PackingUnit:
     tokens: int
 
 
-def pack(lengths: Sequence[int], shared: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
+def pack(
+    lengths: Sequence[int] | Int[ndarray, " sequences"],
+    shared: Sequence[int] | Int[ndarray, " sequences"],
+    *,
+    limit_tokens: int,
+) -> list[list[int]]:
     """Return the sequence indices of each line of at most `limit_tokens`.
 
     `shared` says how many tokens each sequence has in common with the one before it. A tree stays
     whole if it fits, and else falls apart where its branches part. The longest come first; each
     goes into the line that it shares most with, the first of equals, or into a new one.
+
+    What a unit shares with a line is the most that it shares with one of the line's units, so that
+    the units alone are compared, all of those that are placed in one operation.
     """
+    common = np.asarray(shared, dtype=np.int64)
+    units = sorted(
+        _find_units(np.asarray(lengths, dtype=np.int64), common, limit_tokens),
+        key=lambda unit: unit.start,
+    )
+    # Within a unit more is shared than at its edges.
+    edges = common[[unit.start for unit in units]]
+    line_of = np.full(len(units), -1)
+    room = np.full(len(units), np.iinfo(np.int64).min // 2)
+    """What the line of each unit has left; less than any unit needs where it has none yet."""
     lines: list[list[PackingUnit]] = []
-    line_tokens: list[int] = []
-    units = sorted(_units(lengths, shared, limit_tokens), key=lambda u: (-u.tokens, u.start))
-    for unit in units:
-        saved = [max(_overlap(unit, other, shared) for other in line) for line in lines]
-        fits = [i for i, n in enumerate(line_tokens) if n + unit.tokens - saved[i] <= limit_tokens]
-        if fits:
-            index = max(fits, key=lambda i: (saved[i], -i))
-            lines[index].append(unit)
-            line_tokens[index] += unit.tokens - saved[index]
+    for index in sorted(range(len(units)), key=lambda i: (-units[i].tokens, i)):
+        unit, overlap = units[index], _find_overlaps(edges, index)
+        fits = room + overlap >= unit.tokens
+        if fits.any():
+            saved = int(overlap[fits].max())
+            line = int(line_of[fits & (overlap == saved)].min())
+            left = int(room[line_of == line][0]) + saved - unit.tokens
+            lines[line].append(unit)
         else:
+            line, left = len(lines), limit_tokens - unit.tokens
             lines.append([unit])
-            line_tokens.append(unit.tokens)
+        line_of[index] = line
+        room[line_of == line] = left
     return [[i for unit in line for i in range(unit.start, unit.stop)] for line in lines]
 
 
-def _units(
-    lengths: Sequence[int], shared: Sequence[int], limit_tokens: int
+def count_places(
+    lengths: Int[ndarray, " sequences"],
+    shared: Int[ndarray, " sequences"],
+    chosen: Int[ndarray, " chosen"],
+) -> int:
+    """Return the length of one line of the chosen sequences, in rising order of their indices."""
+    if not len(chosen):
+        return 0
+    gaps = np.minimum.reduceat(shared[: chosen[-1] + 1], chosen[:-1] + 1) if chosen[1:].size else 0
+    return int(lengths[chosen].sum() - np.sum(gaps))
+
+
+def _find_units(
+    lengths: Int[ndarray, " sequences"], shared: Int[ndarray, " sequences"], limit_tokens: int
 ) -> Iterator[PackingUnit]:
     """Yield the largest subtrees that fit. A single sequence is always one of them."""
-    waiting = [(0, len(lengths))] if lengths else []
+    added = np.concatenate([[0], np.cumsum(lengths - shared)])
+    waiting = [(0, len(lengths))] if len(lengths) else []
     while waiting:
         start, stop = waiting.pop()
-        tokens = lengths[start] + sum(lengths[i] - shared[i] for i in range(start + 1, stop))
+        tokens = int(lengths[start] + added[stop] - added[start + 1])
         if tokens <= limit_tokens or stop - start == 1:
             yield PackingUnit(start, stop, tokens)
             continue
-        fork = min(shared[start + 1 : stop])
-        cuts = [start, *(i for i in range(start + 1, stop) if shared[i] == fork), stop]
-        waiting += pairwise(cuts)
+        inner = shared[start + 1 : stop]
+        cuts = np.flatnonzero(inner == inner.min()) + start + 1
+        waiting += pairwise([start, *cuts.tolist(), stop])
 
 
-def _overlap(one: PackingUnit, other: PackingUnit, shared: Sequence[int]) -> int:
-    first, second = sorted((one, other), key=lambda unit: unit.start)
-    return min(shared[first.stop : second.start + 1])
+def _find_overlaps(edges: Int[ndarray, " units"], index: int) -> Int[ndarray, " units"]:
+    """Return what a unit shares with each other one: the least of the edges between them."""
+    before = np.minimum.accumulate(edges[index:0:-1])[::-1]
+    after = np.minimum.accumulate(edges[index + 1 :])
+    return np.concatenate([before, [0], after])

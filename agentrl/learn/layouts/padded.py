@@ -1,8 +1,8 @@
 """Every sequence a line of its own, padded on the right."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 
 from agentrl.errors import ConfigError
-from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
+from agentrl.learn.sequence_layout import MeasuredSequences, ModelInputs, TokenSequence
 from agentrl.models.vision.model import SequenceImages
 from agentrl.models.vision.processor import ImageProcessor
 
@@ -18,30 +18,42 @@ PADDING_TOKENS = 256
 """About what the fixed cost of one more forward and backward pass is worth on a CPU."""
 
 
-LayoutT = TypeVar("LayoutT", bound="LimitedLayout")
-
-
 @dataclass(frozen=True, slots=True)
-class LimitedLayout:
+class LimitedLayout(ABC):
     """Base of the layouts: the most places of a block, and the image processor of the policy."""
 
     limit_tokens: int
     processor: ImageProcessor | None = None
     """None where the policy takes no images."""
 
-    def replace_limit(self: LayoutT, limit_tokens: int) -> LayoutT:
-        return replace(self, limit_tokens=limit_tokens)
+    @abstractmethod
+    def measure(self, sequences: Sequence[TokenSequence]) -> MeasuredSequences:
+        """Return the lengths of the sequences and what they share."""
+
+    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Return the sequence indices of each block, each sequence once."""
+        return self.measure(sequences).plan(self.limit_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedWidths:
+    """Widths of sequences that are padded to the widest of their block."""
+
+    widths: tuple[int, ...]
+
+    def places(self, indices: Sequence[int]) -> int:
+        return len(indices) * max((self.widths[i] for i in indices), default=0)
+
+    def plan(self, limit_tokens: int) -> list[list[int]]:
+        return plan(self.widths, limit_tokens=limit_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedLayout(LimitedLayout):
     """Lines of similar length together, at most `limit_tokens` with their padding."""
 
-    def places(self, sequences: Sequence[TokenSequence]) -> int:
-        return len(sequences) * max((forward_tokens(s.mask) for s in sequences), default=0)
-
-    def plan(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        return plan([forward_tokens(s.mask) for s in sequences], limit_tokens=self.limit_tokens)
+    def measure(self, sequences: Sequence[TokenSequence]) -> PaddedWidths:
+        return PaddedWidths(tuple(forward_tokens(s.mask) for s in sequences))
 
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         """Return the sequences as one padded block; what comes after the last True of a mask is

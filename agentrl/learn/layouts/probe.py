@@ -21,10 +21,14 @@ ROUGH = 5e-2
 
 
 def check_layout(
-    model: PreTrainedModel, layout: SequenceLayout, *, key: str = "learn.layout"
+    model: PreTrainedModel,
+    layout: SequenceLayout,
+    *,
+    key: str = "learn.layout",
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Raise `ConfigError` if the model computes something else in this layout than row by row;
-    `key` is what set it.
+    `key` is what set it. `dtype` is what it computes in, if its weights have another type.
 
     Models differ from plain causal attention in many ways (recurrent layers, attention in chunks,
     positions of their own), so it is tried on a few sequences that share prefixes.
@@ -41,7 +45,7 @@ def check_layout(
             f"{type(model).__name__} cannot process several sequences in one row: {error}; set "
             f"{key}: padded"
         ) from error
-    tolerance = TOLERANCES.get(model.dtype, ROUGH)
+    tolerance = TOLERANCES.get(dtype or model.dtype, ROUGH)
     if not torch.allclose(alone, together, rtol=tolerance, atol=tolerance):
         raise ConfigError(
             f"{type(model).__name__} changes the log-probs of sequences in one row by "

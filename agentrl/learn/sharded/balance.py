@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
+from agentrl.learn.sequence_layout import MeasuredSequences, SequenceLayout, TokenSequence
 
 PROBES = 8
 """Number of limits tried below the configured one; each halves the range."""
@@ -49,16 +49,18 @@ def split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: 
     The layout's own plan fills passes up to its limit, which may leave ranks without any. So the
     least limit is looked for that takes no more rounds, and of what was tried the cheapest wins.
     """
-    best = _split(layout, sequences, ranks=ranks)
+    measured = layout.measure(sequences)
+    best = _split(measured, layout.limit_tokens, ranks=ranks)
     if not sequences:
         return best
     fewest = len(best.passes[0])
-    low, high = max(layout.places([s]) for s in sequences), layout.limit_tokens
+    low = max(measured.places([i]) for i in range(len(sequences)))
+    high = layout.limit_tokens
     for _ in range(PROBES):
         if low >= high:
             break
         middle = (low + high) // 2
-        tried = _split(layout.replace_limit(middle), sequences, ranks=ranks)
+        tried = _split(measured, middle, ranks=ranks)
         if len(tried.passes[0]) <= fewest and tried.tokens < best.tokens:
             best = tried
         if len(tried.passes[0]) <= fewest:
@@ -68,9 +70,9 @@ def split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: 
     return best
 
 
-def _split(layout: SequenceLayout, sequences: Sequence[TokenSequence], *, ranks: int) -> PassPlan:
-    plan = layout.plan(sequences)
-    costs = [layout.places([sequences[i] for i in indices]) for indices in plan]
+def _split(measured: MeasuredSequences, limit_tokens: int, *, ranks: int) -> PassPlan:
+    plan = measured.plan(limit_tokens)
+    costs = [measured.places(indices) for indices in plan]
     table = rounds(costs, ranks=ranks)
     return PassPlan(
         passes=tuple(

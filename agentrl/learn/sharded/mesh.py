@@ -34,6 +34,8 @@ class MeshRanks(TrainerRanks):
         self._control = control
         self.rank = mesh.get_local_rank()
         self.size = mesh.size()
+        kind = mesh.device_type
+        self.device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else None
 
     def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         passes = split(layout, sequences, ranks=self.size).passes[self.rank]

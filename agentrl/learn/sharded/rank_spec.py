@@ -114,7 +114,8 @@ def load_rank(setup: RankSpec) -> Callable[[Store | None], PolicyTrainer]:
     config = setup.run
     set_thread_count(config.run.threads)
     device = device_of(config, setup.local_rank)
-    model = load_model(setup.policy, dtype=config.policy.dtype, device=device)
+    # On the host, where it stays in its file until it is cut up.
+    model = load_model(setup.policy, dtype=config.policy.dtype, device="cpu")
     images = load_images(setup.policy, model)
 
     def joins(store: Store | None) -> PolicyTrainer:

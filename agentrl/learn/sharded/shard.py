@@ -13,6 +13,7 @@ from torch.distributed.fsdp import (
     fully_shard,  # pyright: ignore[reportUnknownVariableType]
     register_fsdp_forward_method,
 )
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -22,21 +23,20 @@ from agentrl.learn.token_logprobs import WITHIN, Parts, decoder
 
 
 def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> None:
-    """Leave of every weight this rank's part, in place.
+    """Leave of every weight this rank's part, in place, on the mesh's device.
 
     Source: Zhao et al. 2023 (PyTorch FSDP), arXiv 2304.11277, per parameter. Each layer of the
     decoder is collected when it is computed; everything else (embeddings, head, what sees) with
     the model. Gradients are summed over ranks: losses are divided by counts of the whole step.
 
-    Weights are float32, and collected in `precision`; those of a model with adapters have the types
-    they had.
+    Weights are rounded to `precision`, kept in float32, and collected in `precision`; those below
+    adapters are kept in `precision` too. One layer after the other is cut up and then converted, so
+    that of a model whose weights lie in a file no more than the parts and one layer is in memory.
     """
-    if is_adapted(model):
+    adapted = is_adapted(model)
+    if adapted:
         policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     else:
-        for parameter in model.parameters():
-            if parameter.is_floating_point():
-                parameter.data = parameter.data.float()
         policy = MixedPrecisionPolicy(
             param_dtype=getattr(torch, precision),
             reduce_dtype=torch.float32,
@@ -44,8 +44,15 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> 
         )
     layers = [m for m in decoder(model).modules() if isinstance(m, GradientCheckpointingLayer)]
     for module in (*layers, model):
+        if adapted:
+            _round_base(module, getattr(torch, precision))
+        found = {p.dtype for p in module.parameters() if not isinstance(p, DTensor)}
         # Forward passes without a backward pass come too, and must leave nothing collected.
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        if not adapted:
+            if precision != "float32" and found != {getattr(torch, precision)}:
+                _convert(module, getattr(torch, precision))
+            _convert(module, torch.float32)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -54,6 +61,26 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> 
     _root(model).set_reduce_scatter_unused_params(True)
     setattr(model, WITHIN, types.MethodType(_run_within, model))
     register_fsdp_forward_method(model, WITHIN)
+
+
+def _round_base(module: nn.Module, dtype: torch.dtype) -> None:
+    """Round what is below adapters, and in no shards yet."""
+    for parameter in module.parameters():
+        is_base = parameter.is_floating_point() and not parameter.requires_grad
+        if is_base and not isinstance(parameter, DTensor):
+            parameter.data = parameter.data.to(dtype)
+
+
+def _convert(module: nn.Module, dtype: torch.dtype) -> None:
+    """Convert the shards of a module to a type; buffers stay as they are."""
+    buffers = [
+        (owner, name, value)
+        for owner in module.modules()
+        for name, value in owner.named_buffers(recurse=False)
+    ]
+    module.to(dtype)
+    for owner, name, value in buffers:
+        setattr(owner, name, value)
 
 
 def _root(model: Any) -> FSDPModule:

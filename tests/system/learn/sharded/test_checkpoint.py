@@ -115,6 +115,27 @@ def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(
     assert_equal(resumed, unbroken)
 
 
+def _resume(ranks: TrainerRanks, model: PreTrainedModel, folder: Path) -> list[float]:
+    """Return the losses of steps from the newest checkpoint on."""
+    trainer = PolicyTrainer(model, section(), seed=1, steps=6, ranks=ranks)
+    newest = latest(folder)
+    assert newest is not None
+    trainer.read_state(newest)
+    seeds = range(trainer.version, trainer.version + STEPS)
+    return [trainer.step(trees_of(3, seed=n, version=n))["loss"] for n in seeds]
+
+
+def test_a_checkpoint_of_two_ranks_goes_on_with_the_same_loss_on_one_and_on_two(
+    ranks: World, tmp_path: Path
+) -> None:
+    on(ranks, 2, section(), tmp_path)
+    alone = _resume(ALONE, model_of(9), tmp_path)
+    for losses in ranks.run(_resume, model_of(9), tmp_path, size=2):
+        assert losses == pytest.approx(alone, rel=0, abs=1e-6)
+    fresh = PolicyTrainer(model_of(9), section(), seed=1, steps=6).step(trees_of(3, seed=STEPS))
+    assert fresh["loss"] != pytest.approx(alone[0], rel=0, abs=1e-6)
+
+
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 @pytest.mark.parametrize(
     "changes", [{}, {"lora": {"rank": 2}}, {"precision": "bfloat16"}], ids=["all", "lora", "bf16"]
