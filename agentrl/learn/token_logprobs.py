@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
 from agentrl.learn.head import HEAD_CHUNK_TOKENS, TokenPredictions, plain, predict
-from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import build_decoder_inputs
 from agentrl.learn.sequence_layout import ModelInputs
 from agentrl.models.vision import model as vision
@@ -136,10 +135,10 @@ def _reading(model: PreTrainedModel, tokens: ModelInputs) -> dict[str, Any]:
     if tokens.shown:
         _check_sees(model)
         inputs = vision.build_text_inputs(model, tokens.inputs, tokens.shown, tokens.positions)
-    if tokens.positions is None or tokens.ends is None:
+    if tokens.positions is None or tokens.ancestry is None:
         return inputs
-    ancestry = AncestorMask.from_positions(tokens.positions, tokens.ends)
-    return {"position_ids": tokens.positions} | inputs | build_decoder_inputs(model, ancestry)
+    decoder_inputs = build_decoder_inputs(model, tokens.ancestry)
+    return {"position_ids": tokens.positions} | inputs | decoder_inputs
 
 
 def _check_sees(model: PreTrainedModel) -> None:
