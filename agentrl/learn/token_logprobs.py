@@ -83,10 +83,7 @@ def head_is_plain(model: PreTrainedModel) -> bool:
     trying a few tokens. Those take the full forward pass, which is slower and always right.
     """
     config = model.config.get_text_config()
-    for name, neutral in LOGIT_TRANSFORMS.items():
-        if getattr(config, name, None) not in (None, neutral):
-            return False
-    if model.get_output_embeddings() is None:
+    if not keeps_logits(model):
         return False
     ids = torch.arange(min(8, config.vocab_size), device=model.device)[None]
     with torch.no_grad():
@@ -96,6 +93,16 @@ def head_is_plain(model: PreTrainedModel) -> bool:
             return False
         full = model(input_ids=ids, use_cache=False).logits
         return torch.allclose(_head(model)(state), full, rtol=1e-3, atol=1e-5)
+
+
+def keeps_logits(model: PreTrainedModel) -> bool:
+    """Return whether the config says of no change to the head's logits; nothing is computed."""
+    config = model.config.get_text_config()
+    changes = (
+        getattr(config, name, None) not in (None, neutral)
+        for name, neutral in LOGIT_TRANSFORMS.items()
+    )
+    return model.get_output_embeddings() is not None and not any(changes)
 
 
 def hidden_states(
