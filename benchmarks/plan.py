@@ -26,9 +26,8 @@ from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.sample import TrainingSample
 from agentrl.learn.sharded.balance import split
-from agentrl.plan.kernel_time import total_s
 from agentrl.plan.machine import DeviceSpec, measure_device
-from agentrl.plan.training import TrainingCost, optimizer_s, trace_training
+from agentrl.plan.training import TrainingCost, optimizer_s, pass_s, trace_training
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
 from benchmarks.harness import Benchmark
@@ -154,6 +153,8 @@ class Observed:
     peak_bytes: int
     step_s: float
     """CPU seconds, of one thread."""
+    device: DeviceSpec
+    """Roofs, measured right after."""
 
 
 def resident(key: str) -> int:
@@ -189,7 +190,9 @@ def train_two_steps(setting: Setting, rank: int, port: int, pipe: Connection) ->
     start_s = time.process_time()
     trainer.step(trees)
     step_s = time.process_time() - start_s
-    pipe.send(Observed(peak_bytes=resident("VmHWM") - base, step_s=step_s))
+    peak_bytes = resident("VmHWM") - base
+    device = measure_device(clock=time.process_time)
+    pipe.send(Observed(peak_bytes=peak_bytes, step_s=step_s, device=device))
 
 
 def observe(setting: Setting, environ: Mapping[str, str]) -> Observed:
@@ -233,17 +236,17 @@ def step_s(setting: Setting, cost: TrainingCost, device: DeviceSpec) -> float:
     """Return the planned seconds of a step: its micro-batches, and the optimiser."""
     layout = LAYOUTS[setting.section.layout](setting.section.micro_batch_tokens)
     passes = sum(layout.places(each) for each in setting.passes()) / cost.places
-    one_s = total_s(cost.forward, device) + total_s(cost.backward, device)
-    return passes * one_s + optimizer_s(cost, device)
+    return passes * pass_s(cost, device) + optimizer_s(cost, device)
 
 
-def compare(bench: Benchmark, setting: Setting, device: DeviceSpec) -> None:
+def compare(bench: Benchmark, setting: Setting) -> None:
     """State the memory and the time of a setting, planned and measured."""
     cost, peak_bytes = predict(setting), observe(setting, ALLOCATOR).peak_bytes
     state(bench, f"peak, {setting.name}", cost.peak_bytes / MEBI, peak_bytes / MEBI, "MiB")
     if setting.ranks == 1:
-        seen_s = observe(setting, {}).step_s
-        state(bench, f"step, {setting.name}", step_s(setting, cost, device), seen_s, "CPU-s")
+        seen = observe(setting, {})
+        planned_s = step_s(setting, cost, seen.device)
+        state(bench, f"step, {setting.name}", planned_s, seen.step_s, "CPU-s")
 
 
 def state(bench: Benchmark, name: str, planned: float, measured: float, unit: str) -> None:
@@ -260,10 +263,8 @@ def main() -> None:
     """Run it."""
     bench = Benchmark.from_command_line("plan", __doc__)
     torch.set_num_threads(1)
-    device = measure_device()
-    bench.console.print(device, highlight=False)
     for setting in SETTINGS[:3] if bench.quick else SETTINGS:
-        compare(bench, setting, device)
+        compare(bench, setting)
     bench.finish()
 
 

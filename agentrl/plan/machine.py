@@ -19,6 +19,8 @@ THIS = "this"
 """Name of the machine that plans, measured."""
 LAUNCH_S = 5e-6
 """Seconds from one kernel of a GPU to the next, at least."""
+PAGED_BYTES = 2**25
+"""Larger blocks are new pages of the system every time: the C library's largest threshold."""
 NETWORK_BYTES_PER_S = 50e9
 """One 400 Gb/s adapter per GPU, between machines of several GPUs."""
 
@@ -41,6 +43,9 @@ class DeviceSpec:
     """Least seconds of one kernel."""
     attention_flops_per_s: float | None = None
     """Roof of attention, where it was measured apart."""
+    page_bytes_per_s: float | None = None
+    """Rate at which the system gives pages to allocations above `PAGED_BYTES`; None for devices
+    whose allocator keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +128,27 @@ def find_machine(text: str) -> MachineSpec:
     return MachineSpec(device=found[0], count=count)
 
 
-def measure_device(seconds: float = 2.0) -> DeviceSpec:
+def measure_device(
+    seconds: float = 2.0, clock: Callable[[], float] = time.perf_counter
+) -> DeviceSpec:
     """Return this machine's CPU as a device, its roofs measured in about so many seconds.
 
-    With the number of threads that torch has now. Traffic is that of an operation with a new
-    output, as those of a model have: its pages come from the system every time.
+    With the number of threads that torch has now. On a busy machine a `clock` of CPU seconds says
+    of one thread what it would do alone. Large blocks are new pages of the system every time,
+    which costs more than the traffic.
     """
     import torch
 
     part_s = seconds / 5
     with torch.no_grad():
-        rates = {name: _matrix_rate(torch, name, part_s) for name in ("float32", "bfloat16")}
-        attention = _attention_rate(torch, part_s)
+        rates = {name: _matrix_rate(torch, name, part_s, clock) for name in ("float32", "bfloat16")}
+        attention = _attention_rate(torch, part_s, clock)
         big = torch.zeros(2**22)
-        traffic = 2 * big.nbytes / _call_s(lambda: big.neg(), part_s)
+        traffic = 2 * big.nbytes / _call_s(lambda: big.neg(), part_s, clock)
         small = torch.zeros(8)
-        call_s = _call_s(lambda: small.neg(), part_s / 4)
+        paged = torch.zeros(2**24)
+        paged_s = _call_s(lambda: paged.neg(), part_s, clock) - 2 * paged.nbytes / traffic
+        call_s = _call_s(lambda: small.neg(), part_s / 4, clock)
     return DeviceSpec(
         name=THIS,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
@@ -149,18 +159,19 @@ def measure_device(seconds: float = 2.0) -> DeviceSpec:
         host_bytes_per_s=traffic,
         call_s=call_s,
         attention_flops_per_s=attention,
+        page_bytes_per_s=paged.nbytes / max(paged_s, 1e-6),
     )
 
 
-def _matrix_rate(torch: ModuleType, name: str, seconds: float) -> float:
+def _matrix_rate(torch: ModuleType, name: str, seconds: float, clock: Callable[[], float]) -> float:
     """Return the operations per second of products as wide as a small model's."""
     rows, width = 1024, 512
     one = torch.zeros(rows, width, dtype=getattr(torch, name))
     other = torch.zeros(width, 2 * width, dtype=one.dtype)
-    return 4 * rows * width * width / _call_s(lambda: one @ other, seconds)
+    return 4 * rows * width * width / _call_s(lambda: one @ other, seconds, clock)
 
 
-def _attention_rate(torch: ModuleType, seconds: float) -> float:
+def _attention_rate(torch: ModuleType, seconds: float, clock: Callable[[], float]) -> float:
     """Return the operations per second of causal attention, forward and backward."""
     heads, places, width = 4, 512, 64
     parts = [torch.randn(1, heads, places, width).requires_grad_() for _ in range(3)]
@@ -171,16 +182,16 @@ def _attention_rate(torch: ModuleType, seconds: float) -> float:
             attention(*parts, is_causal=True).sum().backward()
 
     flops = heads * places * places * 2 * width * 7 // 2
-    return flops / _call_s(attend, seconds)
+    return flops / _call_s(attend, seconds, clock)
 
 
-def _call_s(call: Callable[[], object], seconds: float) -> float:
+def _call_s(call: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
     """Return the median seconds of a call, tried for so long."""
     times: list[float] = []
     stop_s = time.perf_counter() + seconds
     call()
     while len(times) < 5 or time.perf_counter() < stop_s:
-        start_s = time.perf_counter()
+        start_s = clock()
         call()
-        times.append(time.perf_counter() - start_s)
+        times.append(clock() - start_s)
     return median(times)

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 _aten = torch.ops.aten
+VIEWS = ("aten._unsafe_view", "aten.detach", "aten._reshape_alias")
+"""Operations that move nothing and do not say so."""
 ROUNDED = (torch.bfloat16, torch.float16)
 
 
@@ -72,6 +74,8 @@ class KernelWork:
     flops: int
     moved_bytes: int
     """Bytes of all inputs and outputs of one call."""
+    new_bytes: int = 0
+    """Bytes that the call allocates."""
     is_float32: bool = True
     """False where its tensors are rounded, which is another roof of arithmetic."""
 
@@ -145,16 +149,16 @@ class _Recorder(TorchDispatchMode):
             return NotImplemented  # the operations on its shards come here
         result = func(*args, **(kwargs or {}))
         outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        for output in outputs:
-            if not isinstance(output, DTensor):
-                self._allocate(output)
-        if not func.is_view:
-            flops = FLOP_FORMULAS.get(str(func._overloadpacket))
+        new_bytes = sum(self._allocate(x) for x in outputs if not isinstance(x, DTensor))
+        name = str(func._overloadpacket)
+        if outputs and not func.is_view and name not in VIEWS:
+            flops = FLOP_FORMULAS.get(name)
             inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
             work = KernelWork(
-                name=str(func),
+                name=name,
                 flops=flops(*args, **(kwargs or {}), out_val=result) if flops else 0,
                 moved_bytes=sum(x.numel() * x.element_size() for x in (*inputs, *outputs)),
+                new_bytes=new_bytes,
                 is_float32=not any(x.dtype in ROUNDED for x in inputs),
             )
             self._trace.kernels[work] = self._trace.kernels.get(work, 0) + 1
@@ -167,14 +171,16 @@ class _Recorder(TorchDispatchMode):
             self._sizes[storage._cdata] = storage.nbytes()
             self._trace.change(storage.nbytes() - before)
 
-    def _allocate(self, tensor: Tensor) -> None:
+    def _allocate(self, tensor: Tensor) -> int:
+        """Count a tensor's storage if it is new; return the bytes that are."""
         storage: Any = tensor.untyped_storage()
         key = storage._cdata
         if key in self._sizes:
-            return
-        self._sizes[key] = storage.nbytes()
-        self._trace.change(storage.nbytes())
+            return 0
+        self._sizes[key] = size = storage.nbytes()
+        self._trace.change(size)
         weakref.finalize(storage, self._free, key)
+        return size
 
     def _free(self, key: int) -> None:
         if (size := self._sizes.pop(key, None)) is not None:

@@ -25,6 +25,7 @@ from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout, TokenSequ
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.token_logprobs import keeps_logits, score
 from agentrl.models.folders import checkpoint_layers
+from agentrl.plan.kernel_time import paging_s, total_s
 from agentrl.plan.machine import DeviceSpec
 from agentrl.plan.op_trace import KernelWork, OpTrace, trace_ops
 
@@ -209,6 +210,12 @@ def _fake_mesh(ranks: int) -> Generator[DeviceMesh | None]:
         yield init_device_mesh("cpu", (ranks,))
     finally:
         dist.destroy_process_group()
+
+
+def pass_s(cost: TrainingCost, device: DeviceSpec) -> float:
+    """Return the seconds of the micro-batch, forward and backward."""
+    kernels_s = total_s(cost.forward, device) + total_s(cost.backward, device)
+    return kernels_s + paging_s(cost.saved_bytes, device)
 
 
 def optimizer_s(cost: TrainingCost, device: DeviceSpec) -> float:
