@@ -4,6 +4,8 @@
   moments are there, beside the traced peak. Small models of different shapes; padded rows, packed
   ones and prefix trees; LoRA; checkpointing; two ranks. The allocator gives freed memory back at
   once (`MALLOC_*`): what it would keep is no property of the model.
+- Published speeds: planned training beside what others measured on H100 and H200
+  (plan_published.py).
 - Time: seconds of that step beside the roofline of its kernels, with this machine's measured roofs.
 """
 
@@ -30,6 +32,7 @@ from agentrl.plan.machine import DeviceSpec, measure_device
 from agentrl.plan.training import TrainingCost, optimizer_s, pass_s, trace_training
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
+from benchmarks import plan_published
 from benchmarks.harness import Benchmark
 
 MEBI = 2**20
@@ -265,6 +268,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for setting in SETTINGS[:3] if bench.quick else SETTINGS:
         compare(bench, setting)
+    plan_published.state_all(bench)
     bench.finish()
 
 

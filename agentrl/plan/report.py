@@ -59,7 +59,7 @@ def mode_rows(plan: RunPlan) -> Rows:
         (
             one.mode + (" *" if one.mode == plan.mode else ""),
             f"{one.steps_per_hour:.1f}",
-            f"{one.sampled_tokens_per_s:,.0f}",
+            f"{one.trained_tokens_per_s:,.0f}",
             f"{one.train_busy:.0%}",
             f"{one.engine_busy:.0%}",
             one.bound_by,
@@ -139,7 +139,7 @@ def to_json(plan: RunPlan) -> dict[str, Any]:
             {
                 "mode": one.mode,
                 "steps_per_hour": one.steps_per_hour,
-                "trained_tokens_per_s": one.sampled_tokens_per_s,
+                "trained_tokens_per_s": one.trained_tokens_per_s,
                 "train_busy": one.train_busy,
                 "engine_busy": one.engine_busy,
                 "env_busy": one.env_busy,

@@ -1,6 +1,5 @@
 """A run's schedule in virtual time, with planned speeds in place of measured ones."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -11,7 +10,9 @@ from agentrl.rollout.scheduler.policy import SchedulerPolicy
 from agentrl.simulate.engine import EngineSpeed
 from agentrl.simulate.study import StudyResult, StudySetting, compare
 
-STEPS, WARM_STEPS = 6, 2
+STEPS, WARM_STEPS = 5, 2
+PLAYED = 64
+"""Most trajectories of a step that are played. Of a larger one every part is scaled down alike."""
 BUSY = 0.7
 """From this share of the time on, something is what a run waits for."""
 
@@ -22,7 +23,7 @@ class ModeForecast:
 
     mode: str
     steps_per_hour: float
-    sampled_tokens_per_s: float
+    trained_tokens_per_s: float
     train_busy: float
     engine_busy: float
     env_busy: float
@@ -69,19 +70,20 @@ def forecast_modes(
 ) -> tuple[ModeForecast, ...]:
     """Play a few steps of each mode in virtual time; `trace` is fitted to the config already."""
     section = config.rollout
+    scale = max(1.0, section.tasks_per_step * section.group_size / PLAYED)
     slope_s = (rollout.step_s - rollout.first_step_s) / max(1, rollout.slots - 1) / engines
     speed = EngineSpeed(
-        slots=rollout.slots * engines,
+        slots=_scaled(rollout.slots * engines, scale),
         step_s=rollout.first_step_s,
-        slot_s=slope_s,
+        slot_s=slope_s * scale,
         prefill_tokens_per_step=max(1, round(rollout.first_step_s * rollout.prefill_tokens_per_s)),
         pause_s=0.0,
         load_s=load_s,
     )
     policy = SchedulerPolicy(
-        groups_per_step=section.tasks_per_step,
+        groups_per_step=_scaled(section.tasks_per_step, scale),
         group_size=section.group_size,
-        concurrency=section.concurrency,
+        concurrency=_scaled(section.concurrency, scale),
         retries=section.retries,
         over_provision=section.over_provision,
         max_staleness=section.max_staleness,
@@ -95,10 +97,14 @@ def forecast_modes(
         warm_steps=WARM_STEPS,
         failure_rate=0.0,
     )
-    return tuple(_forecast(one) for one in compare(setting))
+    return tuple(_forecast(one, scale) for one in compare(setting))
 
 
-def _forecast(result: StudyResult) -> ModeForecast:
+def _scaled(count: int, scale: float) -> int:
+    return max(1, round(count / scale))
+
+
+def _forecast(result: StudyResult, scale: float) -> ModeForecast:
     setting = result.setting
     steps = setting.steps - setting.warm_steps
     train_busy = setting.train_s * steps / result.seconds
@@ -111,7 +117,7 @@ def _forecast(result: StudyResult) -> ModeForecast:
     return ModeForecast(
         mode=setting.policy.mode,
         steps_per_hour=3600 * steps / result.seconds,
-        sampled_tokens_per_s=result.tokens_per_s,
+        trained_tokens_per_s=result.tokens_per_s * scale,
         train_busy=train_busy,
         engine_busy=result.engine_busy,
         env_busy=result.env_busy,
@@ -138,8 +144,3 @@ def name_bound(shares: dict[str, float], mode: str) -> tuple[str, str]:
         f"{busiest} and the others in turn",
         "set rollout.mode: async, with devices for the engines apart",
     )
-
-
-def best_mode(forecasts: Sequence[ModeForecast]) -> ModeForecast:
-    """Return the mode with the most steps per hour."""
-    return max(forecasts, key=lambda one: one.steps_per_hour)
