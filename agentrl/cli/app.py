@@ -24,6 +24,7 @@ from agentrl.cli import (
     init,
     methods,
     model,
+    plan,
     record,
     reverify,
     simulate,
@@ -65,6 +66,7 @@ app.command("record")(record.record)
 app.command("export")(export.export)
 app.command("doctor")(doctor.doctor)
 app.command("gc")(gc.gc)
+app.command("plan")(plan.plan)
 app.command("simulate")(simulate.simulate)
 app.command("branches")(branches.branches)
 app.command("view")(view.view)

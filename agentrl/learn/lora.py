@@ -196,9 +196,10 @@ def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:
 
 def _check_not_shared(model: PreTrainedModel, section: LoraSection) -> None:
     """Raise `ConfigError` where two modules share a weight and one of them is adapted."""
-    owners = Counter(value.data_ptr() for value in model.state_dict().values())
+    # Not by address: a model on the meta device, which a plan is made with, has none.
+    owners = Counter(id(value) for value in model.state_dict(keep_vars=True).values())
     for name, layer in find_adapted(model):
-        if owners[layer.base_layer.weight.data_ptr()] > 1:
+        if owners[id(layer.base_layer.weight)] > 1:
             raise ConfigError(
                 f"learn.lora.targets={section.targets!r} adapts {name}, whose weight is shared "
                 "with another module (tied embeddings), so the engine could not be updated; remove "

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 from torch import Tensor
 
+from agentrl.learn.ancestry import AncestorMask
 from agentrl.message import ImageSpan
 from agentrl.models.vision.model import SequenceImages
 
@@ -35,9 +36,8 @@ class ModelInputs:
     """True on the tokens of the sequences that train."""
     positions: Int[Tensor, "lines length"] | None = None
     """Distance from the beginning of the sequence; None counts from 0 in every line."""
-    ends: Int[Tensor, "lines length"] | None = None
-    """The last place of its line, counted from 0, that may look at each place; later places see
-    it only from within its own subtree. None lets every later place of the line see it."""
+    ancestry: AncestorMask | None = None
+    """The places of the only line that see each other. None lets every later place see a place."""
     shown: tuple[SequenceImages, ...] = ()
 
 

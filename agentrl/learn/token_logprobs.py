@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
 from agentrl.learn.head import HEAD_CHUNK_TOKENS, TokenPredictions, plain, predict
-from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import build_decoder_inputs
 from agentrl.learn.sequence_layout import ModelInputs
 from agentrl.models.vision import model as vision
@@ -84,10 +83,7 @@ def head_is_plain(model: PreTrainedModel) -> bool:
     trying a few tokens. Those take the full forward pass, which is slower and always right.
     """
     config = model.config.get_text_config()
-    for name, neutral in LOGIT_TRANSFORMS.items():
-        if getattr(config, name, None) not in (None, neutral):
-            return False
-    if model.get_output_embeddings() is None:
+    if not keeps_logits(model):
         return False
     ids = torch.arange(min(8, config.vocab_size), device=model.device)[None]
 
@@ -102,6 +98,16 @@ def head_is_plain(model: PreTrainedModel) -> bool:
             return False
         full = model(input_ids=ids, use_cache=False).logits
         return torch.allclose(logits[0], full, rtol=1e-3, atol=1e-5)
+
+
+def keeps_logits(model: PreTrainedModel) -> bool:
+    """Return whether the config says of no change to the head's logits; nothing is computed."""
+    config = model.config.get_text_config()
+    changes = (
+        getattr(config, name, None) not in (None, neutral)
+        for name, neutral in LOGIT_TRANSFORMS.items()
+    )
+    return model.get_output_embeddings() is not None and not any(changes)
 
 
 def hidden_states(
@@ -141,10 +147,10 @@ def _reading(model: PreTrainedModel, tokens: ModelInputs) -> dict[str, Any]:
     if tokens.shown:
         _check_sees(model)
         inputs = vision.build_text_inputs(model, tokens.inputs, tokens.shown, tokens.positions)
-    if tokens.positions is None or tokens.ends is None:
+    if tokens.positions is None or tokens.ancestry is None:
         return inputs
-    ancestry = AncestorMask.from_positions(tokens.positions, tokens.ends)
-    return {"position_ids": tokens.positions} | inputs | build_decoder_inputs(model, ancestry)
+    decoder_inputs = build_decoder_inputs(model, tokens.ancestry)
+    return {"position_ids": tokens.positions} | inputs | decoder_inputs
 
 
 def _check_sees(model: PreTrainedModel) -> None:

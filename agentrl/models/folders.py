@@ -237,17 +237,23 @@ def recompute_layers(model: PreTrainedModel) -> None:
     ids = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False).logits
-        for layer in layers:
-            layer.gradient_checkpointing = True
-            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
-            # Layers recompute in training mode only. What is in them stays in evaluation mode.
-            layer.training = True
+        checkpoint_layers(model)
         if not torch.equal(expected, model(input_ids=ids, use_cache=False).logits):
             raise ConfigError(
                 f"learn.gradient_checkpointing is set, but the layers of {type(model).__name__} "
                 "apply dropout of their own, which differs when they are recomputed; set "
                 "learn.gradient_checkpointing to false"
             )
+
+
+def checkpoint_layers(model: PreTrainedModel) -> None:
+    """Make the layers recompute, without a check that they can."""
+    layers: list[Any] = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+        # Layers recompute in training mode only. What is in them stays in evaluation mode.
+        layer.training = True
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:

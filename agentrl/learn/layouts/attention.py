@@ -16,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from agentrl.errors import ConfigError
-from agentrl.learn.layouts.ancestry import AncestorMask, AttentionSpanPair
+from agentrl.learn.ancestry import AncestorMask, AttentionSpanPair
 
 NAME = "agentrl_ancestry"
 """Name of the attention function in transformers' registry. Without an ancestry it is `sdpa`."""

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int
 from numpy import ndarray
 
+from agentrl.learn.ancestry import AncestorMask
 from agentrl.learn.layouts.padded import collect_images, forward_tokens, pad
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
@@ -96,17 +97,15 @@ def tokens_of(
     base = int(targets.max(initial=0)) + 1
     codes, entries = np.unique(places * base + targets, return_inverse=True)
 
-    def line(values: Int[ndarray, " places"]) -> torch.Tensor:
-        return torch.from_numpy(values)[None].to(device)
-
+    ancestry = AncestorMask.from_positions(trie.positions, trie.ends, device=device)
     return ModelInputs(
-        inputs=line(np.maximum(trie.token_ids, 0)),
+        inputs=torch.from_numpy(np.maximum(trie.token_ids, 0))[None].to(device),
         predictions=torch.from_numpy(codes // base).to(device),
         targets=torch.from_numpy(codes % base).to(device),
         entries=torch.from_numpy(entries).to(device),
         mask=torch.from_numpy(pad(masks)).to(device),
-        positions=line(trie.positions),
-        ends=line(trie.ends),
+        positions=ancestry.positions[None],
+        ancestry=ancestry,
         shown=collect_images(sequences, [(0, path) for path in trie.paths], processor),
     )
 

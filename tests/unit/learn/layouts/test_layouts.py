@@ -37,8 +37,8 @@ from transformers import (
 from agentrl.config.learn import LearnSection
 from agentrl.errors import ConfigError
 from agentrl.learn import losses
+from agentrl.learn.ancestry import AncestorMask
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import NAME, Kernel, attend
 from agentrl.learn.layouts.packed import PackedLayout, PrefixTreeLayout
 from agentrl.learn.layouts.packing import pack
@@ -178,9 +178,7 @@ def largest(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
 def ancestry_of(rows: Sequence[ndarray]) -> AncestorMask:
     """Return the ancestry of a trie."""
     trie = flatten(rows, sort_by_prefix(rows))
-    return AncestorMask.from_positions(
-        torch.from_numpy(trie.positions)[None], torch.from_numpy(trie.ends)[None]
-    )
+    return AncestorMask.from_positions(trie.positions, trie.ends, device=CPU)
 
 
 # A, B, C, D, E, F, G, H once each; the specification's example.
@@ -223,8 +221,7 @@ def test_a_place_is_seen_by_those_below_it_and_by_each_in_one_call(
     for path in trie.paths:
         for depth, place in enumerate(path):
             expected[place, path[: depth + 1]] = 1
-    positions, ends = (torch.from_numpy(x)[None] for x in (trie.positions, trie.ends))
-    ancestry = AncestorMask.from_positions(positions, ends)
+    ancestry = AncestorMask.from_positions(trie.positions, trie.ends, device=CPU)
     assert ancestry.mask().int().tolist() == expected.tolist()
     calls = np.zeros_like(expected)
     for start, stop in ancestry.chains:
@@ -241,9 +238,12 @@ def test_a_window_counts_tokens_of_the_sequence_and_not_places() -> None:
     assert mask[5].tolist() == [0, 0, 0, 0, 1, 1, 0, 0]
 
 
-def test_several_lines_share_nothing() -> None:
-    with pytest.raises(ValueError, match="2 rows share prefixes"):
-        AncestorMask.from_positions(torch.zeros(2, 3).long(), torch.zeros(2, 3).long())
+def test_spans_are_known_where_a_device_holds_no_data() -> None:
+    pairs = [Pair(row, np.arange(len(row)) > 0) for row in GOLDEN]
+    tokens = PrefixTreeLayout(EVERYTHING).tokens(pairs, device=torch.device("meta"))
+    assert tokens.inputs.is_meta
+    assert tokens.ancestry is not None
+    assert tokens.ancestry.chains == ancestry_of([row[:-1] for row in GOLDEN]).chains
 
 
 def test_a_question_is_asked_once_however_many_share_it() -> None:

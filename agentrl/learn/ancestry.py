@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
+from numpy import ndarray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
@@ -26,12 +27,14 @@ class AttentionSpanPair:
 class AncestorMask:
     """A place sees itself and its ancestors: key k is seen by query q if k <= q <= ends[k].
 
+    Spans are numbers of the host, so that no pass waits for a device to tell them.
     `chains` and `across` say the same in spans. A chain is a run of places each of which is the
     parent of the next; it is causal attention. Whatever comes after a chain and lies below one of
     its places sees that place without a mask, and so do all others up to where its subtree ends.
     """
 
     ends: Int[Tensor, " places"]
+    """The last place that may look at each place, from within its subtree."""
     positions: Int[Tensor, " places"]
     chains: tuple[tuple[int, int], ...]
     across: tuple[AttentionSpanPair, ...]
@@ -41,18 +44,19 @@ class AncestorMask:
 
     @classmethod
     def from_positions(
-        cls, positions: Int[Tensor, "lines places"], ends: Int[Tensor, "lines places"]
+        cls,
+        positions: Int[ndarray, " places"],
+        ends: Int[ndarray, " places"],
+        *,
+        device: torch.device,
     ) -> "AncestorMask":
-        """Return the ancestry of a line; see `ModelInputs` for what describes it."""
-        if len(ends) != 1:
-            raise ValueError(f"{len(ends)} rows share prefixes; put their sequences in one row")
-        depth, last = positions[0].cpu().numpy(), ends[0].cpu().numpy()
+        """Return the ancestry of a line: the depth of each place, and the last place below it."""
         # A chain breaks where the next place is no child; a node, where their subtrees differ.
-        breaks = np.flatnonzero(np.diff(depth) != 1) + 1
-        chains = list(zip([0, *breaks.tolist()], [*breaks.tolist(), len(depth)], strict=True))
+        breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+        chains = list(zip([0, *breaks.tolist()], [*breaks.tolist(), len(positions)], strict=True))
         across: list[AttentionSpanPair] = []
         for start, stop in chains:
-            chain_ends = last[start:stop]
+            chain_ends = ends[start:stop]
             nodes = [0, *(np.flatnonzero(np.diff(chain_ends)) + 1).tolist(), stop - start]
             for first, after in pairwise(nodes):
                 if chain_ends[first] >= stop:
@@ -62,11 +66,11 @@ class AncestorMask:
                         )
                     )
         return cls(
-            ends=ends[0],
-            positions=positions[0],
+            ends=torch.from_numpy(ends).to(device),
+            positions=torch.from_numpy(positions).to(device),
             chains=tuple(chains),
             across=tuple(across),
-            longest=int(depth.max(initial=-1)) + 1,
+            longest=int(positions.max(initial=-1)) + 1,
         )
 
     def mask(self, window: int | None = None) -> Bool[Tensor, "places places"]:

@@ -1,0 +1,76 @@
+"""`agentrl plan`."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentrl.cli.arguments import ConfigFile, Overrides
+from agentrl.cli.console import out, show_table, show_text
+from agentrl.cli.trace import find_trace
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentrl.plan.run_plan import RunPlan
+
+
+def plan(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    machine: Annotated[
+        str,
+        typer.Option(
+            help="Machine to plan for, as COUNTxDEVICE such as 8xH100-80GB; `this` measures the CPU "
+            "here."
+        ),
+    ] = "this",
+    trace: Annotated[
+        str, typer.Option(help="Trace of trajectories to plan with: a file, or a synthetic one.")
+    ] = "agentic",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Forecast memory, speed, and schedule of a run from its config alone. Exits 2 if it cannot
+    fit."""
+    from agentrl.config.load import load_config
+    from agentrl.plan.machine import find_machine
+    from agentrl.plan.model_shape import find_shape
+    from agentrl.plan.report import to_json
+    from agentrl.plan.run_plan import plan_run, suggest_changes
+
+    loaded = load_config(config, overrides or ())
+    played, place, shape = find_trace(trace), find_machine(machine), find_shape(loaded)
+    result = plan_run(loaded, shape, place, played)
+    changes = suggest_changes(loaded, shape, place, played) if result.faults else None
+    if as_json:
+        show_text(json.dumps({**to_json(result), "changes": changes}, indent=2))
+    else:
+        _show(result)
+    if result.faults:
+        raise ConfigError(_refusal(result, changes))
+
+
+def _show(plan: "RunPlan") -> None:
+    from agentrl.plan.report import MODE_HEADINGS, memory_rows, mode_rows, speed_rows, title_of
+
+    show_table(("memory", "of", "bytes"), memory_rows(plan), title=title_of(plan))
+    out.print()
+    show_table(("speed", "of", "by roofline"), speed_rows(plan))
+    if plan.modes:
+        out.print()
+        show_table(
+            MODE_HEADINGS, mode_rows(plan), title="schedule in virtual time (* the config's)"
+        )
+
+
+def _refusal(plan: "RunPlan", changes: Any) -> str:
+    faults = "; ".join(map(str, plan.faults))
+    if changes is None:
+        return (
+            f"{plan.model} does not fit on {plan.machine.name}: {faults}. No change of the config "
+            "that was tried is enough: plan for more or larger devices, or a smaller model"
+        )
+    lines = "\n".join(f"  {key}={json.dumps(value)}" for key, value in changes.items())
+    return (
+        f"{plan.model} does not fit on {plan.machine.name}: {faults}. With these it would:\n{lines}"
+    )

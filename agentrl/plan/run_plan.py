@@ -1,0 +1,341 @@
+"""The plan of a run on a machine: what each device holds, how long each phase takes, what fits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from agentrl.config.run import RunConfig
+from agentrl.config.schema import plain
+from agentrl.errors import ConfigError
+from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.sequence_layout import MaskedTokens
+from agentrl.metrics.latency_trace import LatencyTrace
+from agentrl.plan.kernel_time import total_s
+from agentrl.plan.machine import THIS, DeviceSpec, MachineSpec
+from agentrl.plan.model_shape import BYTES, ModelShape
+from agentrl.plan.rollout import RolloutCost, plan_rollout
+from agentrl.plan.schedule import ModeForecast, fit_trace, forecast_modes, mean_tokens
+from agentrl.plan.training import TrainingCost, largest_pass, optimizer_s, pass_s, trace_training
+from agentrl.plan.weight_transfer import WeightPath, path_of, sent_bytes_of, weight_paths
+
+USABLE = 0.94
+"""Share of a device's memory that tensors may take: the rest is the driver's, or in fragments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingTime:
+    """Seconds of a step's training on one rank."""
+
+    pass_s: float
+    """Arithmetic and traffic of the largest micro-batch, forward and backward."""
+    collect_s: float
+    """Weights collected and gradients reduced meanwhile; what is longer counts."""
+    passes: float
+    """Micro-batches of a step on one rank, in units of the largest."""
+    step_s: float
+    tokens_per_s: float
+    """Tokens of trajectories per second and device, shared ones counted in each."""
+    mfu: float
+    """Share of the device's peak that the model's arithmetic takes while it trains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFault:
+    """Something that has no room."""
+
+    name: str
+    needs_bytes: int
+    has_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} needs {self.needs_bytes / 2**30:.1f} GiB, and there are "
+            f"{self.has_bytes / 2**30:.1f} GiB"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Forecast of a run. Times are least ones, by roofline: nothing here was measured."""
+
+    model: str
+    parameters: int
+    active_parameters: int
+    machine: MachineSpec
+    ranks: int
+    engines: int
+    shares_devices: bool
+    """True if an engine and a rank are on one device."""
+    training: TrainingCost
+    training_time: TrainingTime
+    rollout: RolloutCost
+    trajectory_tokens: float
+    paths: tuple[WeightPath, ...]
+    path: WeightPath
+    """The way of the weights that the config takes."""
+    modes: tuple[ModeForecast, ...]
+    mode: str
+    faults: tuple[MemoryFault, ...]
+
+    @property
+    def forecast(self) -> ModeForecast:
+        """Return the forecast of the config's own mode."""
+        return next(one for one in self.modes if one.mode == self.mode)
+
+
+def plan_run(
+    config: RunConfig, shape: ModelShape, machine: MachineSpec, trace: LatencyTrace
+) -> RunPlan:
+    """Return the plan of a run. `ConfigError` for devices that the machine does not have."""
+    ranks, engines = config.learn.devices.count, max(1, config.engine.processes)
+    check_devices(config, machine)
+    fitted = fit_trace(trace, config)
+    length = mean_tokens(fitted)
+    training = plan_training(config, shape, fitted)
+    time = training_time(config, training, machine, tokens=_step_tokens(config, length))
+    rollout = plan_rollout(config, shape, machine.device, context_tokens=length)
+    paths = weight_paths(
+        machine, sent_bytes=sent_bytes_of(config, shape), ranks=ranks, engines=engines
+    )
+    path = path_of(config, paths)
+    faults = tuple(find_faults(config, training, rollout, machine))
+    modes: tuple[ModeForecast, ...] = ()
+    if not faults:
+        modes = forecast_modes(
+            config, fitted, rollout, engines=engines, train_s=time.step_s, load_s=path.seconds
+        )
+    return RunPlan(
+        model=shape.name,
+        parameters=shape.parameters,
+        active_parameters=shape.active_parameters,
+        machine=machine,
+        ranks=ranks,
+        engines=engines,
+        shares_devices=shares_devices(config, machine),
+        training=training,
+        training_time=time,
+        rollout=rollout,
+        trajectory_tokens=length,
+        paths=paths,
+        path=path,
+        modes=modes,
+        mode=config.rollout.mode,
+        faults=faults,
+    )
+
+
+def check_devices(config: RunConfig, machine: MachineSpec) -> None:
+    """Raise `ConfigError` for more ranks than devices."""
+    ranks = config.learn.devices.count
+    if machine.device.name != THIS and ranks > machine.count:
+        raise ConfigError(
+            f"learn.devices.count is {ranks}, but {machine.name} has {machine.count} devices; "
+            f"set it to at most {machine.count}, or plan for {ranks}x{machine.device.name}"
+        )
+
+
+def shares_devices(config: RunConfig, machine: MachineSpec) -> bool:
+    """Return whether an engine runs on a rank's device: where ranks have all of them."""
+    in_process = config.engine.processes == 0 and not config.engine.addresses
+    return in_process or config.learn.devices.count >= machine.count
+
+
+def longest_sequences(config: RunConfig, trace: LatencyTrace) -> Sequence[MaskedTokens]:
+    """Return a group of trajectories of the longest context; of its turns the policy's part trains.
+
+    They share their prompt, as long as the trace's, and nothing else.
+    """
+    context_tokens, group_size = config.engine.context_tokens, config.rollout.group_size
+    prompt = max(1, min(context_tokens // 2, round(_mean_prompt(trace))))
+    sampled = sum(t.tokens for t in trace.trajectories)
+    replies = sum(turn.reply_tokens for t in trace.trajectories for turn in t.turns)
+    every = max(2, round((sampled + replies) / max(1, replies))) if replies else context_tokens + 1
+    places = np.arange(context_tokens)
+    mask = (places >= prompt) & (places % every != 0)
+    mask[-1] = True
+    return [
+        MaskedTokens(np.where(places < prompt, 1, places + sample + 2), mask)
+        for sample in range(max(1, group_size))
+    ]
+
+
+def plan_training(config: RunConfig, shape: ModelShape, trace: LatencyTrace) -> TrainingCost:
+    """Return the cost of a rank's longest micro-batch."""
+    import torch
+
+    if config.learn.micro_batch_tokens < config.engine.context_tokens:
+        raise ConfigError(
+            f"learn.micro_batch_tokens is {config.learn.micro_batch_tokens}, below "
+            f"engine.context_tokens={config.engine.context_tokens}; set it to at least that"
+        )
+    layout = LAYOUTS[config.learn.layout](config.learn.micro_batch_tokens)
+    sequences = longest_sequences(config, trace)
+    vocabulary = int(shape.config.vocab_size)
+    sequences = [MaskedTokens(s.token_ids % vocabulary, s.mask) for s in sequences]
+    return trace_training(
+        shape.make,
+        config.learn,
+        largest_pass(layout, sequences),
+        dtype=getattr(torch, config.policy.dtype),
+        ranks=config.learn.devices.count,
+        temperature=config.sampling.temperature or 1.0,
+    )
+
+
+def training_time(
+    config: RunConfig, cost: TrainingCost, machine: MachineSpec, *, tokens: float
+) -> TrainingTime:
+    """Return the seconds of a step that trains so many tokens."""
+    device, ranks = machine.device, config.learn.devices.count
+    forward_s, one_s = total_s(cost.forward, device), pass_s(cost, device)
+    collect_s = _collect_s(config, cost, machine)
+    # Scored once more before the step, where later updates need the log-probs at its beginning.
+    several = config.learn.minibatches * config.learn.epochs > 1
+    scored = int(several and config.learn.proximal.name == "recompute")
+    scored += config.learn.kl is not None
+    passes = max(1.0, tokens / ranks / cost.tokens)
+    updates = config.learn.minibatches * config.learn.epochs
+    each_s = config.learn.epochs * max(one_s, collect_s) + scored * max(forward_s, collect_s / 3)
+    step_s = passes * each_s + updates * optimizer_s(cost, device)
+    flops = passes * config.learn.epochs * cost.flops
+    return TrainingTime(
+        pass_s=one_s,
+        collect_s=collect_s,
+        passes=passes,
+        step_s=step_s,
+        tokens_per_s=tokens / ranks / step_s,
+        mfu=flops / step_s / _peak(config, device),
+    )
+
+
+def _collect_s(config: RunConfig, cost: TrainingCost, machine: MachineSpec) -> float:
+    """Return the seconds that a pass of a sharded model sends: weights twice, gradients once."""
+    ranks = config.learn.devices.count
+    if ranks == 1:
+        return 0.0
+    device = machine.device
+    link = device.link_bytes_per_s
+    if ranks > machine.per_node:
+        link = min(link, machine.network_bytes_per_s)
+    whole = cost.parameter_bytes * ranks
+    gathered = whole if config.learn.lora is not None else whole / 4 * BYTES[config.learn.precision]
+    reduced = cost.gradient_bytes * ranks
+    return (2 * gathered + reduced) * (ranks - 1) / ranks / link
+
+
+def find_faults(
+    config: RunConfig, training: TrainingCost, rollout: RolloutCost, machine: MachineSpec
+) -> Iterator[MemoryFault]:
+    """Yield what has no room, by name."""
+    usable = round(USABLE * machine.device.memory_bytes)
+    if rollout.cache_bytes < rollout.kv_bytes_per_token * config.engine.context_tokens:
+        yield MemoryFault(
+            name="the engine's KV cache, for one request of engine.context_tokens,",
+            needs_bytes=rollout.kv_bytes_per_token * config.engine.context_tokens,
+            has_bytes=max(0, rollout.cache_bytes),
+        )
+    engines = max(1, config.engine.processes)
+    ranks = config.learn.devices.count
+    if machine.device.name == THIS:  # all of them share its memory
+        needs = training.peak_bytes * ranks + rollout.held_bytes * engines
+        if needs > usable:
+            yield MemoryFault(name="trainer and engine", needs_bytes=needs, has_bytes=usable)
+        return
+    shared = shares_devices(config, machine)
+    free = ranks if shared else machine.count - ranks
+    per_device = -(-engines // max(1, free)) * rollout.held_bytes
+    if not shared and per_device > usable:
+        yield MemoryFault(name="engines on one device", needs_bytes=per_device, has_bytes=usable)
+    peak_bytes = training.peak_bytes + (per_device if shared else 0)
+    if peak_bytes > usable:
+        name = "a trainer rank with the engine beside it" if shared else "a trainer rank"
+        yield MemoryFault(name=name, needs_bytes=peak_bytes, has_bytes=usable)
+
+
+def change_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """Return a config with other values at dotted keys."""
+    values: Any = plain(config)
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        section = values
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return RunConfig.model_validate(values)
+
+
+def suggest_changes(
+    config: RunConfig, shape: ModelShape, machine: MachineSpec, trace: LatencyTrace
+) -> Mapping[str, Any] | None:
+    """Return values, by config key, with which a run fits; None where nothing tried is enough.
+
+    They are added one after the other, the least costly first, and a rank is traced with each.
+    """
+    changes: dict[str, Any] = {}
+    for key, value in _candidates(config, shape, machine):
+        changes[key] = value
+        changed = change_config(config, changes)
+        fitted = fit_trace(trace, changed)
+        training = plan_training(changed, shape, fitted)
+        rollout = plan_rollout(changed, shape, machine.device, context_tokens=mean_tokens(fitted))
+        if not list(find_faults(changed, training, rollout, machine)):
+            return changes
+        if fraction := _fraction_beside(changed, training, rollout, machine):
+            with_fraction = {**changes, "engine.vllm.memory_fraction": fraction}
+            changed = change_config(config, with_fraction)
+            rollout = plan_rollout(
+                changed, shape, machine.device, context_tokens=mean_tokens(fitted)
+            )
+            if not list(find_faults(changed, training, rollout, machine)):
+                return with_fraction
+    return None
+
+
+def _candidates(
+    config: RunConfig, shape: ModelShape, machine: MachineSpec
+) -> Iterator[tuple[str, Any]]:
+    learn, device = config.learn, machine.device
+    if config.policy.dtype == "float32" and device.name != THIS:
+        yield "policy.dtype", "bfloat16"
+    if learn.precision == "float32" and learn.lora is None and device.name != THIS:
+        yield "learn.precision", "bfloat16"
+    if not learn.gradient_checkpointing:
+        yield "learn.gradient_checkpointing", True
+    if learn.micro_batch_tokens > config.engine.context_tokens:
+        yield "learn.micro_batch_tokens", config.engine.context_tokens
+    if config.engine.kind == "local" and config.engine.slots > 8:
+        yield "engine.slots", 8
+    count = learn.devices.count
+    while device.name != THIS and count * 2 <= machine.count:
+        count *= 2
+        yield "learn.devices.count", count
+    if learn.lora is None:
+        yield "learn.lora", {"rank": 16}
+
+
+def _fraction_beside(
+    config: RunConfig, training: TrainingCost, rollout: RolloutCost, machine: MachineSpec
+) -> float | None:
+    """Return the share of memory for vLLM that leaves the trainer its peak, if there is one."""
+    if config.engine.kind != "vllm" or config.engine.vllm.cache_bytes is not None:
+        return None
+    room = USABLE
+    if shares_devices(config, machine):
+        room -= training.peak_bytes / machine.device.memory_bytes
+    fraction = int(room * 100) / 100
+    return fraction if 0 < fraction < 1 else None
+
+
+def _step_tokens(config: RunConfig, length: float) -> float:
+    return config.rollout.tasks_per_step * config.rollout.group_size * length
+
+
+def _mean_prompt(trace: LatencyTrace) -> float:
+    return sum(t.prompt_tokens for t in trace.trajectories) / len(trace.trajectories)
+
+
+def _peak(config: RunConfig, device: DeviceSpec) -> float:
+    rounded = config.learn.precision == "bfloat16"
+    return device.bf16_flops_per_s if rounded else device.float32_flops_per_s

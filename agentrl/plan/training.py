@@ -1,0 +1,225 @@
+"""Memory and work of training on one rank: the trainer's own forward and backward pass, traced.
+
+The model is made of its config with fake tensors, prepared, sharded and scored by the code that
+trains, so layouts, checkpointing, LoRA, precision and the chunked head cost here as much as there.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import PreTrainedModel
+
+from agentrl.config.learn import LearnSection
+from agentrl.errors import ConfigError
+from agentrl.learn.dtensor import local
+from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.lora import adapt
+from agentrl.learn.optimizer import AdamW
+from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout, TokenSequence
+from agentrl.learn.sharded.shard import shard
+from agentrl.learn.token_logprobs import keeps_logits, score
+from agentrl.models.folders import checkpoint_layers
+from agentrl.models.precision import round_to
+from agentrl.plan.kernel_time import paging_s, total_s
+from agentrl.plan.machine import DeviceSpec
+from agentrl.plan.op_trace import KernelWork, OpTrace, trace_ops
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCost:
+    """Bytes that one rank holds while it trains, and the kernels of its largest micro-batch."""
+
+    parameter_bytes: int
+    """The model as it is held: a shard of it on several ranks."""
+    gradient_bytes: int
+    optimizer_bytes: int
+    """Moments, and float32 masters where the model is rounded."""
+    copy_bytes: int
+    """A frozen reference and a moving average of the weights, where the config has them."""
+    activation_bytes: int
+    """Peak beyond the above: activations, collected weights, the head's logits."""
+    saved_bytes: int
+    """Activations between the forward and the backward pass; part of `activation_bytes`."""
+    places: int
+    """Places of the micro-batch, padding included."""
+    tokens: int
+    """Tokens of its sequences, each counted in every sequence that has it."""
+    forward: dict[KernelWork, int]
+    backward: dict[KernelWork, int]
+    """Kernels of the backward pass, with what it recomputes."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes that stay between steps and micro-batches."""
+        states = self.gradient_bytes + self.optimizer_bytes + self.copy_bytes
+        return self.parameter_bytes + states
+
+    @property
+    def peak_bytes(self) -> int:
+        """Return the most bytes held at once."""
+        return self.held_bytes + self.activation_bytes
+
+    @property
+    def flops(self) -> int:
+        """Return the operations of the micro-batch."""
+        both = (*self.forward.items(), *self.backward.items())
+        return sum(kernel.flops * calls for kernel, calls in both)
+
+
+def largest_pass(
+    layout: SequenceLayout, sequences: Sequence[TokenSequence]
+) -> Sequence[TokenSequence]:
+    """Return the sequences of the micro-batch with the most places."""
+    passes = [[sequences[i] for i in indices] for indices in layout.plan(sequences)]
+    return max(passes, key=layout.places)
+
+
+def trace_training(
+    make_model: Callable[[], PreTrainedModel],
+    section: LearnSection,
+    sequences: Sequence[TokenSequence],
+    *,
+    dtype: torch.dtype = torch.float32,
+    ranks: int = 1,
+    temperature: float = 1.0,
+) -> TrainingCost:
+    """Return the cost of one micro-batch of these sequences in a step that has several of them.
+
+    So gradients are there already and moments are known, as they are in all but the first step.
+    Raises `ConfigError` in a process that has a process group, for several ranks.
+    """
+    layout = LAYOUTS[section.layout](section.micro_batch_tokens)
+    # Outside the trace: peft moves modules in a way that fake tensors do not allow.
+    with torch.device("meta"):
+        model = _prepare(make_model, section, dtype)
+    with _fake_mesh(ranks) as mesh:
+        if mesh is not None:
+            shard(model, mesh, precision=section.precision)
+        return _trace_model(model, section, layout, sequences, temperature, is_sharded=ranks > 1)
+
+
+def _trace_model(
+    model: PreTrainedModel,
+    section: LearnSection,
+    layout: SequenceLayout,
+    sequences: Sequence[TokenSequence],
+    temperature: float,
+    *,
+    is_sharded: bool,
+) -> TrainingCost:
+    with trace_ops() as trace:
+        model.to_empty(device=CPU)
+        if not is_sharded:
+            model.tie_weights()
+        weights = [local(p) for p in model.parameters()]
+        parameter_bytes = sum(w.numel() * w.element_size() for w in weights)
+        # A decayed rate asks for the number of steps, and the number changes no memory.
+        optimizer = AdamW(model, section.optimizer, steps=1)
+        masters = list(optimizer.named_parameters().values())
+        moments = [torch.zeros_like(m) for m in masters for _ in range(2)]
+        for master in masters:
+            master.grad = torch.zeros_like(master)
+        own = [local(m) for m in masters]
+        gradient_bytes = sum(m.numel() * m.element_size() for m in own)
+        rounded = 4 * sum(w.numel() for w in weights if w.dtype != torch.float32 and not is_sharded)
+        trained_rounded = rounded if section.lora is None else 0
+        optimizer_bytes = sum(local(m).numel() * m.element_size() for m in moments)
+        tokens = layout.tokens(sequences, device=CPU)
+        forward, saved_bytes, base_bytes = _trace_pass(trace, model, section, tokens, temperature)
+        return TrainingCost(
+            parameter_bytes=parameter_bytes,
+            gradient_bytes=gradient_bytes,
+            optimizer_bytes=optimizer_bytes + trained_rounded,
+            copy_bytes=_copy_bytes(section, parameter_bytes, gradient_bytes),
+            activation_bytes=trace.peak_bytes - base_bytes,
+            saved_bytes=saved_bytes,
+            places=tokens.inputs.numel(),
+            tokens=sum(len(s.token_ids) for s in sequences),
+            forward=forward,
+            backward=trace.kernels,
+        )
+
+
+def _trace_pass(
+    trace: OpTrace,
+    model: PreTrainedModel,
+    section: LearnSection,
+    tokens: ModelInputs,
+    temperature: float,
+) -> tuple[dict[KernelWork, int], int, int]:
+    """Run a forward and a backward pass; return the kernels of the first, and live bytes."""
+    trace.restart()
+    base_bytes = trace.live_bytes
+    scores = score(
+        model,
+        tokens,
+        temperature=temperature,
+        head_at_positions=keeps_logits(model),
+        entropy_gradient=section.entropy_bonus > 0,
+        head_chunk_tokens=section.head_chunk_tokens,
+    )
+    forward, saved_bytes = trace.kernels, trace.live_bytes - base_bytes
+    trace.kernels = {}
+    (scores.logprobs.sum() + scores.entropies.sum()).backward()
+    return forward, saved_bytes, base_bytes
+
+
+def _prepare(
+    make_model: Callable[[], PreTrainedModel],
+    section: LearnSection,
+    dtype: torch.dtype,
+) -> PreTrainedModel:
+    """Return the model as `models.folders.prepare` makes it ready, without trying anything."""
+    model = make_model().eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    round_to(model, section.precision)
+    if section.lora is not None:
+        adapt(model, section.lora, seed=0)
+    if section.gradient_checkpointing:
+        checkpoint_layers(model)
+    return model
+
+
+def _copy_bytes(section: LearnSection, parameter_bytes: int, trained_bytes: int) -> int:
+    """Return the bytes of a reference model, which LoRA needs none of, and of the average."""
+    reference = parameter_bytes if section.kl is not None and section.lora is None else 0
+    return reference + (trained_bytes if section.ema is not None else 0)
+
+
+@contextmanager
+def _fake_mesh(ranks: int) -> Generator[DeviceMesh | None]:
+    """Give the mesh of a process group in which nothing is sent; None for a single rank."""
+    if ranks == 1:
+        yield None
+        return
+    if dist.is_initialized():
+        raise ConfigError(
+            "this process already has a torch.distributed process group, and a plan for "
+            f"{ranks} ranks makes a fake one; plan in another process"
+        )
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield init_device_mesh("cpu", (ranks,))
+    finally:
+        dist.destroy_process_group()
+
+
+def pass_s(cost: TrainingCost, device: DeviceSpec) -> float:
+    """Return the seconds of the micro-batch, forward and backward."""
+    kernels_s = total_s(cost.forward, device) + total_s(cost.backward, device)
+    return kernels_s + paging_s(cost.saved_bytes, device)
+
+
+def optimizer_s(cost: TrainingCost, device: DeviceSpec) -> float:
+    """Return the seconds of the optimiser: gradients are read for their norm and scaled, then
+    weights and both moments are read and written."""
+    weight_bytes = cost.gradient_bytes
+    return (3 * weight_bytes + 7 * weight_bytes) / device.bytes_per_s

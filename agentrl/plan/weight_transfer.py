@@ -1,0 +1,73 @@
+"""Bytes and seconds of new weights on their way to the engines, per path."""
+
+from dataclasses import dataclass
+
+from agentrl.config.run import RunConfig
+from agentrl.plan.machine import MachineSpec
+from agentrl.plan.model_shape import BYTES, ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightPath:
+    """One way from the trainer to the engines."""
+
+    name: str
+    sent_bytes: int
+    seconds: float
+
+
+def adapter_parameters(config: RunConfig, shape: ModelShape) -> int | None:
+    """Return the number of parameters of the adapters; None where all weights train."""
+    import torch
+
+    from agentrl.learn.lora import adapt
+
+    if config.learn.lora is None:
+        return None
+    with torch.device("meta"):
+        model = shape.make()
+        adapt(model, config.learn.lora, seed=0)
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def weight_paths(
+    machine: MachineSpec, *, sent_bytes: int, ranks: int, engines: int
+) -> tuple[WeightPath, ...]:
+    """Return the paths there are: through the host's memory, by a process group, by sockets.
+
+    Each begins with the shards collected on the first rank. Engines read the host's memory at the
+    same time; a socket carries the weights once per engine.
+    """
+    device = machine.device
+    spans_nodes = ranks + engines > machine.per_node
+    link = machine.network_bytes_per_s if spans_nodes else device.link_bytes_per_s
+    gather_s = sent_bytes * (ranks - 1) / ranks / link
+    host_s = sent_bytes / device.host_bytes_per_s
+    paths = [
+        WeightPath(name="shared memory", sent_bytes=2 * sent_bytes, seconds=gather_s + 2 * host_s),
+        WeightPath(name="broadcast", sent_bytes=sent_bytes, seconds=gather_s + sent_bytes / link),
+        WeightPath(
+            name="sockets",
+            sent_bytes=sent_bytes * engines,
+            seconds=gather_s + 2 * host_s + sent_bytes * engines / machine.network_bytes_per_s,
+        ),
+    ]
+    return tuple(paths[1:] if spans_nodes else paths)
+
+
+def sent_bytes_of(config: RunConfig, shape: ModelShape) -> int:
+    """Return the bytes of an update: all weights in the engine's type, or the float32 adapters."""
+    adapters = adapter_parameters(config, shape)
+    if adapters is not None:
+        return adapters * BYTES["float32"]
+    return shape.parameters * BYTES[config.policy.dtype]
+
+
+def path_of(config: RunConfig, paths: tuple[WeightPath, ...]) -> WeightPath:
+    """Return the path that a config takes."""
+    names = {path.name: path for path in paths}
+    if config.engine.broadcast is not None:
+        return names["broadcast"]
+    if config.engine.addresses:
+        return names["sockets"]
+    return names.get("shared memory", names["sockets"])

@@ -1,0 +1,426 @@
+"""Unit tests of the planner: goldens from published configs and arithmetic done by hand, the trace
+against tensors whose bytes are known, faults and the lines that mend them.
+
+Mutations that were seen to fail here:
+- KV cache without its values, in another type, or per query head: the table of bytes per token;
+- active parameters with all experts, touched ones without the empty draws: the mixture of experts;
+- decode without the cache, or without the arithmetic: the two roofs of decoding;
+- gradients or moments of adapters counted for the whole model: the states of a rank.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from agentrl.config.learn import LearnSection
+from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
+from agentrl.learn.layouts import LAYOUTS
+from agentrl.plan.kernel_time import kernel_s
+from agentrl.plan.machine import DEVICES, PAGED_BYTES, DeviceSpec, find_machine
+from agentrl.plan.model_shape import ModelShape, find_shape, shape_at
+from agentrl.plan.op_trace import KernelWork, trace_ops
+from agentrl.plan.rollout import decode_step_s, plan_rollout
+from agentrl.plan.run_plan import (
+    RunPlan,
+    change_config,
+    longest_sequences,
+    plan_run,
+    plan_training,
+    shares_devices,
+    suggest_changes,
+)
+from agentrl.plan.schedule import fit_trace, mean_tokens, name_bound
+from agentrl.plan.weight_transfer import sent_bytes_of, weight_paths
+from agentrl.simulate.synthetic import synthetic
+
+KIB, GIB = 2**10, 2**30
+TRACE = synthetic("agentic")
+
+SMALL: dict[str, Any] = {
+    "env": {"id": "code/ChainSum-v0"},
+    "policy": {"make": {"hidden_size": 64, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 32}},
+    "engine": {"slots": 8, "context_tokens": 256},
+    "sampling": {"max_turn_tokens": 32},
+    "rollout": {"tasks_per_step": 2, "group_size": 4, "concurrency": 8, "max_turns": 2},
+    "learn": {"micro_batch_tokens": 512},
+}
+
+
+def small(**changes: Any) -> RunConfig:
+    """Return a small run, with other values at dotted keys (`__` is the dot)."""
+    keys = {key.replace("__", "."): value for key, value in changes.items()}
+    return change_config(RunConfig.model_validate(SMALL), keys)
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "kv_kib"),
+    [
+        ("Qwen3-0.6B", 596_049_920, 112),
+        ("Qwen3-1.7B", 1_720_574_976, 112),
+        ("Qwen3-4B", 4_022_468_096, 144),
+        ("Qwen3-8B", 8_190_735_360, 144),
+        ("Qwen3-30B-A3B", 30_532_122_624, 96),
+        ("Qwen2.5-VL-7B-Instruct", 8_292_166_656, 56),
+    ],
+)
+def test_published_shapes(name: str, parameters: int, kv_kib: int) -> None:
+    shape = shape_at(f"Qwen/{name}")
+    assert shape.parameters == parameters
+    assert shape.kv_bytes_per_token("bfloat16") == kv_kib * KIB
+    assert shape.kv_bytes_per_token("float32") == 2 * kv_kib * KIB
+
+
+def test_a_token_meets_eight_experts_of_128() -> None:
+    shape = shape_at("qwen3-30b-a3b")
+    # 48 layers, 128 experts of three matrices of 2048 x 768
+    assert shape.expert_parameters == 48 * 128 * 3 * 2048 * 768
+    assert shape.active_parameters == 30_532_122_624 - 48 * 120 * 3 * 2048 * 768
+    assert shape.touched_parameters(1) == pytest.approx(shape.active_parameters)
+    share = 1 - (1 - 8 / 128) ** 32
+    expected = shape.parameters - shape.expert_parameters * (1 - share)
+    assert shape.touched_parameters(32) == pytest.approx(expected)
+    assert shape_at("Qwen3-4B").touched_parameters(32) == 4_022_468_096
+
+
+def test_a_folder_is_planned_by_its_config_alone(tmp_path: Any) -> None:
+    shape_at("Qwen3-0.6B").model.config.save_pretrained(tmp_path)
+    assert shape_at(str(tmp_path)).parameters == 596_049_920
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"'nobody/Nothing-1B'.*Qwen3-0.6B.*config.json"):
+        shape_at("nobody/Nothing-1B")
+    (tmp_path / "config.json").write_text('{"model_type": "no such kind"}')
+    with pytest.raises(ConfigError, match="transformers cannot read"):
+        shape_at(str(tmp_path))
+
+
+# Machines
+
+
+def test_a_machine_is_named_by_count_and_device() -> None:
+    machine = find_machine("8xH100-80GB")
+    assert (machine.count, machine.name, machine.device.bytes_per_s) == (8, "8xH100-80GB", 3.35e12)
+    assert find_machine("rtx4090").device is DEVICES["RTX4090-24GB"]
+    assert find_machine(" 16x H200").count == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("8xB9000", "is not known; name one such as 8xH200"),
+        ("2xA100", "fits several devices"),
+        ("0xH100", "has 0 devices"),
+        (f"{'9' * 40}xH100", "plan for 1 to 4096"),
+        ("8 * H100", "is not COUNTxDEVICE"),
+        ("", "is not COUNTxDEVICE"),
+        ("8xthis", "planned as it is"),
+    ],
+)
+def test_other_machines_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        find_machine(text)
+
+
+# Kernels and traces
+
+
+def device(**changes: Any) -> DeviceSpec:
+    """Return a device of round numbers."""
+    numbers: dict[str, Any] = {
+        "name": "round",
+        "memory_bytes": GIB,
+        "bf16_flops_per_s": 1000.0,
+        "float32_flops_per_s": 100.0,
+        "bytes_per_s": 10.0,
+        "link_bytes_per_s": 5.0,
+        "host_bytes_per_s": 2.0,
+        "call_s": 1.0,
+    }
+    return DeviceSpec(**{**numbers, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "seconds"),
+    [
+        (KernelWork("mm", flops=1000, moved_bytes=10), 10.0),
+        (KernelWork("mm", flops=1000, moved_bytes=10, is_float32=False), 1.0),
+        (KernelWork("mm", flops=1000, moved_bytes=200), 20.0),
+        (KernelWork("add", flops=0, moved_bytes=1), 1.0),
+    ],
+)
+def test_a_kernel_takes_its_slower_half(kernel: KernelWork, seconds: float) -> None:
+    assert kernel_s(kernel, device()) == seconds
+
+
+def test_attention_and_new_pages_have_roofs_of_their_own() -> None:
+    attention = KernelWork("aten._scaled_dot_product_flash_attention_for_cpu", 1000, 10)
+    assert kernel_s(attention, device(attention_flops_per_s=50.0)) == 20.0
+    large = KernelWork("aten.neg", 0, 10, new_bytes=PAGED_BYTES + 1)
+    paged = device(page_bytes_per_s=float(PAGED_BYTES + 1))
+    assert kernel_s(large, paged) == 2.0
+    assert kernel_s(large, device()) == 1.0
+
+
+def test_a_trace_counts_storages_once_and_until_they_are_freed() -> None:
+    with trace_ops() as trace:
+        one = torch.zeros(256, 256)
+        view = one[:128].T
+        assert trace.live_bytes == 256 * 256 * 4
+        other = one + 1
+        del one
+        assert trace.live_bytes == 2 * 256 * 256 * 4  # the view holds it
+        del view, other
+        assert trace.live_bytes == 0
+        assert trace.peak_bytes == 2 * 256 * 256 * 4
+        trace.restart()
+        assert trace.peak_bytes == 0
+
+
+def test_a_trace_follows_storages_that_are_resized() -> None:
+    with trace_ops() as trace:
+        one = torch.zeros(1024)
+        one.untyped_storage().resize_(0)
+        assert trace.live_bytes == 0
+        one.untyped_storage().resize_(8192)
+        assert (trace.live_bytes, trace.peak_bytes) == (8192, 8192)
+
+
+def test_products_are_counted_and_views_are_not() -> None:
+    with trace_ops() as trace:
+        one, other = torch.zeros(8, 16), torch.zeros(16, 32)
+        trace.restart()
+        (one @ other).view(-1)[:4].detach()
+    assert trace.flops == 2 * 8 * 16 * 32
+    assert trace.calls == 1
+
+
+def test_attention_is_counted_forward_and_backward() -> None:
+    query = torch.zeros(1, 2, 64, 16)
+    with trace_ops() as trace:
+        parts = [torch.zeros_like(query).requires_grad_() for _ in range(3)]
+        trace.restart()
+        attention = torch.nn.functional.scaled_dot_product_attention
+        attention(*parts, is_causal=True).sum().backward()
+    pair = 2 * 2 * 64 * 64 * 16  # one product of all pairs, in both heads
+    assert trace.flops == (2 * pair + 5 * pair) // 2
+
+
+# Training
+
+
+def planned(config: RunConfig) -> Any:
+    """Return the training cost of a config."""
+    return plan_training(config, find_shape(config), fit_trace(TRACE, config))
+
+
+def test_the_states_of_a_rank() -> None:
+    config = small()
+    count = find_shape(config).parameters
+    cost = planned(config)
+    states = (cost.parameter_bytes, cost.gradient_bytes, cost.optimizer_bytes, cost.copy_bytes)
+    assert states == (4 * count, 4 * count, 8 * count, 0)
+    rounded = planned(small(learn__precision="bfloat16"))
+    states = (rounded.parameter_bytes, rounded.gradient_bytes, rounded.optimizer_bytes)
+    assert states == (2 * count, 4 * count, 12 * count)  # and masters
+
+
+def test_adapters_alone_have_gradients_and_moments() -> None:
+    config = small(learn__lora={"rank": 2, "targets": ["q_proj"]}, learn__kl={})
+    count = find_shape(config).parameters
+    adapters = 2 * (2 * 64 + 64 * 2)  # two layers, 64 to 64
+    cost = planned(config)
+    assert cost.parameter_bytes == 4 * (count + adapters)
+    assert (cost.gradient_bytes, cost.optimizer_bytes) == (4 * adapters, 8 * adapters)
+    assert cost.copy_bytes == 0  # the reference is the model below
+    assert sent_bytes_of(config, find_shape(config)) == 4 * adapters
+
+
+def test_a_reference_and_an_average_are_copies() -> None:
+    config = small(learn__kl={}, learn__ema={})
+    assert planned(config).copy_bytes == 8 * find_shape(config).parameters
+
+
+def test_checkpointing_keeps_less_and_computes_more() -> None:
+    plain, less = planned(small()), planned(small(learn__gradient_checkpointing=True))
+    assert less.saved_bytes < plain.saved_bytes
+    assert less.forward.keys() == plain.forward.keys()
+    assert less.flops > plain.flops
+    assert less.held_bytes == plain.held_bytes
+
+
+def test_two_ranks_hold_half_each_and_leave_no_process_group() -> None:
+    one, two = planned(small()), planned(small(learn__devices={"count": 2}))
+    for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
+        assert getattr(two, name) == pytest.approx(getattr(one, name) / 2, rel=0.01)
+    assert two.activation_bytes > one.activation_bytes  # the collected weights
+    assert not torch.distributed.is_initialized()
+
+
+def test_the_longest_micro_batch_is_full() -> None:
+    config = small()
+    sequences = longest_sequences(config, fit_trace(TRACE, config))
+    assert [len(s.token_ids) for s in sequences] == [256] * 4
+    for name in ("padded", "packed", "tree"):
+        cost = planned(small(learn__layout=name))
+        assert 256 < cost.places <= 512
+    tree, packed = (LAYOUTS[name](4096).places(sequences) for name in ("tree", "packed"))
+    assert tree < packed
+
+
+def test_micro_batches_shorter_than_the_context_are_refused() -> None:
+    with pytest.raises(ConfigError, match="micro_batch_tokens is 100, below"):
+        planned(small(learn__micro_batch_tokens=100))
+
+
+# Rollouts, weights, schedule
+
+
+def test_decoding_is_bound_by_weights_then_by_the_cache_then_by_arithmetic() -> None:
+    shape, h100 = shape_at("Qwen3-8B"), DEVICES["H100-80GB"]
+
+    def step(requests: int, context: float) -> float:
+        return decode_step_s(
+            shape, h100, requests=requests, context_tokens=context, dtype="bfloat16"
+        )
+
+    weights = 2 * shape.parameters
+    assert step(1, 0) == pytest.approx(weights / 3.35e12)
+    cache = 64 * 8192 * 144 * KIB
+    assert step(64, 8192) == pytest.approx((weights + cache) / 3.35e12)
+    assert step(4096, 0) == pytest.approx(4096 * 2 * shape.parameters / 989e12)
+
+
+def test_slots_are_what_the_cache_has_room_for() -> None:
+    config = small(
+        policy={"path": "Qwen3-8B", "dtype": "bfloat16"},
+        engine={"kind": "vllm", "slots": 64, "context_tokens": 16384},
+        learn__micro_batch_tokens=16384,
+    )
+    cost = plan_rollout(config, shape_at("Qwen3-8B"), DEVICES["H100-80GB"], context_tokens=16384.0)
+    assert cost.held_bytes == 36 * GIB  # 0.45 of 80
+    assert cost.cache_bytes == 36 * GIB - 2 * 8_190_735_360 - GIB
+    assert cost.slots == cost.room_slots == cost.cache_bytes // (144 * KIB * 16384)
+    assert cost.tokens_per_s == pytest.approx(cost.slots / cost.step_s)
+
+
+def test_weights_go_by_the_host_by_links_or_by_sockets() -> None:
+    paths = {
+        p.name: p
+        for p in weight_paths(find_machine("8xH100"), sent_bytes=64 * 10**9, ranks=4, engines=4)
+    }
+    gather_s = 48e9 / 450e9
+    assert paths["shared memory"].seconds == pytest.approx(gather_s + 2.0)
+    assert paths["broadcast"].seconds == pytest.approx(gather_s + 64e9 / 450e9)
+    assert paths["sockets"].sent_bytes == 4 * 64 * 10**9
+    far = weight_paths(find_machine("16xH100"), sent_bytes=10**9, ranks=8, engines=8)
+    assert [path.name for path in far] == ["broadcast", "sockets"]
+    assert far[0].seconds == pytest.approx((7 / 8 + 1) / 50)
+
+
+def test_a_trace_is_cut_to_the_limits_of_the_config() -> None:
+    config = small()
+    fitted = fit_trace(TRACE, config)
+    for one in fitted.trajectories:
+        assert 1 <= len(one.turns) <= 2
+        assert all(0 < turn.tokens <= 32 for turn in one.turns)
+        replies = sum(turn.reply_tokens for turn in one.turns)
+        assert one.prompt_tokens + one.tokens + replies <= 256
+    assert mean_tokens(fitted) <= 256
+
+
+@pytest.mark.parametrize(
+    ("shares", "mode", "bound"),
+    [
+        ({"the trainer": 0.9, "the engines": 0.5}, "async", "the trainer"),
+        ({"the trainer": 0.2, "the engines": 0.8}, "sync", "the engines"),
+        ({"the trainer": 0.4, "the engines": 0.6}, "sync", "the engines and the others in turn"),
+        ({"the trainer": 0.4, "the engines": 0.6}, "async", "the tail of long trajectories"),
+    ],
+)
+def test_what_a_run_waits_for(shares: dict[str, float], mode: str, bound: str) -> None:
+    assert name_bound(shares, mode)[0] == bound
+
+
+# Whole plans
+
+
+def plan(config: RunConfig, machine: str = "1xH100-80GB") -> RunPlan:
+    """Return the plan of a config."""
+    return plan_run(config, find_shape(config), find_machine(machine), TRACE)
+
+
+def test_a_plan_has_every_mode_and_no_fault() -> None:
+    result = plan(small())
+    assert [one.mode for one in result.modes] == ["sync", "partial", "async"]
+    assert result.forecast.mode == "sync"
+    assert result.faults == ()
+    assert all(one.steps_per_hour > 0 and math.isfinite(one.steps_per_hour) for one in result.modes)
+
+
+def test_engines_have_devices_of_their_own_where_ranks_leave_some() -> None:
+    two = small(engine__processes=2, learn__devices={"count": 2})
+    assert not shares_devices(two, find_machine("4xH100"))
+    assert shares_devices(two, find_machine("2xH100"))
+    assert shares_devices(small(), find_machine("4xH100"))
+
+
+def test_more_ranks_than_devices_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learn.devices.count is 4, but 1xH100-80GB has 1"):
+        plan(small(learn__devices={"count": 4}))
+
+
+def large(**changes: Any) -> RunConfig:
+    """Return a run of Qwen3-0.6B in float32."""
+    return small(
+        policy={"path": "Qwen3-0.6B"},
+        engine={"kind": "vllm", "slots": 32, "context_tokens": 4096},
+        learn__micro_batch_tokens=16384,
+        **changes,
+    )
+
+
+def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
+    config, machine = large(), find_machine("1xRTX4090")
+    result = plan(config, "1xRTX4090")
+    assert [fault.name for fault in result.faults] == ["a trainer rank with the engine beside it"]
+    assert result.modes == ()
+    changes = suggest_changes(config, find_shape(config), machine, TRACE)
+    assert changes is not None
+    assert next(iter(changes)) == "policy.dtype"
+    assert plan(change_config(config, changes), "1xRTX4090").faults == ()
+
+
+def test_a_cache_without_room_for_one_request_is_a_fault() -> None:
+    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.04}}
+    config = change_config(large(), {"engine": vllm, "policy.dtype": "bfloat16"})
+    names = [fault.name for fault in plan(config).faults]
+    assert names == ["the engine's KV cache, for one request of engine.context_tokens,"]
+
+
+def test_a_model_that_nothing_makes_fit_has_no_lines() -> None:
+    config = large(learn__lora={"rank": 16}, learn__gradient_checkpointing=True)
+    config = change_config(
+        config,
+        {
+            "policy": {"path": "Qwen3-8B", "dtype": "bfloat16"},
+            "learn.micro_batch_tokens": 4096,
+            "learn.precision": "bfloat16",
+        },
+    )
+    tiny = ModelShape("Qwen3-8B", find_shape(config).make)
+    assert suggest_changes(config, tiny, find_machine("1xRTX3090"), TRACE) is None
+
+
+def test_a_config_is_changed_by_dotted_keys_and_stays_as_it_was() -> None:
+    config = small()
+    changed = change_config(config, {"learn.lora": {"rank": 4}, "run.steps": 3})
+    assert changed.learn.lora is not None
+    assert changed.run.steps == 3
+    assert config.learn == LearnSection(micro_batch_tokens=512)
