@@ -37,7 +37,8 @@ def main(arguments: list[str]) -> None:
 
 
 def run_check(function: str, context: CheckContext) -> tuple[CheckStatus, str]:
-    """Return how a check ended. Whatever it raises is a failure, and its traceback is printed."""
+    """Run a check and return its verdict. Any other exception is a failure, with its traceback
+    printed."""
     from agentrl.runtime.imports import import_callable
 
     check: Callable[[CheckContext], None] = import_callable(function)

@@ -102,7 +102,7 @@ def score_and_differentiate(
 def compare(
     found: tuple[list[Tensor], Tensor], expected: tuple[list[Tensor], Tensor]
 ) -> dict[str, float]:
-    """Return how far log-probs and gradients are from those that are expected."""
+    """Return the distances of log-probs and gradients from those that are expected."""
     gaps = (torch.cat(found[0]) - torch.cat(expected[0])).abs()
     distance = (found[1] - expected[1]).norm() / expected[1].norm()
     return {
