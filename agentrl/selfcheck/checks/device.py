@@ -67,7 +67,8 @@ def read_driver(file: Path) -> str | None:
     """Return the version of NVIDIA's driver, None where its file is not there or says none."""
     if not file.is_file():
         return None
-    found = re.search(r"Kernel Module\D*?\s(\d+\.[\d.]+)", file.read_text(errors="replace"))
+    text = file.read_text(errors="replace")
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
     return found and found[1]
 
 
