@@ -1,14 +1,21 @@
 """`agentrl doctor`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.cli.arguments import Overrides
+from agentrl.cli.arguments import Overrides, check_writable
 from agentrl.cli.console import out, show_text
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentrl.selfcheck.report import CheckResult
+
+REPORT = Path("selfcheck.json")
+STYLES = {"passed": "green", "failed": "red", "skipped": "yellow"}
 
 
 def doctor(
@@ -17,8 +24,39 @@ def doctor(
         typer.Argument(metavar="[CONFIG]", help="Check whether this machine can run this config."),
     ] = None,
     overrides: Overrides = None,
+    *,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cpu|cuda|auto",
+            help="Try out training on this device: one check after the other, each in a process.",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(help="With --device: minutes after which no check goes on.")
+    ] = 5.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CHECK", help="With --device: run this check; may be repeated."),
+    ] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            "--json", help=f"With --device: file of the report, {REPORT} by default, as JSON."
+        ),
+    ] = None,
 ) -> None:
-    """Show what is installed on this machine and how to get what is missing."""
+    """Show what is installed on this machine and how to get what is missing, or try it out."""
+    if device is not None:
+        if config_file is not None:
+            raise ConfigError(
+                f"--device tries out this machine without a config, but {config_file} is given; "
+                "leave one of them out"
+            )
+        _try_device(device, minutes, tuple(only or ()), json or REPORT)
+        return
+    if only or json is not None:
+        raise ConfigError("--only and --json belong to --device; add --device auto")
     if config_file is not None:
         _check(config_file, overrides or [])
         return
@@ -48,3 +86,32 @@ def _check(config_file: Path, overrides: list[str]) -> None:
 
     build_env_factory(config)
     show_text(f"{config_file}: this machine meets all requirements")
+
+
+def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) -> None:
+    """Run the checks on a device, and exit with 1 if one has failed."""
+    from agentrl.selfcheck.catalogue import choose_checks
+    from agentrl.selfcheck.runner import choose_device, run_checks
+
+    if not 0 < minutes < float("inf"):
+        raise ConfigError(f"--minutes is {minutes:g}; give a number above 0, such as 5")
+    checks = choose_checks(only)
+    check_writable(file, "--json")
+    report = run_checks(
+        checks, device=choose_device(device), minutes=minutes, file=file, tell=_show_result
+    )
+    show_text(
+        f"{report.count('passed')} passed, {report.count('failed')} failed, "
+        f"{report.count('skipped')} skipped on {report.device}; report: {file}"
+    )
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _show_result(result: "CheckResult") -> None:
+    line = Text.assemble(
+        (f"{result.status:8}", STYLES[result.status]),
+        f"{result.name:15} {result.seconds:5.1f} s",
+        f"  {result.reason}" if result.reason else "",
+    )
+    out.print(line)

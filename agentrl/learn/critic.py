@@ -106,7 +106,7 @@ class ValueHead:
         losses = value_loss(
             self.values(hidden, batch.tokens), batch.values, batch.returns, clip=self._clip
         )
-        tally.mean("critic/loss", losses[batch.mask])
+        tally.mean("critic/loss", losses, where=batch.mask)
         loss = aggregate(losses, batch.mask, how="token-mean", counts=counts)
         return loss if self._coefficient is None else self._coefficient * loss
 

@@ -30,34 +30,34 @@ def observe_gap(
     `engine_gap/kl_k1` is the plain mean of log(behaviour / trainer). Tokens of age 0 are counted
     apart too: there both have the same weights, and only numerics may differ.
     """
-    d = gaps[mask].double()
-    tally.mean("engine_gap/mean_abs", d.abs())
-    tally.peak("engine_gap/max", d.abs())
-    tally.mean("engine_gap/kl_k1", -d)
+    d = gaps.double()
+    tally.mean("engine_gap/mean_abs", d.abs(), where=mask)
+    tally.peak("engine_gap/max", d.abs(), where=mask)
+    tally.mean("engine_gap/kl_k1", -d, where=mask)
     cut = d.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     k3 = torch.expm1(cut) - cut
-    tally.mean("engine_gap/kl", k3)
-    finite = behaviour[mask].isfinite()
-    tally.mean("engine_gap/nonfinite", ~finite)
-    tally.mean("ratio", cut.exp())
-    tally.mean("ratio_squared", (2 * cut).exp())
-    same = (ages[mask] == 0) & finite
-    tally.mean("engine_gap/age0_fraction", same)
-    tally.mean("engine_gap/age0_mean_abs", d[same].abs())
-    tally.peak("engine_gap/age0_max", d[same].abs())
-    tally.mean("engine_gap/age0_kl", k3[same])
+    tally.mean("engine_gap/kl", k3, where=mask)
+    finite = behaviour.isfinite()
+    tally.mean("engine_gap/nonfinite", ~finite, where=mask)
+    tally.mean("ratio", cut.exp(), where=mask)
+    tally.mean("ratio_squared", (2 * cut).exp(), where=mask)
+    same = (ages == 0) & finite & mask
+    tally.mean("engine_gap/age0_fraction", same, where=mask)
+    tally.mean("engine_gap/age0_mean_abs", d.abs(), where=same)
+    tally.peak("engine_gap/age0_max", d.abs(), where=same)
+    tally.mean("engine_gap/age0_kl", k3, where=same)
 
 
 def observe_weights(
     tally: MetricAccumulator, weights: CorrectionWeights, mask: Bool[Tensor, "rows width"]
 ) -> None:
     """Count what a correction made of the ratios proximal / behaviour."""
-    raw, applied = weights.raw[mask], weights.applied[mask].double()
-    tally.mean("tis/clipped_fraction", raw > weights.cap)
-    tally.mean("tis/low_fraction", raw < 1 / weights.cap)
-    tally.mean("correction/zero_fraction", applied == 0)
-    tally.mean("correction/mean", applied)
-    tally.mean("weight_squared", applied.square())
+    raw, applied = weights.raw, weights.applied.double()
+    tally.mean("tis/clipped_fraction", raw > weights.cap, where=mask)
+    tally.mean("tis/low_fraction", raw < 1 / weights.cap, where=mask)
+    tally.mean("correction/zero_fraction", applied == 0, where=mask)
+    tally.mean("correction/mean", applied, where=mask)
+    tally.mean("weight_squared", applied.square(), where=mask)
 
 
 def gap_metrics(tally: MetricAccumulator) -> dict[str, float]:

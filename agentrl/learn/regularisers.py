@@ -120,7 +120,8 @@ class LossRegularisers:
             gaps = tokens.logprobs - reference
             kl = self.kl(gaps, tokens.logprobs - tokens.behaviour)
             losses = losses + self.kl_coefficient * kl
-            tally.mean("kl/reference", kl_estimate(gaps.detach(), estimator="k3")[tokens.mask])
+            estimate = kl_estimate(gaps.detach(), estimator="k3")
+            tally.mean("kl/reference", estimate, where=tokens.mask)
         if self.entropy_bonus:
             losses = losses - self.entropy_bonus * entropies
         return losses

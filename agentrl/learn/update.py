@@ -117,7 +117,7 @@ class PolicyGradient:
         for keep_mask in (rejection(policies.mismatch) for rejection in self._methods.rejections):
             losses = torch.where(keep_mask, losses, 0.0)
             active = active & keep_mask
-            tally.mean("rejection/fraction", (~keep_mask[batch.mask]).float())
+            tally.mean("rejection/fraction", ~keep_mask, where=batch.mask)
         if batch.weights is not None:
             losses = losses * batch.weights
         # Added last: neither weights nor rejections are about what regularises.
@@ -131,9 +131,9 @@ class PolicyGradient:
             counts=counts,
             horizon_tokens=self._horizon_tokens,
         )
-        tally.mean("ratio/clip_fraction", tokens.clipped[batch.mask].float())
-        tally.mean("ratio/active_fraction", active[batch.mask].float())
-        tally.mean("entropy", scores.entropies[batch.mask])
+        tally.mean("ratio/clip_fraction", tokens.clipped, where=batch.mask)
+        tally.mean("ratio/active_fraction", active, where=batch.mask)
+        tally.mean("entropy", scores.entropies, where=batch.mask)
         observe_weights(tally, weights, batch.mask)
         is_elsewhere = bool(self._methods.needs & ELSEWHERE)
         if measure_gap or (batch.proximal is not None and not is_elsewhere):

@@ -37,6 +37,7 @@ HEAVY_ROOMS = (
     "agentrl.models.quiet",
     "agentrl.models.vision.model",
     "agentrl.run.build_trainer",
+    "agentrl.selfcheck.checks.",
 )
 """Modules with these beginnings are what HEAVY is for; everything else imports it when it is used,
 if at all."""

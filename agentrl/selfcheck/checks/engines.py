@@ -1,0 +1,100 @@
+"""Engines against the trainer: what each says of the same tokens under the same weights."""
+
+import asyncio
+
+from agentrl.config.learn import LearnSection
+from agentrl.engine.spec import EngineSpec
+from agentrl.learn.trainer import PolicyTrainer
+from agentrl.policy import Completion, GenerateRequest, PolicyEngine, ScoringEngine
+from agentrl.runtime.machine import is_installed
+from agentrl.runtime.vllm_release import check_release
+from agentrl.selfcheck.checks.policies import (
+    CONTEXT_TOKENS,
+    PolicyDtype,
+    draw_tokens,
+    list_dtypes,
+    write_policy,
+)
+from agentrl.selfcheck.checks.weights import build_spec, expect_transfer, open_trainer
+from agentrl.selfcheck.context import CheckContext, CheckFailed, CheckSkipped
+
+GAP_LIMITS = {"float32": 1e-3, "bfloat16": LearnSection().gap_alarm.mean_abs}
+"""Largest mean difference of a log-prob, in nats; in bfloat16 that of `learn.gap_alarm`."""
+REQUESTS = 8
+NEW_TOKENS = 48
+VLLM_CACHE_BYTES = 2**28
+
+
+def check_local_gap(context: CheckContext) -> None:
+    """Sample from the local engine in each type of weights, and score by the trainer."""
+    folder = write_policy(context.folder / "policy")
+    for dtype in list_dtypes(context.device):
+        spec = build_spec(folder, device=context.device, dtype=dtype, slots=REQUESTS)
+        trainer = open_trainer(folder, device=context.device, dtype=dtype)
+        asyncio.run(_ask_local(context, spec, trainer, dtype))
+
+
+def check_vllm(context: CheckContext) -> None:
+    """Do the same with vLLM, and load other weights into it."""
+    if not is_installed("vllm"):
+        raise CheckSkipped("vLLM is not installed")
+    check_release()
+    folder = write_policy(context.folder / "policy")
+    other = write_policy(context.folder / "other", seed=1)
+    dtype: PolicyDtype = "bfloat16" if "bfloat16" in list_dtypes(context.device) else "float32"
+    spec = EngineSpec(
+        kind="vllm",
+        folder=str(folder),
+        slots=REQUESTS,
+        context_tokens=CONTEXT_TOKENS,
+        dtype=dtype,
+        vllm={"memory_fraction": 0.3, "cache_bytes": VLLM_CACHE_BYTES, "eager": True},
+    )
+
+    async def ask() -> None:
+        async with spec.open() as engine:
+            trainer = open_trainer(folder, device=context.device, dtype=dtype)
+            await expect_small_gap(context, engine, trainer, dtype)
+            assert isinstance(engine, ScoringEngine)
+            new = open_trainer(other, device=context.device, dtype=dtype)
+            await expect_transfer(context, engine, old=trainer, new=new, dtype=dtype)
+
+    asyncio.run(ask())
+
+
+async def _ask_local(
+    context: CheckContext, spec: EngineSpec, trainer: PolicyTrainer, dtype: PolicyDtype
+) -> None:
+    async with spec.open() as engine:
+        await expect_small_gap(context, engine, trainer, dtype)
+
+
+async def expect_small_gap(
+    context: CheckContext, engine: PolicyEngine, trainer: PolicyTrainer, dtype: PolicyDtype
+) -> None:
+    """Sample turns of an engine, and expect the trainer to give their tokens the same log-probs."""
+    requests = [
+        GenerateRequest(
+            id=f"selfcheck/{number}",
+            prompt=tuple(draw_tokens(11 + 17 * number, seed=number).tolist()),
+            max_new_tokens=NEW_TOKENS,
+            seed=number,
+        )
+        for number in range(REQUESTS)
+    ]
+    turns = await asyncio.gather(*(engine.generate(request) for request in requests))
+    pairs = zip(requests, turns, strict=True)
+    gaps = [gap for request, turn in pairs for gap in _measure_gaps(trainer, request, turn)]
+    context.record(f"{dtype}.tokens", len(gaps))
+    context.record(f"{dtype}.max_nats", max(gaps, default=0.0))
+    mean = sum(gaps) / max(1, len(gaps))
+    context.expect(f"{dtype}.mean_nats", mean, at_most=GAP_LIMITS[dtype])
+    if len(gaps) < REQUESTS:
+        raise CheckFailed(f"the engine sampled {len(gaps)} tokens in {REQUESTS} turns")
+
+
+def _measure_gaps(
+    trainer: PolicyTrainer, request: GenerateRequest, turn: Completion
+) -> list[float]:
+    expected = trainer.logprobs((*request.prompt, *turn.token_ids))[len(request.prompt) - 1 :]
+    return [abs(a - b) for a, b in zip(turn.logprobs, expected, strict=True)]

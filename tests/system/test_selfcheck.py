@@ -1,0 +1,247 @@
+"""Self-checks whose checks crash, hang and lie: the others go on, and a report is left.
+
+Mutants seen caught: a check is ended without its children; a process without a verdict has passed;
+the report is written at the end only; a check that was given less than its time has failed; a pipe
+that a child holds open is waited for.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.selfcheck import runner
+from agentrl.selfcheck.catalogue import CHECKS, DeviceCheck
+from agentrl.selfcheck.report import CheckResult
+from agentrl.selfcheck.runner import choose_device, run_checks, run_process
+from tests.support.commands import agentrl
+
+DOUBLES = "tests.support.selfcheck_doubles"
+
+
+def double(name: str, limit_s: float = 60.0) -> DeviceCheck:
+    return DeviceCheck(name, f"{DOUBLES}:{name}", limit_s, "")
+
+
+def run(name: str, limit_s: float = 60.0) -> CheckResult:
+    return run_process(double(name, limit_s), device="cpu", limit_s=limit_s)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    until_s = time.monotonic() + 20
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < until_s, f"{pids} live on"
+        time.sleep(0.05)
+
+
+def test_a_check_that_is_fine_has_passed() -> None:
+    found = run("fine")
+    assert (found.status, found.reason) == ("passed", "")
+    assert found.figures["device"] == "cpu"
+    assert found.figures["folder_is_empty"] is True
+    assert float(found.figures["peak_host_mib"] or 0) > 1
+
+
+def test_what_is_missing_is_skipped_with_its_reason() -> None:
+    found = run("missing")
+    assert (found.status, found.reason) == ("skipped", "it needs a part")
+
+
+def test_all_faults_are_told_and_nothing_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SELFCHECK_TOKEN", "0123456789")
+    words = runner.find_private_words(os.environ, ())
+    found = run_process(double("wrong"), device="cpu", limit_s=60.0, words=words)
+    assert found.status == "failed"
+    assert "a is 2, and at most 1 is allowed; b is nan, and at most 1" in found.reason
+    assert found.figures["b"] == "nan"
+    assert found.figures["secret"] == "***"
+    assert found.figures["place"] == ".../file.txt"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("crash", "ended by SIGSEGV; its last output: a kernel was launched wrong in .../secret"),
+        ("run_out_of_memory", "ended by SIGKILL, as it is where memory runs out"),
+        ("leave", "ended with exit status 3"),
+    ],
+)
+def test_a_process_without_a_verdict_has_failed(name: str, words: str) -> None:
+    found = run(name)
+    assert found.status == "failed"
+    assert words in found.reason
+    assert name != "crash" or found.figures["before"] == 1
+
+
+def test_one_that_hangs_is_ended_with_its_children() -> None:
+    start_s = time.monotonic()
+    found = run("hang", limit_s=4.0)
+    assert found.status == "failed"
+    assert found.reason.startswith("it took longer than 4 s, and was ended")
+    assert time.monotonic() - start_s < 30
+    wait_until_gone(json.loads(str(found.figures["pids"])))
+
+
+def test_signals_that_are_refused_do_not_matter() -> None:
+    found = run("hang_with_interpreter_held", limit_s=4.0)
+    assert (found.status, found.figures["begun"]) == ("failed", True)
+
+
+def test_a_child_that_is_left_behind_is_ended() -> None:
+    found = run("leave_child")
+    assert found.status == "passed"
+    assert found.seconds < 50
+    wait_until_gone(json.loads(str(found.figures["pids"])))
+
+
+def test_output_blocks_nothing() -> None:
+    found = run("fill_output")
+    assert found.status == "passed"
+    assert len(found.figures) == 11
+
+
+def test_a_folder_that_cannot_be_removed_is_no_fault() -> None:
+    assert run("break_folder").status == "passed"
+
+
+def test_a_report_is_there_after_each_check(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    reports: list[dict[str, Any]] = []
+
+    def tell(result: CheckResult) -> None:
+        reports.append(json.loads(file.read_text()))
+
+    checks = [double("fine"), double("crash"), double("missing")]
+    report = run_checks(checks, device="cpu", minutes=3, file=file, tell=tell)
+    assert [each["waiting"] for each in reports] == [["crash", "missing"], ["missing"], []]
+    assert [each["complete"] for each in reports] == [False, False, True]
+    assert [each.status for each in report.results] == ["passed", "failed", "skipped"]
+    assert reports[-1] == report.to_json()
+
+
+def test_a_check_cut_short_by_the_whole_time_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LEAST_S", 1.0)
+    checks = [double("hang", limit_s=100.0), double("fine")]
+    report = run_checks(checks, device="cpu", minutes=0.1, file=tmp_path / "r.json")
+    cut, late = report.results
+    assert (cut.status, late.status) == ("skipped", "skipped")
+    assert "the time was up after 6 s of it; raise --minutes" in cut.reason
+    assert late.reason == "the time was up after 0.1 minutes; raise --minutes"
+
+
+def test_a_killed_self_check_leaves_a_report_and_no_process(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}\n"
+        "from pathlib import Path\n"
+        "from agentrl.selfcheck.catalogue import DeviceCheck\n"
+        "from agentrl.selfcheck.runner import run_checks\n"
+        f"checks = [DeviceCheck(n, f'{DOUBLES}:{{n}}', 600, '') for n in ('fine', 'hang')]\n"
+        f"run_checks(checks, device='cpu', minutes=9, file=Path({str(file)!r}),"
+        " tell=lambda result: print(result.name, flush=True))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"fine\n"
+        children = wait_for_children(parent.pid)
+        parent.kill()
+    report = json.loads(file.read_text())
+    assert (report["complete"], report["waiting"]) == (False, ["hang"])
+    assert [check["status"] for check in report["checks"]] == ["passed"]
+    wait_until_gone(children)
+
+
+def wait_for_children(pid: int) -> list[int]:
+    """Return the process of a check and its child, once both are there."""
+    until_s = time.monotonic() + 60
+    while time.monotonic() < until_s:
+        first = list_children(pid)
+        both = [*first, *(child for each in first for child in list_children(each))]
+        if len(both) == 2:
+            return both
+        time.sleep(0.05)
+    raise AssertionError(f"{pid} has no grandchild")
+
+
+def list_children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def test_the_command_tells_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from agentrl.selfcheck import catalogue
+
+    monkeypatch.setattr(catalogue, "CHECKS", (double("fine"), double("leave")))
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = agentrl(capsys, "doctor", "--device", "cpu")
+    assert code == 1
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[:2] for line in lines[:2]] == [["passed", "fine"], ["failed", "leave"]]
+    assert out.splitlines()[-1] == ("1 passed, 1 failed, 0 skipped on cpu; report: selfcheck.json")
+    assert json.loads(Path("selfcheck.json").read_text())["complete"] is True
+    code, out, _ = agentrl(
+        capsys, "doctor", "--device", "auto", "--only", "fine", "--json", "other.json"
+    )
+    assert code == 0
+    assert [each["name"] for each in json.loads(Path("other.json").read_text())["checks"]] == [
+        "fine"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "tpu"], "--device is 'tpu': give cpu, cuda or auto"),
+        (["--device", "cuda:1"], "CUDA_VISIBLE_DEVICES"),
+        (["--device", "cpu", "--only", "x"], "there is no check 'x'"),
+        (["--device", "cpu", "--minutes", "0"], "--minutes is 0; give a number above 0"),
+        (["--device", "cpu", "--minutes", "nan"], "--minutes is nan"),
+        (["--device", "cpu", "--json", "/nowhere/x.json"], "the folder /nowhere does not exist"),
+        (["--device", "cpu", "config.yaml"], "without a config, but config.yaml is given"),
+        (["--json", "x.json"], "--only and --json belong to --device"),
+    ],
+)
+def test_a_wrong_option_is_told(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = agentrl(capsys, "doctor", *arguments)
+    assert code == 2
+    assert words in err
+
+
+def test_a_gpu_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "find_cuda_fault", lambda version: "")
+    monkeypatch.setattr(runner, "gpus", list[str])
+    with pytest.raises(ConfigError, match=r"but torch finds no GPU that it can use .*--device cpu"):
+        choose_device("cuda")
+    assert choose_device("auto") == "cpu"
+    monkeypatch.setattr(runner, "gpus", lambda: ["a GPU"])
+    assert [choose_device(name) for name in ("cuda", "auto", "cpu")] == ["cuda", "cuda", "cpu"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["weights-shared", "weights-gloo", "weights-nccl", "ranks", "throughput"]
+)
+def test_checks_that_start_processes_pass_on_the_cpu(name: str) -> None:
+    (check,) = (check for check in CHECKS if check.name == name)
+    found = run_process(check, device="cpu", limit_s=check.limit_s)
+    expected = "skipped" if name == "weights-nccl" else "passed"
+    assert found.status == expected, found.reason

@@ -1,0 +1,64 @@
+"""Training and sampling as on a GPU, by a device that is simulated: see tests/support.
+
+Nothing of its tensors may meet one of the CPU, and what the host waits for is counted. Mutants seen
+caught: a mask made on the CPU; metrics chosen by a mask, or read one by one; positions of packed
+sequences read from the device once more.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.simulated_plays import METHODS
+
+WAITS_A_PASS = {"learn/layouts/ancestry.py from_positions: aten._to_copy.default": 2}
+"""Most waits by line: positions and ends of packed sequences, which the host had before."""
+WAITS_A_STEP = 9
+"""Those of its one pass, the metrics for the alarm and at the end, and the gradient's norm."""
+WAITS_A_TOKEN = 3
+"""Log-probs and tokens that were drawn, and log-probs of others where they are asked for."""
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[str, Any]:
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from tests.support.simulated_device import main; "
+    )
+    code += "main('tests.support.simulated_plays')"
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, timeout=250)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def part(played: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = played[name]
+    assert "error" not in found, found["error"]
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_on_a_device_is_that_of_the_cpu(played: dict[str, Any], method: str) -> None:
+    found = part(played, "play_steps")[method]
+    # Attention is computed in another order there, which bfloat16 rounds to the next number.
+    limit = 1e-2 if method == "bfloat16" else 1e-5
+    assert found["distance"] <= limit
+    assert found["metrics"] <= limit
+
+
+def test_a_pass_waits_for_the_device_no_more_than_it_did(played: dict[str, Any]) -> None:
+    found = part(played, "play_waits")
+    one, several = found["passes"]
+    assert (one, several > 4) == (1, True)
+    more = {p: n for p, n in found["each pass"].items() if n > WAITS_A_PASS.get(p, 0)}
+    assert more == {}
+    assert found["step"] <= WAITS_A_STEP
+
+
+def test_the_engine_samples_on_a_device_what_it_samples_on_the_cpu(played: dict[str, Any]) -> None:
+    found = part(played, "play_engine")
+    assert found["same"]
+    assert found["steps"] > 10
+    assert sum(found["each step"].values()) <= WAITS_A_TOKEN
