@@ -37,6 +37,10 @@ class ControlTokens:
         """Return the match of the last control token in a rendered text."""
         return next(reversed(list(self._all.finditer(text))), None)
 
+    def special_in(self, text: str) -> list[re.Match[str]]:
+        """Return the matches of special tokens in a rendered text."""
+        return list(self._special.finditer(text))
+
     def neutral(self, text: str, *, trusted: bool = False) -> str:
         """Return `text` with its control tokens broken, so that they stay text.
 

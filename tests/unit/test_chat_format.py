@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import DIALECTS, TEMPLATES
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.tokenizer import conversation_text, train_tokenizer
@@ -33,7 +33,7 @@ ANSWER = Message("tool", "42", tool_call_id="call_0", name="sum")
 CONVERSATION = (SYSTEM, ASK, CALL.message, ANSWER, Message("assistant", "It is 42."))
 
 
-@pytest.fixture(scope="module", params=list(DIALECTS))
+@pytest.fixture(scope="module", params=list(TEMPLATES))
 def chat(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
     return ChatFormat(tokenizer_of(request.param, tmp_path_factory.mktemp(request.param)))
 
