@@ -317,8 +317,8 @@ def _check_no_calls(template: ChatTemplate, turns: TurnRenderer) -> None:
         ) from error
     if turn != turns.turn(Message("assistant", "")):
         raise ConfigError(
-            f"{template.name} renders a tool call as {turn!r}, which no dialect can parse "
-            f"({', '.join(load_dialects())}); {_NAME_ONE}"
+            f"{template.name} renders a tool call as {turn!r}, which no dialect can parse; "
+            f"{_NAME_ONE}"
         )
     if not turns.tool_fault:
         raise ConfigError(

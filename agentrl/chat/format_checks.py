@@ -32,14 +32,15 @@ ACTIONS: tuple[Action, ...] = (
 def _round_trip(chat: ChatFormat) -> str:
     for action in _actions(chat):
         back = chat.parse(chat.write(action))
-        expect(action == back, f"{action!r} was read back as {back!r}")
+        expect(_plain(action) == _plain(back), f"{action!r} was read back as {back!r}")
     return f"{len(ACTIONS)} actions were read back as written"
 
 
 def _writes_as_rendered(chat: ChatFormat) -> str:
     for action in _actions(chat):
         written = chat.write(action)
-        rendered = chat.encode(chat.turns.turn(action.message) + chat.turns.closing)
+        ends = chat.turns.closing_of_calls if action.tool_calls else chat.turns.closing
+        rendered = chat.encode(chat.turns.turn(action.message) + ends)
         expect(
             written == rendered,
             f"dialect {chat.dialect.name} writes {_text(chat, written)!r}, and the template "
@@ -89,7 +90,7 @@ def _injection(chat: ChatFormat) -> str:
 
 def _answers_broken_calls(chat: ChatFormat) -> str:
     thought = _actions(chat)[1].text
-    cut_short = chat.dialect.write(thought, (CALL,)).rpartition("}")[0]
+    cut_short = chat.dialect.write(thought, (CALL,)).rpartition(CALL.arguments["place"])[0]
     broken = chat.parse(chat.encode(cut_short))
     expect(bool(broken.malformed), f"a call cut short was read as {broken!r}")
     return repr(broken.malformed[0])
@@ -104,6 +105,12 @@ def _begins_calls(chat: ChatFormat) -> str:
         cut_short = chat.parse(chat.call_opening(tool).token_ids)
         expect(bool(cut_short.malformed), f"{begun!r} alone was read as {cut_short!r}")
     return repr(chat.dialect.begin(""))
+
+
+def _plain(action: Action) -> Action:
+    """Return an action without the ids of its calls, which some dialects write in a form of their
+    own."""
+    return replace(action, tool_calls=tuple(replace(c, id="") for c in action.tool_calls))
 
 
 def _actions(chat: ChatFormat) -> tuple[Action, ...]:

@@ -1,5 +1,6 @@
 """A chat template bound to a tokenizer: messages in, text out."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -24,6 +25,18 @@ Adapt = Callable[[dict[str, Any]], dict[str, Any]]
 """As `ToolCallDialect.adapt`."""
 
 _ASK: Final = "ask"
+_USER: Final[dict[str, Any]] = {"role": "user", "content": _ASK}
+_CALLING: Final[dict[str, Any]] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "call_0",
+            "type": "function",
+            "function": {"name": "find", "arguments": {"what": "asked"}},
+        }
+    ],
+}
 _TAKEN = frozenset(
     ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt")
     + ("continue_final_message", "tokenize", "padding", "truncation", "max_length")
@@ -51,13 +64,16 @@ class ChatTemplate:
         self._options = dict(options or {})
         check_options(self._options, self.source, name=self.name)
         self._adapt: Adapt | None = None
-        self._listed = False
-        self._listed = not self._takes(_ASK) and self._takes([{"type": "text", "text": _ASK}])
+        self._wants_parts = not self._shows(_USER) and self._shows(_list_content(_USER))
+        self._wants_json = self._find_wants_json()
 
     def adapted(self, adapt: Adapt | None) -> "ChatTemplate":
         """Return this template for messages that a dialect adapts."""
+        if adapt == self._adapt:
+            return self
         adapted = copy(self)
         adapted._adapt = adapt
+        adapted._wants_json = adapted._find_wants_json()
         return adapted
 
     def render(
@@ -71,11 +87,7 @@ class ChatTemplate:
 
         Raises `ConfigError` for messages that the template refuses.
         """
-        dicts = [as_dict(message, self.control) for message in messages]
-        if self._adapt is not None:
-            dicts = [self._adapt(message) for message in dicts]
-        if self._listed:
-            dicts = [_list_content(message) for message in dicts]
+        dicts = [self._form(as_dict(message, self.control)) for message in messages]
         try:
             return self._apply(
                 dicts,
@@ -88,12 +100,29 @@ class ChatTemplate:
                 f"{self.name} cannot render this conversation ({roles}): {error}; {WAY_OUT}"
             ) from error
 
-    def _takes(self, content: Any) -> bool:
-        """Return whether the template shows this content of a message."""
+    def _form(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message in the form that this template wants."""
+        if self._adapt is not None:
+            message = self._adapt(message)
+        if self._wants_json:
+            message = _write_arguments(message)
+        return _list_content(message) if self._wants_parts else message
+
+    def _find_wants_json(self) -> bool:
+        """Return whether the template shows the arguments of a call only where they are JSON."""
+        self._wants_json = False
+        calling = self._form(_CALLING)
+        return not self._shows(self._form(_USER), calling) and self._shows(
+            self._form(_USER), _write_arguments(calling)
+        )
+
+    def _shows(self, *messages: dict[str, Any]) -> bool:
+        """Return whether the template takes these messages and shows the last one."""
         try:
-            return _ASK in self._apply([{"role": "user", "content": content}])
+            text = self._apply([*messages])
         except (TemplateError, TypeError, ValueError):
             return False
+        return text.count(_ASK) >= len(messages)
 
     def _apply(self, messages: list[dict[str, Any]], **variables: Any) -> str:
         rendered = self.tokenizer.apply_chat_template(
@@ -158,6 +187,21 @@ def _list_content(message: dict[str, Any]) -> dict[str, Any]:
     if isinstance(content, str):
         return message | {"content": [{"type": "text", "text": content}]}
     return message
+
+
+def _write_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with the arguments of its calls as JSON."""
+    if "tool_calls" not in message:
+        return message
+    calls = [
+        call
+        | {
+            "function": call["function"]
+            | {"arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
+        }
+        for call in message["tool_calls"]
+    ]
+    return message | {"tool_calls": calls}
 
 
 def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[str, str]:

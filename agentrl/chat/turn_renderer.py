@@ -124,8 +124,10 @@ class TurnRenderer:
         """Return a question as it stands before a turn: without what ends a whole conversation."""
         bare = self._template.render((ASK,), tools)
         opening = self._template.render((ASK,), tools, generation_prompt=True)
-        common = commonprefix((bare, opening))
-        return common if bare[len(common) :].strip() in self._template.control.special else bare
+        ends = self._template.control.special_in(bare)
+        if ends and not opening.startswith(bare) and opening.startswith(bare[: ends[-1].start()]):
+            return bare[: ends[-1].start()]
+        return bare
 
     def _generation_prompt(self) -> tuple[str, str]:
         """Return the generation prompt, and what of it opens a turn of the past."""
@@ -156,14 +158,18 @@ class TurnRenderer:
         control = self._template.control
         alone = self._after_spoken((ASK, said))
         followed = self._after_spoken((ASK, said, follow))
-        common = alone if followed.startswith(alone) else commonprefix((alone, followed))
+        common = commonprefix((alone, followed))
+
+        def cut(end: int) -> tuple[str, str, str]:
+            behind = common[end:]
+            glue = behind if common == alone else behind[: len(behind) - len(behind.lstrip())]
+            return common[:end], common[:end], glue
+
         at = common.rfind(self.closing) if said.tool_calls else -1
         if at >= 0:
-            end = at + len(self.closing)
-            return common[:end], common[:end], alone[end : len(common)]
+            return cut(at + len(self.closing))
         if ends := control.special_in(common):
-            end = ends[-1].end()
-            return common[:end], common[:end], alone[end : len(common)]
+            return cut(ends[-1].end())
         closings, ends = control.special_in(alone), control.special_in(followed)
         direct = said.tool_calls or (ends and not followed[: ends[0].start()].strip())
         if ends and direct and (closings or said.tool_calls or not alone.strip()):
@@ -175,7 +181,7 @@ class TurnRenderer:
                 "special token of the tokenizer, so a policy cannot end its turn; add one to the "
                 f"tokenizer, or {WAY_OUT}"
             )
-        return common[: last.end()], common[: last.end()], alone[last.end() : len(common)]
+        return cut(last.end())
 
     def _after_spoken(self, messages: Sequence[Message]) -> str:
         text = self._template.render(messages)

@@ -26,7 +26,7 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 def parse(text: str, start: int) -> Action:
     """Read a turn: messages of any channels, and calls in any number."""
-    if MESSAGE not in text and CHANNEL not in text:
+    if MESSAGE not in text and CHANNEL not in text and not text.startswith(" to=functions."):
         return Action(text)
     thoughts: list[str] = []
     said: list[str] = []
