@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NotRequired, cast, get_type_hints
 
+from agentrl.authoring.argument_types import type_arguments
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ToolError
 from agentrl.tool import ToolContext, given_schema, model_parameters
@@ -54,12 +55,13 @@ class ToolSignature:
 
         Raises `ToolError` in words for the model when they do not fit.
         """
+        arguments = type_arguments(arguments, self.schema["function"]["parameters"])
         if self.given is not None:
-            return dict(arguments)
+            return arguments
         from pydantic import ValidationError
 
         try:
-            values = self._arguments.validate_python(dict(arguments))
+            values = self._arguments.validate_python(arguments)
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}"

@@ -31,9 +31,6 @@ class ToolCallDialect:
     turn can be made to call: such requests of programs are refused."""
     adapt: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     """Return a message as the templates of these models want it, such as with ids of their form."""
-    write_value: Callable[[Any], str] | None = None
-    """Return the text of an argument, where arguments are written as text and not as JSON. With the
-    tools at hand, arguments are made what their schemas want."""
     begins_next: tuple[str, ...] = ()
     """Tokens that end a turn by beginning what follows it, such as the role of the next message."""
     folder: Path | None = None

@@ -19,9 +19,8 @@ from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, TEMPLATES, find_dialect
 from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
-from agentrl.chat.thinking import end_of_thinking
-from agentrl.chat.turn_renderer import CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
-from agentrl.chat.typed_arguments import type_calls
+from agentrl.chat.thinking import end_of_thinking, split_thinking
+from agentrl.chat.turn_renderer import ANSWER, CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Image, Message, ToolCall
@@ -80,6 +79,8 @@ class ChatFormat:
     """Ids of the tokens that end an assistant turn."""
     begins_thinking: bool
     """True if the generation prompt opens a thinking block, so that a turn begins inside it."""
+    rewrites_turns: bool
+    """True if earlier turns stand without their thinking in the contexts after a user's message."""
 
     def __init__(
         self,
@@ -107,7 +108,10 @@ class ChatFormat:
         self._closing_of_calls = self.encode(self.turns.closing_of_calls)
         self._glue = self.encode(self.turns.glue)
         self._prompt = self.encode(self.turns.generation_prompt)
+        ends = (self.turns.end_before(()), self.turns.end_before((ANSWER,)))
+        self._ends = {self._closing, self._closing_of_calls, *map(self.encode, ends)}
         self.stop_token_ids = self._stops()
+        self.rewrites_turns = not moves_tools and self.turns.drops_thinking()
 
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
@@ -155,6 +159,59 @@ class ChatFormat:
         )
         return tuple(segment for segment in segments if segment.token_ids)
 
+    def rewrite_turns(self, parts: Sequence[TokenSegment]) -> tuple[TokenSegment, ...] | None:
+        """Return a context as the template renders it once a user speaks again, up to the end of
+        its last turn; None where that changes nothing. Turns are the `sampled` parts.
+
+        What the template cannot render, such as a turn that was made to call, stays as it was.
+        """
+        tokens = [part.token_ids for part in parts]
+        cut = [0] * len(parts)
+        last = len(parts) - 1
+        for at, part in enumerate(parts):
+            if part.source not in ("sampled", "forced") or not at:
+                continue
+            if (rewritten := self._rewrite_turn(tokens[at - 1], tokens[at])) is not None:
+                tokens[at - 1], tokens[at] = rewritten
+                if at < last and parts[at + 1].source == "template":
+                    ends = [end for end in self._ends if tokens[at + 1][: len(end)] == end]
+                    cut[at + 1] = max(map(len, ends), default=0)
+                    tokens[at + 1] = tokens[at + 1][cut[at + 1] :]
+            elif at == last and part.token_ids[-1] not in self.stop_token_ids:
+                tokens[at] += self._closing
+        if all(part.token_ids == new for part, new in zip(parts, tokens, strict=True)):
+            return None
+        return tuple(
+            TokenSegment(
+                part.source,
+                new,
+                part.images,
+                tuple((first - moved, last - moved) for first, last in part.image_spans),
+            )
+            for part, new, moved in zip(parts, tokens, cut, strict=True)
+        )
+
+    def _rewrite_turn(
+        self, before: tuple[int, ...], turn: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return what stands before a turn without the generation prompt, and the turn with its
+        header and end as one of the past; None where it is none that a prompt opened."""
+        if not self._prompt or before[-len(self._prompt) :] != self._prompt:
+            return None
+        action = self.parse(turn)
+        said = action.message
+        if action.malformed:
+            text = self.text(turn)
+            start = end_of_thinking(text) if self.begins_thinking else 0
+            said = Message("assistant", split_thinking(text)[1] if not start else text[start:])
+        elif self.begins_thinking:
+            said = replace(said, content=action.text[end_of_thinking(action.text) :].lstrip())
+        try:
+            text = self.turns.past_turn(said)
+        except ConfigError:
+            return None
+        return before[: -len(self._prompt)], self.encode(text)
+
     def ends_turn(self, token_id: int, messages: Sequence[Message]) -> bool:
         """Return whether a turn that ends with this token needs no other end before `messages`.
 
@@ -195,10 +252,9 @@ class ChatFormat:
         at = between.index(self._images.token_id)
         return ImageNote(self.encode(NOTE), at, len(between) - at - 1)
 
-    def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema] = ()) -> Action:
+    def parse(self, token_ids: Sequence[int]) -> Action:
         """Read a sampled turn, for any token ids.
 
-        `tools` decide whether an argument is text, in dialects that write texts and numbers alike.
         Raises `EnvError`, and nothing else, for a dialect that breaks its promise to read any text.
         """
         text = self.text(token_ids)
@@ -207,8 +263,6 @@ class ChatFormat:
             action = cast("Any", self.dialect.parse(text, start))
             if not isinstance(action, Action):
                 raise TypeError(f"its parse returned a {type(action).__name__}; return an Action")
-        if self.dialect.write_value is not None and tools:
-            action = type_calls(action, tools, write_value=self.dialect.write_value)
         return replace(action, malformed_text=text) if action.malformed else action
 
     def text(self, token_ids: Sequence[int]) -> str:

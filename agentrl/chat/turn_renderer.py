@@ -6,7 +6,7 @@ from os.path import commonprefix
 
 from agentrl.chat.dialects import TEMPLATES
 from agentrl.chat.template import WAY_OUT, ChatTemplate
-from agentrl.chat.thinking import opened_thinking
+from agentrl.chat.thinking import join_thinking, opened_thinking
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
@@ -105,14 +105,25 @@ class TurnRenderer:
 
     def past_turn(self, said: Message) -> str:
         """Return the text of a turn, header and end included, once a user has spoken again."""
-        whole = self._template.render((ASK, said, ASK_AGAIN), generation_prompt=True)
-        after = self.render_after((ASK_AGAIN,))
-        if not whole.startswith(self._bare()) or not whole.endswith(after):
+        answers = tuple(
+            Message("tool", "rain", tool_call_id=call.id, name=call.name)
+            for call in said.tool_calls
+        )
+        bare, after = self._bare(), self.render_after((*answers, ASK_AGAIN))
+        whole = self._template.render((ASK, said, *answers, ASK_AGAIN), generation_prompt=True)
+        if not whole.startswith(bare) or not whole.endswith(after):
             raise ConfigError(
                 f"{self._template.name} renders what stands around a turn differently because of "
                 f"it; set policy.earlier_turns: sampled, or {WAY_OUT}"
             )
-        return whole[len(self._bare()) : len(whole) - len(after)]
+        return whole[len(bare) : len(whole) - len(after)]
+
+    def drops_thinking(self) -> bool:
+        """Return whether the template drops the thinking of a turn once a user has spoken again."""
+        try:
+            return _THOUGHT not in self.past_turn(Message("assistant", join_thinking(_THOUGHT, "So.")))
+        except ConfigError:
+            return False
 
     def _turn_before(self, messages: Sequence[Message]) -> tuple[Message, str]:
         """Return a turn that `messages` may follow, and what the template renders at its end."""
@@ -272,6 +283,7 @@ def _can_show_tools(template: ChatTemplate, shipped: str) -> bool:
         return False
 
 
+_THOUGHT = "a thought"
 _SAID = Message("assistant", SPOKEN)
 _SAID_NEXT = Message("assistant", SPOKEN_NEXT)
 

@@ -3,8 +3,8 @@
 Qwen 3 Coder, Qwen 3.5 and Nemotron 3; GLM 4.5 to 5; MiniMax M2; DeepSeek V3.2 and V4.
 
 A text is written as it is, and any other value as JSON or as Python writes it. So the text `5` may
-be either: it is read as the number, and `type_arguments` makes it the text again where the tool's
-schema wants one. That loses nothing, since a value is read only where writing it gives the text.
+be either. It is read as JSON where that loses nothing, and `agentrl.authoring.argument_types` makes
+it the text again where the schema of the tool wants one.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,6 @@ from agentrl.runtime.json_limits import JsonLimitError, check_json, parse_json
 DSML = "\uff5cDSML\uff5c"
 """Before the names of DeepSeek's tags."""
 
-_CONSTANTS = {"True": True, "False": False, "None": None}
-
 
 def write_json_value(value: Any) -> str:
     """Return a value as text: a text as it is, everything else as JSON."""
@@ -40,19 +38,15 @@ def write_python_value(value: Any) -> str:
     return write_json(value) if isinstance(value, list | tuple | dict) else str(value)
 
 
-def read_value(text: str, write: Callable[[Any], str]) -> Any:
-    """Return the value that is written as this text; what is none stays text."""
-    if text in _CONSTANTS:
-        value = _CONSTANTS[text]
-    else:
-        try:
-            value, end = parse_json(text, 0, CALL_LIMITS)
-            check_json(value, CALL_LIMITS)
-        except JsonLimitError:
-            return text
-        if end != len(text) or isinstance(value, str):
-            return text
-    return value if write(value) == text else text
+def read_value(text: str) -> Any:
+    """Return the value whose JSON is this text, but for a text's, as it is written here."""
+    try:
+        value, end = parse_json(text, 0, CALL_LIMITS)
+        check_json(value, CALL_LIMITS)
+    except JsonLimitError:
+        return text
+    kept = not isinstance(value, str) and end == len(text) and write_json(value) == text
+    return value if kept else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +151,7 @@ class ValueTags:
             raw = raw.removeprefix("\n").removesuffix("\n")
         end = close + len(self.value[1].strip())
         if not self.typed:
-            return key, read_value(raw, self.write_value), end
+            return key, read_value(raw), end
         if marks[mark] == "true":
             return key, raw, end
         try:
@@ -201,7 +195,6 @@ QWEN3_CODER = make_dialect(
         between="\n",
         inside=("\n", "\n"),
     ),
-    write_value=write_python_value,
 )
 _GLM_4_5 = ValueTags(
     name=("", ""),
@@ -224,7 +217,6 @@ _GLM_4_5_SYNTAX = CallSyntax(
 GLM_4_5 = make_dialect(
     "glm_4_5",
     _GLM_4_5_SYNTAX,
-    write_value=write_json_value,
     begins_next=("<|user|>", "<|observation|>", "<|system|>"),
 )
 _GLM_4_7 = replace(_GLM_4_5, key_break="", line="")
@@ -238,7 +230,6 @@ GLM_4_7 = make_dialect(
         gap="",
         between="",
     ),
-    write_value=write_json_value,
     begins_next=GLM_4_5.begins_next,
 )
 _MINIMAX = ValueTags(
@@ -262,7 +253,6 @@ MINIMAX_M2 = make_dialect(
         gap="\n",
         inside=("\n", "\n"),
     ),
-    write_value=write_json_value,
 )
 _DSML = ValueTags(
     name=(f'<{DSML}invoke name="', '">'),
