@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NotRequired, cast, get_type_hints
 
-from agentrl.authoring.argument_types import type_arguments
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ToolError
+from agentrl.runtime.argument_types import type_arguments
 from agentrl.tool import ToolContext, given_schema, model_parameters
 
 if TYPE_CHECKING:

@@ -31,6 +31,8 @@ class ToolCallDialect:
     turn can be made to call: such requests of programs are refused."""
     adapt: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     """Return a message as the templates of these models want it, such as with ids of their form."""
+    text_arguments: bool = False
+    """True where arguments are written without types; `parse` reads each as text."""
     begins_next: tuple[str, ...] = ()
     """Tokens that end a turn by beginning what follows it, such as the role of the next message."""
     folder: Path | None = None

@@ -1,5 +1,6 @@
 """Checks of messages as tokens; each returns what it saw, or raises `TemplateCheckError`."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -32,7 +33,7 @@ ACTIONS: tuple[Action, ...] = (
 def _round_trip(chat: ChatFormat) -> str:
     for action in _actions(chat):
         back = chat.parse(chat.write(action))
-        expect(_plain(action) == _plain(back), f"{action!r} was read back as {back!r}")
+        expect(_plain(chat, action) == _plain(chat, back), f"{action!r} was read back as {back!r}")
     return f"{len(ACTIONS)} actions were read back as written"
 
 
@@ -107,10 +108,20 @@ def _begins_calls(chat: ChatFormat) -> str:
     return repr(chat.dialect.begin(""))
 
 
-def _plain(action: Action) -> Action:
-    """Return an action without the ids of its calls, which some dialects write in a form of their
-    own."""
-    return replace(action, tool_calls=tuple(replace(c, id="") for c in action.tool_calls))
+def _plain(chat: ChatFormat, action: Action) -> Action:
+    """Return an action without what a dialect may write in a form of its own: the ids of calls, and
+    the types of arguments."""
+
+    def plain(call: ToolCall) -> ToolCall:
+        arguments = call.arguments
+        if chat.dialect.text_arguments:
+            arguments = {
+                k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+                for k, v in arguments.items()
+            }
+        return replace(call, id="", arguments=arguments)
+
+    return replace(action, tool_calls=tuple(map(plain, action.tool_calls)))
 
 
 def _actions(chat: ChatFormat) -> tuple[Action, ...]:

@@ -121,7 +121,9 @@ class TurnRenderer:
     def drops_thinking(self) -> bool:
         """Return whether the template drops the thinking of a turn once a user has spoken again."""
         try:
-            return _THOUGHT not in self.past_turn(Message("assistant", join_thinking(_THOUGHT, "So.")))
+            return _THOUGHT not in self.past_turn(
+                Message("assistant", join_thinking(_THOUGHT, "So."))
+            )
         except ConfigError:
             return False
 

@@ -56,7 +56,7 @@ def _read_options(kwargs: str) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise ConfigError(
             f"--kwargs is {kwargs[:80]!r}, which is not a JSON object; write "
-            '\'{"enable_thinking": false}\''
+            "'{\"enable_thinking\": false}'"
         )
     return cast("dict[str, Any]", options)
 

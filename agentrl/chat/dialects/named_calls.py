@@ -16,8 +16,8 @@ from agentrl.chat.dialects.syntax import (
 )
 from agentrl.message import ToolCall
 
-_KIMI_ID = re.compile(r"(?:functions\.)?(.+?):(\d{1,9})\Z", re.DOTALL)
-_NUMBER = re.compile(r"\d{1,9}")
+_KIMI_ID = re.compile(r"(?:functions\.)?(.+?):(\d{1,9})\Z", re.DOTALL | re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}\Z", re.ASCII)
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}\Z")
 
 
@@ -40,17 +40,14 @@ def _read_kimi(text: str, at: int, number: int) -> CallPart:
 def _write_kimi(call: ToolCall, number: int) -> str:
     call_id = write_kimi_id(call.name, call.id)
     arguments = write_json(dict(call.arguments))
-    return (
-        f"<|tool_call_begin|>{call_id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
-    )
+    return f"<|tool_call_begin|>{call_id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
 
 
 def write_kimi_id(name: str, call_id: str) -> str:
     """Return the id of a call as Kimi numbers it: `functions.NAME:NUMBER`."""
     if _KIMI_ID.match(call_id):
         return call_id
-    number = _NUMBER.search(call_id)
-    return f"functions.{name}:{number[0] if number else 0}"
+    return f"functions.{name}:{_read_number(call_id)}"
 
 
 def _adapt_kimi(message: dict[str, Any]) -> dict[str, Any]:
@@ -151,8 +148,13 @@ def write_mistral_id(call_id: str) -> str:
     """Return an id of nine letters and digits, the only ones that Mistral's templates take."""
     if _MISTRAL_ID.match(call_id):
         return call_id
+    return f"call{_read_number(call_id) % 100_000:05d}"
+
+
+def _read_number(call_id: str) -> int:
+    """Return the number that an id ends with, or 0."""
     number = _NUMBER.search(call_id)
-    return f"call{int(number[0]) % 100_000 if number else 0:05d}"
+    return int(number[0]) if number else 0
 
 
 def adapt_mistral(message: dict[str, Any]) -> dict[str, Any]:

@@ -95,7 +95,9 @@ def write_turn(syntax: CallSyntax, text: str, calls: Sequence[ToolCall]) -> str:
     written = [syntax.write(call, number) for number, call in enumerate(calls)]
     if syntax.section and written:
         written = [syntax.separator.join(written)]
-    blocks = [f"{syntax.open}{syntax.inside[0]}{w}{syntax.inside[1]}{syntax.close}" for w in written]
+    blocks = [
+        f"{syntax.open}{syntax.inside[0]}{w}{syntax.inside[1]}{syntax.close}" for w in written
+    ]
     joined = syntax.between.join(blocks)
     return f"{text}{syntax.gap}{joined}" if text and calls else text + joined
 

@@ -3,8 +3,8 @@
 Qwen 3 Coder, Qwen 3.5 and Nemotron 3; GLM 4.5 to 5; MiniMax M2; DeepSeek V3.2 and V4.
 
 A text is written as it is, and any other value as JSON or as Python writes it. So the text `5` may
-be either. It is read as JSON where that loses nothing, and `agentrl.authoring.argument_types` makes
-it the text again where the schema of the tool wants one.
+be either. It is read as text, and `agentrl.runtime.argument_types` makes it the number where the
+schema of the tool wants one. DeepSeek's tags tell texts from JSON.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from agentrl.chat.dialects.syntax import (
     write_json,
 )
 from agentrl.message import ToolCall
-from agentrl.runtime.json_limits import JsonLimitError, check_json, parse_json
+from agentrl.runtime.json_limits import JsonLimitError, parse_json
 
 DSML = "\uff5cDSML\uff5c"
 """Before the names of DeepSeek's tags."""
@@ -36,17 +36,6 @@ def write_json_value(value: Any) -> str:
 def write_python_value(value: Any) -> str:
     """Return a value as text: a list or an object as JSON, everything else as Python writes it."""
     return write_json(value) if isinstance(value, list | tuple | dict) else str(value)
-
-
-def read_value(text: str) -> Any:
-    """Return the value whose JSON is this text, but for a text's, as it is written here."""
-    try:
-        value, end = parse_json(text, 0, CALL_LIMITS)
-        check_json(value, CALL_LIMITS)
-    except JsonLimitError:
-        return text
-    kept = not isinstance(value, str) and end == len(text) and write_json(value) == text
-    return value if kept else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +139,7 @@ class ValueTags:
         if self.value[1][0] == "\n":
             raw = raw.removeprefix("\n").removesuffix("\n")
         end = close + len(self.value[1].strip())
-        if not self.typed:
-            return key, read_value(raw), end
-        if marks[mark] == "true":
+        if marks[mark] != "false":
             return key, raw, end
         try:
             value, read_to = parse_json(raw, 0, CALL_LIMITS)
@@ -195,6 +182,7 @@ QWEN3_CODER = make_dialect(
         between="\n",
         inside=("\n", "\n"),
     ),
+    text_arguments=True,
 )
 _GLM_4_5 = ValueTags(
     name=("", ""),
@@ -217,6 +205,7 @@ _GLM_4_5_SYNTAX = CallSyntax(
 GLM_4_5 = make_dialect(
     "glm_4_5",
     _GLM_4_5_SYNTAX,
+    text_arguments=True,
     begins_next=("<|user|>", "<|observation|>", "<|system|>"),
 )
 _GLM_4_7 = replace(_GLM_4_5, key_break="", line="")
@@ -230,6 +219,7 @@ GLM_4_7 = make_dialect(
         gap="",
         between="",
     ),
+    text_arguments=True,
     begins_next=GLM_4_5.begins_next,
 )
 _MINIMAX = ValueTags(
@@ -253,6 +243,7 @@ MINIMAX_M2 = make_dialect(
         gap="\n",
         inside=("\n", "\n"),
     ),
+    text_arguments=True,
 )
 _DSML = ValueTags(
     name=(f'<{DSML}invoke name="', '">'),

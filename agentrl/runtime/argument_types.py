@@ -1,11 +1,9 @@
 """Arguments of a call as its tool's schema types them.
 
-Some models write every argument as text, so that the text `5` may be a text or a number: see
-`agentrl.chat.dialects.tagged_values`. What was read as a value of JSON is the text again where a
-tool takes text, and a text is the value that it writes where a tool takes none.
+Some models write every argument as text (`agentrl.chat.dialects.tagged_values`), so that `5` may be
+a text or a number. The tool's schema tells which.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -25,26 +23,21 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 def type_arguments(arguments: Mapping[str, Any], parameters: Any) -> dict[str, Any]:
     """Return arguments with the types that the JSON schema `parameters` names.
 
-    What the schema does not name, or names so that it fits neither way, stays as it is.
+    A text becomes the value that it writes where the schema takes that and no text. Everything else
+    stays as it is.
     """
     known = _as_mapping(_as_mapping(parameters).get("properties"))
     return {key: _type_value(value, _types_of(known.get(key))) for key, value in arguments.items()}
 
 
 def _type_value(value: Any, types: frozenset[str]) -> Any:
-    if not types or any(_is_kind(value, name) for name in types):
-        return value
-    if "string" in types:
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if not isinstance(value, str):
+    if not types or "string" in types or not isinstance(value, str):
         return value
     read = _read_text(value.strip())
     return read if any(_is_kind(read, name) for name in types) else value
 
 
 def _is_kind(value: Any, name: str) -> bool:
-    if name == "string":
-        return isinstance(value, str)
     if isinstance(value, bool):
         return name == "boolean"
     return name in _KINDS and isinstance(value, _KINDS[name])
