@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agentrl.chat.format import ChatFormat
-from agentrl.chat.format_checks import FORMAT_CHECKS
+from agentrl.chat.format_checks import FORMAT_CHECKS, REWRITING_CHECKS
 from agentrl.chat.template import ChatTemplate
 from agentrl.chat.template_checks import TEMPLATE_CHECKS, TemplateCheckError
 from agentrl.errors import ConfigError, EnvError
@@ -77,7 +77,13 @@ def check_template(
         why = "not checked: there is no incremental rendering"
         rows += [TemplateCheck(name, False, why) for name in FORMAT_CHECKS]
     else:
-        rows = [_run(name, check, chat.template) for name, check in TEMPLATE_CHECKS.items()]
+        rewriting = REWRITING_CHECKS if chat.rewrites_turns else {}
+        rows = [
+            _run(name, rewriting[name], chat)
+            if name in rewriting
+            else _run(name, check, chat.template)
+            for name, check in TEMPLATE_CHECKS.items()
+        ]
         rows.append(TemplateCheck("incremental rendering", True, f"dialect {chat.dialect.name}"))
         rows += [_run(name, check, chat) for name, check in FORMAT_CHECKS.items()]
     return ConformanceVerdict(bound.name, tuple(rows))

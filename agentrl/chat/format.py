@@ -19,7 +19,7 @@ from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, TEMPLATES, find_dialect
 from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
-from agentrl.chat.thinking import end_of_thinking, split_thinking
+from agentrl.chat.thinking import end_of_thinking
 from agentrl.chat.turn_renderer import ANSWER, CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
@@ -201,11 +201,10 @@ class ChatFormat:
         action = self.parse(turn)
         said = action.message
         if action.malformed:
-            text = self.text(turn)
-            start = end_of_thinking(text) if self.begins_thinking else 0
-            said = Message("assistant", split_thinking(text)[1] if not start else text[start:])
-        elif self.begins_thinking:
-            said = replace(said, content=action.text[end_of_thinking(action.text) :].lstrip())
+            said = Message("assistant", self.text(turn))
+        if self.begins_thinking:
+            opened = self.turns.generation_prompt[len(self.turns.spoken_header) :]
+            said = replace(said, content=opened + said.text)
         try:
             text = self.turns.past_turn(said)
         except ConfigError:
@@ -329,6 +328,9 @@ def read_dialect(
     """
     found = None
     dialects = load_dialects().values()
+    for dialect in dialects:
+        if dialect.folder is not None and dialect.template == template.source:
+            return dialect, template.adapted(dialect.adapt)
     for adapt in dict.fromkeys((None, *(dialect.adapt for dialect in dialects))):
         adapted = template.adapted(adapt)
         try:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import cast
 
@@ -125,10 +126,15 @@ def _plain(chat: ChatFormat, action: Action) -> Action:
 
 
 def _actions(chat: ChatFormat) -> tuple[Action, ...]:
+    return tuple(_begin_thinking(chat, action) for action in ACTIONS)
+
+
+def _begin_thinking(chat: ChatFormat, action: Action) -> Action:
+    """Return an action as a policy says it whose turns begin inside a thinking block."""
     if not chat.begins_thinking:
-        return ACTIONS
+        return action
     begun = THOUGHT.removeprefix("<think>\n")
-    return tuple(replace(a, text=begun + a.text.removeprefix(THOUGHT)) for a in ACTIONS)
+    return replace(action, text=begun + action.text.removeprefix(THOUGHT))
 
 
 def _tokens(segments: tuple[TokenSegment, ...]) -> tuple[int, ...]:
@@ -143,6 +149,28 @@ def _id(chat: ChatFormat, token: str) -> int:
     return cast("int", chat.template.tokenizer.convert_tokens_to_ids(token))
 
 
+def _later(chat: ChatFormat, text: str) -> str:
+    """Check that a context, once a user speaks again, has the tokens that the template renders."""
+    said = _begin_thinking(chat, say(f"{text}Well."))
+    tools = () if chat.turns.tool_fault else (TOOL,)
+    parts = (*chat.opening((ASK,), tools), TokenSegment("sampled", chat.write(said)))
+    kept = chat.rewrite_turns(parts) or parts
+    later = _tokens((*kept, *chat.reply((ASK_AGAIN,), ended=True)))
+    whole = _tokens(chat.opening((ASK, Message("assistant", f"{text}Well."), ASK_AGAIN), tools))
+    expect(
+        later == whole,
+        f"the context is {_text(chat, later)!r}, and the template renders {_text(chat, whole)!r}",
+    )
+    return "a context begins anew, with the tokens that the template renders"
+
+
+REWRITING_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
+    {
+        "append-only after a plain turn": partial(_later, text=""),
+        "append-only with earlier thinking": partial(_later, text=THOUGHT),
+    }
+)
+"""In place of those of the template, where the format drops the thinking of earlier turns."""
 FORMAT_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
     {
         "actions survive write and parse": _round_trip,

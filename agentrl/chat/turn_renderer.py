@@ -53,7 +53,9 @@ class TurnRenderer:
     generation_prompt: str
     """Opens an assistant turn."""
     header: str
-    """The generation prompt without the thinking block that it opens."""
+    """Opens an assistant turn of the past."""
+    spoken_header: str
+    """The generation prompt without any thinking block."""
     begins_thinking: bool
     """True if the generation prompt opens a thinking block, so that a turn begins inside it."""
     tool_fault: str
@@ -63,7 +65,7 @@ class TurnRenderer:
         self._template = template
         self._moves_tools = moves_tools
         self.generation_prompt, self.header = self._generation_prompt()
-        _, self.begins_thinking = opened_thinking(self.generation_prompt)
+        self.spoken_header, self.begins_thinking = opened_thinking(self.generation_prompt)
         self.closing, self._tail, self.glue = self._ending(_SAID, ASK_AGAIN)
         self.closing_of_calls = self.closing
         self._tail_of_calls: str | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects.gemma4 import GEMMA4
 from agentrl.chat.dialects.harmony import HARMONY
-from agentrl.chat.dialects.hermes import HERMES
+from agentrl.chat.dialects.hermes import GEMMA, HERMES
 from agentrl.chat.dialects.listed_calls import MISTRAL_V3, NEMOTRON
 from agentrl.chat.dialects.llama3 import LLAMA3
 from agentrl.chat.dialects.named_calls import (
@@ -33,7 +33,7 @@ from agentrl.runtime.imports import import_object
 DIALECTS: dict[str, ToolCallDialect] = {
     dialect.name: dialect
     for dialect in (
-        *(HERMES, LLAMA3, QWEN3_CODER, GLM_4_5, GLM_4_7, MISTRAL, MISTRAL_V11, MISTRAL_V3),
+        *(HERMES, LLAMA3, GEMMA, QWEN3_CODER, GLM_4_5, GLM_4_7, MISTRAL, MISTRAL_V11, MISTRAL_V3),
         *(GEMMA4, HARMONY, DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V4),
         *(KIMI_K2, MINIMAX_M2, NEMOTRON),
     )

@@ -26,22 +26,33 @@ def begin_object(tool: str) -> str:
     return begin_call(tool, arguments_key="arguments")
 
 
+_SYNTAX = CallSyntax(
+    open=OPEN,
+    close=CLOSE,
+    read=read_object,
+    write=write_object,
+    begin=begin_object,
+    wanted=f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}',
+    gap="\n",
+    between="\n",
+    inside=("\n", "\n"),
+)
 HERMES = make_dialect(
     "hermes",
-    CallSyntax(
-        open=OPEN,
-        close=CLOSE,
-        read=read_object,
-        write=write_object,
-        begin=begin_object,
-        wanted=f'Write {OPEN}\n{{"name": "...", "arguments": {{...}}}}\n{CLOSE}',
-        gap="\n",
-        between="\n",
-        inside=("\n", "\n"),
-    ),
+    _SYNTAX,
     folder=Path(__file__).parent,
     special_tokens=("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     image_tokens=("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"),
     end_of_turn="<|im_end|>",
     pad="<|endoftext|>",
 )
+GEMMA = make_dialect(
+    "gemma",
+    _SYNTAX,
+    folder=Path(__file__).parent,
+    special_tokens=("<pad>", "<bos>", "<start_of_turn>", "<end_of_turn>"),
+    end_of_turn="<end_of_turn>",
+    pad="<pad>",
+    begin_of_text="<bos>",
+)
+"""Gemma 2 and 3, whose own templates know no tools, with the calls of Hermes."""
