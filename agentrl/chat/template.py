@@ -38,10 +38,12 @@ _CALLING: Final[dict[str, Any]] = {
     ],
 }
 _TAKEN = frozenset(
-    ("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt")
-    + ("continue_final_message", "tokenize", "padding", "truncation", "max_length")
-    + ("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs")
-    + ("self", "bos_token", "eos_token", "pad_token", "unk_token")
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "padding", "truncation"),
+        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+        *("tokenizer_kwargs", "self", "bos_token", "eos_token", "pad_token", "unk_token"),
+    )
 )
 
 
@@ -136,7 +138,7 @@ class ChatTemplate:
 
 
 def check_options(options: Mapping[str, Any], source: str, *, name: str) -> None:
-    """Raise `ConfigError` for an option that is not the user's, or that the template never reads."""
+    """Raise `ConfigError` for an option that the template never reads, or that is not free."""
     for key in options:
         if key in _TAKEN or not key.isidentifier():
             raise ConfigError(

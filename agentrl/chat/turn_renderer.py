@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from os.path import commonprefix
+from itertools import takewhile
 
 from agentrl.chat.dialects import TEMPLATES
 from agentrl.chat.template import WAY_OUT, ChatTemplate
@@ -173,7 +173,7 @@ class TurnRenderer:
         control = self._template.control
         alone = self._after_spoken((ASK, said))
         followed = self._after_spoken((ASK, said, follow))
-        common = commonprefix((alone, followed))
+        common = _common_beginning(alone, followed)
 
         def cut(end: int) -> tuple[str, str, str]:
             behind = common[end:]
@@ -208,7 +208,7 @@ class TurnRenderer:
         return text.partition(SPOKEN)[2]
 
     def _probe_tools(self) -> str:
-        """Return the tool fault, and set how a turn of calls ends if the template can render one."""
+        """Return the tool fault, and set how a turn of calls ends where the template shows calls."""
         name = self._template.name
         try:
             plain = self.render_after((ANSWER,))
@@ -285,6 +285,11 @@ def _can_show_tools(template: ChatTemplate, shipped: str) -> bool:
         return not TurnRenderer(ChatTemplate(template.tokenizer, shipped)).tool_fault
     except ConfigError:
         return False
+
+
+def _common_beginning(one: str, other: str) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return one[: sum(1 for _ in same)]
 
 
 _THOUGHT = "a thought"

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat.dialects import DIALECTS, TEMPLATES
+from agentrl.chat.dialects import TEMPLATES
 from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.tokenizer import train_tokenizer

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from agentrl.chat.call_json import CALL_LIMITS, NAME_MAX
+from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.dialects.syntax import (
     CallPart,
     CallSyntax,
@@ -13,7 +14,6 @@ from agentrl.chat.dialects.syntax import (
     write_json,
     write_turn,
 )
-from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.thinking import join_thinking, split_thinking
 from agentrl.env import Action
 from agentrl.message import ToolCall

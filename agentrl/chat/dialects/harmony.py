@@ -80,8 +80,10 @@ def begin(tool: str) -> str:
 
 def _read_call(recipient: str, content: str, *, marked: bool, number: int) -> ToolCall | str:
     name = recipient.removeprefix("functions.")
-    if name == recipient or (wrong := check_name(name)):
+    if name == recipient:
         return f"a call must be to functions.NAME, not to {recipient[:80]!r}"
+    if wrong := check_name(name):
+        return wrong
     if not marked:
         return f"{MESSAGE} is missing"
     read = read_arguments(content, 0, name=name, call_id=f"call_{number}")
