@@ -153,12 +153,13 @@ def read_named(
     if wrong := check_name(name):
         return CallPart(wrong, None)
     read = read_arguments(text, found + len(mark), name=name, call_id=call_id or name)
-    if read.end is None or read.call is None or not after:
-        return CallPart(read.call or read.error, read.end)
+    result = read.call or read.error
+    if read.end is None or not after:
+        return CallPart(result, read.end)
     end = skip_space(text, read.end)
-    if not text.startswith(after.strip(), end):
-        return CallPart(f"{after.strip()} is missing behind the arguments", None)
-    return CallPart(read.call, end + len(after.strip()))
+    if text.startswith(after.strip(), end):
+        return CallPart(result, end + len(after.strip()))
+    return CallPart(read.error or f"{after.strip()} is missing behind the arguments", None)
 
 
 def write_json(value: object) -> str:
@@ -186,11 +187,9 @@ def _read_block(
             at += len(mark)
             if skip_space(text, at) < len(text):
                 continue
-        wrong = _missing_close(syntax, text, at)
-        if syntax.section:
-            parts.append(wrong)
-        elif isinstance(part.result, ToolCall):
-            parts[-1] = wrong
+        if isinstance(part.result, ToolCall):
+            # The calls of a section were made, though it has no end; a single one was not.
+            parts[len(parts) - (not syntax.section) :] = [_missing_close(syntax, text, at)]
         break
     return parts, _end_of_broken(syntax, text, at)
 
