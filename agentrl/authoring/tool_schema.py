@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, cast, get_type_hints
 
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError, ToolError
+from agentrl.runtime.argument_types import type_arguments
 from agentrl.tool import ToolContext, given_schema, model_parameters
 
 if TYPE_CHECKING:
@@ -54,12 +55,13 @@ class ToolSignature:
 
         Raises `ToolError` in words for the model when they do not fit.
         """
+        arguments = type_arguments(arguments, self.schema["function"]["parameters"])
         if self.given is not None:
-            return dict(arguments)
+            return arguments
         from pydantic import ValidationError
 
         try:
-            values = self._arguments.validate_python(dict(arguments))
+            values = self._arguments.validate_python(arguments)
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}"

@@ -50,6 +50,20 @@ def read_call(text: str, start: int, *, arguments_key: str, call_id: str) -> Too
     return ToolCallText(end, *call_of(value, arguments_key=arguments_key, call_id=call_id))
 
 
+def read_arguments(text: str, start: int, *, name: str, call_id: str) -> ToolCallText:
+    """Read the object of a call's arguments at `start`, behind its name, whitespace skipped."""
+    start = skip_space(text, start)
+    end = None
+    try:
+        value, end = parse_json(text, start, CALL_LIMITS)
+        check_text_bytes(text[start:end], CALL_LIMITS)
+        check_json(value, CALL_LIMITS)
+    except JsonLimitError as error:
+        return ToolCallText(end, error=str(error))
+    value = {"name": name, "arguments": value}
+    return ToolCallText(end, *call_of(value, arguments_key="arguments", call_id=call_id))
+
+
 def write_call(call: ToolCall, *, arguments_key: str) -> str:
     """Return the call as chat templates write it: one line, no escapes beyond JSON's own."""
     written = {"name": call.name, arguments_key: dict(call.arguments)}

@@ -1,11 +1,11 @@
 """Checks of a template and a tokenizer for training, by name and with a verdict."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from agentrl.chat.format import ChatFormat
-from agentrl.chat.format_checks import FORMAT_CHECKS
+from agentrl.chat.format_checks import FORMAT_CHECKS, REWRITING_CHECKS
 from agentrl.chat.template import ChatTemplate
 from agentrl.chat.template_checks import TEMPLATE_CHECKS, TemplateCheckError
 from agentrl.errors import ConfigError, EnvError
@@ -51,21 +51,39 @@ class ConformanceVerdict:
 
 
 def check_template(
-    tokenizer: "PreTrainedTokenizerBase", *, dialect: str = "auto", template: str | None = None
+    tokenizer: "PreTrainedTokenizerBase",
+    *,
+    dialect: str = "auto",
+    template: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    earlier_turns: Literal["template", "sampled"] = "template",
 ) -> ConformanceVerdict:
     """Put a template and a tokenizer through every check; takes milliseconds.
 
     Raises `ConfigError` only when there is no template to check or no such dialect.
     """
-    bound = ChatTemplate(tokenizer, template)
-    rows = [_run(name, check, bound) for name, check in TEMPLATE_CHECKS.items()]
+    bound = ChatTemplate(tokenizer, template, options)
     try:
-        chat = ChatFormat(tokenizer, dialect=dialect, template=template)
+        chat = ChatFormat(
+            tokenizer,
+            dialect=dialect,
+            template=template,
+            options=options,
+            earlier_turns=earlier_turns,
+        )
     except ConfigError as error:
+        rows = [_run(name, check, bound) for name, check in TEMPLATE_CHECKS.items()]
         rows.append(TemplateCheck("incremental rendering", False, str(error)))
         why = "not checked: there is no incremental rendering"
         rows += [TemplateCheck(name, False, why) for name in FORMAT_CHECKS]
     else:
+        rewriting = REWRITING_CHECKS if chat.rewrites_turns else {}
+        rows = [
+            _run(name, rewriting[name], chat)
+            if name in rewriting
+            else _run(name, check, chat.template)
+            for name, check in TEMPLATE_CHECKS.items()
+        ]
         rows.append(TemplateCheck("incremental rendering", True, f"dialect {chat.dialect.name}"))
         rows += [_run(name, check, chat) for name, check in FORMAT_CHECKS.items()]
     return ConformanceVerdict(bound.name, tuple(rows))

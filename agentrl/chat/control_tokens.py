@@ -15,7 +15,8 @@ class ControlTokens:
     """The added tokens of a tokenizer that mean something to a chat template.
 
     `special` ones are those the tokenizer calls special. `written` ones are not, yet the template
-    writes them, such as `<tool_call>` of Qwen3.
+    writes them, such as `<tool_call>` of Qwen3. White space never is one: Gemma has tokens of line
+    breaks, which mean nothing else.
     """
 
     def __init__(self, *, special: Iterable[str], written: Iterable[str]) -> None:
@@ -30,12 +31,20 @@ class ControlTokens:
         added = cast("Iterable[Any]", tokenizer.added_tokens_decoder.values())
         return cls(
             special={t.content for t in added if t.special} | set(tokenizer.all_special_tokens),
-            written={t.content for t in added if not t.special and t.content in template},
+            written={
+                t.content
+                for t in added
+                if not t.special and t.content.strip() and t.content in template
+            },
         )
 
     def last_in(self, text: str) -> re.Match[str] | None:
         """Return the match of the last control token in a rendered text."""
         return next(reversed(list(self._all.finditer(text))), None)
+
+    def special_in(self, text: str) -> list[re.Match[str]]:
+        """Return the matches of special tokens in a rendered text."""
+        return list(self._special.finditer(text))
 
     def neutral(self, text: str, *, trusted: bool = False) -> str:
         """Return `text` with its control tokens broken, so that they stay text.

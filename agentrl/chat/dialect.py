@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from agentrl.env import Action
 from agentrl.errors import ConfigError
@@ -28,6 +29,12 @@ class ToolCallDialect:
     """Return the beginning of a turn that calls this tool, up to the arguments. With no name it is
     that of any call, up to the name. A turn that begins so is a call or malformed. None where no
     turn can be made to call: such requests of programs are refused."""
+    adapt: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    """Return a message as the templates of these models want it, such as with ids of their form."""
+    text_arguments: bool = False
+    """True where arguments are written without types; `parse` reads each as text."""
+    begins_next: tuple[str, ...] = ()
+    """Tokens that end a turn by beginning what follows it, such as the role of the next message."""
     folder: Path | None = None
     """Folder of its own template, `<name>.jinja`; None for a dialect of models that bring theirs.
     What follows is only for making a tokenizer that goes with that template."""

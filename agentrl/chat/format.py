@@ -9,20 +9,19 @@ begins a turn that has to be a call; the policy goes on with it.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agentrl.chat.control_tokens import BREAK
 from agentrl.chat.dialect import ToolCallDialect
-from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, find_dialect, load_dialects
+from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, TEMPLATES, find_dialect, load_dialects
 from agentrl.chat.image_window import ImageNote
 from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template import WAY_OUT, ChatTemplate
-from agentrl.chat.thinking import OPEN as THINK
 from agentrl.chat.thinking import end_of_thinking
-from agentrl.chat.turn_renderer import CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
+from agentrl.chat.turn_renderer import ANSWER, CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError, EnvError, blame
 from agentrl.message import Image, Message, ToolCall
@@ -67,11 +66,12 @@ class TextTokenizer:
 class ChatFormat:
     """Conversion of messages to tokens for one policy. Immutable; safe to share between episodes.
 
-    `template` is a shipped template by name or a Jinja file, the tokenizer's own by default;
-    `dialect` a dialect by name or `module:NAME`, or the one that reads what the template writes;
-    `images` says how many tokens an image is, where the policy sees. Raises `ConfigError` for a
-    template that cannot be rendered incrementally, and for one whose calls no dialect reads:
-    `docs/chat.md`.
+    `template` is a shipped template by name or a Jinja file, the tokenizer's own by default, and
+    `options` are variables of it; `dialect` is a dialect by name or `module:NAME`, or the one that
+    reads what the template writes; `images` says how many tokens an image is, where the policy
+    sees. With `earlier_turns="template"` a new context begins where the template drops the thinking
+    of earlier turns. Raises `ConfigError` for a template that cannot be rendered incrementally, and
+    for one whose calls no dialect reads: `docs/chat.md`.
     """
 
     dialect: ToolCallDialect
@@ -79,6 +79,8 @@ class ChatFormat:
     """Ids of the tokens that end an assistant turn."""
     begins_thinking: bool
     """True if the generation prompt opens a thinking block, so that a turn begins inside it."""
+    rewrites_turns: bool
+    """True if earlier turns stand without their thinking in the contexts after a user's message."""
 
     def __init__(
         self,
@@ -87,20 +89,29 @@ class ChatFormat:
         dialect: str = "auto",
         template: str | None = None,
         images: ImageTokens | None = None,
+        options: Mapping[str, Any] | None = None,
+        earlier_turns: Literal["template", "sampled"] = "template",
     ) -> None:
         self._tokenizer = tokenizer
         self._images = images
-        self.template = ChatTemplate(tokenizer, template)
-        self.turns = TurnRenderer(self.template)
-        self.dialect = (
-            read_dialect(self.template, self.turns) if dialect == "auto" else find_dialect(dialect)
-        )
+        moves_tools = earlier_turns == "sampled"
+        bound = ChatTemplate(tokenizer, template, options)
+        if dialect == "auto":
+            self.dialect, self.template = read_dialect(bound, moves_tools=moves_tools)
+        else:
+            self.dialect = find_dialect(dialect)
+            self.template = bound.adapted(self.dialect.adapt)
+        self.turns = TurnRenderer(self.template, moves_tools=moves_tools)
         self.encode = TextTokenizer(tokenizer, generation_prompt=self.turns.generation_prompt)
-        self.begins_thinking = self.turns.generation_prompt.rstrip().endswith(THINK)
+        self.begins_thinking = self.turns.begins_thinking
         self._closing = self.encode(self.turns.closing)
+        self._closing_of_calls = self.encode(self.turns.closing_of_calls)
         self._glue = self.encode(self.turns.glue)
         self._prompt = self.encode(self.turns.generation_prompt)
+        ends = (self.turns.end_before(()), self.turns.end_before((ANSWER,)))
+        self._ends = {self._closing, self._closing_of_calls, *map(self.encode, ends)}
         self.stop_token_ids = self._stops()
+        self.rewrites_turns = not moves_tools and self.turns.drops_thinking()
 
     def opening(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
@@ -138,7 +149,8 @@ class ChatFormat:
         has_prompt = bool(prompt) and after.endswith(prompt)
         body = after[: -len(prompt)] if has_prompt else after
         glued = body.startswith(self.turns.glue)
-        closing = (() if ended else self._closing) + (self._glue if glued else ())
+        closing = () if ended else self.encode(self.turns.end_before(messages))
+        closing += self._glue if glued else ()
         text = body.removeprefix(self.turns.glue)
         segments = (
             TokenSegment("template", closing),
@@ -146,6 +158,69 @@ class ChatFormat:
             TokenSegment("template", self._prompt if has_prompt else ()),
         )
         return tuple(segment for segment in segments if segment.token_ids)
+
+    def rewrite_turns(self, parts: Sequence[TokenSegment]) -> tuple[TokenSegment, ...] | None:
+        """Return a context as the template renders it once a user speaks again, up to the end of
+        its last turn; None where that changes nothing. Turns are the `sampled` parts.
+
+        What the template cannot render, such as a turn that was made to call, stays as it was.
+        """
+        tokens = [part.token_ids for part in parts]
+        cut = [0] * len(parts)
+        last = len(parts) - 1
+        for at, part in enumerate(parts):
+            if part.source not in ("sampled", "forced") or not at:
+                continue
+            if (rewritten := self._rewrite_turn(tokens[at - 1], tokens[at])) is not None:
+                tokens[at - 1], tokens[at] = rewritten
+                if at < last and parts[at + 1].source == "template":
+                    ends = [end for end in self._ends if tokens[at + 1][: len(end)] == end]
+                    cut[at + 1] = max(map(len, ends), default=0)
+                    tokens[at + 1] = tokens[at + 1][cut[at + 1] :]
+            elif at == last and part.token_ids[-1] not in self.stop_token_ids:
+                tokens[at] += self._closing
+        if all(part.token_ids == new for part, new in zip(parts, tokens, strict=True)):
+            return None
+        return tuple(
+            TokenSegment(
+                part.source,
+                new,
+                part.images,
+                tuple((first - moved, last - moved) for first, last in part.image_spans),
+            )
+            for part, new, moved in zip(parts, tokens, cut, strict=True)
+        )
+
+    def _rewrite_turn(
+        self, before: tuple[int, ...], turn: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return what stands before a turn without the generation prompt, and the turn with its
+        header and end as one of the past; None where it is none that a prompt opened."""
+        if not self._prompt or before[-len(self._prompt) :] != self._prompt:
+            return None
+        action = self.parse(turn)
+        said = action.message
+        if action.malformed:
+            said = Message("assistant", self.text(turn))
+        if self.begins_thinking:
+            opened = self.turns.generation_prompt[len(self.turns.spoken_header) :]
+            said = replace(said, content=opened + said.text)
+        try:
+            text = self.turns.past_turn(said)
+        except ConfigError:
+            return None
+        return before[: -len(self._prompt)], self.encode(text)
+
+    def ends_turn(self, token_id: int, messages: Sequence[Message]) -> bool:
+        """Return whether a turn that ends with this token needs no other end before `messages`.
+
+        A token that begins what follows, such as the role of the next message, must be the one that
+        begins these messages.
+        """
+        if token_id not in self.stop_token_ids:
+            return False
+        end = self.turns.end_before(messages)
+        return end not in self.dialect.begins_next or self.encode(end)[-1] == token_id
 
     def call_opening(self, tool: str = "") -> TokenSegment:
         """Return the beginning of a turn that calls `tool`, or any tool, behind a prompt.
@@ -223,7 +298,7 @@ class ChatFormat:
             for call in action.tool_calls
         ]
         text = self.dialect.write(control.neutral(action.text, trusted=True), calls)
-        return self.encode(text) + self._closing
+        return self.encode(text) + (self._closing_of_calls if calls else self._closing)
 
     def _segment(self, source: Source, text: str, messages: Sequence[Message]) -> TokenSegment:
         images = images_of(messages)
@@ -234,55 +309,84 @@ class ChatFormat:
 
     def _stops(self) -> frozenset[int]:
         added = cast("dict[str, int]", self._tokenizer.added_tokens_encoder)
-        stops = {self._closing[-1]}
-        stops.update(added[token] for token in self.dialect.also_stops if token in added)
+        stops = {self._closing[-1], self._closing_of_calls[-1]}
+        further = (*self.dialect.also_stops, *self.dialect.begins_next)
+        stops.update(added[token] for token in further if token in added)
         eos_id: Any = self._tokenizer.eos_token_id
         return frozenset(stops if eos_id is None else stops | {eos_id})
 
 
-def read_dialect(template: ChatTemplate, turns: TurnRenderer) -> ToolCallDialect:
-    """Return the dialect that reads the calls which a template writes.
+def read_dialect(
+    template: ChatTemplate, *, moves_tools: bool = False
+) -> tuple[ToolCallDialect, ChatTemplate]:
+    """Return the dialect that reads the calls which a template writes, and the template for it.
 
-    A template that knows no tools, and so is used without, gets Hermes. Raises `ConfigError` for
-    calls that nobody reads, and where a template that shows tools does not show how they are
-    called: another dialect's calls would be trained without a word.
+    Where several read them, it is the one that writes them so, or else the first. A template that
+    knows no tools, and so is used without, gets Hermes. Raises `ConfigError` for calls that nobody
+    reads, and where a template that shows tools does not show how they are called: another
+    dialect's calls would be trained without a word.
     """
+    found = None
+    dialects = load_dialects().values()
+    for dialect in dialects:
+        if dialect.folder is not None and dialect.template == template.source:
+            return dialect, template.adapted(dialect.adapt)
+    for adapt in dict.fromkeys((None, *(dialect.adapt for dialect in dialects))):
+        adapted = template.adapted(adapt)
+        try:
+            turn = TurnRenderer(adapted, moves_tools=moves_tools).turn(_CALLING)
+        except ConfigError:
+            continue
+        for dialect in (dialect for dialect in dialects if dialect.adapt in (adapt, None)):
+            if not _reads(dialect, turn) or (found and dialect.adapt != adapt):
+                continue
+            if turn.endswith(dialect.write("", (CALL,))):
+                return dialect, adapted
+            found = found or (dialect, adapted)
+    if found is not None:
+        return found
+    _check_no_calls(template, TurnRenderer(template, moves_tools=moves_tools))
+    return DIALECTS["hermes"], template
+
+
+def _reads(dialect: ToolCallDialect, turn: str) -> bool:
     try:
-        turn = turns.turn(Message("assistant", "", tool_calls=(CALL,)))
+        read = dialect.parse(turn, 0).tool_calls
+    except Exception as error:
+        raise ConfigError(
+            f"the dialect {dialect.name!r} cannot parse {turn!r}: {type(error).__name__}: "
+            f"{error}; {_NAME_ONE}"
+        ) from error
+    return [(call.name, call.arguments) for call in read] == [(CALL.name, CALL.arguments)]
+
+
+def _check_no_calls(template: ChatTemplate, turns: TurnRenderer) -> None:
+    """Raise `ConfigError` for a template whose calls no dialect reads, unless it has none."""
+    try:
+        turn = turns.turn(_CALLING)
     except ConfigError as error:
         if "tool_calls" not in template.source:
-            return DIALECTS["hermes"]
+            return
         raise ConfigError(
             f"{template.name} has a syntax for tool calls but cannot render one, so its dialect "
             f"cannot be detected ({error}); {_NAME_ONE}"
         ) from error
-    for dialects in (DIALECTS, load_dialects()):
-        for dialect in dialects.values():
-            try:
-                read = dialect.parse(turn, 0).tool_calls
-            except Exception as error:
-                raise ConfigError(
-                    f"the dialect {dialect.name!r} cannot parse {turn!r}: {type(error).__name__}: "
-                    f"{error}; {_NAME_ONE}"
-                ) from error
-            if [(c.name, c.arguments) for c in read] == [(CALL.name, CALL.arguments)]:
-                return dialect
     if turn != turns.turn(Message("assistant", "")):
         raise ConfigError(
-            f"{template.name} renders a tool call as {turn!r}, which no dialect can parse "
-            f"({', '.join(load_dialects())}); {_NAME_ONE}"
+            f"{template.name} renders a tool call as {turn!r}, which no dialect can parse; "
+            f"{_NAME_ONE}"
         )
     if not turns.tool_fault:
         raise ConfigError(
             f"{template.name} shows tools but omits the calls of earlier turns, so its dialect "
             f"cannot be detected; {_NAME_ONE}"
         )
-    return DIALECTS["hermes"]
 
 
+_CALLING = Message("assistant", "", tool_calls=(CALL,))
 _NAME_ONE = (
     "set policy.dialect to the one the model was trained with, policy.template to one shipped with "
-    f"agentrl ({', '.join(DIALECTS)}), or {OWN_DIALECT}"
+    f"agentrl ({', '.join(TEMPLATES)}), or {OWN_DIALECT}"
 )
 
 

@@ -1,7 +1,9 @@
 """Checks of messages as tokens; each returns what it saw, or raises `TemplateCheckError`."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import cast
 
@@ -32,14 +34,15 @@ ACTIONS: tuple[Action, ...] = (
 def _round_trip(chat: ChatFormat) -> str:
     for action in _actions(chat):
         back = chat.parse(chat.write(action))
-        expect(action == back, f"{action!r} was read back as {back!r}")
+        expect(_plain(chat, action) == _plain(chat, back), f"{action!r} was read back as {back!r}")
     return f"{len(ACTIONS)} actions were read back as written"
 
 
 def _writes_as_rendered(chat: ChatFormat) -> str:
     for action in _actions(chat):
         written = chat.write(action)
-        rendered = chat.encode(chat.turns.turn(action.message) + chat.turns.closing)
+        ends = chat.turns.closing_of_calls if action.tool_calls else chat.turns.closing
+        rendered = chat.encode(chat.turns.turn(action.message) + ends)
         expect(
             written == rendered,
             f"dialect {chat.dialect.name} writes {_text(chat, written)!r}, and the template "
@@ -89,7 +92,7 @@ def _injection(chat: ChatFormat) -> str:
 
 def _answers_broken_calls(chat: ChatFormat) -> str:
     thought = _actions(chat)[1].text
-    cut_short = chat.dialect.write(thought, (CALL,)).rpartition("}")[0]
+    cut_short = chat.dialect.write(thought, (CALL,)).rpartition(CALL.arguments["place"])[0]
     broken = chat.parse(chat.encode(cut_short))
     expect(bool(broken.malformed), f"a call cut short was read as {broken!r}")
     return repr(broken.malformed[0])
@@ -106,11 +109,32 @@ def _begins_calls(chat: ChatFormat) -> str:
     return repr(chat.dialect.begin(""))
 
 
+def _plain(chat: ChatFormat, action: Action) -> Action:
+    """Return an action without what a dialect may write in a form of its own: the ids of calls, and
+    the types of arguments."""
+
+    def plain(call: ToolCall) -> ToolCall:
+        arguments = call.arguments
+        if chat.dialect.text_arguments:
+            arguments = {
+                k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+                for k, v in arguments.items()
+            }
+        return replace(call, id="", arguments=arguments)
+
+    return replace(action, tool_calls=tuple(map(plain, action.tool_calls)))
+
+
 def _actions(chat: ChatFormat) -> tuple[Action, ...]:
+    return tuple(_begin_thinking(chat, action) for action in ACTIONS)
+
+
+def _begin_thinking(chat: ChatFormat, action: Action) -> Action:
+    """Return an action as a policy says it whose turns begin inside a thinking block."""
     if not chat.begins_thinking:
-        return ACTIONS
+        return action
     begun = THOUGHT.removeprefix("<think>\n")
-    return tuple(replace(a, text=begun + a.text.removeprefix(THOUGHT)) for a in ACTIONS)
+    return replace(action, text=begun + action.text.removeprefix(THOUGHT))
 
 
 def _tokens(segments: tuple[TokenSegment, ...]) -> tuple[int, ...]:
@@ -125,6 +149,29 @@ def _id(chat: ChatFormat, token: str) -> int:
     return cast("int", chat.template.tokenizer.convert_tokens_to_ids(token))
 
 
+def _later(chat: ChatFormat, text: str) -> str:
+    """Check that a context, once a user speaks again, has the tokens that the template renders."""
+    text = THOUGHT if chat.begins_thinking else text
+    said = _begin_thinking(chat, say(f"{text}Well."))
+    tools = () if chat.turns.tool_fault else (TOOL,)
+    parts = (*chat.opening((ASK,), tools), TokenSegment("sampled", chat.write(said)))
+    kept = chat.rewrite_turns(parts) or parts
+    later = _tokens((*kept, *chat.reply((ASK_AGAIN,), ended=True)))
+    whole = _tokens(chat.opening((ASK, Message("assistant", f"{text}Well."), ASK_AGAIN), tools))
+    expect(
+        later == whole,
+        f"the context is {_text(chat, later)!r}, and the template renders {_text(chat, whole)!r}",
+    )
+    return "a context begins anew, with the tokens that the template renders"
+
+
+REWRITING_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
+    {
+        "append-only after a plain turn": partial(_later, text=""),
+        "append-only with earlier thinking": partial(_later, text=THOUGHT),
+    }
+)
+"""In place of those of the template, where the format drops the thinking of earlier turns."""
 FORMAT_CHECKS: Mapping[str, Callable[[ChatFormat], str]] = MappingProxyType(
     {
         "actions survive write and parse": _round_trip,

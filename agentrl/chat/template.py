@@ -1,13 +1,16 @@
 """A chat template bound to a tokenizer: messages in, text out."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from jinja2 import TemplateError
 
 from agentrl.chat.control_tokens import ControlTokens
-from agentrl.chat.dialects import DIALECTS, find_dialect, load_dialects
+from agentrl.chat.dialects import TEMPLATES, find_dialect, load_dialects
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Image, Message
@@ -15,20 +18,65 @@ from agentrl.message import Image, Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SHIPPED = ", ".join(DIALECTS)
+SHIPPED = ", ".join(TEMPLATES)
 WAY_OUT = f"set policy.template to one shipped with agentrl ({SHIPPED}), or to a Jinja file"
+
+Adapt = Callable[[dict[str, Any]], dict[str, Any]]
+"""As `ToolCallDialect.adapt`."""
+
+_ASK: Final = "ask"
+_USER: Final[dict[str, Any]] = {"role": "user", "content": _ASK}
+_CALLING: Final[dict[str, Any]] = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "call_0",
+            "type": "function",
+            "function": {"name": "find", "arguments": {"what": "asked"}},
+        }
+    ],
+}
+_TAKEN = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "tokenize"),
+        *("add_generation_prompt", "continue_final_message", "padding", "truncation"),
+        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+        *("tokenizer_kwargs", "self", "bos_token", "eos_token", "pad_token", "unk_token"),
+    )
+)
 
 
 class ChatTemplate:
     """Renders messages with the tokenizer's own template, a shipped one or one from a file.
 
-    Whatever a message or a tool schema holds, its control tokens are broken by `BREAK`.
+    Whatever a message or a tool schema holds, its control tokens are broken by `BREAK`. `options`
+    are further variables of the template, such as `enable_thinking`.
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        template: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
         self.name, self.source = _load(tokenizer, template)
         self.control = ControlTokens.from_tokenizer(tokenizer, self.source)
+        self._options = dict(options or {})
+        check_options(self._options, self.source, name=self.name)
+        self._adapt: Adapt | None = None
+        self._wants_parts = not self._shows(_USER) and self._shows(_list_content(_USER))
+        self._wants_json = self._find_wants_json()
+
+    def adapted(self, adapt: Adapt | None) -> "ChatTemplate":
+        """Return this template for messages that a dialect adapts."""
+        if adapt == self._adapt:
+            return self
+        adapted = copy(self)
+        adapted._adapt = adapt
+        adapted._wants_json = adapted._find_wants_json()
+        return adapted
 
     def render(
         self,
@@ -41,20 +89,67 @@ class ChatTemplate:
 
         Raises `ConfigError` for messages that the template refuses.
         """
+        dicts = [self._form(as_dict(message, self.control)) for message in messages]
         try:
-            rendered = self.tokenizer.apply_chat_template(
-                [as_dict(message, self.control) for message in messages],
+            return self._apply(
+                dicts,
                 tools=[self.control.neutral_in(tool) for tool in tools] or None,
-                chat_template=self.source,
                 add_generation_prompt=generation_prompt,
-                tokenize=False,
             )
         except (TemplateError, TypeError, ValueError) as error:
             roles = ", ".join(message.role for message in messages) or "no messages"
             raise ConfigError(
                 f"{self.name} cannot render this conversation ({roles}): {error}; {WAY_OUT}"
             ) from error
+
+    def _form(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message in the form that this template wants."""
+        if self._adapt is not None:
+            message = self._adapt(message)
+        if self._wants_json:
+            message = _write_arguments(message)
+        return _list_content(message) if self._wants_parts else message
+
+    def _find_wants_json(self) -> bool:
+        """Return whether the template shows the arguments of a call only where they are JSON."""
+        self._wants_json = False
+        calling = self._form(_CALLING)
+        return not self._shows(self._form(_USER), calling) and self._shows(
+            self._form(_USER), _write_arguments(calling)
+        )
+
+    def _shows(self, *messages: dict[str, Any]) -> bool:
+        """Return whether the template takes these messages and shows the last one."""
+        try:
+            text = self._apply([*messages])
+        except (TemplateError, TypeError, ValueError):
+            return False
+        return text.count(_ASK) >= len(messages)
+
+    def _apply(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+        rendered = self.tokenizer.apply_chat_template(
+            messages,
+            chat_template=self.source,
+            tokenize=False,
+            **self._options,
+            **variables,
+        )
         return cast("str", rendered)
+
+
+def check_options(options: Mapping[str, Any], source: str, *, name: str) -> None:
+    """Raise `ConfigError` for an option that the template never reads, or that is not free."""
+    for key in options:
+        if key in _TAKEN or not key.isidentifier():
+            raise ConfigError(
+                f"policy.chat_template_kwargs has {key!r}, which agentrl itself gives to a chat "
+                "template; remove it"
+            )
+        if re.search(rf"\b{key}\b", source) is None:
+            raise ConfigError(
+                f"policy.chat_template_kwargs has {key!r}, which {name} does not read, so it would "
+                "change nothing; correct the name or remove it"
+            )
 
 
 def as_dict(message: Message, control: ControlTokens) -> dict[str, Any]:
@@ -88,11 +183,34 @@ def as_dict(message: Message, control: ControlTokens) -> dict[str, Any]:
     return message_dict
 
 
+def _list_content(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose content is a list of parts, for a template that takes no text."""
+    content = message["content"]
+    if isinstance(content, str):
+        return message | {"content": [{"type": "text", "text": content}]}
+    return message
+
+
+def _write_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with the arguments of its calls as JSON."""
+    if "tool_calls" not in message:
+        return message
+    calls = [
+        call
+        | {
+            "function": call["function"]
+            | {"arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}
+        }
+        for call in message["tool_calls"]
+    ]
+    return message | {"tool_calls": calls}
+
+
 def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[str, str]:
     """Return the name of the template in errors, and its source."""
     if template is not None:
         path = Path(template)
-        if template not in DIALECTS and path.is_file():
+        if template not in TEMPLATES and path.is_file():
             return f"the template {template}", path.read_text(encoding="utf-8")
         if ":" not in template and template not in load_dialects():
             raise ConfigError(

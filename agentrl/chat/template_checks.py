@@ -5,6 +5,7 @@ from functools import partial
 from types import MappingProxyType
 
 from agentrl.chat.template import ChatTemplate
+from agentrl.chat.thinking import opened_thinking
 from agentrl.chat.turn_renderer import (
     ANSWER,
     ASK,
@@ -63,6 +64,10 @@ def _prompts(template: ChatTemplate) -> str:
     prompt = template.render((ASK,), generation_prompt=True).removeprefix(bare)
     past = template.render((ASK, Message("assistant", SPOKEN))).removeprefix(bare)
     header = past.partition(SPOKEN)[0]
+    opens, thinks = opened_thinking(prompt)
+    if opens != prompt and not header.startswith(prompt):
+        expect(header.startswith(opens), f"it is {prompt!r}, and a past turn opens with {header!r}")
+        return f"{prompt!r}, which {'opens' if thinks else 'holds'} a thinking block"
     expect(header.startswith(prompt), f"it is {prompt!r}, and a past turn opens with {header!r}")
     expect(
         bool(prompt) or not header.strip(), f"it is empty, and a past turn opens with {header!r}"
@@ -74,6 +79,10 @@ def _ends_turns(template: ChatTemplate) -> str:
     text = template.render((ASK, Message("assistant", SPOKEN)))
     tail = text.partition(SPOKEN)[2]
     token = tail.strip()
+    if not token:
+        followed = template.render((ASK, Message("assistant", SPOKEN), ASK_AGAIN))
+        ends = template.control.special_in(followed.partition(SPOKEN)[2])
+        token = ends[0][0] if ends else ""
     expect(
         token in template.control.special,
         f"a turn ends with {tail!r}, which is not a single special token",

@@ -1,7 +1,33 @@
 """Thinking blocks: part of what the agent said, and never searched for tool calls."""
 
+import re
+
 OPEN = "<think>"
 CLOSE = "</think>"
+
+_BLOCK = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
+_OPENED = re.compile(
+    r"(<think>|\[THINK\]|<seed:think>|<\|channel>thought|<\|START_THINKING\|>)\s*"
+    r"(</think>|\[/THINK\]|</seed:think>|<channel\|>|<\|END_THINKING\|>)?\s*\Z"
+)
+
+
+def opened_thinking(prompt: str) -> tuple[str, bool]:
+    """Return a generation prompt without the thinking block that it opens, and whether the turn
+    begins inside that block."""
+    match = _OPENED.search(prompt)
+    return (prompt, False) if match is None else (prompt[: match.start()], match[2] is None)
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """Return the thought that a turn begins with, and what it says; no thought is empty."""
+    match = _BLOCK.match(text)
+    return ("", text) if match is None else (match[1], text[match.end() :])
+
+
+def join_thinking(thought: str, said: str) -> str:
+    """Return a turn that begins with a thought; `split_thinking` takes it apart again."""
+    return f"{OPEN}\n{thought}\n{CLOSE}\n\n{said}" if thought else said
 
 
 def end_of_thinking(text: str) -> int:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import TEMPLATES
 from agentrl.chat.template import WAY_OUT, ChatTemplate
+from agentrl.chat.thinking import join_thinking, opened_thinking
 from agentrl.env import ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
@@ -37,25 +39,37 @@ class TurnRenderer:
     """Renders what follows an assistant turn without rendering what precedes it.
 
     Constructing one proves that this is sound: what a template renders before and after a turn
-    depends neither on what comes later nor on how long the conversation is.
+    depends neither on what comes later nor on how long the conversation is. `moves_tools` lets it
+    show the tools at the last user message, where they stay in the context of the first one.
     Raises `ConfigError` where it does.
     """
 
     closing: str
     """Ends a turn: up to and including the end-of-turn token."""
+    closing_of_calls: str
+    """Ends a turn that calls."""
     glue: str
     """Between the end of a turn and the next message."""
     generation_prompt: str
     """Opens an assistant turn."""
+    header: str
+    """Opens an assistant turn of the past."""
+    spoken_header: str
+    """The generation prompt without any thinking block."""
+    begins_thinking: bool
+    """True if the generation prompt opens a thinking block, so that a turn begins inside it."""
     tool_fault: str
     """Reason that an environment with tools cannot use the template; empty when it can."""
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, *, moves_tools: bool = False) -> None:
         self._template = template
-        self.generation_prompt = self._generation_prompt()
-        self.closing, self.glue = self._ending(_SAID)
+        self._moves_tools = moves_tools
+        self.generation_prompt, self.header = self._generation_prompt()
+        self.spoken_header, self.begins_thinking = opened_thinking(self.generation_prompt)
+        self.closing, self._tail, self.glue = self._ending(_SAID, ASK_AGAIN)
+        self.closing_of_calls = self.closing
         self._tail_of_calls: str | None = None
-        self._tail_of_calls, self.tool_fault = self._probe_tools()
+        self.tool_fault = self._probe_tools()
         self._check_append_only(ASK_AGAIN)
         if not self.tool_fault:
             self._check_append_only(ANSWER)
@@ -75,55 +89,127 @@ class TurnRenderer:
             )
         return text[end + len(tail) :]
 
+    def end_before(self, messages: Sequence[Message]) -> str:
+        """Return the text that ends a turn before these messages, the end-of-turn token last."""
+        _, tail = self._turn_before(messages)
+        if tail.endswith(self.closing):
+            return self.closing
+        return self._template.control.special_in(tail)[-1][0]
+
     def turn(self, said: Message) -> str:
         """Return the text of a turn as the template renders it, without what closes it."""
-        opening = self._template.render((ASK,), generation_prompt=True)
         whole = self._template.render((ASK, said))
-        return whole[len(opening) :].removesuffix(self.glue).removesuffix(self.closing)
+        begin = whole.find(self.header, len(self._bare())) + len(self.header)
+        if whole.startswith(opening := self._bare() + self.generation_prompt):
+            begin = len(opening)
+        closing = self.closing_of_calls if said.tool_calls else self.closing
+        return whole[begin:].removesuffix(self.glue).removesuffix(closing)
+
+    def past_turn(self, said: Message) -> str:
+        """Return the text of a turn, header and end included, once a user has spoken again."""
+        answers = tuple(
+            Message("tool", "rain", tool_call_id=call.id, name=call.name)
+            for call in said.tool_calls
+        )
+        bare, after = self._bare(), self.render_after((*answers, ASK_AGAIN))
+        whole = self._template.render((ASK, said, *answers, ASK_AGAIN), generation_prompt=True)
+        if not whole.startswith(bare) or not whole.endswith(after):
+            raise ConfigError(
+                f"{self._template.name} renders what stands around a turn differently because of "
+                f"it; set policy.earlier_turns: sampled, or {WAY_OUT}"
+            )
+        return whole[len(bare) : len(whole) - len(after)]
+
+    def drops_thinking(self) -> bool:
+        """Return whether the template drops the thinking of a turn once a user has spoken again."""
+        try:
+            return _THOUGHT not in self.past_turn(
+                Message("assistant", join_thinking(_THOUGHT, "So."))
+            )
+        except ConfigError:
+            return False
 
     def _turn_before(self, messages: Sequence[Message]) -> tuple[Message, str]:
         """Return a turn that `messages` may follow, and what the template renders at its end."""
         if self._tail_of_calls is None or not any(m.role == "tool" for m in messages):
-            return _SAID, self.closing
+            return _SAID, self._tail
         return _calls_before(messages), self._tail_of_calls
 
-    def _generation_prompt(self) -> str:
-        name = self._template.name
-        bare = self._template.render((ASK,))
+    def _bare(self, tools: Sequence[ToolSchema] = ()) -> str:
+        """Return a question as it stands before a turn: without what ends a whole conversation."""
+        bare = self._template.render((ASK,), tools)
+        opening = self._template.render((ASK,), tools, generation_prompt=True)
+        ends = self._template.control.special_in(bare)
+        if ends and not opening.startswith(bare) and opening.startswith(bare[: ends[-1].start()]):
+            return bare[: ends[-1].start()]
+        return bare
+
+    def _generation_prompt(self) -> tuple[str, str]:
+        """Return the generation prompt, and what of it opens a turn of the past."""
+        name, bare = self._template.name, self._bare()
         opening = self._template.render((ASK,), generation_prompt=True)
         answered = self._template.render((ASK, _SAID))
         header = answered.partition(SPOKEN)[0].removeprefix(bare)
-        unprompted = opening == bare and bool(header.strip())
-        if unprompted or not opening.startswith(bare) or not answered.startswith(opening):
-            raise ConfigError(
-                f"{name} starts a new assistant turn with {opening.removeprefix(bare)!r} but a "
-                f"past one with {header!r}, so the prompt of a turn differs from its later "
-                f"context; honour add_generation_prompt in the template, or {WAY_OUT}"
-            )
-        return opening[len(bare) :]
+        if opening.startswith(bare):
+            prompt = opening[len(bare) :]
+            opens, _ = opened_thinking(prompt)
+            if answered.startswith(opening) and (prompt or not header.strip()):
+                return prompt, prompt
+            if opens != prompt and opens and answered.startswith(bare + opens):
+                return prompt, opens
+        raise ConfigError(
+            f"{name} starts a new assistant turn with {opening.removeprefix(bare)!r} but a "
+            f"past one with {header!r}, so the prompt of a turn differs from its later "
+            f"context; honour add_generation_prompt in the template, or {WAY_OUT}"
+        )
 
-    def _ending(self, said: Message) -> tuple[str, str]:
-        """Return the text that closes the turn `said`, and the text after it."""
-        text = self._template.render((ASK, said))
+    def _ending(self, said: Message, follow: Message) -> tuple[str, str, str]:
+        """Return what closes the turn `said`, its end once `follow` follows, and what comes after.
+
+        The end is from what the turn says last. It is what closes the turn, unless the template
+        ends a turn with one token where nothing follows, or with none, and with another before a
+        message, such as that of the message's role.
+        """
+        control = self._template.control
+        alone = self._after_spoken((ASK, said))
+        followed = self._after_spoken((ASK, said, follow))
+        common = _common_beginning(alone, followed)
+
+        def cut(end: int) -> tuple[str, str, str]:
+            behind = common[end:]
+            glue = behind if common == alone else behind[: len(behind) - len(behind.lstrip())]
+            return common[:end], common[:end], glue
+
+        at = common.rfind(self.closing) if said.tool_calls else -1
+        if at >= 0:
+            return cut(at + len(self.closing))
+        if ends := control.special_in(common):
+            return cut(ends[-1].end())
+        closings, ends = control.special_in(alone), control.special_in(followed)
+        direct = said.tool_calls or (ends and not followed[: ends[0].start()].strip())
+        if ends and direct and (closings or said.tool_calls or not alone.strip()):
+            tail = followed[: ends[0].end()]
+            return alone[: closings[-1].end()] if closings else tail, tail, ""
+        if (last := control.last_in(common)) is None:
+            raise ConfigError(
+                f"{self._template.name} ends an assistant turn with {alone!r}, which contains no "
+                "special token of the tokenizer, so a policy cannot end its turn; add one to the "
+                f"tokenizer, or {WAY_OUT}"
+            )
+        return cut(last.end())
+
+    def _after_spoken(self, messages: Sequence[Message]) -> str:
+        text = self._template.render(messages)
         if text.count(SPOKEN) != 1:
             raise ConfigError(
                 f"{self._template.name} renders the content of an assistant message "
                 f"{text.count(SPOKEN)} times, but must render it once; {WAY_OUT}"
             )
-        tail = text.partition(SPOKEN)[2]
-        if (end := self._template.control.last_in(tail)) is None:
-            raise ConfigError(
-                f"{self._template.name} ends an assistant turn with {tail!r}, which contains no "
-                "special token of the tokenizer, so a policy cannot end its turn; add one to the "
-                f"tokenizer, or {WAY_OUT}"
-            )
-        return tail[: end.end()], tail[end.end() :]
+        return text.partition(SPOKEN)[2]
 
-    def _probe_tools(self) -> tuple[str | None, str]:
-        """Return the end of a turn of calls if `render_after` must render one, and the tool fault.
-
-        It must where a tool message is rendered differently after a call than after plain text.
-        """
+    def _probe_tools(self) -> str:
+        """Return the tool fault, and set how a turn of calls ends where the template shows calls."""
+        name = self._template.name
         try:
             plain = self.render_after((ANSWER,))
         except ConfigError as error:
@@ -131,19 +217,30 @@ class TurnRenderer:
         else:
             fault = ""
         try:
-            tail = self._tail_of_calls = self._ending(_calls_before((ANSWER,)))[0]
+            closing, self._tail_of_calls, _ = self._ending(_calls_before((ANSWER,)), ANSWER)
             called = self.render_after((ANSWER,))
         except ConfigError:
-            tail = called = None
+            self._tail_of_calls = called = None
+        else:
+            ends = self._template.control.special_in(closing)
+            if not closing.endswith(self.closing) and ends:
+                self.closing_of_calls = ends[-1][0]
         text = called if called is not None else plain
         if text is None:
-            return None, fault
-        name = self._template.name
+            return fault
         if ANSWER.text not in text:
-            return None, f"{name} does not show tool results; {WAY_OUT}"
+            return f"{name} does not show tool results; {WAY_OUT}"
         if TOOL_NAME not in self._template.render((ASK,), (TOOL,)):
-            return None, f"{name} does not show the tools; {tools_way_out(self._template)}"
-        return (None if called == plain else tail), ""
+            return f"{name} does not show the tools; {tools_way_out(self._template)}"
+        _, thinks = opened_thinking(text)
+        if thinks != self.begins_thinking:
+            return (
+                f"{name} opens a thinking block {'after' if thinks else 'before'} a tool's answer "
+                f"and not {'before' if thinks else 'after'} it, so a turn does not tell where its "
+                "thoughts end; switch thinking in policy.chat_template_kwargs, where the template "
+                f"reads a key for it, or {WAY_OUT}"
+            )
+        return ""
 
     def _check_append_only(self, follow: Message) -> None:
         """Raise `ConfigError` if `follow`, late in a conversation, is not as `render_after` has it,
@@ -151,15 +248,20 @@ class TurnRenderer:
         name, what = self._template.name, f"a {follow.role} message"
         turn, tail = self._turn_before((follow,))
         past = (ASK, Message("assistant", "past"), ASK_AGAIN)
-        text = self._template.render((*past, turn, follow, _SAID_NEXT), (TOOL,))
-        if not text.startswith(self._template.render((ASK,), (TOOL,))):
+        tools = () if self._moves_tools else (TOOL,)
+        text = self._template.render((*past, turn, follow, _SAID_NEXT), tools)
+        if not text.startswith(self._bare(tools)):
+            moved = self._bare() in self._template.render((*past, turn, follow, _SAID_NEXT))
+            way = "set policy.earlier_turns: sampled, which leaves the tools where they are, or "
             raise ConfigError(
                 f"{name} renders the start of a conversation differently once {what} follows, but "
                 "agentrl never re-renders a context; make the template append-only (no dependence "
-                f"on later messages), or {WAY_OUT}"
+                f"on later messages), or {way if moved else ''}{WAY_OUT}"
             )
         late = text.partition(SPOKEN)[2].removeprefix(tail).partition(SPOKEN_NEXT)[0]
-        if not late.startswith(alone := self.render_after((follow,))):
+        alone = self.render_after((follow,))
+        begun, _ = opened_thinking(alone)
+        if not late.startswith(alone) and not late.startswith(begun):
             raise ConfigError(
                 f"{name} renders {what} as {late!r} in a conversation but as {alone!r} on its own, "
                 "which is how agentrl renders it; make the template append-only (no dependence on "
@@ -169,7 +271,7 @@ class TurnRenderer:
 
 def tools_way_out(template: ChatTemplate) -> str:
     """Return the remedy for a template that shows no tools: a shipped one, if one fits."""
-    fitting = next((name for name in DIALECTS if _can_show_tools(template, name)), None)
+    fitting = next((name for name in TEMPLATES if _can_show_tools(template, name)), None)
     if fitting is None:
         return WAY_OUT
     return (
@@ -185,6 +287,12 @@ def _can_show_tools(template: ChatTemplate, shipped: str) -> bool:
         return False
 
 
+def _common_beginning(one: str, other: str) -> str:
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return one[: sum(1 for _ in same)]
+
+
+_THOUGHT = "a thought"
 _SAID = Message("assistant", SPOKEN)
 _SAID_NEXT = Message("assistant", SPOKEN_NEXT)
 

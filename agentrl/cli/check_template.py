@@ -1,6 +1,6 @@
 """`agentrl check-template`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -21,16 +21,44 @@ def check_template(
         typer.Option(help="Name of a template shipped with agentrl, or path of a Jinja file."),
     ] = None,
     dialect: Annotated[
-        str, typer.Option(help="Tool-call dialect: hermes, llama3, or auto.")
+        str, typer.Option(help="Tool-call dialect: auto, one of docs/chat.md, or module:NAME.")
     ] = "auto",
+    kwargs: Annotated[
+        str,
+        typer.Option(help="Variables of the template as JSON, as policy.chat_template_kwargs."),
+    ] = "{}",
+    earlier_turns: Annotated[
+        Literal["template", "sampled"], typer.Option(help="As policy.earlier_turns.")
+    ] = "template",
 ) -> None:
     """Run the conformance suite on a tokenizer and its chat template."""
     from agentrl.chat.conformance import check_template as check
 
-    verdict = check(_load(tokenizer), template=template, dialect=dialect)
+    verdict = check(
+        _load(tokenizer),
+        template=template,
+        dialect=dialect,
+        options=_read_options(kwargs),
+        earlier_turns=earlier_turns,
+    )
     out.print(verdict.table())
     if not verdict.ok:
         raise typer.Exit(1)
+
+
+def _read_options(kwargs: str) -> dict[str, Any]:
+    from agentrl.runtime.json_limits import JsonLimitError, read_json
+
+    try:
+        options = read_json(kwargs)
+    except JsonLimitError as error:
+        raise ConfigError(f"--kwargs is {kwargs[:80]!r}: {error}") from error
+    if not isinstance(options, dict):
+        raise ConfigError(
+            f"--kwargs is {kwargs[:80]!r}, which is not a JSON object; write "
+            "'{\"enable_thinking\": false}'"
+        )
+    return cast("dict[str, Any]", options)
 
 
 def _load(name: str) -> "PreTrainedTokenizerBase":

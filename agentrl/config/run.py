@@ -115,8 +115,14 @@ class PolicySection(ConfigSection):
     template: str | None = None
     """Chat template: the name of a shipped one, a file, or null for the tokenizer's own."""
     dialect: str = "auto"
-    """Tool-call dialect. `auto` detects it from the template; otherwise `hermes`, `llama3`, one
-    from an installed distribution, or your own as `module:NAME`."""
+    """Tool-call dialect. `auto` detects it from the template; otherwise one of docs/chat.md, such
+    as `hermes` or `glm_4_5`, one from an installed distribution, or your own as `module:NAME`."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Variables of the chat template, such as `enable_thinking: false` or `reasoning_effort: low`;
+    one that the template does not read is refused."""
+    earlier_turns: Literal["template", "sampled"] = "template"
+    """Earlier turns once a user speaks again. `template` keeps what the model's chat template
+    keeps: where it drops their thinking, a new context begins. `sampled` keeps every token."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the weights when loaded, and in the engine; for training see
     `learn.precision`."""

@@ -15,7 +15,8 @@ from agentrl.gateway.conversations import (
     message_keys,
 )
 from agentrl.gateway.dialect import BadRequest, ChatRequest
-from agentrl.message import Message
+from agentrl.message import Message, ToolCall
+from agentrl.runtime.argument_types import type_arguments
 
 
 class GatewaySessionClosed(Exception):
@@ -133,7 +134,8 @@ class GatewaySession:
     def settle(self, question: GatewayRequest, action: Action) -> GatewayAnswer:
         """Answer a question with what the policy said, as the next turn."""
         turn = self.turns
-        answer = build_answer(action, question.request, id=str(turn))
+        typed = replace(action, tool_calls=_type_calls(action.tool_calls, question.asked.tools))
+        answer = build_answer(typed, question.request, id=str(turn))
         node = self._conversations.add_answer(question.node, answer.message, turn)
         self._answers.append((node, bool(question.asked.instructions)))
         if not question.answered.done():
@@ -185,3 +187,12 @@ class GatewaySession:
 def _is_retry(known: GatewayRequest, asked: ChatRequest) -> bool:
     """Return whether a request with the content of a known one repeats it."""
     return known.abandoned or asked.is_retry or bool(asked.key and asked.key == known.asked.key)
+
+
+def _type_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> tuple[ToolCall, ...]:
+    """Return calls whose arguments have the types that the request's tools name."""
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    return tuple(
+        replace(call, arguments=type_arguments(call.arguments, schemas.get(call.name)))
+        for call in calls
+    )

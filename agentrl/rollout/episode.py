@@ -37,8 +37,10 @@ from agentrl.errors import (
 from agentrl.events.history import ActionHistory
 from agentrl.events.kinds import EnvExchange
 from agentrl.events.log import RolloutEmitter
+from agentrl.message import Message
 from agentrl.policy import Completion, GenerateRequest, PolicyEngine, Sampling
 from agentrl.rollout.call_rule import call_opening, read_turn
+from agentrl.rollout.earlier_turns import TurnEnds, rewrite_context
 from agentrl.rollout.env_recovery import EnvRecovery
 from agentrl.runtime.seeds import derive
 from agentrl.runtime.threads import run_in_thread
@@ -234,7 +236,7 @@ class EpisodeRunner:
                 return Truncated("observation", self._reward)
             status = ",".join(result.status for result in results)
             if isinstance(patch := info.get("patch"), Patch):
-                await self._patch(patch, turn, ended=self._is_ended(self._at))
+                await self._patch(patch, turn, ended=self._is_ended(self._at, ()))
             self._asked = observation.request
             if observation.anew:
                 await self._begin_anew(observation, turn + 1)
@@ -279,8 +281,10 @@ class EpisodeRunner:
     async def _go_on(
         self, observation: Observation, turn: int, *, tool_status: str, seconds: float
     ) -> None:
-        segments = await self._render_segments(observation)
         resumes = 0
+        if observation.after in (None, turn - 1):
+            self._rewrite_turns(observation, turn)
+        segments = await self._render_segments(observation)
         if observation.after not in (None, turn - 1):
             resumes = self._count_nodes_to(observation.after)
             self._left_tokens += len(self._context)
@@ -292,6 +296,17 @@ class EpisodeRunner:
                 segment, turn=turn, tool_status=tool_status, seconds=seconds, resumes=resumes
             )
             resumes = 0
+
+    def _rewrite_turns(self, observation: Observation, turn: int) -> None:
+        """Begin a context of its own where the chat format drops the thinking of earlier turns."""
+        if self._at is None:
+            return
+        nodes = self.tree.context(self._at)
+        context = rewrite_context(self.chat, nodes, observation.messages)
+        if context is not None:
+            self._left_tokens += len(self._context)
+            self._context = []
+            self._append(context, turn=turn, withdraws=self.tree.context_nodes(self._at))
 
     async def _begin_anew(self, observation: Observation, turn: int) -> None:
         segments = await self._render_segments(observation)
@@ -323,7 +338,9 @@ class EpisodeRunner:
                 if observation.after is not None:
                     at = self.tree.path_ids(at)[self._count_nodes_to(observation.after) - 1]
                 segments = self.chat.reply(
-                    observation.messages, ended=self._is_ended(at), tools=observation.tools
+                    observation.messages,
+                    ended=self._is_ended(at, observation.messages),
+                    tools=observation.tools,
                 )
         except ConfigError as error:
             if observation.request is None:
@@ -356,11 +373,19 @@ class EpisodeRunner:
         except ValueError as error:
             raise EnvError(f"the observation goes on after turn {turn}: {error}") from error
 
-    def _is_ended(self, node: int | None) -> bool:
+    def _is_ended(self, node: int | None, messages: Sequence[Message]) -> bool:
+        """Return whether the turn at `node` needs no end before these messages.
+
+        A context that begins there, without the thinking of its turns, ends with its last turn.
+        """
         if node is None:
             return False
         last = self.tree.node(node)
-        return last.source == "forced" or last.token_ids[-1] in self.chat.stop_token_ids
+        if last.source in ("forced", "prompt"):
+            return True
+        if isinstance(self.chat, TurnEnds):
+            return self.chat.ends_turn(last.token_ids[-1], messages)
+        return last.token_ids[-1] in self.chat.stop_token_ids
 
     def _forget_images(self, turn: int) -> None:
         """Begin a context of its own, without the oldest images, where there are too many."""

@@ -75,4 +75,6 @@ def build_chat_format(
         dialect=config.policy.dialect,
         template=config.policy.template,
         images=images,
+        options=config.policy.chat_template_kwargs,
+        earlier_turns=config.policy.earlier_turns,
     )

@@ -22,7 +22,7 @@ import pytest
 import agentrl
 from agentrl.authoring.tool_env import ToolEnv
 from agentrl.authoring.toolset import ToolSet
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import TEMPLATES
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.tokenizer import train_tokenizer
 from agentrl.engine.remote.frames import FrameStreamClosed, read_frame, read_greeting
@@ -175,7 +175,7 @@ async def test_no_words_raise_what_ends_a_run(tmp_path: Path) -> None:
     first = 0 if FUZZ_S <= 1 else random.SystemRandom().randrange(2**40)
     chats = [
         ChatFormat(train_tokenizer(["a"], vocab_size=300, folder=tmp_path / name, template=name))
-        for name in DIALECTS
+        for name in TEMPLATES
     ]
     context = ToolContext(task_id="t", sample=0, seed=0)
     toolbox = await ToolSet.open([look, size], context=context, timeout_s=60.0)

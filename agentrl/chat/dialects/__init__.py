@@ -7,12 +7,39 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from agentrl.chat.dialect import ToolCallDialect
-from agentrl.chat.dialects.hermes import HERMES
+from agentrl.chat.dialects.gemma4 import GEMMA4
+from agentrl.chat.dialects.harmony import HARMONY
+from agentrl.chat.dialects.hermes import GEMMA, HERMES
+from agentrl.chat.dialects.listed_calls import MISTRAL_V3, NEMOTRON
 from agentrl.chat.dialects.llama3 import LLAMA3
+from agentrl.chat.dialects.named_calls import (
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    KIMI_K2,
+    MISTRAL,
+    MISTRAL_V11,
+)
+from agentrl.chat.dialects.tagged_values import (
+    DEEPSEEK_V4,
+    DEEPSEEK_V32,
+    GLM_4_5,
+    GLM_4_7,
+    MINIMAX_M2,
+    QWEN3_CODER,
+)
 from agentrl.errors import ConfigError
 from agentrl.runtime.imports import import_object
 
-DIALECTS: dict[str, ToolCallDialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3)}
+DIALECTS: dict[str, ToolCallDialect] = {
+    dialect.name: dialect
+    for dialect in (
+        *(HERMES, LLAMA3, GEMMA, QWEN3_CODER, GLM_4_5, GLM_4_7, MISTRAL, MISTRAL_V11, MISTRAL_V3),
+        *(GEMMA4, HARMONY, DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, DEEPSEEK_V4),
+        *(KIMI_K2, MINIMAX_M2, NEMOTRON),
+    )
+}
+TEMPLATES: tuple[str, ...] = tuple(name for name, dialect in DIALECTS.items() if dialect.folder)
+"""Names of the templates that agentrl ships."""
 ENTRY_POINTS = "agentrl.dialects"
 """Entry-point group in which a distribution names its own."""
 OWN_DIALECT = "write a dialect of your own and set policy.dialect: module:NAME (docs/chat.md)"

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import TEMPLATES
 from agentrl.chat.dialects.hermes import HERMES
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.tokenizer import train_tokenizer
@@ -55,7 +55,7 @@ BEGUN = {
 }
 
 
-@pytest.fixture(scope="module", params=list(DIALECTS))
+@pytest.fixture(scope="module", params=list(TEMPLATES))
 def chat(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
     return ChatFormat(tokenizer_of(request.param, tmp_path_factory.mktemp(request.param)))
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.conformance import ConformanceVerdict, check_template
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import DIALECTS, TEMPLATES
 from agentrl.chat.tokenizer import train_tokenizer
 
 
@@ -25,7 +25,7 @@ def failed(verdict: ConformanceVerdict) -> dict[str, str]:
     return {row.name: row.why for row in verdict.rows if not row.ok}
 
 
-@pytest.mark.parametrize("name", list(DIALECTS))
+@pytest.mark.parametrize("name", list(TEMPLATES))
 def test_shipped_templates_pass(name: str, tmp_path: Path) -> None:
     verdict = check_template(tokenizer_of(name, tmp_path))
     assert failed(verdict) == {}

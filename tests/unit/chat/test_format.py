@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import DIALECTS, TEMPLATES
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.tokenizer import conversation_text, train_tokenizer
@@ -33,7 +33,7 @@ ANSWER = Message("tool", "42", tool_call_id="call_0", name="sum")
 CONVERSATION = (SYSTEM, ASK, CALL.message, ANSWER, Message("assistant", "It is 42."))
 
 
-@pytest.fixture(scope="module", params=list(DIALECTS))
+@pytest.fixture(scope="module", params=list(TEMPLATES))
 def chat(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
     return ChatFormat(tokenizer_of(request.param, tmp_path_factory.mktemp(request.param)))
 
@@ -454,7 +454,7 @@ def test_names_and_paths_are_checked(hermes: PreTrainedTokenizerFast, tmp_path: 
 def test_auto_finds_what_reads_the_templates_calls(
     hermes: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"no dialect can parse .*policy\.dialect: module:NAME"):
+    with pytest.raises(ConfigError, match=r"no dialect can parse.*policy\.dialect: module:NAME"):
         ChatFormat(hermes, template=variant(tmp_path, '"arguments": \' +', '"args": \' +'))
     assert ChatFormat(tokenizer_of("llama3", tmp_path)).dialect.name == "llama3"
 
@@ -465,12 +465,6 @@ UNKNOWN = {
         """'<tool_call>\\n{"name": ' + call.function.name | tojson""",
         "'<|tool_call_begin|>' + call['id']",
         r"renders a tool call as .*<\|tool_call_begin\|>call_0.*which no dialect can parse",
-    ),
-    # As DeepSeek's do: arguments are a text there.
-    "takes arguments as a text": (
-        "call.function.arguments | tojson",
-        "call.function.arguments.strip()",
-        "has a syntax for tool calls but cannot render one",
     ),
     # As LFM2 does: the calls of earlier turns are left out.
     "leaves calls out": (
@@ -494,6 +488,16 @@ def test_a_template_of_an_unknown_dialect_is_refused_by_name(
     assert "policy.dialect" in str(refused.value)
     assert "module:NAME (docs/chat.md)" in str(refused.value)
     assert ChatFormat(hermes, template=path, dialect="hermes").dialect.name == "hermes"
+
+
+def test_arguments_are_json_where_a_template_takes_text(
+    hermes: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """As DeepSeek's first templates do."""
+    path = variant(tmp_path, "call.function.arguments | tojson", "call.function.arguments.strip()")
+    chat = ChatFormat(hermes, template=path)
+    assert chat.dialect.name == "hermes"
+    assert chat.turns.turn(CALL.message) == chat.dialect.write("", CALL.tool_calls)
 
 
 def test_a_template_that_knows_no_tools_is_used_for_words(

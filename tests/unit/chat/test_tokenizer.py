@@ -17,7 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects import DIALECTS, TEMPLATES
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.tokenizer import conversation_text, train_tokenizer
 from agentrl.env import say
@@ -90,7 +90,7 @@ def test_same_texts_same_tokenizer(tmp_path: Path) -> None:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
 
 
-@pytest.mark.parametrize("template", list(DIALECTS))
+@pytest.mark.parametrize("template", list(TEMPLATES))
 def test_a_model_folder_gives_the_tokenizer_back(template: str, tmp_path: Path) -> None:
     """A model's config beside it must not make `AutoTokenizer` put another class in its place."""
     made = train_tokenizer(TEXTS, vocab_size=500, folder=tmp_path, template=template)

@@ -1,0 +1,209 @@
+"""Reading and writing of turns for every dialect whose calls stand between marks."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from agentrl.chat.call_json import (
+    CALL_LIMITS,
+    CALLS_MAX,
+    NAME_MAX,
+    TOO_MANY,
+    read_arguments,
+    skip_space,
+)
+from agentrl.chat.dialect import ToolCallDialect
+from agentrl.chat.thinking import find_spoken
+from agentrl.env import Action
+from agentrl.message import ToolCall
+from agentrl.runtime.json_limits import JsonLimitError, check_json, check_text_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """Result of reading one call: the call or what is wrong with it, and where it ends.
+
+    `end` is None where nothing was read that could end.
+    """
+
+    result: ToolCall | str
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallSyntax:
+    """The marks around calls, and how one call is read and written between them."""
+
+    open: str
+    """Begins a call, or a section of calls."""
+    close: str = ""
+    """Ends what `open` began; empty where the end of the turn or the next `open` does."""
+    read: Callable[[str, int, int], CallPart]
+    """Read the call at a position; the number is that of the call in its turn."""
+    write: Callable[[ToolCall, int], str]
+    """Return a call as `read` reads it."""
+    begin: Callable[[str], str]
+    """Return the beginning of a call of this tool, up to its arguments, or with no name up to the
+    name."""
+    wanted: str
+    """Form of a call, for the answer to one that cannot be read."""
+    section: bool = False
+    """Whether several calls may stand between `open` and `close`."""
+    separator: str = ""
+    """Between two calls of a section; a reader need not find it."""
+    gap: str = ""
+    """Between what a turn says and its calls."""
+    between: str = ""
+    """Between two calls or sections."""
+    inside: tuple[str, str] = ("", "")
+    """Behind `open` and before `close`."""
+
+
+def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
+    """Read a turn: any number of calls from `start` on, with text before, between and after."""
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    malformed: list[str] = []
+    read_to = 0
+    while (begin := find_spoken(text, syntax.open, max(start, read_to))) >= 0:
+        said = text[read_to:begin]
+        if not read_to or said.strip():
+            texts.append(said.removesuffix(syntax.gap))
+        room = CALLS_MAX - len(calls) - len(malformed)
+        if room <= 0:
+            malformed.append(TOO_MANY)
+            break
+        parts, read_to = _read_block(syntax, text, begin, number=len(calls))
+        for part in parts[:room]:
+            if isinstance(part, ToolCall):
+                calls.append(part)
+            else:
+                malformed.append(f"Malformed tool call: {part}. {syntax.wanted}")
+        if len(parts) > room:
+            malformed.append(TOO_MANY)
+            break
+    else:
+        rest = text[read_to:]
+        texts.append(rest.removeprefix("\n") if read_to else rest)
+    return Action("\n".join(part for part in texts if part), tuple(calls), tuple(malformed))
+
+
+def write_turn(syntax: CallSyntax, text: str, calls: Sequence[ToolCall]) -> str:
+    """Return the turn that says a text and makes calls."""
+    written = [syntax.write(call, number) for number, call in enumerate(calls)]
+    if syntax.section and written:
+        written = [syntax.separator.join(written)]
+    blocks = [
+        f"{syntax.open}{syntax.inside[0]}{w}{syntax.inside[1]}{syntax.close}" for w in written
+    ]
+    joined = syntax.between.join(blocks)
+    return f"{text}{syntax.gap}{joined}" if text and calls else text + joined
+
+
+def make_dialect(name: str, syntax: CallSyntax, **further: Any) -> ToolCallDialect:
+    """Return the dialect whose calls stand in this syntax; `further` are its other fields."""
+    return ToolCallDialect(
+        name=name,
+        parse=partial(parse_turn, syntax),
+        write=partial(write_turn, syntax),
+        begin=lambda tool: f"{syntax.open}{syntax.inside[0]}{syntax.begin(tool)}",
+        **further,
+    )
+
+
+def check_name(name: str) -> str:
+    """Return what is wrong with the name of a tool, or nothing."""
+    if not name:
+        return "the name of the tool is missing"
+    if len(name) > NAME_MAX:
+        return f"the name of the tool has {len(name)} characters, but the limit is {NAME_MAX}"
+    return ""
+
+
+def check_arguments(name: str, arguments: Mapping[str, object], *, size: str) -> str:
+    """Return what is wrong with a call whose arguments were read as text, or nothing.
+
+    `size` is the whole text of the call.
+    """
+    try:
+        check_text_bytes(size, CALL_LIMITS)
+        check_json({"name": name, "arguments": arguments}, CALL_LIMITS)
+    except JsonLimitError as error:
+        return str(error)
+    return check_name(name)
+
+
+def read_named(
+    text: str, at: int, *, before: str = "", mark: str, after: str = "", call_id: str = ""
+) -> CallPart:
+    """Read a call that is `before`, a name, `mark`, the JSON of its arguments and `after`.
+
+    Without a `call_id` the name is the id, too.
+    """
+    at = skip_space(text, at)
+    if not text.startswith(before, at):
+        return CallPart(f"{before} is missing", None)
+    name_at = at + len(before)
+    found = text.find(mark, name_at, name_at + 2 * NAME_MAX + len(mark))
+    if found < 0:
+        return CallPart(f"{mark.strip()} is missing behind the name", None)
+    name = text[name_at:found].strip()
+    if wrong := check_name(name):
+        return CallPart(wrong, None)
+    read = read_arguments(text, found + len(mark), name=name, call_id=call_id or name)
+    result = read.call or read.error
+    if read.end is None or not after:
+        return CallPart(result, read.end)
+    end = skip_space(text, read.end)
+    if text.startswith(after.strip(), end):
+        return CallPart(result, end + len(after.strip()))
+    return CallPart(read.error or f"{after.strip()} is missing behind the arguments", None)
+
+
+def write_json(value: object) -> str:
+    """Return a value as chat templates write JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read_block(
+    syntax: CallSyntax, text: str, begin: int, *, number: int
+) -> tuple[list[ToolCall | str], int]:
+    """Return what is read of the block that opens at `begin`, and where it ends."""
+    parts: list[ToolCall | str] = []
+    at = begin + len(syntax.open)
+    while len(parts) <= CALLS_MAX:
+        part = syntax.read(text, at, number + len(parts))
+        parts.append(part.result)
+        if part.end is None:
+            break
+        if not syntax.close:
+            return parts, part.end
+        at = skip_space(text, part.end)
+        if text.startswith(syntax.close, at):
+            return parts, at + len(syntax.close)
+        if syntax.section and text.startswith(mark := syntax.separator.strip(), at):
+            at += len(mark)
+            if skip_space(text, at) < len(text):
+                continue
+        if isinstance(part.result, ToolCall):
+            # The calls of a section were made, though it has no end; a single one was not.
+            parts[len(parts) - (not syntax.section) :] = [_missing_close(syntax, text, at)]
+        break
+    return parts, _end_of_broken(syntax, text, at)
+
+
+def _missing_close(syntax: CallSyntax, text: str, at: int) -> str:
+    close, reopened = text.find(syntax.close, at), text.find(syntax.open, at)
+    if close < 0 or 0 <= reopened < close:
+        return f"{syntax.close} is missing"
+    return f"there is more than one call before {syntax.close}"
+
+
+def _end_of_broken(syntax: CallSyntax, text: str, at: int) -> int:
+    close = text.find(syntax.close, at) if syntax.close else -1
+    reopened = text.find(syntax.open, at)
+    if close < 0 or 0 <= reopened < close:
+        return len(text) if reopened < 0 else reopened
+    return close + len(syntax.close)

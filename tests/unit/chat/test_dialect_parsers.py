@@ -1,0 +1,261 @@
+"""Parsers of every dialect over the marks of `agentrl.chat.dialects.syntax`, and of those beside it.
+
+Mutants seen caught: a value that ends at the first closing tag; a call in thinking counted; a call
+whose end is missing made; arguments beyond a limit kept; one argument written twice; text after a
+call dropped; the number of calls unlimited; a repeated scan of the whole turn.
+"""
+
+import time
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.chat.call_json import CALLS_MAX
+from agentrl.chat.dialect import ToolCallDialect
+from agentrl.chat.dialects import DIALECTS
+from agentrl.chat.dialects.gemma4 import GEMMA4
+from agentrl.chat.dialects.harmony import HARMONY
+from agentrl.chat.dialects.named_calls import CALL_BEGIN, CALL_END, CALLS_BEGIN, CALLS_END, SEP
+from agentrl.env import Action
+from agentrl.message import ToolCall
+from agentrl.runtime.argument_types import type_arguments
+
+F = ToolCall("call_0", "f", {"a": "1"})
+TWO = (F, ToolCall("call_1", "g_2", {"x": "y\nz", "path": "/tmp"}))
+DEEP = ToolCall("call_0", "f", {"a": {"b": [{"c": 'd "e" \\ }'}], "n": 1.5, "t": True, "z": None}})
+DIALECT_NAMES = sorted(DIALECTS)
+NOTATION = [name for name in DIALECT_NAMES if not DIALECTS[name].text_arguments]
+SINGLE_TEXT = ("harmony",)
+"""Dialects in which what is said may stand in another place than written."""
+
+
+def plain(calls: tuple[ToolCall, ...]) -> list[tuple[str, dict[str, object]]]:
+    return [(call.name, dict(call.arguments)) for call in calls]
+
+
+@pytest.mark.parametrize("name", DIALECT_NAMES)
+def test_calls_come_back_as_written(name: str) -> None:
+    dialect = DIALECTS[name]
+    for said in ("", "I look."):
+        for calls in ((), (F,), TWO):
+            action = dialect.parse(dialect.write(said, calls), 0)
+            assert (action.text, plain(action.tool_calls)) == (said, plain(calls))
+            assert not action.malformed
+            assert len({call.id for call in action.tool_calls}) == len(calls)
+
+
+@pytest.mark.parametrize("name", NOTATION)
+def test_values_come_back_with_their_types(name: str) -> None:
+    dialect = DIALECTS[name]
+    assert plain(dialect.parse(dialect.write("", (DEEP,)), 0).tool_calls) == plain((DEEP,))
+
+
+QWEN = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+GLM = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
+DSML = (
+    '<\uff5cDSML\uff5cfunction_calls>\n<\uff5cDSML\uff5cinvoke name="f">\n'
+    '<\uff5cDSML\uff5cparameter name="a" string="{}">{}</\uff5cDSML\uff5cparameter>\n'
+    "</\uff5cDSML\uff5cinvoke>\n</\uff5cDSML\uff5cfunction_calls>"
+)
+KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>"
+    '{"a": "1"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+GEMMA_F = '<|tool_call>call:f{a:<|"|>1<|"|>}<tool_call|>'
+HARMONY_F = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "1"}'
+
+
+def calling(*values: str) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(f"call_{i}", "f", {"a": value}) for i, value in enumerate(values))
+
+
+GOLDEN: list[tuple[str, str, Action]] = [
+    ("qwen3_coder", QWEN.format("1"), Action("", (F,))),
+    ("qwen3_coder", "So.\n\n" + QWEN.format("1") + "\nDone.", Action("So.\nDone.", (F,))),
+    ("qwen3_coder", QWEN.format("</parameter>"), Action("", calling("</parameter>"))),
+    ("qwen3_coder", QWEN.format("</tool_call>"), Action("", calling("</tool_call>"))),
+    ("qwen3_coder", QWEN.format("\n a \n"), Action("", calling("\n a \n"))),
+    ("qwen3_coder", f"<think>{QWEN.format('1')}</think>no", Action(f"<think>{QWEN.format('1')}</think>no")),
+    ("qwen3_coder", f"<think>{QWEN.format('1')}", Action(f"<think>{QWEN.format('1')}")),
+    ("qwen3_coder", "<tool_call><function=f></function></tool_call>", Action("", (ToolCall("call_0", "f", {}),))),
+    ("glm_4_5", GLM.format("1"), Action("", (F,))),
+    ("glm_4_5", GLM.format("1").replace("\n", ""), Action("", (F,))),
+    ("glm_4_5", "<tool_call>f\n</tool_call>", Action("", (ToolCall("call_0", "f", {}),))),
+    ("glm_4_5", "<tool_call>f</tool_call>", Action("", (ToolCall("call_0", "f", {}),))),
+    ("glm_4_7", GLM.format("</arg_value>"), Action("", calling("</arg_value>"))),
+    ("deepseek_v32", DSML.format("true", "1"), Action("", (F,))),
+    ("deepseek_v32", DSML.format("false", "[1]"), Action("", (ToolCall("call_0", "f", {"a": [1]}),))),
+    ("kimi_k2", KIMI, Action("", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
+    ("kimi_k2", f"Hm {KIMI} so", Action("Hm \n so", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
+    ("mistral", '[TOOL_CALLS]f[ARGS]{"a": "1"}[TOOL_CALLS]f[ARGS]{"a": "2"}', Action("", calling("1", "2"))),
+    ("mistral", '[TOOL_CALLS]f[ARGS]{"a": "[TOOL_CALLS]"}', Action("", calling("[TOOL_CALLS]"))),
+    ("mistral_v3", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "1"}}]', Action("", (F,))),
+    ("nemotron", 'So.<TOOLCALL>[{"name": "f", "arguments": {"a": "]</TOOLCALL>"}}]</TOOLCALL>', Action("So.", calling("]</TOOLCALL>"))),
+    ("gemma4", GEMMA_F, Action("", (F,))),
+    ("gemma4", f"<|channel>thought\n{GEMMA_F}\n<channel|>no", Action(f"<think>\n{GEMMA_F}\n</think>\n\nno")),
+    ("gemma4", f"<|channel>thought\n{GEMMA_F}", Action(f"<think>\n{GEMMA_F}")),
+    ("gemma4", '<|tool_call>call:f{a:[1,{b:true}],<|"|>c d<|"|>:null}<tool_call|>', Action("", (ToolCall("call_0", "f", {"a": [1, {"b": True}], "c d": None}),))),
+    ("harmony", HARMONY_F, Action("", (F,))),
+    ("harmony", "Just words, to=functions.f too.", Action("Just words, to=functions.f too.")),
+    ("harmony", "<|channel|>analysis<|message|>so<|end|><|start|>assistant" + HARMONY_F, Action("<think>\nso\n</think>\n\n", (F,))),
+    ("harmony", "<|channel|>final<|message|>42<|return|>", Action("42")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "action"), GOLDEN)
+def test_turns_are_read(name: str, text: str, action: Action) -> None:
+    assert DIALECTS[name].parse(text, 0) == action
+
+
+V31 = CALLS_BEGIN + CALL_BEGIN + "f" + SEP + "{}" + CALL_END + CALLS_END
+BROKEN: list[tuple[str, str, str]] = [
+    ("qwen3_coder", QWEN.replace("</function>\n", ""), "</parameter> is missing behind the argument 'a'"),
+    ("qwen3_coder", QWEN[: QWEN.index("</parameter>")], "</parameter> is missing"),
+    ("qwen3_coder", "<tool_call>f</tool_call>", "<function= is missing"),
+    ("qwen3_coder", QWEN.replace("=f>", "=>"), "the name of the tool is missing"),
+    ("qwen3_coder", QWEN.replace("=f>", f"={'f' * 257}>"), "257 characters, but the limit is 256"),
+    ("qwen3_coder", QWEN.replace("</function>", "<parameter=a>\n2\n</parameter>\n</function>"), "'a' is written twice"),
+    ("qwen3_coder", QWEN.format("\0"), "NUL"),
+    ("qwen3_coder", QWEN.format("\ud800"), "not valid Unicode"),
+    ("qwen3_coder", QWEN.format("x" * 300_000), "the limit is 262144"),
+    ("glm_4_5", GLM.replace("</arg_value>", ""), "</arg_value> is missing"),
+    ("glm_4_5", "<tool_call>\n</tool_call>", "the name of the tool is missing"),
+    ("deepseek_v32", DSML.format("false", "{"), "broken JSON"),
+    ("deepseek_v32", DSML.format("false", "1 2"), "more than one value"),
+    ("deepseek_v32", DSML.format("false", "[" * 5_000), "nested more than 64 deep"),
+    ("deepseek_v31", V31.replace("{}", "[" * 100_000), "nested more than 64 deep"),
+    ("deepseek_v31", V31.replace("{}", '{"a": ' + "9" * 5_000 + "}"), "more than 308 digits"),
+    ("deepseek_v31", V31.replace("{}", '{"a": NaN}'), "not finite"),
+    ("deepseek_v31", V31.replace("{}", '{"a": "\\ud800"}'), "not valid Unicode"),
+    ("deepseek_v31", V31.replace("{}", "[1]"), '"arguments" must be an object'),
+    ("deepseek_v31", V31.replace(CALLS_END, ""), f"{CALLS_END} is missing"),
+    ("deepseek_v31", V31.replace(CALL_END, ""), f"{CALL_END} is missing"),
+    ("kimi_k2", KIMI.replace(":3", ""), "functions.NAME:NUMBER"),
+    ("mistral", "[TOOL_CALLS]f", "[ARGS] is missing"),
+    ("mistral", '[TOOL_CALLS]f[ARGS]{"a"', "broken JSON"),
+    ("mistral_v11", "[TOOL_CALLS]f[ARGS]{}", "nine letters"),
+    ("mistral_v3", '[TOOL_CALLS][{"name": "f"}]', '"arguments" is missing'),
+    ("gemma4", "<|tool_call>call:f{a:" + "[" * 70, "nested more than 64 deep"),
+    ("gemma4", "<|tool_call>call:f{a:" + "9" * 309 + "}<tool_call|>", "more than 308 digits"),
+    ("gemma4", "<|tool_call>call:f{a:NaN}<tool_call|>", "not finite"),
+    ("gemma4", "<|tool_call>call:f{a:text}<tool_call|>", "one JSON value"),
+    ("gemma4", GEMMA_F.removesuffix("<tool_call|>"), "<tool_call|> is missing"),
+    ("gemma4", GEMMA_F.replace("a:", ""), ": is missing"),
+    ("harmony", HARMONY_F.replace("functions.f", "python"), "not to 'python'"),
+    ("harmony", HARMONY_F + " and", "text behind the arguments"),
+    ("harmony", HARMONY_F.removesuffix("}"), "broken JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "problem"), BROKEN)
+def test_broken_calls_say_what_is_wrong(name: str, text: str, problem: str) -> None:
+    action = DIALECTS[name].parse(text, 0)
+    assert len(action.malformed) == 1
+    assert problem in action.malformed[-1]
+    assert "Write " in action.malformed[-1]
+
+
+@pytest.mark.parametrize("name", DIALECT_NAMES)
+def test_a_turn_has_so_many_calls(name: str) -> None:
+    dialect = DIALECTS[name]
+    calls = [replace(F, id=f"call_{i}") for i in range(CALLS_MAX + 9)]
+    action = dialect.parse(dialect.write("", calls), 0)
+    assert len(action.tool_calls) == CALLS_MAX
+    assert "at most 64 calls" in action.malformed[-1]
+    assert not dialect.parse(dialect.write("", calls[:CALLS_MAX]), 0).malformed
+
+
+def pieces(dialect: ToolCallDialect) -> list[str]:
+    """Return what a turn of a dialect is made of, and what breaks it."""
+    written = dialect.write("", (F,))
+    begun = [dialect.begin(tool) for tool in ("", "f")] if dialect.begin else []
+    cuts = [written[: len(written) * part // 8] for part in range(1, 8)]
+    return [written, *begun, *cuts, *(written[len(cut) :] for cut in cuts)]
+
+
+@pytest.mark.parametrize("name", DIALECT_NAMES)
+@given(data=st.data())
+def test_any_text_can_be_read(name: str, data: st.DataObject) -> None:
+    dialect = DIALECTS[name]
+    extra = ["<think>", "</think>", "\n", "x", "[", "{", '"', ":", ",", "\ud800", "\0", "9" * 400]
+    parts = st.sampled_from([*pieces(dialect), *extra])
+    text = data.draw(st.lists(parts, max_size=10).map("".join) | st.text())
+    action = dialect.parse(text, data.draw(st.integers(0, len(text))))
+    assert all(call.name for call in action.tool_calls)
+    assert len(action.tool_calls) + len(action.malformed) <= CALLS_MAX + 1
+    if name not in ("harmony", "gemma4") and not action.tool_calls and not action.malformed:
+        assert action.text == text
+
+
+@pytest.mark.parametrize("name", DIALECT_NAMES)
+def test_reading_takes_time_in_proportion(name: str) -> None:
+    """Sixteen times the text takes less than a hundred times as long, and not 256 times."""
+    dialect = DIALECTS[name]
+
+    def taken_s(text: str) -> float:
+        began = time.process_time()
+        dialect.parse(text, 0)
+        return time.process_time() - began
+
+    units = [*pieces(dialect), "a", " ", "[", "\n", "<think></think>"]
+    openings = ["", (dialect.begin or str)("f"), dialect.write("", (F,))[:-3]]
+    for opening, unit in product(openings, filter(None, units)):
+        short, long = (opening + unit * (size // len(unit)) for size in (2**13, 2**17))
+        if taken_s(long) > 0.1:
+            long_s, short_s = (min(taken_s(text) for _ in range(3)) for text in (long, short))
+            assert long_s < 100 * short_s, (opening, unit)
+
+
+SCHEMA = {
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "flag": {"type": ["boolean", "null"]},
+        "rows": {"anyOf": [{"type": "array"}, {"type": "null"}]},
+        "kind": {"enum": ["1", "2"]},
+        "free": {},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "given_value", "typed"),
+    [
+        ("text", "5", "5"),
+        ("text", 5, 5),
+        ("count", "5", 5),
+        ("count", "5.5", "5.5"),
+        ("count", "five", "five"),
+        ("count", "true", "true"),
+        ("count", "9" * 400, "9" * 400),
+        ("flag", "True", True),
+        ("flag", "None", None),
+        ("rows", "[1, 2]", [1, 2]),
+        ("rows", "[" * 5_000, "[" * 5_000),
+        ("kind", "1", "1"),
+        ("free", "5", "5"),
+        ("unknown", "5", "5"),
+    ],
+)
+def test_arguments_get_the_types_of_the_schema(
+    key: str, given_value: object, typed: object
+) -> None:
+    read = type_arguments({key: given_value}, SCHEMA)[key]
+    assert read == typed
+    assert type(read) is type(typed)
+
+
+def test_a_schema_that_is_none_types_nothing() -> None:
+    assert type_arguments({"a": "5"}, None) == {"a": "5"}
+    assert type_arguments({"a": "5"}, {"properties": {"a": [1]}}) == {"a": "5"}
+
+
+def test_thoughts_are_written_apart() -> None:
+    thought = "<think>\nso\n</think>\n\n"
+    assert GEMMA4.write(f"{thought}42", ()) == "<|channel>thought\nso\n<channel|>42"
+    assert HARMONY.write(f"{thought}42", ()) == (
+        "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>42"
+    )
