@@ -29,17 +29,25 @@ def arguments(model: str, rank: int) -> dict[str, Any]:
     Of all modules that may have one, those of linear layers get it: what embeds and the head are
     computed as without. Raises `ConfigError` for a rank that is too high.
     """
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": find_room(rank),
+        "lora_target_modules": _linear_parts(model),
+    }
+
+
+def find_room(rank: int) -> int:
+    """Return the least rank that vLLM has room for, of those that adapters of a rank fit.
+
+    Raises `ConfigError` for a rank that is too high.
+    """
     if rank > RANKS[-1]:
         raise ConfigError(
             f"learn.lora.rank is {rank}, but vLLM supports adapters of rank up to {RANKS[-1]}; set "
             "engine.vllm.adapters to merged"
         )
-    return {
-        "enable_lora": True,
-        "max_loras": 1,
-        "max_lora_rank": next(room for room in RANKS if room >= rank),
-        "lora_target_modules": _linear_parts(model),
-    }
+    return next(room for room in RANKS if room >= rank)
 
 
 def _linear_parts(model: str) -> list[str]:
