@@ -20,10 +20,10 @@ RESET_TRIES, RESET_WAIT_S = 50, 0.1
 
 
 class ServerControl(ABC):
-    """What a server is told."""
+    """Commands to a server."""
 
     hint: str
-    """How a server is started that can be told it."""
+    """Requirement on the server, for errors."""
 
     def __init__(self, client: HttpEndpointClient) -> None:
         self._client = client

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agentrl.engine.vllm.settings import CPU_CACHE_BYTES
 from agentrl.errors import ConfigError
 
+CPU_CACHE_BYTES = 2**30
+"""Room for keys on a CPU unless set."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks for which vLLM has room."""
 MODULE = "vllm.entrypoints.openai.api_server"
 NAME = "policy"
 """Name under which a server of ours has its model."""
@@ -30,6 +33,7 @@ OURS = frozenset(
 """Arguments that follow from other keys, and are no options."""
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 """Arguments whose product is the number of devices."""
+NOT_INHERITED = ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_USE_V2_MODEL_RUNNER")
 Transfer = Literal["folder", "nccl", "ipc"]
 
 
@@ -125,6 +129,19 @@ def build_arguments(
     return to_flags({**arguments, **options})
 
 
+def find_room(rank: int) -> int:
+    """Return the least rank that vLLM has room for, of those that adapters of a rank fit.
+
+    Raises `ConfigError` for a rank that is too high.
+    """
+    if rank > RANKS[-1]:
+        raise ConfigError(
+            f"learn.lora.rank is {rank}, but vLLM supports adapters of rank up to {RANKS[-1]}; set "
+            "engine.vllm.adapters to merged"
+        )
+    return next(room for room in RANKS if room >= rank)
+
+
 def _cpu_arguments(settings: VllmServerSettings, *, cpu: bool) -> dict[str, Any]:
     if not cpu:
         return {}
@@ -144,8 +161,6 @@ def _cpu_arguments(settings: VllmServerSettings, *, cpu: bool) -> dict[str, Any]
 def _lora_arguments(rank: int | None) -> dict[str, Any]:
     if not rank:
         return {}
-    from agentrl.engine.vllm.adapters import find_room
-
     return {"enable_lora": True, "max_loras": 2, "max_lora_rank": find_room(rank)}
 
 
@@ -191,4 +206,6 @@ def build_environment(
         given["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if cuda_devices is not None:
         given["CUDA_VISIBLE_DEVICES"] = cuda_devices
-    return {**quiet, **ours, **given}
+    # What the engine in this process sets for itself is not meant for a server.
+    inherited = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
+    return {**quiet, **inherited, **given}

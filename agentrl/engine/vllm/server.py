@@ -344,14 +344,16 @@ def untie_folder(model: str, folder: Path) -> str:
 def _find_folder(model: str) -> Path:
     if Path(model).is_dir():
         return Path(model)
-    from huggingface_hub import snapshot_download
+    from transformers.utils.hub import cached_file
 
     try:
-        return Path(snapshot_download(model))
-    except Exception as error:
+        # What the trainer has loaded by its name is in the folder of this file.
+        config = cached_file(model, "config.json")
+    except OSError as error:
         raise ConfigError(
             f"the model {model!r} is no folder, and not to be had: {error}"
         ) from error
+    return Path(str(config)).parent
 
 
 def _build_engine(

@@ -34,7 +34,7 @@ from agentrl.events.kinds import (
 )
 from agentrl.events.log import EventLog
 from agentrl.events.state import GroupState, ResumePoint
-from agentrl.policy import Completion, PolicyEngine
+from agentrl.policy import Completion, PolicyEngine, SleepingEngine
 from agentrl.rollout.scheduler.batch import RolloutBatch, RolloutLengthBias
 from agentrl.rollout.scheduler.deadlines import BlockDeadline, SchedulerDeadlines
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates
@@ -157,6 +157,13 @@ class RolloutScheduler(ClosingResource):
         if self.policy.closes_between_steps:
             await self._shut()
         return self._hand_over()
+
+    async def sleep_engine(self) -> None:
+        """Have the engine give up memory until the next weights, where it does that: while nothing
+        is sampled, the trainer may need it."""
+        if self.policy.closes_between_steps and isinstance(self.engine, SleepingEngine):
+            async with BlockDeadline(self._deadlines.load_s, "putting the engine to sleep"):
+                await self.engine.sleep()
 
     async def load_weights(self, weights: Any, version: int) -> None:
         """Load new weights behind a closed gate; what has become too old begins again.
