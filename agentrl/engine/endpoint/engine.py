@@ -17,6 +17,7 @@ from torch import Tensor
 from agentrl.engine.endpoint.adapters import write_adapter
 from agentrl.engine.endpoint.server_engine import ServedVersion, ServerEngine
 from agentrl.engine.endpoint.settings import ServerSettings
+from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.replicas import ReplicatedEngine
 from agentrl.engine.stopping import Decode
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
@@ -191,11 +192,12 @@ class CompletionsEngine(ServerEngine):
 class EndpointReplicas(ReplicatedEngine[ServerEngine]):
     """An `EngineRouter` over servers: each is given every version, and proves it."""
 
-    async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the weights with a copy of their adapters: the trainer goes on with its own."""
+    async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor] | SharedWeights:
+        """Return a copy of the adapters, or of weights that have none: the trainer goes on with its
+        own."""
         adapted = find_adapters(weights)
         if adapted is None:
-            return weights
+            return await run_in_thread(SharedWeights, weights)
         copies = {
             name: replace(adapter, a=adapter.a.clone(), b=adapter.b.clone())
             for name, adapter in adapted.adapters.items()

@@ -62,7 +62,7 @@ class WeightsEngine(ServerEngine):
         was kept at the server, and sent once more where they are not: then `WeightsUnproven`, and
         the engine is of no use any more, as where a server takes a part of them only.
         """
-        proof = weights.proof if isinstance(weights, CheckedWeights) else None
+        proof = weights.proof if isinstance(weights, CheckedWeights | SharedWeights) else None
         shared = (
             weights
             if isinstance(weights, SharedWeights)
@@ -100,7 +100,6 @@ class WeightsEngine(ServerEngine):
         if not keep:
             self._restart_all()
         try:
-            await self._control.pause(keep=keep)
             why = ""
             for _ in range(TRIES):
                 await self._replace_weights(weights, version, keep=keep)
@@ -125,6 +124,7 @@ class WeightsEngine(ServerEngine):
         self, weights: Path | SharedWeights, version: int, *, keep: bool
     ) -> None:
         """Have the server take weights, and go on with them."""
+        await self._control.pause(keep=keep)
         if self._asleep:
             await self._control.wake("weights")
         await self._transfer.send(self._control, weights, version)

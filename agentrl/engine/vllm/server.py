@@ -439,15 +439,21 @@ def _explain_end(output: str, status: int, recipe: VllmServerRecipe) -> ConfigEr
             "there, or name an interpreter that has it as engine.python; docs/vllm.md has its CPU "
             "build"
         )
-    lines = [line for line in output.splitlines() if any(mark in line for mark in REFUSED)]
     if status == 137:
         return EngineLost("vLLM's server was killed while it started, possibly for lack of memory")
-    if lines:
+    if reason := find_refusal(output):
         return ConfigError(
-            f"vLLM rejects its arguments or cannot start with them: {lines[-1].strip():.600}; see "
-            "engine.vllm"
+            f"vLLM rejects its arguments or cannot start with them: {reason}; see engine.vllm"
         )
     return EngineError(f"vLLM's server ended with status {status}; its output: {output}")
+
+
+def find_refusal(output: str) -> str:
+    """Return the end of the last error that vLLM's arguments may have caused; empty without one."""
+    lines = [line.strip() for line in output.splitlines()]
+    marked = [n for n, line in enumerate(lines) if any(mark in line for mark in REFUSED)]
+    # A validation error goes on in the lines that follow.
+    return " ".join(lines[marked[-1] : marked[-1] + 3])[:600] if marked else ""
 
 
 def _read_adapters(weights: Path | SharedWeights) -> Mapping[str, Tensor]:
