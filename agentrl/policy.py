@@ -216,12 +216,3 @@ class ScoringEngine(PolicyEngine, Protocol):
             EngineError: The engine is closed, or broke.
         """
         ...
-
-
-@runtime_checkable
-class SleepingEngine(PolicyEngine, Protocol):
-    """A policy engine that gives up memory while a trainer on the same device computes."""
-
-    async def sleep(self) -> None:
-        """Give up memory until the next `load`; requests wait for that."""
-        ...

@@ -40,7 +40,7 @@ class WeightsServer(httpx.AsyncBaseTransport):
     """Answers requests; its attributes say what is wrong with it."""
 
     def __init__(self, api: Api) -> None:
-        self.api = api
+        self.api: Api = api
         self.amount = 0.0
         self.version = "default"
         self.told: list[str] = []
@@ -65,9 +65,8 @@ class WeightsServer(httpx.AsyncBaseTransport):
         body = json.loads(request.content) if request.content else {}
         if path in ("/v1/models", "/models"):
             return httpx.Response(200, json={"data": [{"id": "base", "max_model_len": 1000}]})
-        if path == {"sglang": "/generate", "generate": "/inference/v1/generate"}.get(
-            self.api, "/v1/completions"
-        ):
+        native = {"sglang": "/generate", "generate": "/inference/v1/generate"}
+        if path == native.get(self.api, "/v1/completions"):
             return await self._answer(body)
         target = request.url.raw_path.decode()
         self.told.append(target)
@@ -174,7 +173,7 @@ class _Asked:
 
     def __init__(self, api: Api, body: dict[str, Any]) -> None:
         inner = body.get("sampling_params", body)
-        self.api = api
+        self.api: Api = api
         self.prompt: list[int] = body.get("prompt") or body.get("token_ids") or body["input_ids"]
         self.most: int = inner.get("max_new_tokens") or inner["max_tokens"]
         self.stops: list[int] = inner.get("stop_token_ids") or []

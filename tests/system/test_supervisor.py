@@ -52,17 +52,21 @@ def all_end(pids: list[int], within_s: float = 30.0) -> bool:
     return not any(map(runs, pids))
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda process, ours: os.close(ours),
-        lambda process, ours: os.kill(family(process.pid)[1], signal.SIGKILL),
-        lambda process, ours: process.kill(),
-    ],
-    ids=["the owner ends", "the command dies", "the supervisor dies"],
-)
+def end_owner(process: "subprocess.Popen[str]", ours: int) -> None:
+    os.close(ours)
+
+
+def kill_command(process: "subprocess.Popen[str]", ours: int) -> None:
+    os.kill(family(process.pid)[1], signal.SIGKILL)
+
+
+def kill_supervisor(process: "subprocess.Popen[str]", ours: int) -> None:
+    process.kill()
+
+
+@pytest.mark.parametrize("end", [end_owner, kill_command, kill_supervisor])
 def test_nothing_of_a_command_is_left(
-    end: Callable[["subprocess.Popen[str]", int], None], request: pytest.FixtureRequest
+    end: Callable[["subprocess.Popen[str]", int], None],
 ) -> None:
     process, ours = start(sys.executable, "-c", FAMILY)
     assert process.stdout is not None
@@ -72,9 +76,8 @@ def test_nothing_of_a_command_is_left(
     end(process, ours)
     process.wait(30)
     process.stdout.close()
-    is_orphaned = "supervisor dies" in request.node.name
     # Its own death takes the command along, and the kernel knows no more than that.
-    mine = members[:2] if is_orphaned else members
+    mine = members[:2] if end is kill_supervisor else members
     assert all_end(mine)
     for pid in members:
         if runs(pid):

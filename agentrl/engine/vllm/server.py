@@ -37,7 +37,6 @@ from agentrl.engine.endpoint.transfer import (
     share_whole_weights,
 )
 from agentrl.engine.endpoint.weights_engine import WeightsEngine
-from agentrl.engine.remote.process import LOG_BYTES, stop, tail
 from agentrl.engine.remote.replicas import EngineReplica
 from agentrl.engine.remote.shared_weights import SharedWeights, path_of, share_weights
 from agentrl.engine.replicas import ReplicatedEngine
@@ -54,6 +53,7 @@ from agentrl.engine.weights import Weights
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import Completion, GenerateRequest, Sampling
 from agentrl.runtime import supervisor
+from agentrl.runtime.child_process import LOG_BYTES, stop, tail
 from agentrl.runtime.http_endpoint import HttpEndpoint, HttpEndpointClient
 from agentrl.runtime.threads import finish_in_thread, run_in_thread
 from agentrl.weight_sync.adapters import BaseWeights, unpack_adapters

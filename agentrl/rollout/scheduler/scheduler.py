@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from agentrl.errors import FailureKind
 from agentrl.events.kinds import (
@@ -34,7 +34,7 @@ from agentrl.events.kinds import (
 )
 from agentrl.events.log import EventLog
 from agentrl.events.state import GroupState, ResumePoint
-from agentrl.policy import Completion, PolicyEngine, SleepingEngine
+from agentrl.policy import Completion, PolicyEngine
 from agentrl.rollout.scheduler.batch import RolloutBatch, RolloutLengthBias
 from agentrl.rollout.scheduler.deadlines import BlockDeadline, SchedulerDeadlines
 from agentrl.rollout.scheduler.failure_limits import FailureRateLimits, OutcomeRates
@@ -59,6 +59,15 @@ from agentrl.trajectory import Failed, Leaf, Tree
 
 Play = Callable[[RolloutSlot], Awaitable[Leaf]]
 """Plays one trajectory on its slot and returns its leaf, which is not on the tree yet."""
+
+
+@runtime_checkable
+class SleepingEngine(PolicyEngine, Protocol):
+    """A policy engine that gives up memory while a trainer on the same device computes."""
+
+    async def sleep(self) -> None:
+        """Give up memory until the next `load`; requests wait for that."""
+        ...
 
 
 class RolloutScheduler(ClosingResource):

@@ -31,7 +31,8 @@ from tests.support.engine_models import tiny
 
 
 def settings(**changes: Any) -> VllmServerSettings:
-    return VllmServerSettings(**{"model": "folder", **changes})
+    made: dict[str, Any] = {"model": "folder", **changes}
+    return VllmServerSettings(**made)
 
 
 def arguments(*, cpu: bool = False, **changes: Any) -> list[str]:
@@ -132,7 +133,8 @@ def test_a_tied_head_is_given_as_one_of_its_own(tmp_path: Path) -> None:
     made = Path(untie_folder(str(tmp_path / "tied"), tmp_path / "made"))
     assert json.loads((made / "config.json").read_text())["tie_word_embeddings"] is False
     head = load_file(made / "head.safetensors")["lm_head.weight"]
-    assert head.equal(tied.get_input_embeddings().weight)
+    embedding: Any = tied.get_input_embeddings().weight
+    assert head.equal(embedding)
     assert (made / "model.safetensors").resolve() == tmp_path / "tied" / "model.safetensors"
     config = tmp_path / "tied" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
@@ -162,7 +164,7 @@ def test_the_last_error_is_the_reason() -> None:
     [{"entropies": True}] + [{"sampling": Sampling(temperature=value)} for value in (0.005, 2.5)],
 )
 def test_what_the_servers_sampler_does_not_do_is_refused(changes: dict[str, Any]) -> None:
-    given = {"id": "a", "prompt": (1,), "max_new_tokens": 1}
+    given: dict[str, Any] = {"id": "a", "prompt": (1,), "max_new_tokens": 1}
     check_request_fits(GenerateRequest(**given, sampling=Sampling(temperature=0)))
     with pytest.raises(ValueError, match=r"engine\.vllm\.sampler: agentrl"):
         check_request_fits(GenerateRequest(**{**given, **changes}))

@@ -16,8 +16,10 @@ import httpx
 import pytest
 
 from agentrl.engine.endpoint import EndpointReplicas
+from agentrl.engine.endpoint.control import ServerControl
 from agentrl.engine.endpoint.dialects import Api
 from agentrl.engine.endpoint.transfer import DeviceTransfer, FolderTransfer, write_handles
+from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
 from agentrl.policy import Sampling
 from agentrl.policy import ScoreRequest as Asked
@@ -155,7 +157,9 @@ async def test_a_load_that_is_cancelled_ends_the_engine(tmp_path: Path) -> None:
     server = WeightsServer("completions")
 
     class Hanging(FolderTransfer):
-        async def send(self, *_: Any) -> None:
+        async def send(
+            self, control: ServerControl, weights: Path | SharedWeights, version: int
+        ) -> None:
             await asyncio.Event().wait()
 
     transfer = Hanging(tmp_path, linked=False)
