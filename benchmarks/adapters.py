@@ -95,7 +95,10 @@ def engine(kind: Kind, folder: Path, python: str) -> ProcessEngine:
         folder=str(folder),
         slots=8,
         context_tokens=128,
-        vllm={"adapter_rank": RANK} if kind.endswith("native") else {},
+        vllm={
+            "sampler": "agentrl",
+            **({"adapter_rank": RANK} if kind.endswith("native") else {}),
+        },
     )
     return ProcessEngine(recipe, python=python if recipe.kind == "vllm" else sys.executable)
 

@@ -145,6 +145,7 @@ def _check_engines(config: RunConfig) -> Iterator[str]:
             "engine.vllm.adapters is native but learn.lora is not set, so there are no adapters; "
             "remove it, or set learn.lora"
         )
+    yield from _check_vllm(config)
     if engine.kind == "vllm" and engine.vllm.sampler == "vllm":
         least, most = TEMPERATURES
         for key, temperature in (
@@ -158,7 +159,7 @@ def _check_engines(config: RunConfig) -> Iterator[str]:
                 )
     useless = {
         "probe": engine.probe is not None and engine.kind == "local",
-        "broadcast": engine.broadcast is not None,
+        "broadcast": engine.broadcast is not None and not config.engine.is_server,
     }
     for key, is_set in useless.items():
         if is_set and not count:
@@ -340,6 +341,52 @@ def _check_schedule(config: RunConfig) -> Iterator[str]:
         )
 
 
+def _check_vllm(config: RunConfig) -> Iterator[str]:
+    engine, rollout = config.engine, config.rollout
+    if engine.kind != "vllm":
+        return
+    section = engine.vllm
+    server_keys = {
+        "transfer": section.transfer != "folder",
+        "update": section.update != "recompute",
+        "sleep_level": section.sleep_level != 0,
+    }
+    for key in (key for key, is_set in server_keys.items() if is_set):
+        value = getattr(section, key)
+        if section.sampler == "agentrl":
+            yield (
+                f"engine.vllm.{key} is {value} and engine.vllm.sampler is agentrl, which runs "
+                "vLLM without its server; remove the first, or set sampler: vllm"
+            )
+        elif section.adapters == "native" and key != "sleep_level":
+            yield (
+                f"engine.vllm.{key} is {value} and engine.vllm.adapters is native: only adapters "
+                "are sent, each under a name of its own; remove the first, or set adapters: merged"
+            )
+    if section.sleep_level and rollout.mode == "async":
+        yield (
+            f"engine.vllm.sleep_level is {section.sleep_level}, but with rollout.mode: async the "
+            "engine samples while the trainer computes; set it to 0, or set rollout.mode: sync"
+        )
+    if section.sleep_level and section.adapters == "native":
+        yield (
+            f"engine.vllm.sleep_level is {section.sleep_level} and engine.vllm.adapters is native: "
+            "nothing would give the base back after sleep; set adapters: merged"
+        )
+    if section.sampler == "agentrl" or engine.addresses or config.cluster.kind == "ray":
+        return
+    if engine.broadcast is not None:
+        yield (
+            "engine.broadcast is set, but vLLM's server gets its weights by engine.vllm.transfer; "
+            "remove it, or set engine.vllm.sampler: agentrl"
+        )
+    if config.policy.make is not None and config.policy.make.vision is not None:
+        yield (
+            "policy.make.vision is set, but images are not sent to vLLM's server; set "
+            "engine.vllm.sampler: agentrl"
+        )
+
+
 def _check_endpoint(config: RunConfig) -> Iterator[str]:
     engine = config.engine
     if engine.kind != "endpoint":
@@ -354,11 +401,7 @@ def _check_endpoint(config: RunConfig) -> Iterator[str]:
             "engine.kind is endpoint but engine.endpoint is not set; set engine.endpoint.urls and "
             "engine.endpoint.model"
         )
-    if config.learn.lora is None:
-        yield (
-            "engine.kind is endpoint but learn.lora is not set: an endpoint accepts adapters, not "
-            "full weights; set learn.lora"
-        )
+    yield from _check_server(config)
     for key in ("processes", "addresses", "python", "broadcast"):
         if value := getattr(engine, key):
             yield (
@@ -369,6 +412,33 @@ def _check_endpoint(config: RunConfig) -> Iterator[str]:
         yield (
             "policy.make.vision is set and engine.kind is endpoint, which supports no images; use "
             "engine.kind: local or vllm"
+        )
+
+
+def _check_server(config: RunConfig) -> Iterator[str]:
+    """Yield what does not go together in `engine.endpoint`."""
+    server = config.engine.endpoint
+    if server is None or server.weights == "adapters":
+        if config.learn.lora is None:
+            yield (
+                "engine.kind is endpoint but learn.lora is not set: an endpoint accepts adapters, "
+                "not full weights; set learn.lora, or engine.endpoint.weights: folder"
+            )
+        if server is not None and server.update == "keep":
+            yield (
+                "engine.endpoint.update is keep and engine.endpoint.weights is adapters: an "
+                "adapter has a name that its requests are bound to; set weights: folder, or "
+                "update: recompute"
+            )
+        if server is not None and server.api == "sglang":
+            yield (
+                "engine.endpoint.api is sglang and engine.endpoint.weights is adapters, which "
+                "only servers with vLLM's API take; set weights: folder"
+            )
+    elif server.update == "keep" and server.api == "completions":
+        yield (
+            "engine.endpoint.update is keep, but completions name no weight versions; set "
+            "engine.endpoint.api: generate, or update: recompute"
         )
 
 

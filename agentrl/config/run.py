@@ -146,10 +146,20 @@ class VllmSection(ConfigSection):
     adapters: Literal["merged", "native"] = "merged"
     """Use of `learn.lora` in vLLM: merged into the weights, or as a separate adapter."""
     sampler: Literal["vllm", "agentrl"] = "vllm"
-    """Token sampler: vLLM's own, or `agentrl`, which samples exactly what the local engine samples.
-    Drafts and entropies require `agentrl` (docs/vllm.md)."""
+    """Token sampler. `vllm` runs vLLM's own server, by its public interface. `agentrl` runs vLLM in
+    the engine's process and samples exactly what the local engine samples; drafts, entropies and
+    images require it (docs/vllm.md)."""
+    transfer: Literal["folder", "nccl", "ipc"] = "folder"
+    """How the server gets whole weights: from a folder in this machine's memory, or from device to
+    device by vLLM's weight-transfer API (`nccl`: separate GPUs, `ipc`: the same GPU)."""
+    update: Literal["recompute", "keep"] = "recompute"
+    """Requests in flight during a weight update: compute their KV cache again under the new
+    weights, or keep it."""
+    sleep_level: Literal[0, 1, 2] = 0
+    """GPU memory that the server releases while the trainer computes, in `sync` and `partial`:
+    0 none, 1 the KV cache, and weights to host memory, 2 both without a copy."""
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Additional arguments of vLLM's `EngineArgs`, such as `quantization`."""
+    """Additional arguments of vLLM, such as `tensor_parallel_size` or `quantization`."""
 
 
 class EndpointSection(ConfigSection):
@@ -160,9 +170,18 @@ class EndpointSection(ConfigSection):
     over all of them."""
     model: str = Field(min_length=1)
     """Name of the base model on the servers."""
+    api: Literal["completions", "generate", "sglang"] = "completions"
+    """API for tokens: vLLM's `/v1/completions` or `/inference/v1/generate`, or SGLang's
+    `/generate`."""
+    weights: Literal["adapters", "folder"] = "adapters"
+    """What the servers are given: the adapters of `learn.lora`, or whole weights in a folder, which
+    requires a server that allows it (docs/engines.md)."""
+    update: Literal["recompute", "keep"] = "recompute"
+    """Requests in flight during an update of whole weights: send them again, or keep them and their
+    KV cache on the server."""
     adapters: Path | None = None
-    """Folder for the adapters of each version, which the servers read under the same path; null
-    means `adapters` in the run folder."""
+    """Folder for the adapters, or weights, of each version, which the servers read under the same
+    path; null means `adapters` in the run folder."""
     key_variable: str = "OPENAI_API_KEY"
     """Environment variable that holds the API key; if it is not set, no key is sent."""
     silence_s: PositiveFloat = 300.0
@@ -233,6 +252,11 @@ class EngineSection(ConfigSection):
     broadcast: BroadcastSection | None = None
     """Weight broadcast; null sends weights through shared memory, Ray's object store, or sockets,
     depending on where engines run."""
+
+    @property
+    def is_server(self) -> bool:
+        """Return whether the engine is vLLM's server, in processes of its own."""
+        return self.kind == "vllm" and self.vllm.sampler == "vllm"
 
     @property
     def tells_distributions(self) -> bool:

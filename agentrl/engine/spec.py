@@ -6,11 +6,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from agentrl.errors import ConfigError
 from agentrl.policy import PolicyEngine
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from agentrl.engine.vllm.server import VllmServerRecipe
     from agentrl.models.vision.processor import ImageProcessor
 
 
@@ -35,7 +37,8 @@ class EngineSpec:
     threads: int = 1
     """Torch's own, in the engine's process."""
     vllm: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further fields of `VllmSettings`."""
+    """Further fields of `VllmServerSettings`, or, where `sampler` among them is agentrl, of
+    `VllmSettings`."""
 
     def to_json(self) -> str:
         """Return the recipe as text."""
@@ -45,6 +48,46 @@ class EngineSpec:
     def from_json(cls, text: str) -> "EngineSpec":
         """Return the recipe that `to_json` wrote."""
         return cls(**json.loads(text))
+
+    @property
+    def is_server(self) -> bool:
+        """Return whether the engine is vLLM's server, in processes of its own."""
+        return self.kind == "vllm" and self.vllm.get("sampler", "vllm") == "vllm"
+
+    def build_server_recipe(self, **launch: Any) -> "VllmServerRecipe":
+        """Return the recipe of vLLM's server; `launch` is further fields of it.
+
+        Raises `ConfigError` for a model that cannot be read, and for one that takes images.
+        """
+        from transformers import AutoConfig
+
+        from agentrl.engine.vllm.launch import VllmServerSettings
+        from agentrl.engine.vllm.server import VllmServerRecipe
+
+        try:
+            config: Any = AutoConfig.from_pretrained(self.folder)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"the model {self.folder!r} of engine.kind vllm cannot be read: {error}; give a "
+                "Hugging Face folder with config.json and weights, or the name of a model"
+            ) from error
+        if hasattr(config, "vision_config"):
+            raise ConfigError(
+                f"the policy in {self.folder} is a vision-language model, but images are not sent "
+                "to vLLM's server; set engine.vllm.sampler: agentrl"
+            )
+        settings = VllmServerSettings(
+            model=self.folder,
+            slots=self.slots,
+            context_tokens=self.context_tokens,
+            dtype=self.dtype,
+            **self._fields(),
+        )
+        vocabulary = config.get_text_config().vocab_size
+        return VllmServerRecipe(settings=settings, vocabulary=vocabulary, **launch)
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: value for name, value in self.vllm.items() if name != "sampler"}
 
     def open(
         self,
@@ -63,15 +106,19 @@ class EngineSpec:
         def decode(token_ids: Sequence[int]) -> str:
             return str(speaker.decode(list(token_ids)))
 
+        if self.is_server:
+            from agentrl.engine.vllm.server import VllmServerEngine
+
+            return VllmServerEngine(self.build_server_recipe(), decode=decode)
         if self.kind == "vllm":
-            from agentrl.engine.vllm import VllmEngine, VllmSettings
+            from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
 
             settings = VllmSettings(
                 model=self.folder,
                 slots=self.slots,
                 context_tokens=self.context_tokens,
                 dtype=self.dtype,
-                **self.vllm,
+                **self._fields(),
             )
             return VllmEngine(settings, decode=decode, images=images)
         from agentrl.engine.local import LocalEngine

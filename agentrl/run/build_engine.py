@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,8 @@ def build_engine_spec(config: "RunConfig", folder: str, *, device: str) -> Engin
 
 def _build_vllm_fields(config: "RunConfig") -> dict[str, Any]:
     section, lora = config.engine.vllm, config.learn.lora
-    fields = section.model_dump(exclude={"adapters"})
+    server_only = {"transfer", "update", "sleep_level"} if section.sampler == "agentrl" else set()
+    fields = section.model_dump(exclude={"adapters", *server_only})
     if section.adapters == "native" and lora is not None:
         fields["adapter_rank"] = lora.rank
     return fields
@@ -75,6 +77,8 @@ def build_engine(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
             max_restarts=section.max_restarts,
             spreader=spreader,
         )
+    if recipe.is_server:
+        return build_vllm_servers(config, policy, recipe, placement)
     if section.processes:
         from agentrl.engine.remote import EngineReplicas, ProcessEngine
 
@@ -92,6 +96,53 @@ def build_engine(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
         is_alone = len(engines) == 1 and spreader is None
         return engines[0] if is_alone else EngineReplicas(engines, spreader)
     return recipe.open(policy.model, policy.tokenizer, policy.images)
+
+
+def build_vllm_servers(
+    config: "RunConfig",
+    policy: "PolicyModel",
+    recipe: EngineSpec,
+    placement: DevicePlacement | None,
+) -> ClosableEngine:
+    """Return vLLM's servers as one engine: one, or as many as `engine.processes`.
+
+    Raises `ConfigError` for tensors between devices that are not those of separate processes, or
+    not the same.
+    """
+    from agentrl.engine.vllm.server import VllmServerEngine, VllmServers
+
+    section = config.engine
+    transfer = section.vllm.transfer
+    is_apart = placement is not None and placement.has_own_devices
+    if transfer != "folder" and (placement is None or is_apart != (transfer == "nccl")):
+        where = placement.describe() if placement else f"the trainer is on {policy.model.device}"
+        raise ConfigError(
+            f"engine.vllm.transfer is {transfer}, but {where}: nccl needs GPUs of their own for "
+            "trainer and engines, ipc the trainer's GPU for the engine; set it to folder"
+        )
+    launch = build_server_launch(config)
+    devices = placement.engines if placement else (None,) * max(1, section.processes)
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(policy.tokenizer.decode(list(tokens)))
+
+    engines = [
+        VllmServerEngine(recipe.build_server_recipe(cuda_devices=device, **launch), decode=decode)
+        for device in devices
+    ]
+    return engines[0] if len(engines) == 1 else VllmServers(engines)
+
+
+def build_server_launch(config: "RunConfig") -> dict[str, Any]:
+    """Return the fields of `VllmServerRecipe` that a config decides."""
+    section, draws = config.engine, config.sampling
+    training = Sampling(temperature=draws.temperature, top_p=draws.top_p, top_k=draws.top_k)
+    return {
+        "python": section.python or sys.executable,
+        "samplings": (training, Sampling(temperature=config.evaluate.temperature)),
+        "start_s": section.start_s,
+        "max_restarts": section.max_restarts,
+    }
 
 
 def check_file_shapes(policy: "PolicyModel") -> None:
@@ -139,7 +190,13 @@ def build_endpoint_engine(config: "RunConfig", policy: "PolicyModel") -> Closabl
     Adapters that the run left in its own folder go.
     Raises `ConfigError` for a policy that sees, and where httpx is missing.
     """
-    from agentrl.engine.endpoint import CompletionsEngine, EndpointReplicas, ServerSettings
+    from agentrl.engine.endpoint import (
+        CompletionsEngine,
+        EndpointReplicas,
+        ServerSettings,
+        WeightsEngine,
+    )
+    from agentrl.engine.endpoint.transfer import FolderTransfer
 
     section, branching = config.engine.endpoint, config.rollout.branching
     assert section is not None, "load_config sees to it"
@@ -156,24 +213,38 @@ def build_endpoint_engine(config: "RunConfig", policy: "PolicyModel") -> Closabl
         # What the run left when it was killed; in a run's folder there is nobody else.
         shutil.rmtree(adapter_folder, ignore_errors=True)
     branches = branching.topology != "none"
-    engines = [
-        CompletionsEngine(
-            ServerSettings(
-                url=url,
-                model=section.model,
-                adapters=section.adapters or adapter_folder,
-                vocabulary=policy.model.config.get_text_config().vocab_size,
-                context_tokens=config.engine.context_tokens,
-                samplings=(training, Sampling(temperature=config.evaluate.temperature)),
-                top_logprobs=branching.top_logprobs if branches else 1,
-                key_variable=section.key_variable,
-                silence_s=section.silence_s,
-                retries=section.retries,
-                start_s=config.engine.start_s,
-            ),
-            decode=lambda tokens: str(policy.tokenizer.decode(list(tokens))),
+    servers = [
+        ServerSettings(
+            url=url,
+            model=section.model,
+            adapters=section.adapters or adapter_folder,
+            vocabulary=policy.model.config.get_text_config().vocab_size,
+            context_tokens=config.engine.context_tokens,
+            samplings=(training, Sampling(temperature=config.evaluate.temperature)),
+            top_logprobs=branching.top_logprobs if branches else 1,
+            key_variable=section.key_variable,
+            silence_s=section.silence_s,
+            retries=section.retries,
+            start_s=config.engine.start_s,
+            api=section.api,
+            update=section.update,
         )
         for url in section.urls
+    ]
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(policy.tokenizer.decode(list(tokens)))
+
+    engines = [
+        CompletionsEngine(server, decode=decode)
+        if section.weights == "adapters"
+        else WeightsEngine(
+            server,
+            # A server each, since each drops what it has read.
+            FolderTransfer(server.adapters / f"server-{number}", linked=False),
+            decode=decode,
+        )
+        for number, server in enumerate(servers)
     ]
     return engines[0] if len(engines) == 1 else EndpointReplicas(engines)
 
@@ -188,11 +259,15 @@ def build_device_placement(config: "RunConfig") -> "DevicePlacement | None":
         return None
     import torch
 
+    from agentrl.engine.vllm.launch import count_devices
+
+    section = config.engine
     return place_devices(
         visible_devices(torch.cuda.device_count()),
         ranks=config.learn.devices.count,
-        engines=config.engine.processes,
+        engines=max(1, section.processes) if section.is_server else section.processes,
         first=int(index or 0),
+        per_engine=count_devices(section.vllm.options) if section.is_server else 1,
     )
 
 

@@ -403,6 +403,7 @@ class TrainingLoop:
         self.position = self.sampler.position
         append_costs(self.folder / TRACE_FILE, trees)
         collected = time.monotonic()
+        await self.scheduler.sleep_engine()
         figures = await self._learn(batch, curated)
         self.trainer.forget(before=batch.oldest)
         if self.curation is not None:

@@ -16,12 +16,13 @@ class DevicePlacement:
     ranks: tuple[str, ...]
     """Device of each rank of the trainer."""
     engines: tuple[str, ...]
-    """Device of each engine process; empty for an engine in the trainer's process."""
+    """Devices of each engine process, joined by commas where it has several; empty for an engine in
+    the trainer's process."""
 
     @property
     def has_own_devices(self) -> bool:
         """True if no two processes share a device, as NCCL demands."""
-        devices = (*self.ranks, *self.engines)
+        devices = [*self.ranks, *(name for group in self.engines for name in group.split(","))]
         return len(set(devices)) == len(devices)
 
     def describe(self) -> str:
@@ -34,13 +35,13 @@ class DevicePlacement:
 
 
 def place_devices(
-    devices: Sequence[str], *, ranks: int, engines: int, first: int = 0
+    devices: Sequence[str], *, ranks: int, engines: int, first: int = 0, per_engine: int = 1
 ) -> DevicePlacement:
-    """Return one device per rank and one per engine process.
+    """Return one device per rank, and `per_engine` ones per engine process.
 
     Ranks take consecutive devices from place `first` on. Engines take the others in turn; where
-    ranks have all, they go round those, from the last one on. Raises `ConfigError` for more ranks
-    than devices.
+    those are too few for one engine, they go round all, those of the ranks from the last one on.
+    Raises `ConfigError` for more ranks, or devices of one engine, than there are devices.
     """
     if first + ranks > len(devices):
         raise ConfigError(
@@ -48,10 +49,20 @@ def place_devices(
             f"are visible ({', '.join(devices) or 'none'}); lower it, or set policy.device: cpu"
         )
     rank_devices = tuple(devices[first : first + ranks])
-    free = [name for name in devices if name not in rank_devices] or list(reversed(rank_devices))
-    return DevicePlacement(
-        ranks=rank_devices, engines=tuple(free[number % len(free)] for number in range(engines))
-    )
+    if engines and per_engine > len(devices):
+        raise ConfigError(
+            f"engine.vllm.options asks for {per_engine} GPUs for one engine, but {len(devices)} "
+            f"are visible on this machine ({', '.join(devices) or 'none'}); lower its parallel "
+            "sizes"
+        )
+    free = [name for name in devices if name not in rank_devices]
+    if len(free) < per_engine:
+        free += reversed(rank_devices)
+    groups = [
+        [free[(number * per_engine + place) % len(free)] for place in range(per_engine)]
+        for number in range(engines)
+    ]
+    return DevicePlacement(ranks=rank_devices, engines=tuple(map(",".join, groups)))
 
 
 def visible_devices(count: int, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -52,6 +52,11 @@ class HttpEndpoint:
     def __str__(self) -> str:
         return f"{self.model} at {self.url}"
 
+    @property
+    def root(self) -> str:
+        """The URL without the version: paths that begin with a slash are from here on."""
+        return self.url.rstrip("/").removesuffix("/v1")
+
 
 class EndpointRefusedError(ConfigError):
     """An answer that every request would get."""
@@ -145,6 +150,15 @@ class HttpEndpointClient:
                 f"{error}"
             ) from error
 
+    async def ask_once(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON of an answer, or None where it has none; tries once, for what must not be
+        done twice. Raises as `ask` does, and `EndpointUnavailableError` for what may pass."""
+        answer = await self._send_once(path, body, ANSWER_LIMITS.text_bytes)
+        try:
+            return read_json(answer, ANSWER_LIMITS) if answer.strip() else None
+        except JsonLimitError:
+            return None  # a word that all went well
+
     async def tell(self, path: str, body: Mapping[str, Any], *, once: bool = False) -> None:
         """Have something done; raises as `ask` does. `once` is for what may be left undone."""
         most = ANSWER_LIMITS.text_bytes
@@ -190,7 +204,8 @@ class HttpEndpointClient:
         self, method: str, path: str, body: Mapping[str, Any] | None
     ) -> AsyncGenerator["httpx.Response"]:
         try:
-            async with self._client.stream(method, path, json=body) as response:
+            url = f"{self._endpoint.root}{path}" if path.startswith("/") else path
+            async with self._client.stream(method, url, json=body) as response:
                 if not response.is_success:
                     raise await self._read_refusal(response)
                 yield response

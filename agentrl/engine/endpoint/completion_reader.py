@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from agentrl.engine.endpoint.dialects import MARK
 from agentrl.engine.endpoint.settings import is_greedy
 from agentrl.engine.noise import stream
 from agentrl.engine.stopping import TopLogprobs
@@ -16,12 +17,19 @@ from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.runtime.http_endpoint import EndpointUnavailableError
 
-MARK = "token_id:"
-"""Prefix of a token that a server writes as its id, where it is asked for that."""
 LEAST = -9000.0
 """Servers write less than this for what cannot be drawn: JSON has no infinity."""
 ROUNDING = 1e-4
 """Largest excess of a log-prob over 0 that counts as rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSpan:
+    """Tokens of an answer that were sampled with one version of the weights."""
+
+    version: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class CompletionDelta:
     finish: Literal["stop", "length"] | None = None
     cached_tokens: int | None = None
     """Cached tokens of the prompt; None where this part does not say."""
+    spans: tuple[VersionSpan, ...] = ()
+    """Versions of the whole answer's tokens, where its last part says them."""
 
 
 def build_sample_body(
@@ -129,7 +139,7 @@ class CompletionReader:
                 "token or the token budget may end one; disable other stop conditions and "
                 "rewriting on the server"
             )
-        return CompletionDelta(tokens, logprobs, tops, finish, cached)
+        return CompletionDelta(tokens, logprobs, tops, finish, cached, self._read_spans(choice))
 
     def scores(self, answer: Any) -> list[dict[int, float]]:
         """Return the log-probs by token of every token of the prompt but the first."""
@@ -196,6 +206,20 @@ class CompletionReader:
                     f"{token}; start it with --logprobs-mode processed_logprobs"
                 )
         return tuple(min(0.0, logprob) for logprob in logprobs), self._tops(payload, len(tokens))
+
+    def _read_spans(self, choice: Mapping[str, Any]) -> tuple[VersionSpan, ...]:
+        """Return the versions of an answer's tokens; none where it names others than numbers, as a
+        server does that was never told one."""
+        rows: Any = choice.get("weight_versions")
+        spans: list[VersionSpan] = []
+        for row in map(_mapping, cast("list[Any]", rows) if isinstance(rows, list) else []):
+            version, start, end = row.get("version"), row.get("start"), row.get("end")
+            if not (isinstance(version, str) and version.isdecimal()):
+                return ()
+            if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
+                raise self._lacks("weight_versions", "spans of an answer's tokens", rows)
+            spans.append(VersionSpan(int(version), start, end))
+        return tuple(spans)
 
     def _tops(self, told: Mapping[str, Any], count: int) -> tuple[TopLogprobs, ...]:
         if not self._top or not count:

@@ -10,6 +10,7 @@ from agentrl.engine.endpoint.completion_reader import (
     build_sample_body,
     build_score_body,
 )
+from agentrl.engine.endpoint.dialects import find_dialect
 from agentrl.engine.endpoint.settings import ServerSettings, is_greedy, is_neutral
 from agentrl.errors import ConfigError, EngineError, EngineLost
 from agentrl.policy import GenerateRequest, Sampling
@@ -116,7 +117,9 @@ async def _sample_and_score(
     whole = (*prompt, *piece.tokens)
     reading = CompletionReader(str(settings.endpoint), whole, vocabulary=settings.vocabulary)
     body = build_score_body(whole, model=settings.model, top_logprobs=0)
-    scores = reading.scores(await client.ask("completions", body))
+    dialect = find_dialect(settings.api)
+    answer = await client.ask(dialect.path, dialect.write_body(body))
+    scores = reading.scores(dialect.open_answer(whole)(answer))
     logprobs = [row[token] for row, token in zip(scores, whole[1:], strict=True)]
     return list(piece.logprobs), logprobs[len(prompt) - 1 :]
 
@@ -139,8 +142,9 @@ async def _sample_probe(
     body = build_sample_body(request, prompt, model=settings.model, max_tokens=max_tokens)
     body = {**body, "stream": False}
     del body["stream_options"]
+    dialect = find_dialect(settings.api)
     try:
-        answer = await client.ask("completions", body)
+        answer = await client.ask(dialect.path, dialect.write_body(body))
     except EngineLost:
         raise
     except EngineError as error:
@@ -157,7 +161,7 @@ async def _sample_probe(
         sampling=sampling,
         top_logprobs=top,
     )
-    piece = reading.piece(answer)
+    piece = reading.piece(dialect.open_answer(prompt)(answer))
     if len(piece.tokens) != max_tokens:
         raise ConfigError(
             f"{settings.endpoint} sampled {len(piece.tokens)} tokens when asked for {max_tokens} "

@@ -1,10 +1,7 @@
 """A server that somebody else started, as a policy engine that scores and takes adapters.
 
-weights   each version is an adapter of a name of its own, which a request names: so every token
-          is of the version that it carries, whatever the server does meanwhile
-requests  streams: what has come when one is ended, torn or under old weights stays, and the
-          rest is asked for
-answers   read by `completion_reader.CompletionReader`, which takes nothing on trust
+Each version is an adapter of a name of its own, which a request names: so every token is of the
+version that it carries, whatever the server does meanwhile.
 """
 
 import asyncio
@@ -12,38 +9,21 @@ import contextlib
 import secrets
 import shutil
 from collections.abc import Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, replace
-from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
 from agentrl.engine.endpoint.adapters import write_adapter
-from agentrl.engine.endpoint.completion_reader import (
-    CompletionReader,
-    build_sample_body,
-    build_score_body,
-)
-from agentrl.engine.endpoint.discovery import (
-    await_server,
-    check_logprobs,
-    check_model,
-    check_sampling,
-)
-from agentrl.engine.endpoint.request import EndpointRequest, RetriedCall
-from agentrl.engine.endpoint.settings import ServerSettings, is_neutral
+from agentrl.engine.endpoint.server_engine import ServedVersion, ServerEngine
+from agentrl.engine.endpoint.settings import ServerSettings
+from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.replicas import ReplicatedEngine
-from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
 from agentrl.errors import ConfigError, EngineError, EngineLost, WeightsUnproven
-from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
-from agentrl.runtime.closing import ClosingResource
 from agentrl.runtime.http_endpoint import (
     EndpointRefusedError,
     EndpointUnavailableError,
-    HttpEndpointClient,
     RetryPolicy,
 )
 from agentrl.runtime.threads import finish_in_thread, run_in_thread
@@ -57,21 +37,8 @@ UNLOAD_S = 30.0
 """Deadline of letting go of an adapter, which the server may as well keep."""
 
 
-@dataclass(slots=True, eq=False)
-class ServedVersion:
-    """A version of the weights at the server."""
-
-    name: str
-    version: int
-    folder: Path | None = None
-    """Folder of the adapter; None for the base alone."""
-    proof: WeightCheck | None = None
-    losses: int = 0
-    """Number of times the server had forgotten it."""
-
-
-class CompletionsEngine(ClosingResource):
-    """Samples and scores by a server's `completions`, token ids in and token ids out."""
+class CompletionsEngine(ServerEngine):
+    """Samples and scores by a server's completions, with adapters that it is given."""
 
     def __init__(
         self,
@@ -81,91 +48,13 @@ class CompletionsEngine(ClosingResource):
         first_wait_s: float = 0.5,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
-        """`async with` asks the server what it is; `decode` reads stop strings.
-
-        `transport` is httpx's own unless given. Raises `ConfigError` where httpx is missing.
-        """
-        self._settings = settings
-        self._endpoint = settings.endpoint
-        self._decode = decode
-        self._client = HttpEndpointClient(
-            self._endpoint, first_wait_s=first_wait_s, transport=transport
-        )
-        self._held = ServedVersion(settings.model, 0)
+        """Take what `ServerEngine` takes."""
+        super().__init__(settings, decode=decode, first_wait_s=first_wait_s, transport=transport)
         self._before: ServedVersion | None = None
-        self._errands: dict[str, RetriedCall[Any]] = {}
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._loading = asyncio.Lock()
         # A server may go on with what it knew under a name, so that none is used twice.
         self._name = f"agentrl-{secrets.token_hex(6)}"
         self._folder = settings.adapters.absolute() / self._name
         self._made_parent = False
-        self._processed = False
-        self._open = True
-        self._numbers = count(1)
-
-    @property
-    def version(self) -> int:
-        """Version of the weights loaded last; 0 is the base alone."""
-        return self._held.version
-
-    async def generate(self, request: GenerateRequest) -> Completion:
-        """Sample one turn. Entropies are not known here and left out.
-
-        Raises `EngineLost` where the server is gone, `ConfigError` for what it answers that no
-        server that can be trained from does, and `ValueError` as `check_request` does.
-        """
-        settings = self._settings
-        check_request(
-            request,
-            context_tokens=settings.context_tokens,
-            vocabulary=settings.vocabulary,
-            in_flight=self._errands,
-            reads_text=self._decode is not None,
-        )
-        check_sampling(request.sampling, settings, processed=self._processed)
-        room = settings.context_tokens - len(request.prompt)
-        flight = EndpointRequest(request, min(request.max_new_tokens, room))
-        await self._run_call(request.id, RetriedCall(lambda: self._sample_rest(flight)))
-        return flight.completion(flight.finish or "aborted")
-
-    async def score(self, request: ScoreRequest) -> Scores:
-        """Score tokens with the weights, all under one version.
-
-        Raises `ValueError` for what a server does not tell: entropies, whole distributions, and
-        scores under a temperature, top-k or top-p; else as `generate` does.
-        """
-        settings = self._settings
-        check_score(
-            request,
-            # A server samples one token more, and has no other way to score a prompt.
-            context_tokens=settings.context_tokens - 1,
-            vocabulary=settings.vocabulary,
-            in_flight=self._errands,
-        )
-        if request.entropies or request.distribution or not is_neutral(request.sampling):
-            raise ValueError(
-                f"request {request.id!r} asks for entropies, a full distribution, or a "
-                "distribution other than the softmax of the logits, but a server only scores "
-                "tokens; use engine.kind: local"
-            )
-        scores = await self._run_call(
-            request.id, RetriedCall(lambda: self._score_until_done(request))
-        )
-        return scores or Scores(logprobs=(), version=self.version)
-
-    async def abort(self, request_id: str) -> None:
-        if (errand := self._errands.get(request_id)) is not None:
-            errand.end()
-
-    async def pause(self) -> None:
-        if self._resumed.is_set():
-            self._resumed.clear()
-            self._end_all()
-
-    async def resume(self) -> None:
-        self._resumed.set()
 
     async def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take a base with adapters, of which the server is given the adapters.
@@ -194,119 +83,14 @@ class CompletionsEngine(ClosingResource):
             if before is not None and before.folder is not None:
                 await run_in_thread(shutil.rmtree, before.folder, ignore_errors=True)
 
-    async def close(self) -> None:
-        """End every request as aborted; adapters and their folder are gone. Idempotent."""
-        if not self._open:
-            return
-        self._open = False
-        self._resumed.set()
-        self._end_all()
+    async def release(self) -> None:
         await self._unload_adapter(self._held)
-        await self._client.close()
         await finish_in_thread(self._clear)
 
     async def __aenter__(self) -> Self:
-        settings = self._settings
-        try:
-            check_model(await await_server(self._client, settings), settings)
-            self._processed = await check_logprobs(self._client, settings)
-            for sampling in settings.samplings:
-                check_sampling(sampling, settings, processed=self._processed)
-            self._made_parent = not settings.adapters.exists()
-        except BaseException:
-            await self.close()
-            raise
+        await super().__aenter__()
+        self._made_parent = not self._settings.adapters.exists()
         return self
-
-    # --- requests ---------------------------------------------------------------------------------
-
-    async def _run_call(self, id: str, errand: RetriedCall[Any]) -> Any:
-        if not self._open:
-            raise EngineError("the engine is closed; create a new one")
-        self._errands[id] = errand
-        try:
-            return await errand.run()
-        finally:
-            del self._errands[id]
-
-    def _end_all(self) -> None:
-        for errand in self._errands.values():
-            errand.end()
-
-    async def _sample_rest(self, flight: EndpointRequest) -> bool:
-        patience = self._client.patience()
-        while flight.finish is None:
-            await self._resumed.wait()
-            served_version = self._held
-            losses = served_version.losses
-            try:
-                await self._read_stream(flight, served_version, patience)
-            except EndpointUnavailableError as error:
-                if flight.finish is None:
-                    await patience.wait(error, of=self._endpoint)
-            except EndpointRefusedError as error:
-                await self._reload_adapter(served_version, losses, error, patience)
-        return True
-
-    async def _read_stream(
-        self, flight: EndpointRequest, held: ServedVersion, patience: RetryPolicy
-    ) -> None:
-        request, context = flight.request, flight.context
-        token_budget = flight.max_tokens - len(flight.logprobs)
-        body = build_sample_body(request, context, model=held.name, max_tokens=token_budget)
-        reading = CompletionReader(
-            str(self._endpoint),
-            context,
-            vocabulary=self._settings.vocabulary,
-            sampling=request.sampling,
-            top_logprobs=request.top_logprobs,
-        )
-        async with aclosing(self._client.events("completions", body)) as events:
-            async for event in events:
-                piece = reading.piece(event)
-                flight.take(
-                    piece, version=held.version, decode=self._decode, server=str(self._endpoint)
-                )
-                if piece.tokens:
-                    patience.progress()
-                if flight.finish is not None and piece.tokens and piece.finish is None:
-                    return  # a stop string, which the server knows nothing of
-        if flight.finish is None:
-            raise EndpointUnavailableError(
-                f"the stream ended after {len(flight.logprobs)} tokens without a finish reason"
-            )
-
-    async def _score_until_done(self, request: ScoreRequest) -> Scores:
-        patience = self._client.patience()
-        while True:
-            await self._resumed.wait()
-            served_version = self._held
-            losses = served_version.losses
-            try:
-                return await self._scores(request, served_version)
-            except EndpointRefusedError as error:
-                await self._reload_adapter(served_version, losses, error, patience)
-
-    async def _scores(self, request: ScoreRequest, held: ServedVersion) -> Scores:
-        """Return the scores of one version, whether or not it is the newest."""
-        whole, at = request.prompt + request.token_ids, len(request.prompt)
-        reading = CompletionReader(str(self._endpoint), whole, vocabulary=self._settings.vocabulary)
-        body = build_score_body(whole, model=held.name, top_logprobs=request.top_logprobs)
-        rows = reading.scores(await self._client.ask("completions", body))[at - 1 :]
-        most = request.top_logprobs
-        return Scores(
-            logprobs=tuple(
-                min(0.0, row[t]) for row, t in zip(rows, request.token_ids, strict=True)
-            ),
-            version=held.version,
-            top_logprobs=tuple(
-                tuple(sorted(row.items(), key=lambda pair: -pair[1])[:most]) for row in rows
-            )
-            if most
-            else (),
-        )
-
-    # --- weights ----------------------------------------------------------------------------------
 
     async def _load_version(
         self, weights: AdapterWeights, version: int, proof: WeightCheck | None
@@ -366,7 +150,7 @@ class CompletionsEngine(ClosingResource):
                 "learn.lora.rank, on a machine that can read engine.endpoint.adapters"
             ) from error
 
-    async def _reload_adapter(
+    async def _recover(
         self, held: ServedVersion, losses: int, error: EndpointRefusedError, patience: RetryPolicy
     ) -> None:
         """Give a server that was started anew what it had; raises the error for any other, and
@@ -405,14 +189,15 @@ class CompletionsEngine(ClosingResource):
                 self._settings.adapters.rmdir()
 
 
-class EndpointReplicas(ReplicatedEngine[CompletionsEngine]):
+class EndpointReplicas(ReplicatedEngine[ServerEngine]):
     """An `EngineRouter` over servers: each is given every version, and proves it."""
 
-    async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the weights with a copy of their adapters: the trainer goes on with its own."""
+    async def prepare(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor] | SharedWeights:
+        """Return a copy of the adapters, or of weights that have none: the trainer goes on with its
+        own."""
         adapted = find_adapters(weights)
         if adapted is None:
-            return weights
+            return await run_in_thread(SharedWeights, weights)
         copies = {
             name: replace(adapter, a=adapter.a.clone(), b=adapter.b.clone())
             for name, adapter in adapted.adapters.items()

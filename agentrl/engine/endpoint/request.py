@@ -18,6 +18,8 @@ class EndpointRequest(PartialTurn):
     """A turn that is sampled by one stream after another."""
 
     finish: FinishReason | None = None
+    answer_start: int = 0
+    """Number of tokens before those of the answer under way."""
 
     def take(
         self, piece: CompletionDelta, *, version: int, decode: Decode | None, server: str
@@ -30,13 +32,17 @@ class EndpointRequest(PartialTurn):
             self.cached_tokens = piece.cached_tokens
         for place, token in enumerate(piece.tokens):
             if self.finish is not None:
-                return
+                break
             self.context.append(token)
             self.logprobs.append(piece.logprobs[place])
             self.versions.append(version)
             if piece.top_logprobs:
                 self.top_logprobs.append(piece.top_logprobs[place])
             self.finish = self.find_finish(decode)
+        for span in piece.spans:
+            first, end = self.answer_start + span.start, self.answer_start + span.end
+            for place in range(first, min(end, len(self.versions))):
+                self.versions[place] = span.version
         if piece.finish is not None and self.finish is None:
             last = self.context[-1] if self.logprobs else None
             raise ConfigError(
@@ -54,9 +60,13 @@ class RetriedCall(Generic[R]):
         self._ask = ask
         self._asking: asyncio.Task[R] | None = None
         self._ended = False
+        self._error: Exception | None = None
 
     async def run(self) -> R | None:
-        """Return the result, or None where it was ended; a cancelled caller hangs up."""
+        """Return the result, or None where it was ended; a cancelled caller hangs up.
+
+        Raises the error that it was ended with (`fail`).
+        """
         while not self._ended:
             asking = self._asking = asyncio.create_task(self._ask(), name="agentrl-endpoint")
             try:
@@ -67,6 +77,8 @@ class RetriedCall(Generic[R]):
                 raise
             if not asking.cancelled():
                 return asking.result()
+        if self._error is not None:
+            raise self._error
         return None
 
     def restart(self) -> None:
@@ -78,3 +90,8 @@ class RetriedCall(Generic[R]):
         """Hang up."""
         self._ended = True
         self.restart()
+
+    def fail(self, error: Exception) -> None:
+        """Hang up, and have `run` raise an error."""
+        self._error = error
+        self.end()

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from agentrl.engine.endpoint.dialects import Api
 from agentrl.policy import Sampling
 from agentrl.runtime.http_endpoint import KEY, HttpEndpoint
 
@@ -29,6 +31,14 @@ class ServerSettings:
     retries: int = 8
     start_s: float = 600.0
     """Deadline for the server to be there."""
+    api: Api = "completions"
+    """Form of requests and answers."""
+    update: Literal["recompute", "keep"] = "recompute"
+    """Requests in flight when whole weights arrive: asked for again, with nothing in a cache, or
+    kept with what they have cached. `keep` needs the api `generate` or `sglang`."""
+    sleep_level: int = 0
+    """What a sleeping engine gives up: 1 weights, to the host, and keys; 2 both for good; 0 never
+    sleeps."""
 
     @property
     def endpoint(self) -> HttpEndpoint:

@@ -23,14 +23,13 @@ from agentrl.engine.remote.replicas import EngineReplica
 from agentrl.engine.remote.shared_weights import SharedWeights, find_missing_base, path_of
 from agentrl.engine.spec import EngineSpec
 from agentrl.errors import ConfigError, EngineError, EngineLost
+from agentrl.runtime.child_process import stop, tail
 from agentrl.runtime.gpu_placement import VARIABLE
 
 STOP_S = 15.0
 """Seconds that a process has to release its engine before it is killed."""
 END_S = 5.0
 """Seconds that a process has to end whose engine could not be had."""
-LOG_BYTES = 4_000
-"""Bytes of a process's output that are shown when it fails."""
 
 
 class EngineProcess:
@@ -245,22 +244,6 @@ def _environment(cuda_devices: str | None) -> dict[str, str]:
     return {**os.environ, **devices, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
 
 
-async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> bool:
-    """Wait for the end of a process that was told, then kill it; return whether it ended first."""
-    try:
-        async with asyncio.timeout(within_s):
-            await process.wait()
-            return True
-    except TimeoutError:
-        await asyncio.sleep(0)  # late ourselves, we may have the end and the time in one turn
-        if process.returncode is not None:
-            return True
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        return False
-
-
 async def _explain_failure(
     process: asyncio.subprocess.Process, log: IO[bytes], why: str
 ) -> ConfigError | EngineError:
@@ -275,10 +258,3 @@ async def _explain_failure(
     if ended and process.returncode == -signal.SIGKILL:
         return EngineLost(f"{why}; it was killed, possibly for lack of memory")
     return EngineError(f"{why}; its output: {output}")
-
-
-def tail(log: IO[bytes]) -> str:
-    """Return the end of what was written into a log."""
-    size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - LOG_BYTES))
-    return log.read().decode(errors="replace").strip() or "nothing"

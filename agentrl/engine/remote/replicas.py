@@ -17,7 +17,7 @@ from agentrl.engine.remote.weight_check import VersionedWeights, load_checked
 from agentrl.engine.replicas import ReplicatedEngine
 from agentrl.engine.weights import Weights
 from agentrl.errors import EngineError, EngineLost
-from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores
+from agentrl.policy import Completion, GenerateRequest, ScoreRequest, Scores, ScoringEngine
 from agentrl.runtime.closing import ClosingResource
 from agentrl.runtime.threads import run_in_thread
 
@@ -32,7 +32,7 @@ class EngineBackend(Protocol):
         ...
 
     @property
-    def engine(self) -> RemoteEngine:
+    def engine(self) -> ScoringEngine:
         """Return the engine, as it is seen from here."""
         ...
 
@@ -101,8 +101,9 @@ class EngineReplica(ClosingResource):
 
     @property
     def reached(self) -> RemoteEngine | None:
-        """Return the engine as it can be asked now, or None."""
-        return None if (served := self._alive()) is None else served.engine
+        """Return the engine as it can be sent weights by broadcast now, or None."""
+        engine = None if (served := self._alive()) is None else served.engine
+        return engine if isinstance(engine, RemoteEngine) else None
 
     async def generate(self, request: GenerateRequest) -> Completion:
         """Sample one turn; see `RemoteEngine.generate`. One that waits for a replacement when it
@@ -199,7 +200,9 @@ class EngineReplica(ClosingResource):
         is_paused: bool,
     ) -> None:
         engine, spreader = served.engine, self.spreader
-        load = served.load if spreader is None else partial(spreader.load, engine)
+        load = served.load
+        if spreader is not None and isinstance(engine, RemoteEngine):
+            load = partial(spreader.load, engine)
         if is_paused:
             await load(new.weights, new.version)
         else:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from agentrl.engine.remote.client import RemoteEngine
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.errors import EngineError, EngineLost, WeightsUnproven
+from agentrl.policy import ScoringEngine
 from agentrl.weight_sync.check import Verdict, WeightCheck, complaint, next_move
 
 WeightLoad = Callable[[Path | SharedWeights, int], Awaitable[None]]
@@ -30,7 +30,7 @@ class VersionedWeights:
 
 
 async def load_checked(
-    engine: RemoteEngine,
+    engine: ScoringEngine,
     load: WeightLoad,
     new: VersionedWeights,
     good: VersionedWeights | None,
@@ -70,7 +70,7 @@ async def load_checked(
 
 
 async def _try_weights(
-    engine: RemoteEngine,
+    engine: ScoringEngine,
     load: WeightLoad,
     given: VersionedWeights,
     proof: WeightCheck | None,

@@ -1,6 +1,6 @@
-"""vLLM as a policy engine; needs the extra `vllm`, or vLLM's CPU build."""
+"""vLLM as a policy engine: its own server by its public interface, or, `in_process`, its core."""
 
-from agentrl.engine.vllm.engine import VllmEngine
-from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.engine.vllm.launch import VllmServerSettings
+from agentrl.engine.vllm.server import VllmServerEngine, VllmServerRecipe, VllmServers
 
-__all__ = ["VllmEngine", "VllmSettings"]
+__all__ = ["VllmServerEngine", "VllmServerRecipe", "VllmServerSettings", "VllmServers"]

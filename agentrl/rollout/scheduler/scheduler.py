@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from agentrl.errors import FailureKind
 from agentrl.events.kinds import (
@@ -59,6 +59,15 @@ from agentrl.trajectory import Failed, Leaf, Tree
 
 Play = Callable[[RolloutSlot], Awaitable[Leaf]]
 """Plays one trajectory on its slot and returns its leaf, which is not on the tree yet."""
+
+
+@runtime_checkable
+class SleepingEngine(PolicyEngine, Protocol):
+    """A policy engine that gives up memory while a trainer on the same device computes."""
+
+    async def sleep(self) -> None:
+        """Give up memory until the next `load`; requests wait for that."""
+        ...
 
 
 class RolloutScheduler(ClosingResource):
@@ -157,6 +166,13 @@ class RolloutScheduler(ClosingResource):
         if self.policy.closes_between_steps:
             await self._shut()
         return self._hand_over()
+
+    async def sleep_engine(self) -> None:
+        """Have the engine give up memory until the next weights, where it does that: while nothing
+        is sampled, the trainer may need it."""
+        if self.policy.closes_between_steps and isinstance(self.engine, SleepingEngine):
+            async with BlockDeadline(self._deadlines.load_s, "putting the engine to sleep"):
+                await self.engine.sleep()
 
     async def load_weights(self, weights: Any, version: int) -> None:
         """Load new weights behind a closed gate; what has become too old begins again.

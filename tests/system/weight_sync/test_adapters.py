@@ -38,7 +38,7 @@ from agentrl.engine.remote.client import RemoteEngine, to_safetensors
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.engine.spec import EngineSpec
-from agentrl.engine.vllm.settings import VllmSettings
+from agentrl.engine.vllm.in_process.settings import VllmSettings
 from agentrl.engine.weights import read_weights
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt, find_adapted

@@ -3,7 +3,6 @@
 import asyncio
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agentrl.engine.vllm import VllmEngine, VllmSettings
-from agentrl.engine.vllm.adapters import arguments
+from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
+from agentrl.engine.vllm.in_process.adapters import arguments
 from agentrl.errors import ConfigError
 from agentrl.testing.engine import check_engine
 from agentrl.weight_sync.adapters import BaseWeights
@@ -45,7 +44,6 @@ def settings_of(folder: Path, *, rank: int | None) -> VllmSettings:
         context_tokens=CONTEXT_TOKENS,
         dtype="float32",
         prefill_tokens=24,
-        sampler="agentrl",
         adapter_rank=rank,
         # Only whole blocks are cached, and those of a CPU hold as much as a context here.
         options={"block_size": 32},
@@ -144,8 +142,7 @@ async def test_adapters_are_merged_where_it_has_none_of_its_own(tmp_path: Path) 
     policy = model(tied=True)
     policy.save_pretrained(tmp_path)
     base = base_of(policy)
-    settings = replace(settings_of(tmp_path, rank=None), sampler="vllm", prefill_tokens=None)
-    async with VllmEngine(settings) as engine:
+    async with VllmEngine(settings_of(tmp_path, rank=None)) as engine:
         for version in (1, 2):
             given = adapted(base, version)
             await engine.load(given, version)

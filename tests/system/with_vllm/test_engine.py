@@ -1,4 +1,4 @@
-"""vLLM in this process, with either sampler, beside the local engine and a plain forward pass.
+"""vLLM in this process (`sampler: agentrl`), beside the local engine and a plain forward pass.
 
 Mutants seen caught: a tied head that is not packed again; cached keys of older weights; noise by
 place in the completion; versions of the start, or of the end, of a request; scores read from the
@@ -9,9 +9,8 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -19,12 +18,12 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.sampling import distribution
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm import VllmEngine
+    from agentrl.engine.vllm.in_process import VllmEngine
 
 # vLLM and what it imports warn of each other.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -62,26 +61,10 @@ def request(number: int, **changes: object) -> GenerateRequest:
     return GenerateRequest(**given)  # pyright: ignore[reportArgumentType]
 
 
-VARIANTS = [("vllm", True), ("vllm", False), ("agentrl", True)]
-"""Samplers, and whether the head is tied: what that changes has nothing to do with the sampler."""
-
-
-@pytest.fixture(params=VARIANTS, ids=["vllm tied", "vllm untied", "agentrl tied"])
-def variant(request: pytest.FixtureRequest) -> tuple[Literal["vllm", "agentrl"], bool]:
-    return request.param
-
-
 @pytest.fixture
-def sampler(variant: tuple[Literal["vllm", "agentrl"], bool]) -> Literal["vllm", "agentrl"]:
-    return variant[0]
-
-
-@pytest.fixture
-def policies(
-    variant: tuple[Literal["vllm", "agentrl"], bool],
-) -> tuple[PreTrainedModel, PreTrainedModel]:
+def policies() -> tuple[PreTrainedModel, PreTrainedModel]:
     """Two policies of one shape."""
-    return model(tied=variant[1]), model(tied=variant[1], seed=1)
+    return model(tied=True), model(tied=True, seed=1)
 
 
 @pytest.fixture
@@ -92,17 +75,15 @@ def folder(policies: tuple[PreTrainedModel, PreTrainedModel], tmp_path: Path) ->
 
 
 @pytest.fixture
-async def engine(folder: Path, sampler: Literal["vllm", "agentrl"]) -> AsyncIterator["VllmEngine"]:
-    from agentrl.engine.vllm import VllmEngine, VllmSettings
+async def engine(folder: Path) -> AsyncIterator["VllmEngine"]:
+    from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
 
     settings = VllmSettings(
         model=folder,
         slots=8,
         context_tokens=CONTEXT_TOKENS,
         dtype="float32",
-        # Prompts are computed in parts, where the sampler can do with that.
-        prefill_tokens=24 if sampler == "agentrl" else None,
-        sampler=sampler,
+        prefill_tokens=24,  # prompts are computed in parts
         # Only whole blocks are cached, and those of a CPU hold as much as a context here.
         options={"block_size": 32},
     )
@@ -225,40 +206,6 @@ async def check_frequencies(engine: "VllmEngine", policy: PreTrainedModel) -> No
         assert abs(seen - expected) < 4.5 * math.sqrt(expected * (1 - expected) / count)
 
 
-async def test_vllm_itself_refuses_what_it_does_not_tell(tmp_path: Path) -> None:
-    from agentrl.engine.vllm import VllmEngine, VllmSettings
-
-    folder = tmp_path
-    model(tied=True).save_pretrained(folder)
-    with pytest.raises(
-        ConfigError, match=r"prefill_tokens is 24 and engine\.context_tokens is 2048"
-    ):
-        VllmEngine(VllmSettings(model=folder, prefill_tokens=24))
-    settings = VllmSettings(model=folder, context_tokens=CONTEXT_TOKENS, dtype="float32")
-    async with VllmEngine(settings) as engine:
-        score = score_of(request(1), (1, 2, 3))
-        for untold in (
-            replace(score, entropies=True),
-            replace(score, distribution=True),
-            replace(score, sampling=Sampling(temperature=0.5)),
-        ):
-            with pytest.raises(ValueError, match=r"engine\.vllm\.sampler: agentrl"):
-                await engine.score(untold)
-        for untold in (
-            request(1, entropies=True),
-            request(1, sampling=Sampling(temperature=0.005)),
-            request(1, sampling=Sampling(temperature=2.5)),
-        ):
-            with pytest.raises(ValueError, match=r"engine\.vllm\.sampler: agentrl"):
-                await engine.generate(untold)
-        broken = model(tied=True)
-        with torch.no_grad():
-            next(broken.parameters()).fill_(math.nan)
-        await engine.load(broken.state_dict(), 1)
-        with pytest.raises(EngineError, match="not finite or have diverged"):
-            await engine.generate(request(1))
-
-
 async def check_it_draws_as_the_local_engine(engine: "VllmEngine", policy: PreTrainedModel) -> None:
     """The same noise at the same places."""
     local = LocalEngine(policy, slots=8, context_tokens=CONTEXT_TOKENS)
@@ -277,7 +224,6 @@ async def check_it_draws_as_the_local_engine(engine: "VllmEngine", policy: PreTr
 
 async def test_it_samples_and_updates_as_it_should(
     engine: "VllmEngine",
-    sampler: Literal["vllm", "agentrl"],
     policies: tuple[PreTrainedModel, PreTrainedModel],
     tmp_path: Path,
 ) -> None:
@@ -289,8 +235,7 @@ async def test_it_samples_and_updates_as_it_should(
     await check_shaped_sampling(engine, policies[0])
     await check_frequencies(engine, policies[0])
     await check_scores(engine, policies[0])
-    if sampler == "agentrl":
-        await check_it_draws_as_the_local_engine(engine, policies[0])
+    await check_it_draws_as_the_local_engine(engine, policies[0])
 
     asked = [request(n) for n in range(12)]
     running = [asyncio.create_task(engine.generate(one)) for one in asked]
@@ -311,10 +256,8 @@ async def test_it_samples_and_updates_as_it_should(
             await asyncio.sleep(0)
         await engine.load(tmp_path / str(number), number)
         scores = await scoring  # what was scored before the load is scored again
-        # Where prompts are not computed in parts, all of it may have been scored before.
-        assert scores.version == number or (sampler, scores.version) == ("vllm", number - 1)
-        of_version = policies[scores.version % 2]
-        given = policy_logprobs(of_version, asked_score.prompt, asked_score.token_ids)
+        assert scores.version == number
+        given = policy_logprobs(policy, asked_score.prompt, asked_score.token_ids)
         assert scores.logprobs == pytest.approx(picked(given, asked_score.token_ids), abs=1e-3)
         got = await engine.generate(request(number))
         plain = [policy] * (number + 1)
@@ -335,14 +278,12 @@ async def test_it_samples_and_updates_as_it_should(
         vocab_size=VOCABULARY,
         context_tokens=CONTEXT_TOKENS,
         weights=policies[0].state_dict(),
-        # Its own sampler is as a server's: noise is not by position, and scores are log-probs.
-        is_server=sampler == "vllm",
     )
     assert len(proven) > 20
 
 
 async def test_what_it_refuses(tmp_path: Path) -> None:
-    from agentrl.engine.vllm import VllmEngine, VllmSettings
+    from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
 
     folder = tmp_path / "policy"
     model(tied=True).save_pretrained(folder)

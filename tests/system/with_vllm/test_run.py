@@ -65,17 +65,30 @@ def test_drafts_are_reused_as_with_the_local_engine(tmp_path: Path) -> None:
 
 
 def test_a_run_beside_the_trainer(tmp_path: Path) -> None:
-    result = run(tmp_path / "async", "vllm", {"rollout.mode": "async", "rollout.max_staleness": 1})
+    """Two servers, which take their weights in turn."""
+    asked = {"rollout.mode": "async", "rollout.max_staleness": 1}
+    servers = {"engine.processes": 2, "engine.rolling": True}
+    result = run(tmp_path / "async", "vllm", {**asked, **servers})
     lines = read_metrics(result.folder)
     assert len(lines) == 3
     assert all(0 < line["engine_gap/age0_max"] < 1e-3 for line in lines if line["age/max"] == 0)
     assert all(line["age/max"] <= 1 for line in lines)
 
 
+def test_a_server_that_sleeps_while_the_trainer_computes(tmp_path: Path) -> None:
+    """On a CPU vLLM gives up nothing; the calls and their order are the same."""
+    result = run(tmp_path / "sync", "vllm", {"engine.vllm.sleep_level": 2, **ADAPTERS})
+    lines = read_metrics(result.folder)
+    assert len(lines) == 3
+    assert all(0 < line["engine_gap/max"] < 1e-3 for line in lines)
+    assert result.after["failed"] == 0
+
+
 def test_two_engines_take_their_weights_by_broadcast(tmp_path: Path) -> None:
     """Adapters, vLLM's own, go round; both engines have had the base by then."""
     changes = {
         **ADAPTERS,
+        **SAME_DRAWS,
         "engine.vllm.adapters": "native",
         "engine.processes": 2,
         "engine.broadcast": {"bucket_bytes": 10_000},

@@ -32,7 +32,7 @@ from tests.support.vision_models import (
 )
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm import VllmEngine
+    from agentrl.engine.vllm.in_process import VllmEngine
 
 # vLLM and what it imports warn of each other.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -69,7 +69,7 @@ def policy(kind: Kind, seed: int = 0) -> PreTrainedModel:
 
 
 def opened(kind: Kind, folder: Path, **changes: Any) -> "VllmEngine":
-    from agentrl.engine.vllm import VllmEngine, VllmSettings
+    from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
 
     policy(kind).save_pretrained(folder)
     processor(kind[0]).save_pretrained(folder)
@@ -78,7 +78,6 @@ def opened(kind: Kind, folder: Path, **changes: Any) -> "VllmEngine":
         "slots": 8,
         "context_tokens": CONTEXT_TOKENS,
         "dtype": "float32",
-        "sampler": "agentrl",
         # Less than an image has, so one is read in several steps.
         "prefill_tokens": 24,
         "options": {"block_size": BLOCK_TOKENS},
@@ -319,7 +318,7 @@ async def test_images_that_it_cannot_show(tmp_path: Path) -> None:
 def test_a_model_that_sees_in_another_way_is_refused(
     tmp_path: Path, model_type: str, named: str
 ) -> None:
-    from agentrl.engine.vllm import VllmEngine, VllmSettings
+    from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
 
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": model_type, "architectures": [named]})
@@ -329,7 +328,7 @@ def test_a_model_that_sees_in_another_way_is_refused(
 
 
 def test_a_folder_without_an_image_processor_is_refused(tmp_path: Path) -> None:
-    from agentrl.engine.vllm import VllmEngine, VllmSettings
+    from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
 
     policy(("qwen3_vl", True)).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"preprocessor_config\.json"):
@@ -337,7 +336,7 @@ def test_a_folder_without_an_image_processor_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_policy_that_does_not_see_takes_no_images(tmp_path: Path) -> None:
-    from agentrl.engine.vllm import VllmEngine, VllmSettings
+    from agentrl.engine.vllm.in_process import VllmEngine, VllmSettings
     from tests.system.with_vllm.test_engine import model
 
     model(tied=True).save_pretrained(tmp_path)

@@ -7,7 +7,8 @@ import pytest
 
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
-from agentrl.engine.endpoint import CompletionsEngine, EndpointReplicas
+from agentrl.engine.endpoint import CompletionsEngine, EndpointReplicas, WeightsEngine
+from agentrl.engine.vllm import VllmServers
 from agentrl.errors import ConfigError
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.run import build
@@ -35,6 +36,12 @@ def config(folder: Path, changes: dict[str, Any]) -> RunConfig:
         (
             {"learn.lora": None},
             r"accepts adapters, not full weights; set learn\.lora",
+        ),
+        ({"engine.endpoint.update": "keep"}, r"weights is adapters: .* weights: folder"),
+        ({"engine.endpoint.api": "sglang"}, r"api is sglang and engine\.endpoint\.weights is"),
+        (
+            {"engine.endpoint.update": "keep", "engine.endpoint.weights": "folder"},
+            r"completions name no weight versions",
         ),
         ({"engine.processes": 2}, r"engine\.processes is 2, but with engine\.kind: endpoint"),
         ({"engine.addresses": ["h:1"]}, r"engine\.addresses is"),
@@ -74,6 +81,43 @@ def test_what_vllms_own_sampler_does_not_do_is_told(
         config(tmp_path, {**asked, **changes})
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"transfer": "nccl", "sampler": "agentrl"}, r"transfer is nccl and .* is agentrl"),
+        ({"update": "keep", "sampler": "agentrl"}, r"update is keep and .* is agentrl"),
+        ({"sleep_level": 1, "sampler": "agentrl"}, r"sleep_level is 1 and .* is agentrl"),
+        ({"update": "keep", "adapters": "native"}, r"update is keep and .* is native"),
+        ({"transfer": "ipc", "adapters": "native"}, r"transfer is ipc and .* is native"),
+        ({"sleep_level": 2, "adapters": "native"}, r"sleep_level is 2 and .* is native"),
+        ({"sleep_level": 3}, r"sleep_level"),
+    ],
+)
+def test_what_only_vllms_server_does_is_told(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    asked = {"engine.kind": "vllm", "learn.lora": {}}
+    with pytest.raises(ConfigError, match=words):
+        config(tmp_path, {**asked, **{f"engine.vllm.{k}": v for k, v in changes.items()}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rollout.mode": "async", "engine.vllm.sleep_level": 1}, r"rollout\.mode: async"),
+        ({"engine.broadcast": {}, "engine.processes": 2}, r"engine\.vllm\.transfer"),
+        ({"policy.make.vision": {}}, r"images are not sent to vLLM's server"),
+    ],
+)
+def test_what_vllms_server_does_not_do_is_told(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config(tmp_path, {"engine.kind": "vllm", **changes})
+    if "engine.vllm.sleep_level" not in changes:
+        config(tmp_path, {"engine.kind": "vllm", **changes, "engine.vllm.sampler": "agentrl"})
+
+
 def test_a_probe_and_several_servers_go_together(tmp_path: Path) -> None:
     two = {"engine.endpoint": {**ENDPOINT, "urls": ["http://a/v1", "http://b/v1"]}}
     rolling = {"engine.rolling": True, "rollout.mode": "async", "engine.probe": {"tokens": 5}}
@@ -92,6 +136,12 @@ def test_the_engine_of_a_config(tmp_path: Path) -> None:
     urls = ["http://a/v1", "http://b/v1"]
     both = config(tmp_path, {**ASKED, "engine.endpoint": {**ENDPOINT, "urls": urls}})
     assert isinstance(build_engine(both, policy), EndpointReplicas)
+    whole = {"engine.endpoint": {**ENDPOINT, "weights": "folder"}, "learn.lora": None}
+    assert isinstance(build_engine(config(tmp_path, {**ASKED, **whole}), policy), WeightsEngine)
+    vllm = {"engine.kind": "vllm", "engine.processes": 2}
+    assert isinstance(build_engine(config(tmp_path, vllm), policy), VllmServers)
+    with pytest.raises(ConfigError, match=r"transfer is nccl, but the trainer is on cpu"):
+        build_engine(config(tmp_path, {**vllm, "engine.vllm.transfer": "nccl"}), policy)
     with pytest.raises(ConfigError, match="no engine can be built"):
         build_engine_spec(made, str(policy.path), device="cpu")
     with pytest.raises(ConfigError, match="a URL and a model"):

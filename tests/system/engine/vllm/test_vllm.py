@@ -44,6 +44,7 @@ def test_a_policy_that_sees_is_sampled_in_another_interpreter(tmp_path: Path) ->
     changes["policy.make"] |= {"head_dim": 32}
     engine = {
         "engine.kind": "vllm",
+        "engine.vllm.sampler": "agentrl",
         "engine.processes": 1,
         "engine.python": python_of("vllm"),
         "engine.start_s": DEADLINE_S / 2,

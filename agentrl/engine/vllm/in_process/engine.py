@@ -10,12 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from agentrl.engine.in_process import InProcessEngine
+from agentrl.engine.in_process import AnyFlight, InProcessEngine
 from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.stopping import Decode
-from agentrl.engine.vllm.core import VllmCore
-from agentrl.engine.vllm.settings import VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest
+from agentrl.engine.vllm.in_process.core import VllmCore
+from agentrl.engine.vllm.in_process.settings import VllmSettings
+from agentrl.engine.vllm.in_process.steps import SampledStep, ScoredRequest
 from agentrl.engine.weights import Weights
 from agentrl.errors import AgentrlError, EngineError, WeightsUnproven, blame
 from agentrl.models.vision.processor import ImageProcessor
@@ -46,7 +46,7 @@ class VllmEngine(InProcessEngine):
         super().__init__(
             version=version,
             context_tokens=settings.context_tokens,
-            score_tokens=self._core.score_tokens,
+            score_tokens=settings.context_tokens,
             vocabulary=self._core.vocabulary,
             decode=decode,
             images=self._core.images,
@@ -158,12 +158,11 @@ class VllmEngine(InProcessEngine):
         self._gone.append(key)  # vLLM hears of it before its next step
 
     def _validate_request(self, request: GenerateRequest | ScoreRequest) -> None:
-        """Raise `ValueError` for what the sampler cannot serve, and for images that are not where
-        they are said to be, `EnvError` for what is no image.
+        """Raise `ValueError` for images that are not where they are said to be, `EnvError` for what
+        is no image.
 
         Images are cut up here, so what is wrong with one is told to who shows it.
         """
-        self._core.check(request)
         if (images := self._core.images) is None or not request.images:
             return
         images.check_spans(request.prompt, request.images)

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from agentrl.engine.vllm import adapters
-from agentrl.engine.vllm.settings import CPU_CACHE_BYTES, VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest, VllmSampler
+from agentrl.engine.in_process import AnyFlight
+from agentrl.engine.vllm.in_process import adapters
+from agentrl.engine.vllm.in_process.settings import VllmSettings
+from agentrl.engine.vllm.in_process.steps import SampledStep, ScoredRequest
+from agentrl.engine.vllm.launch import CPU_CACHE_BYTES
 from agentrl.engine.weights import Weights, read_weights
 from agentrl.errors import ConfigError
 from agentrl.models.vision.processor import ImageProcessor, load_processor
-from agentrl.policy import GenerateRequest, ScoreRequest
 from agentrl.runtime.distribution import install_command
 from agentrl.runtime.vllm_release import check_release
 from agentrl.weight_sync.adapters import LoraAdapter, find_adapters
 
 if TYPE_CHECKING:
-    from agentrl.engine.vllm.logits_sampler import LogitsSampler
+    from agentrl.engine.vllm.in_process.logits_sampler import LogitsSampler
 
 # Before vLLM is imported: it then runs here and not in a process of its own, so that what happens
 # between two steps is ours to decide.
@@ -60,11 +61,10 @@ class VllmCore:
         self.images = _ready_to_see(str(settings.model), images)
         """Image processor; None where the model takes no images."""
         rank = settings.adapter_rank
-        if settings.sampler == "agentrl" or rank or self.images is not None:
-            # Written for vLLM's first model runner. The second one, its default on GPUs, takes
-            # no such logits processor from 0.31 on, and cannot be asked for scores.
-            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-        self._sampler = _sampler_of(settings)
+        # Written for vLLM's first model runner. The second one, its default on GPUs, takes no such
+        # logits processor from 0.31 on, and cannot be asked for scores.
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+        self._sampler = _build_sampler()
         if rank and self.images is not None:
             raise ConfigError(
                 "engine.vllm.adapters is native and the policy is a vision-language model, a "
@@ -82,7 +82,7 @@ class VllmCore:
             "kv_cache_memory_bytes": settings.cache_bytes or (CPU_CACHE_BYTES if cpu else None),
             "enforce_eager": settings.eager or cpu,
             "skip_tokenizer_init": True,
-            **self._sampler.engine_arguments(settings, cpu=cpu),
+            **self._sampler.engine_arguments(),
             # A step then ends with the tokens it computed, and weights never change inside one.
             "async_scheduling": False,
             "disable_log_stats": True,
@@ -100,7 +100,6 @@ class VllmCore:
             raise ConfigError(f"vLLM rejects its arguments {arguments}: {error}") from error
         config: Any = self._engine.model_config
         self.vocabulary = int(config.get_vocab_size())
-        self._context_tokens = settings.context_tokens
         self._flights: dict[str, AnyFlight] = {}
         self._adapter = adapters.request() if rank else None
         self._base: str | None = None
@@ -113,15 +112,6 @@ class VllmCore:
         """Return a name for a request."""
         return f"{next(_NAMES)}"
 
-    def check(self, request: GenerateRequest | ScoreRequest) -> None:
-        """Raise `ValueError` for a request that the sampler cannot serve as it is asked."""
-        self._sampler.check(request)
-
-    @property
-    def score_tokens(self) -> int:
-        """Most tokens of a request that is scored, prompt and all."""
-        return self._context_tokens - self._sampler.extra_tokens
-
     def add(self, name: str, flight: AnyFlight) -> None:
         """Take a request; its tokens are sampled or scored."""
         from vllm import (  # pyright: ignore[reportMissingImports]
@@ -130,10 +120,10 @@ class VllmCore:
 
         arguments = self._sampler.request_arguments(name, flight)
         params = SamplingParams(ignore_eos=True, detokenize=False, **arguments)
-        tokens = self._sampler.prompt_of(flight)
+        tokens = [*flight.context]
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         if flight.request.images and self.images is not None:
-            from agentrl.engine.vllm import vision
+            from agentrl.engine.vllm.in_process import vision
 
             prompt = vision.prompt_of(tokens, flight.request.images, self.images)
         self._flights[name] = flight
@@ -191,10 +181,8 @@ class VllmCore:
         self._engine.engine_core.shutdown()
 
 
-def _sampler_of(settings: VllmSettings) -> "LogitsSampler | VllmSampler":
-    if settings.sampler == "vllm":
-        return VllmSampler()
-    from agentrl.engine.vllm.logits_sampler import LogitsSampler
+def _build_sampler() -> "LogitsSampler":
+    from agentrl.engine.vllm.in_process.logits_sampler import LogitsSampler
 
     return LogitsSampler()
 
@@ -206,7 +194,7 @@ def _ready_to_see(model: str, images: ImageProcessor | None) -> ImageProcessor |
     """
     from transformers import AutoConfig
 
-    from agentrl.engine.vllm import vision
+    from agentrl.engine.vllm.in_process import vision
 
     try:
         config: Any = AutoConfig.from_pretrained(model)

@@ -13,14 +13,13 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 from transformers.pytorch_utils import Conv1D
 
+from agentrl.engine.vllm.launch import find_room
 from agentrl.errors import ConfigError
 from agentrl.weight_sync.adapters import LoraAdapter
 
 NAME, NUMBER = "agentrl", 1
 """Name and id of the adapter. No folder is called so: it is never looked for, since it is always
 there."""
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks for which vLLM has room."""
 
 
 def arguments(model: str, rank: int) -> dict[str, Any]:
@@ -29,15 +28,10 @@ def arguments(model: str, rank: int) -> dict[str, Any]:
     Of all modules that may have one, those of linear layers get it: what embeds and the head are
     computed as without. Raises `ConfigError` for a rank that is too high.
     """
-    if rank > RANKS[-1]:
-        raise ConfigError(
-            f"learn.lora.rank is {rank}, but vLLM supports adapters of rank up to {RANKS[-1]}; set "
-            "engine.vllm.adapters to merged"
-        )
     return {
         "enable_lora": True,
         "max_loras": 1,
-        "max_lora_rank": next(room for room in RANKS if room >= rank),
+        "max_lora_rank": find_room(rank),
         "lora_target_modules": _linear_parts(model),
     }
 

@@ -1,13 +1,12 @@
-"""Settings of a vLLM engine."""
+"""Settings of vLLM in this process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from agentrl.errors import ConfigError
 
-CPU_CACHE_BYTES = 2**30
 ONE = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 """Arguments of vLLM that must be 1."""
 
@@ -33,9 +32,6 @@ class VllmSettings:
     """Most tokens of prompts and samples in one step; vLLM's own choice unless set."""
     adapter_rank: int | None = None
     """Room for vLLM's own adapters, of up to this rank; None merges adapters into the weights."""
-    sampler: Literal["vllm", "agentrl"] = "vllm"
-    """Sampler on vLLM's logits: vLLM's own, or the local engine's. The latter tells entropies and
-    whole distributions, too, and draws the tokens that the local engine draws."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Any other argument of vLLM's `EngineArgs`, such as `quantization`."""
 
@@ -43,7 +39,6 @@ class VllmSettings:
         for name in ONE:
             if (value := self.options.get(name, 1)) != 1:
                 raise ConfigError(
-                    f"engine.vllm.options.{name} is {value!r}: vLLM would run in processes of its "
-                    "own, whose weights cannot be updated; remove it, and set engine.processes to "
-                    "run several engines"
+                    f"engine.vllm.options.{name} is {value!r} and engine.vllm.sampler is agentrl, "
+                    "which runs vLLM in one process; remove one of the two"
                 )

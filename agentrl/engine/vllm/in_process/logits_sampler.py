@@ -15,15 +15,14 @@ from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingIm
     MoveDirectionality,
 )
 
+from agentrl.engine.in_process import AnyFlight
 from agentrl.engine.inflight import InflightRequest
 from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import SampledToken, sample
-from agentrl.engine.vllm import scores
-from agentrl.engine.vllm.settings import VllmSettings
-from agentrl.engine.vllm.vllm_sampler import AnyFlight, SampledStep, ScoredRequest, VllmSampler
+from agentrl.engine.vllm.in_process import scores
+from agentrl.engine.vllm.in_process.steps import SampledStep, ScoredRequest
 from agentrl.errors import ConfigError, EngineError
-from agentrl.policy import GenerateRequest, ScoreRequest
 
 FLIGHTS: dict[str, InflightRequest] = {}
 """Every flight of this process by the name its request carries. vLLM makes the processor itself,
@@ -82,15 +81,14 @@ class SeededLogitsProcessor(LogitsProcessor):  # pyright: ignore[reportUntypedBa
         return sorted((r, n) for r, n in row_names.items() if r < rows and n in FLIGHTS)
 
 
-class LogitsSampler(VllmSampler):
+class LogitsSampler:
     """Draws and scores tokens here, from the logits that vLLM computes."""
 
-    extra_tokens = 0
+    version = 0
+    """Version of the weights of the step under way."""
 
-    def check(self, request: GenerateRequest | ScoreRequest) -> None:
-        """Take any request: the whole distribution is known here."""
-
-    def engine_arguments(self, settings: VllmSettings, *, cpu: bool) -> dict[str, Any]:
+    def engine_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `EngineArgs`."""
         return {"logits_processors": [SeededLogitsProcessor]}
 
     def attach(self, engine: Any) -> None:
@@ -103,9 +101,6 @@ class LogitsSampler(VllmSampler):
                 "engine.vllm.sampler is agentrl, but this vLLM uses a model runner that cannot "
                 "report scores; set engine.vllm.sampler: vllm"
             )
-
-    def prompt_of(self, flight: AnyFlight) -> list[int]:
-        return [*flight.context]
 
     def request_arguments(self, name: str, flight: AnyFlight) -> dict[str, Any]:
         """Return arguments of `SamplingParams` that take the one token the processor leaves."""
@@ -146,6 +141,7 @@ class LogitsSampler(VllmSampler):
         yield SampledStep(name, pick, output.num_cached_tokens or 0)
 
     def drop(self, name: str) -> None:
+        """Forget a request."""
         scores.FLIGHTS.pop(name, None)
         FLIGHTS.pop(name, None)
         PICKS.pop(name, None)
