@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -27,6 +28,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.sample import TrainingSample
+from agentrl.learn.sequence_layout import SequenceLayout
 from agentrl.learn.sharded.balance import split
 from agentrl.plan.machine import DeviceSpec, measure_device
 from agentrl.plan.training import TrainingCost, optimizer_s, pass_s, trace_training
@@ -228,17 +230,22 @@ def observe(setting: Setting, environ: Mapping[str, str]) -> Observed:
     return results[0]
 
 
+def count_places(layout: SequenceLayout, samples: Sequence[TrainingSample]) -> int:
+    """Return the places of these samples in one micro-batch."""
+    return layout.measure(samples).places(range(len(samples)))
+
+
 def predict(setting: Setting) -> TrainingCost:
     """Return the planned cost of a setting."""
     layout = LAYOUTS[setting.section.layout](setting.section.micro_batch_tokens)
-    largest = max(setting.passes(), key=layout.places)
+    largest = max(setting.passes(), key=partial(count_places, layout))
     return trace_training(setting.model, setting.section, largest, ranks=setting.ranks)
 
 
 def step_s(setting: Setting, cost: TrainingCost, device: DeviceSpec) -> float:
     """Return the planned seconds of a step: its micro-batches, and the optimiser."""
     layout = LAYOUTS[setting.section.layout](setting.section.micro_batch_tokens)
-    passes = sum(layout.places(each) for each in setting.passes()) / cost.places
+    passes = sum(count_places(layout, each) for each in setting.passes()) / cost.places
     return passes * pass_s(cost, device) + optimizer_s(cost, device)
 
 

@@ -208,7 +208,7 @@ class TurnRenderer:
         return text.partition(SPOKEN)[2]
 
     def _probe_tools(self) -> str:
-        """Return the tool fault, and set how a turn of calls ends where the template shows calls."""
+        """Return the tool fault; set the end of a turn of calls where the template shows calls."""
         name = self._template.name
         try:
             plain = self.render_after((ANSWER,))

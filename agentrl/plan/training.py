@@ -77,8 +77,9 @@ def largest_pass(
     layout: SequenceLayout, sequences: Sequence[TokenSequence]
 ) -> Sequence[TokenSequence]:
     """Return the sequences of the micro-batch with the most places."""
-    passes = [[sequences[i] for i in indices] for indices in layout.plan(sequences)]
-    return max(passes, key=layout.places)
+    measured = layout.measure(sequences)
+    largest = max(measured.plan(layout.limit_tokens), key=measured.places)
+    return [sequences[index] for index in largest]
 
 
 def trace_training(
