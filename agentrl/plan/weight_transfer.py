@@ -66,7 +66,8 @@ def sent_bytes_of(config: RunConfig, shape: ModelShape) -> int:
 def path_of(config: RunConfig, paths: tuple[WeightPath, ...]) -> WeightPath:
     """Return the path that a config takes."""
     names = {path.name: path for path in paths}
-    if config.engine.broadcast is not None:
+    by_nccl = config.engine.kind == "vllm" and config.engine.vllm.transfer == "nccl"
+    if config.engine.broadcast is not None or by_nccl:
         return names["broadcast"]
     if config.engine.addresses:
         return names["sockets"]
