@@ -50,7 +50,7 @@ def inputs_of(layout: str, length: int) -> ModelInputs:
 @pytest.fixture
 def eager_flex(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Compile FlexAttention as transformers does, by a back-end that needs no compiler."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(flex_attention, backend="eager")
 
     def call(*args: Any, training: bool = False, **options: Any) -> Any:
@@ -58,7 +58,7 @@ def eager_flex(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
     monkeypatch.setattr(transformers_flex, "compile_friendly_flex_attention", call)
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 @pytest.mark.usefixtures("eager_flex")
@@ -66,7 +66,8 @@ def eager_flex(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 def test_flex_attention_is_compiled_for_all_lengths_at_once(layout: str) -> None:
     """A graph for each length would be compiled until torch gives up, and attention becomes dense:
     gigabytes of scores where there were none."""
-    module = torch.nn.Module().eval()
+    module: Any = torch.nn.Module().eval()
+    module.num_key_value_groups = 2
     counters.clear()
     for length in LENGTHS:
         tokens = inputs_of(layout, length)
@@ -77,7 +78,6 @@ def test_flex_attention_is_compiled_for_all_lengths_at_once(layout: str) -> None
         query, key, value = (torch.randn(1, heads, places, 16) for heads in (4, 2, 2))
         given: dict[str, Any] = {"attention_mask": None, "ancestry": ancestry, "scaling": 0.25}
         found, _ = attend(module, query, key, value, **given, kernel="flex")
-        module.num_key_value_groups = 2  # pyright: ignore[reportAttributeAccessIssue]
         expected, _ = attend(module, query, key, value, **given, kernel="dense")
         assert torch.allclose(found, expected, atol=1e-5)
     assert counters["stats"]["unique_graphs"] <= MOST_GRAPHS
