@@ -1,8 +1,7 @@
 """Training and sampling as on a GPU, by a device that is simulated: see tests/support.
 
 Nothing of its tensors may meet one of the CPU, and what the host waits for is counted. Mutants seen
-caught: a mask made on the CPU; metrics chosen by a mask, or read one by one; positions of packed
-sequences read from the device once more.
+caught: a block mask made on the CPU; metrics chosen by a mask, and read one by one.
 """
 
 import json
