@@ -26,6 +26,11 @@ def check_writable(file: Path | None, option: str) -> None:
     folder = file.parent
     if file.is_dir():
         raise ConfigError(f"{option} is {file}, which is a folder; give the path of a file")
+    if file.exists() and not file.is_file():
+        raise ConfigError(
+            f"{option} is {file}, which is a device or a pipe and would be replaced; give the path "
+            "of a file"
+        )
     if not folder.is_dir():
         raise ConfigError(
             f"{option} is {file}, but the folder {folder} does not exist; create it first"

@@ -41,8 +41,8 @@ def run_check(function: str, context: CheckContext) -> tuple[CheckStatus, str]:
     printed."""
     from agentrl.runtime.imports import import_callable
 
-    check: Callable[[CheckContext], None] = import_callable(function)
     try:
+        check: Callable[[CheckContext], None] = import_callable(function)
         check(context)
         context.conclude()
     except CheckSkipped as skip:

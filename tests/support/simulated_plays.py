@@ -12,10 +12,12 @@ from torch import Tensor
 
 from agentrl.config.learn import LearnSection
 from agentrl.engine.local import LocalEngine
+from agentrl.learn.layouts import LAYOUTS
+from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import GenerateRequest, Sampling
 from tests.support.engine_models import requests, tiny
-from tests.support.learning import model_of, trees_of
+from tests.support.learning import CPU, model_of, rows_of, trees_of
 from tests.support.simulated_device import NAME, DeviceSimulation, data_of, move
 
 METHODS: Mapping[str, dict[str, Any]] = {
@@ -66,35 +68,36 @@ def play_steps() -> dict[str, Any]:
 
 
 def play_waits() -> dict[str, Any]:
-    """Take a step in one pass and in several; return the waits of each further pass."""
-    counts: list[Counter[str]] = []
-    passes: list[int] = []
-    for limit in (8192, 24):
-        section = LearnSection(layout="packed", micro_batch_tokens=limit)
-        model = model_of()
-        with DeviceSimulation() as simulation:
-            move(model)
-            trainer = PolicyTrainer(model, section, seed=1)
-            passes.append(0)
-            plan = trainer.ranks.plan
+    """Take a step in one pass and in several; return the waits of each further pass, by layout."""
+    return {layout: _count_waits(layout) for layout in ("padded", "packed")}
 
-            def count(*args: Any) -> list[list[int]]:
-                made = plan(*args)  # noqa: B023 - called in this turn only
-                passes[-1] += len(made)
-                return made
 
-            trainer.ranks.plan = count  # pyright: ignore[reportAttributeAccessIssue]
-            simulation.waits.clear()
-            trainer.step(trees_of(4))
-            counts.append(Counter(simulation.waits))
-            del trainer.ranks.plan
-    further = passes[1] - passes[0]
-    waits = {place: (n - counts[0][place]) / further for place, n in counts[1].items()}
+def _count_waits(layout: str) -> dict[str, Any]:
+    steps = [_count_step(layout, limit_tokens) for limit_tokens in (8192, 24)]
+    (few, first), (many, second) = steps
+    waits = {place: (n - first[place]) / (many - few) for place, n in second.items()}
     return {
-        "passes": passes,
+        "passes": [few, many],
         "each pass": {place: n for place, n in waits.items() if n},
-        "step": sum(counts[0].values()),
+        "step": sum(first.values()),
     }
+
+
+def _count_step(layout: str, limit_tokens: int) -> tuple[int, Counter[str]]:
+    """Return the number of passes of a step, and its waits."""
+    settings = {"layout": layout, "micro_batch_tokens": limit_tokens}
+    trees = trees_of(4)
+    with DeviceSimulation() as simulation:
+        model = model_of()
+        move(model)
+        trainer = PolicyTrainer(model, LearnSection.model_validate(settings), seed=1)
+        simulation.waits.clear()
+        trainer.step(trees)
+        waits = Counter(simulation.waits)
+    rows = rows_of(trees)
+    return len(
+        LAYOUTS[LearnSection.model_validate(settings).layout](limit_tokens).plan(rows)
+    ), waits
 
 
 def play_engine() -> dict[str, Any]:
@@ -124,3 +127,20 @@ def play_engine() -> dict[str, Any]:
         found, steps = run(True)
     each = {place: n / steps for place, n in simulation.waits.items()}
     return {"same": found == expected, "steps": steps, "each step": each}
+
+
+def play_masks() -> dict[str, Any]:
+    """Make the masks of packed sequences on the device: those of the CPU."""
+    rows = rows_of(trees_of(4))
+    tokens = LAYOUTS["tree"](8192).tokens(rows, device=CPU)
+    assert tokens.positions is not None
+    assert tokens.ends is not None
+    expected = AncestorMask.from_positions(tokens.positions, tokens.ends)
+    with DeviceSimulation():
+        found = AncestorMask.from_positions(tokens.positions.to(NAME), tokens.ends.to(NAME))
+        masks = [found.mask(), found.mask(window=3), found.block_mask().to_dense()]
+    others = [expected.mask(), expected.mask(window=3), expected.block_mask().to_dense()]
+    return {
+        "same": [bool((data_of(a) == b).all()) for a, b in zip(masks, others, strict=True)],
+        "devices": sorted({mask.device.type for mask in masks}),
+    }

@@ -55,6 +55,13 @@ def test_a_check_that_is_fine_has_passed() -> None:
     assert float(found.figures["peak_host_mib"] or 0) > 1
 
 
+def test_a_module_that_cannot_be_imported_is_named() -> None:
+    check = DeviceCheck("x", "tests.support.no_such_module:check", 60.0, "")
+    found = run_process(check, device="cpu", limit_s=60.0)
+    assert found.status == "failed"
+    assert found.reason.startswith("ConfigError: tests.support.no_such_module:check: there is no")
+
+
 def test_what_is_missing_is_skipped_with_its_reason() -> None:
     found = run("missing")
     assert (found.status, found.reason) == ("skipped", "it needs a part")
@@ -214,6 +221,7 @@ def test_the_command_tells_what_it_found(
         (["--device", "cpu", "--minutes", "0"], "--minutes is 0; give a number above 0"),
         (["--device", "cpu", "--minutes", "nan"], "--minutes is nan"),
         (["--device", "cpu", "--json", "/nowhere/x.json"], "the folder /nowhere does not exist"),
+        (["--device", "cpu", "--json", "/dev/null"], "which is a device or a pipe and would be"),
         (["--device", "cpu", "config.yaml"], "without a config, but config.yaml is given"),
         (["--json", "x.json"], "--only and --json belong to --device"),
     ],
@@ -227,7 +235,10 @@ def test_a_wrong_option_is_told(
 
 
 def test_a_gpu_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "find_cuda_fault", lambda version: "")
+    def find_none(version: str | None) -> str:
+        return ""
+
+    monkeypatch.setattr(runner, "find_cuda_fault", find_none)
     monkeypatch.setattr(runner, "gpus", list[str])
     with pytest.raises(ConfigError, match=r"but torch finds no GPU that it can use .*--device cpu"):
         choose_device("cuda")

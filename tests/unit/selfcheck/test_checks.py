@@ -41,6 +41,10 @@ def run(name: str, folder: Path) -> Found:
     return status, reason, figures
 
 
+def do_nothing(*args: Any, **options: Any) -> None:
+    """Take anything, and find nothing."""
+
+
 @pytest.mark.parametrize(
     ("name", "figure"),
     [
@@ -99,7 +103,11 @@ def test_a_head_that_leaves_out_a_chunk_fails(
     from agentrl.learn import head
 
     parts = head._parts  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(head, "_parts", lambda *args: [*parts(*args)][:-1])
+
+    def leave_out(length: int, chunk: int) -> list[slice]:
+        return [*parts(length, chunk)][:-1]
+
+    monkeypatch.setattr(head, "_parts", leave_out)
     status, reason, _ = run("head", tmp_path)
     assert status == "failed"
     assert "float32.gradient" in reason
@@ -136,7 +144,7 @@ def test_an_engine_that_keeps_its_weights_fails(
 
 
 def test_a_proof_that_cannot_fail_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "complaint", lambda *args, **options: None)
+    monkeypatch.setattr(weights, "complaint", do_nothing)
     assert weight_check.complaint is not weights.complaint
     status, reason, _ = run("weights-memory", tmp_path)
     assert (status, reason) == ("failed", "the engine proves weights that it was not given")
@@ -145,7 +153,7 @@ def test_a_proof_that_cannot_fail_is_found(tmp_path: Path, monkeypatch: pytest.M
 def test_a_checkpoint_without_moments_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AdamW, "load_state", lambda *args, **options: None)
+    monkeypatch.setattr(AdamW, "load_state", do_nothing)
     status, reason, figures = run("checkpoint", tmp_path)
     assert status == "failed"
     assert figures["unequal_weights"] == 0
