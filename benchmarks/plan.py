@@ -73,7 +73,6 @@ class Setting:
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=None,
-            attn_implementation="sdpa",
         )
         return Qwen3ForCausalLM(config)
 

@@ -204,10 +204,10 @@ def test_products_are_counted_and_views_are_not() -> None:
 def test_attention_is_counted_forward_and_backward() -> None:
     query = torch.zeros(1, 2, 64, 16)
     with trace_ops() as trace:
-        parts = [torch.zeros_like(query).requires_grad_() for _ in range(3)]
+        one, two, three = (torch.zeros_like(query).requires_grad_() for _ in range(3))
         trace.restart()
         attention = torch.nn.functional.scaled_dot_product_attention
-        attention(*parts, is_causal=True).sum().backward()
+        attention(one, two, three, is_causal=True).sum().backward()
     pair = 2 * 2 * 64 * 64 * 16  # one product of all pairs, in both heads
     assert trace.flops == (2 * pair + 5 * pair) // 2
 
@@ -398,7 +398,7 @@ def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
 
 
 def test_a_cache_without_room_for_one_request_is_a_fault() -> None:
-    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.04}}
+    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.03}}
     config = change_config(large(), {"engine": vllm, "policy.dtype": "bfloat16"})
     names = [fault.name for fault in plan(config).faults]
     assert names == ["the engine's KV cache, for one request of engine.context_tokens,"]
