@@ -58,7 +58,9 @@ class Setting:
     @property
     def section(self) -> LearnSection:
         """Return its config section."""
-        return LearnSection.model_validate({"micro_batch_tokens": 1536, **self.learn})
+        return LearnSection.model_validate(
+            {"micro_batch_tokens": 1536, "gap_alarm": {"action": "none"}, **self.learn}
+        )
 
     def model(self) -> PreTrainedModel:
         """Return the model, with random weights."""

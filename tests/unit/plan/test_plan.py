@@ -101,6 +101,23 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
         shape_at(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"model_type": "t5"}', "a t5 of this config.json cannot be made"),
+        ('{"model_type": "qwen3", "num_attention_heads": 0}', "a qwen3 of this config.json"),
+        ('{"model_type": "mamba", "num_hidden_layers": 1}', "a mamba of this config.json"),
+        ("[", "transformers cannot read"),
+    ],
+)
+def test_a_config_that_is_no_language_model_is_refused(
+    tmp_path: Any, config: str, message: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ConfigError, match=message):
+        shape_at(str(tmp_path)).kv_bytes_per_token("bfloat16")
+
+
 # Machines
 
 
@@ -277,6 +294,15 @@ def test_the_longest_micro_batch_is_full() -> None:
 def test_micro_batches_shorter_than_the_context_are_refused() -> None:
     with pytest.raises(ConfigError, match="micro_batch_tokens is 100, below"):
         planned(small(learn__micro_batch_tokens=100))
+
+
+def test_numbers_without_bound_are_refused_or_harmless() -> None:
+    with pytest.raises(ConfigError, match="goes up to 4,194,304"):
+        planned(small(learn__micro_batch_tokens=10**12, engine__context_tokens=10**12))
+    with pytest.raises(ConfigError, match="context_tokens is 1, but"):
+        planned(small(engine__context_tokens=1))
+    config = small(rollout__group_size=10**9)
+    assert len(longest_sequences(config, fit_trace(TRACE, config))) < 20
 
 
 # Rollouts, weights, schedule
