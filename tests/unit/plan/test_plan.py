@@ -403,9 +403,10 @@ def test_more_ranks_than_devices_are_refused() -> None:
 
 
 def large(**changes: Any) -> RunConfig:
-    """Return a run of Qwen3-0.6B in float32."""
+    """Return a run of a wide model of two layers, in float32: 0.4 B parameters."""
+    wide = {"hidden_size": 2048, "layers": 2, "heads": 16, "kv_heads": 8, "head_dim": 128}
     return small(
-        policy={"path": "Qwen3-0.6B"},
+        policy={"make": {**wide, "intermediate_size": 6144, "vocab_size": 150_000}},
         engine={"kind": "vllm", "slots": 32, "context_tokens": 4096},
         learn__micro_batch_tokens=16384,
         **changes,
@@ -424,7 +425,7 @@ def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
 
 
 def test_a_cache_without_room_for_one_request_is_a_fault() -> None:
-    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.03}}
+    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.02}}
     config = change_config(large(), {"engine": vllm, "policy.dtype": "bfloat16"})
     names = [fault.name for fault in plan(config).faults]
     assert names == ["the engine's KV cache, for one request of engine.context_tokens,"]
