@@ -60,7 +60,9 @@ class Setting:
     @property
     def section(self) -> LearnSection:
         """Return its config section."""
-        return LearnSection.model_validate({"micro_batch_tokens": 1536, **self.learn})
+        return LearnSection.model_validate(
+            {"micro_batch_tokens": 1536, "gap_alarm": {"action": "none"}, **self.learn}
+        )
 
     def model(self) -> PreTrainedModel:
         """Return the model, with random weights."""
@@ -75,7 +77,6 @@ class Setting:
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=None,
-            attn_implementation="sdpa",
         )
         return Qwen3ForCausalLM(config)
 

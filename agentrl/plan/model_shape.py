@@ -125,8 +125,8 @@ class ModelShape:
         if not self.expert_parameters:
             return 1, 1
         names = ("num_experts", "num_local_experts", "n_routed_experts")
-        count = next(getattr(self.config, n) for n in names if hasattr(self.config, n))
-        return count, self.config.num_experts_per_tok
+        count = next((getattr(self.config, n) for n in names if hasattr(self.config, n)), 1)
+        return count, min(count, getattr(self.config, "num_experts_per_tok", count))
 
     @property
     def active_parameters(self) -> int:
@@ -182,7 +182,7 @@ def shape_at(path: str) -> ModelShape:
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file() and not is_gguf(path):
         try:
-            found = AutoConfig.from_pretrained(folder)
+            found = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"policy.path={path!r} has a config.json that transformers cannot read: {error}; "
@@ -208,4 +208,10 @@ def _make(config: PreTrainedConfig) -> PreTrainedModel:
     kind: Any = AutoModelForCausalLM
     if config.model_type in FAMILY:
         kind = AutoModelForImageTextToText
-    return kind.from_config(config, attn_implementation="sdpa")
+    try:
+        return kind.from_config(config, attn_implementation="sdpa", trust_remote_code=False)
+    except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+        raise ConfigError(
+            f"a {config.model_type} of this config.json cannot be made: {error}; give the folder "
+            "of a language model that transformers has sdpa attention for"
+        ) from error

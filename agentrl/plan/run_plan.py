@@ -23,6 +23,9 @@ from agentrl.plan.weight_transfer import WeightPath, path_of, sent_bytes_of, wei
 USABLE = 0.94
 """Share of a device's memory that tensors may take: the rest is the driver's, or in fragments."""
 
+MOST_TOKENS = 2**22
+"""Longest micro-batch that is planned."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingTime:
@@ -155,9 +158,11 @@ def longest_sequences(config: RunConfig, trace: LatencyTrace) -> Sequence[Masked
     places = np.arange(context_tokens)
     mask = (places >= prompt) & (places % every != 0)
     mask[-1] = True
+    # More than two micro-batches of them would change no longest one.
+    enough = 2 * config.learn.micro_batch_tokens // max(1, context_tokens - prompt) + 1
     return [
         MaskedTokens(np.where(places < prompt, 1, places + sample + 2), mask)
-        for sample in range(max(1, group_size))
+        for sample in range(min(group_size, enough))
     ]
 
 
@@ -165,6 +170,11 @@ def plan_training(config: RunConfig, shape: ModelShape, trace: LatencyTrace) -> 
     """Return the cost of a rank's longest micro-batch."""
     import torch
 
+    if config.learn.micro_batch_tokens > MOST_TOKENS:
+        raise ConfigError(
+            f"learn.micro_batch_tokens is {config.learn.micro_batch_tokens:,}, and a plan goes up "
+            f"to {MOST_TOKENS:,}; lower it"
+        )
     if config.learn.micro_batch_tokens < config.engine.context_tokens:
         raise ConfigError(
             f"learn.micro_batch_tokens is {config.learn.micro_batch_tokens}, below "

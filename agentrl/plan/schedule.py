@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.metrics.latency_trace import LatencyTrace, TrajectoryCost, TurnCost
 from agentrl.plan.rollout import RolloutCost
 from agentrl.rollout.scheduler.policy import SchedulerPolicy
@@ -34,6 +35,11 @@ class ModeForecast:
 def fit_trace(trace: LatencyTrace, config: RunConfig) -> LatencyTrace:
     """Return the trajectories of a trace as the limits of a config would have cut them."""
     rollout, context_tokens = config.rollout, config.engine.context_tokens
+    if context_tokens < 2:
+        raise ConfigError(
+            f"engine.context_tokens is {context_tokens}, but a trajectory has a prompt and a "
+            "sampled token; set it to at least 2"
+        )
 
     def fit(one: TrajectoryCost) -> TrajectoryCost:
         prompt = min(one.prompt_tokens, max(1, context_tokens // 2))
@@ -70,7 +76,9 @@ def forecast_modes(
 ) -> tuple[ModeForecast, ...]:
     """Play a few steps of each mode in virtual time; `trace` is fitted to the config already."""
     section = config.rollout
-    scale = max(1.0, section.tasks_per_step * section.group_size / PLAYED)
+    group_size = min(section.group_size, PLAYED)
+    groups = min(section.tasks_per_step, max(1, PLAYED // group_size))
+    scale = section.tasks_per_step * section.group_size / (groups * group_size)
     slope_s = (rollout.step_s - rollout.first_step_s) / max(1, rollout.slots - 1) / engines
     speed = EngineSpeed(
         slots=_scaled(rollout.slots * engines, scale),
@@ -81,8 +89,8 @@ def forecast_modes(
         load_s=load_s,
     )
     policy = SchedulerPolicy(
-        groups_per_step=_scaled(section.tasks_per_step, scale),
-        group_size=section.group_size,
+        groups_per_step=groups,
+        group_size=group_size,
         concurrency=_scaled(section.concurrency, scale),
         retries=section.retries,
         over_provision=section.over_provision,

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import PreTrainedModel
@@ -103,7 +107,15 @@ def trace_training(
     with _fake_mesh(ranks) as mesh:
         if mesh is not None:
             shard(model, mesh, precision=section.precision)
-        return _trace_model(model, section, layout, sequences, temperature, is_sharded=ranks > 1)
+        try:
+            return _trace_model(
+                model, section, layout, sequences, temperature, is_sharded=ranks > 1
+            )
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise ConfigError(
+                f"{type(model).__name__} decides by the values of tensors ({error.func}), which a "
+                "plan has none of; measure a short run instead"
+            ) from error
 
 
 def _trace_model(

@@ -101,6 +101,23 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
         shape_at(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ('{"model_type": "t5"}', "a t5 of this config.json cannot be made"),
+        ('{"model_type": "qwen3", "num_attention_heads": 0}', "a qwen3 of this config.json"),
+        ('{"model_type": "mamba", "num_hidden_layers": 1}', "a mamba of this config.json"),
+        ("[", "transformers cannot read"),
+    ],
+)
+def test_a_config_that_is_no_language_model_is_refused(
+    tmp_path: Any, config: str, message: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ConfigError, match=message):
+        shape_at(str(tmp_path)).kv_bytes_per_token("bfloat16")
+
+
 # Machines
 
 
@@ -204,10 +221,10 @@ def test_products_are_counted_and_views_are_not() -> None:
 def test_attention_is_counted_forward_and_backward() -> None:
     query = torch.zeros(1, 2, 64, 16)
     with trace_ops() as trace:
-        parts = [torch.zeros_like(query).requires_grad_() for _ in range(3)]
+        one, two, three = (torch.zeros_like(query).requires_grad_() for _ in range(3))
         trace.restart()
         attention = torch.nn.functional.scaled_dot_product_attention
-        attention(*parts, is_causal=True).sum().backward()
+        attention(one, two, three, is_causal=True).sum().backward()
     pair = 2 * 2 * 64 * 64 * 16  # one product of all pairs, in both heads
     assert trace.flops == (2 * pair + 5 * pair) // 2
 
@@ -277,6 +294,15 @@ def test_the_longest_micro_batch_is_full() -> None:
 def test_micro_batches_shorter_than_the_context_are_refused() -> None:
     with pytest.raises(ConfigError, match="micro_batch_tokens is 100, below"):
         planned(small(learn__micro_batch_tokens=100))
+
+
+def test_numbers_without_bound_are_refused_or_harmless() -> None:
+    with pytest.raises(ConfigError, match="goes up to 4,194,304"):
+        planned(small(learn__micro_batch_tokens=10**12, engine__context_tokens=10**12))
+    with pytest.raises(ConfigError, match="context_tokens is 1, but"):
+        planned(small(engine__context_tokens=1))
+    config = small(rollout__group_size=10**9)
+    assert len(longest_sequences(config, fit_trace(TRACE, config))) < 20
 
 
 # Rollouts, weights, schedule
@@ -377,9 +403,10 @@ def test_more_ranks_than_devices_are_refused() -> None:
 
 
 def large(**changes: Any) -> RunConfig:
-    """Return a run of Qwen3-0.6B in float32."""
+    """Return a run of a wide model of two layers, in float32: 0.4 B parameters."""
+    wide = {"hidden_size": 2048, "layers": 2, "heads": 16, "kv_heads": 8, "head_dim": 128}
     return small(
-        policy={"path": "Qwen3-0.6B"},
+        policy={"make": {**wide, "intermediate_size": 6144, "vocab_size": 150_000}},
         engine={"kind": "vllm", "slots": 32, "context_tokens": 4096},
         learn__micro_batch_tokens=16384,
         **changes,
@@ -398,7 +425,7 @@ def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
 
 
 def test_a_cache_without_room_for_one_request_is_a_fault() -> None:
-    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.04}}
+    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.02}}
     config = change_config(large(), {"engine": vllm, "policy.dtype": "bfloat16"})
     names = [fault.name for fault in plan(config).faults]
     assert names == ["the engine's KV cache, for one request of engine.context_tokens,"]
