@@ -458,7 +458,7 @@ class Tree:
             sample=leaf.sample,
             outcome=leaf.outcome,
             token_ids=_join(part.token_ids for part in path),
-            sources=_join((part.source,) * n for part, n in zip(path, counts, strict=True)),
+            sources=_join(_repeat_source(part) for part in path),
             turns=_join((part.turn,) * n for part, n in zip(path, counts, strict=True)),
             logprobs=_join(
                 part.logprobs if is_sampled else (0.0,) * n
@@ -570,6 +570,11 @@ def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int
         runs.append((start, last + 1))
         last = before
     return tuple(reversed(runs))
+
+
+def _repeat_source(node: Node) -> tuple[Source, ...]:
+    source: tuple[Source, ...] = (node.source,)
+    return source * len(node.token_ids)
 
 
 def _join(parts: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
