@@ -19,13 +19,13 @@ def build_block_mask(ends: Int[Tensor, " places"]) -> BlockMask:
     """
     places = len(ends)
     blocks = -(-places // BLOCK)
-    # What is behind the end is seen by nobody, and sees nothing: those blocks are never whole.
+    # Nobody sees what is behind the end; and no end is behind it, so what looks from there, and with
+    # it the last block, sees none whole.
     last_ends = pad(ends, (0, blocks * BLOCK - places), value=-1).view(blocks, BLOCK)
     queries = torch.arange(blocks, device=ends.device)[:, None] * BLOCK
     keys = queries.T
     seen = (keys == queries) | ((keys < queries) & (last_ends.amax(1) >= queries))
     whole = (keys < queries) & (last_ends.amin(1) >= queries + BLOCK - 1)
-    whole &= queries + BLOCK <= places
     partial_count, partial_order = _order_blocks(seen & ~whole)
     whole_count, whole_order = _order_blocks(whole)
     return BlockMask.from_kv_blocks(
