@@ -19,9 +19,8 @@ def build_block_mask(ends: Int[Tensor, " places"]) -> BlockMask:
     """
     places = len(ends)
     blocks = -(-places // BLOCK)
-    # Nobody sees what is behind the end; and no end is behind it, so what looks from there, and with
-    # it the last block, sees none whole.
-    last_ends = pad(ends, (0, blocks * BLOCK - places), value=-1).view(blocks, BLOCK)
+    # What the last block is filled up with decides nothing: only its own queries look at it.
+    last_ends = pad(ends, (0, blocks * BLOCK - places)).view(blocks, BLOCK)
     queries = torch.arange(blocks, device=ends.device)[:, None] * BLOCK
     keys = queries.T
     seen = (keys == queries) | ((keys < queries) & (last_ends.amax(1) >= queries))

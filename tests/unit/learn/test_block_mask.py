@@ -1,7 +1,7 @@
 """Block masks, against those that PyTorch makes of every pair of places.
 
 Mutants seen caught: a block whole by its last end; seen by its first end; the diagonal left out;
-the places that fill the last block up with an end of their own; the order of blocks not kept.
+the order of blocks not kept.
 """
 
 from collections.abc import Sequence
