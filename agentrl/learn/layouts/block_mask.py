@@ -41,7 +41,7 @@ def build_block_mask(ends: Int[Tensor, " places"]) -> BlockMask:
 def _order_blocks(
     table: Bool[Tensor, "queries keys"],
 ) -> tuple[Int[Tensor, "1 1 queries"], Int[Tensor, "1 1 queries keys"]]:
-    """Return how many blocks each row has, and the numbers of these before those of all others."""
+    """Return the number of blocks of each row, and all blocks with those of the row first."""
     order = torch.argsort((~table).byte(), dim=1, stable=True)
     count = table.sum(dim=1, dtype=torch.int32)
     return count[None, None], order.to(torch.int32)[None, None].contiguous()

@@ -95,7 +95,7 @@ def _find_units(
 
 
 def _find_overlaps(edges: Int[ndarray, " units"], index: int) -> Int[ndarray, " units"]:
-    """Return what a unit shares with each other one: the least of the edges between them."""
+    """Return the tokens that a unit shares with each other one: the least edge between them."""
     before = np.minimum.accumulate(edges[index:0:-1])[::-1]
     after = np.minimum.accumulate(edges[index + 1 :])
     return np.concatenate([before, [0], after])
