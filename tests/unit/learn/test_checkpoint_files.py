@@ -1,8 +1,4 @@
-"""A checkpoint whose weights are in several files, each with its own entry in the manifest.
-
-Mutants seen caught: one file however large it is; fingerprints given to the wrong files; a missing
-file passed over.
-"""
+"""A checkpoint whose weights are in several files, each with its own entry in the manifest."""
 
 import json
 from pathlib import Path
