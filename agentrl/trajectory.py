@@ -1,14 +1,16 @@
 """Step 4 of the flow: the trajectory tree. Tokens are the truth, stored once, append-only."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice, pairwise
-from typing import Final, Literal
+from itertools import accumulate, chain, islice, pairwise
+from typing import Final, Literal, TypeVar
 
 from agentrl.errors import FailureKind
 from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
+
+T = TypeVar("T")
 
 Source = Literal["prompt", "sampled", "tool", "template", "forced"]
 """Origin of a token: the task, the policy, the environment, the chat template, or the runner.
@@ -232,7 +234,8 @@ class Trajectory:
     @property
     def mask(self) -> tuple[bool, ...]:
         """Whether the policy sampled each token, by construction."""
-        return tuple(source == "sampled" for source in self.sources)
+        is_sampled = {source: source == "sampled" for source in set(self.sources)}
+        return tuple(map(is_sampled.__getitem__, self.sources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,25 +450,25 @@ class Tree:
         """
         ids = () if leaf.node is None else self.path_ids(leaf.node)
         path = tuple(self._nodes[i] for i in ids)
+        # A context has tens of thousands of tokens: those of a node are repeated, not looped over.
+        counts = [len(part.token_ids) for part in path]
         sampled = [part.source == "sampled" for part in path]
         return Trajectory(
             task=self.task,
             sample=leaf.sample,
             outcome=leaf.outcome,
-            token_ids=tuple(t for part in path for t in part.token_ids),
-            sources=tuple(part.source for part in path for _ in part.token_ids),
-            turns=tuple(part.turn for part in path for _ in part.token_ids),
-            logprobs=tuple(
-                x
-                for part, is_sampled in zip(path, sampled, strict=True)
-                for x in (part.logprobs if is_sampled else (0.0,) * len(part.token_ids))
+            token_ids=_join(part.token_ids for part in path),
+            sources=_join(_repeat_source(part) for part in path),
+            turns=_join((part.turn,) * n for part, n in zip(path, counts, strict=True)),
+            logprobs=_join(
+                part.logprobs if is_sampled else (0.0,) * n
+                for part, n, is_sampled in zip(path, counts, sampled, strict=True)
             ),
-            versions=tuple(
-                x
-                for part, is_sampled in zip(path, sampled, strict=True)
-                for x in (part.versions if is_sampled else (-1,) * len(part.token_ids))
+            versions=_join(
+                part.versions if is_sampled else (-1,) * n
+                for part, n, is_sampled in zip(path, counts, sampled, strict=True)
             ),
-            nodes=tuple(i for i, part in zip(ids, path, strict=True) for _ in part.token_ids),
+            nodes=_join((i,) * n for i, n in zip(ids, counts, strict=True)),
             turn_rewards=leaf.turn_rewards,
             components=leaf.components,
             seconds=leaf.seconds,
@@ -567,6 +570,15 @@ def context_runs(jumps: Sequence[tuple[int, int]], last: int) -> tuple[tuple[int
         runs.append((start, last + 1))
         last = before
     return tuple(reversed(runs))
+
+
+def _repeat_source(node: Node) -> tuple[Source, ...]:
+    source: tuple[Source, ...] = (node.source,)
+    return source * len(node.token_ids)
+
+
+def _join(parts: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
+    return tuple(chain.from_iterable(parts))
 
 
 def _collect_image_spans(path: Sequence[Node]) -> tuple[ImageSpan, ...]:

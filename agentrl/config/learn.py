@@ -117,7 +117,7 @@ class AdamWSection(ConfigSection):
 
 class KlSection(ConfigSection):
     """KL(policy || initial policy of the run), estimated on the sampled tokens and added to the
-    loss; costs a frozen copy of the weights and its forward pass."""
+    loss; costs a forward pass and a frozen copy of the weights, which `lora` needs not."""
 
     coefficient: PositiveFloat = 1e-3
     """Weight of the estimate in the loss."""

@@ -20,6 +20,7 @@ import json
 import re
 import shutil
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,11 @@ from agentrl.runtime.atomic_files import disk_advice, load_json, sync_folder, sy
 
 FORMAT = 1
 """Format version of the folder; raised when an older reader would misread it."""
+
+FILE_BYTES = 4 * 10**9
+"""Most bytes of weights in one file; a larger model comes in several, hashed at a time."""
+HASHING_THREADS = 8
+"""Files that are hashed at a time, without Python's lock."""
 
 _NAME = re.compile(r"step-(\d{6,})")
 
@@ -141,7 +147,7 @@ def _save_policy(
     others: Sequence[PretrainedFiles | None],
 ) -> None:
     with no_bars():
-        model.save_pretrained(folder, state_dict=dict(weights))
+        model.save_pretrained(folder, state_dict=dict(weights), max_shard_size=FILE_BYTES)
     _write_index(folder)
     for other in others:
         if other is not None:
@@ -203,14 +209,23 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 def _manifest(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [str(path.relative_to(folder)) for path in files]
     return {
         "format": FORMAT,
         "model": identity,
-        "files": {str(path.relative_to(folder)): _fingerprint(path) for path in files},
+        "files": dict(zip(names, _fingerprints(files), strict=True)),
     }
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
+def _fingerprints(paths: Sequence[Path]) -> list[dict[str, Any] | None]:
+    """Return size and SHA-256 of each file, None for one that is not there; several at a time."""
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        return list(pool.map(_fingerprint, paths))
+
+
+def _fingerprint(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}
@@ -222,9 +237,9 @@ def _check_files(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
             f"{checkpoint} has format {manifest.get('format')!r}, but this version reads {FORMAT}; "
             "use the version of agentrl that wrote it"
         )
-    for name, entry in manifest["files"].items():
-        path = checkpoint / name
-        fingerprint = _fingerprint(path) if path.is_file() else None
+    entries: Mapping[str, Any] = manifest["files"]
+    paths = [checkpoint / name for name in entries]
+    for path, entry, fingerprint in zip(paths, entries.values(), _fingerprints(paths), strict=True):
         if fingerprint != entry:
             raise LearnError(
                 f"{path} is damaged: {fingerprint}, but the manifest has {entry}; remove "

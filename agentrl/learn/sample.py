@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -128,8 +129,9 @@ def sample_of(
             f"{name}: its reward is {reward}, but a reward must be a finite number; fix the "
             "environment's reward, or raise an error there to fail the trajectory"
         )
-    mask = np.asarray(trajectory.mask, dtype=bool)
-    loss_mask = np.asarray(trainable(trajectory), dtype=bool)
+    said = trajectory.mask
+    mask = _to_array(said, bool)
+    loss_mask = mask if trainable is select_sampled else _to_array(trainable(trajectory), bool)
     if (loss_mask & ~mask).any():
         raise LearnError(
             f"{name}: a token that was not sampled by the policy is selected for training"
@@ -143,19 +145,19 @@ def sample_of(
         task_id=trajectory.task.id,
         sample=trajectory.sample,
         reward=float(reward),
-        token_ids=np.asarray(trajectory.token_ids, dtype=np.int64),
+        token_ids=_to_array(trajectory.token_ids, np.int64),
         mask=loss_mask,
-        behaviour=np.asarray(trajectory.logprobs, dtype=np.float64),
-        versions=np.asarray(trajectory.versions, dtype=np.int64),
-        turns=np.asarray(trajectory.turns, dtype=np.int64),
-        nodes=np.asarray(trajectory.nodes, dtype=np.int64),
+        behaviour=_to_array(trajectory.logprobs, np.float64),
+        versions=_to_array(trajectory.versions, np.int64),
+        turns=_to_array(trajectory.turns, np.int64),
+        nodes=_to_array(trajectory.nodes, np.int64),
         sampled=mask,
         turn_rewards=trajectory.turn_rewards,
         components=trajectory.components,
         truncated=isinstance(trajectory.outcome, Truncated),
         weights=None
         if weights is None
-        else token_weights(trajectory.mask, trajectory.turns, weights.get(trajectory.sample, {})),
+        else token_weights(said, trajectory.turns, weights.get(trajectory.sample, {})),
         jumps=trajectory.jumps,
         images=trajectory.images,
         root=trajectory.root,
@@ -172,3 +174,8 @@ def token_weights(
     """
     each = np.asarray([weights.get(turn, 1.0) for turn in turns], dtype=np.float64)
     return np.where(np.asarray(mask, dtype=np.bool_), each, 0.0)
+
+
+def _to_array(values: Sequence[Any], dtype: Any) -> ndarray:
+    """Return values as an array, looking at each once, which `np.asarray` does not."""
+    return np.fromiter(values, dtype, count=len(values))

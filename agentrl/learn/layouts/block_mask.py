@@ -19,13 +19,12 @@ def build_block_mask(ends: Int[Tensor, " places"]) -> BlockMask:
     """
     places = len(ends)
     blocks = -(-places // BLOCK)
-    # What is behind the end is seen by nobody, and sees nothing: those blocks are never whole.
-    last_ends = pad(ends, (0, blocks * BLOCK - places), value=-1).view(blocks, BLOCK)
+    # What the last block is filled up with decides nothing: only its own queries look at it.
+    last_ends = pad(ends, (0, blocks * BLOCK - places)).view(blocks, BLOCK)
     queries = torch.arange(blocks, device=ends.device)[:, None] * BLOCK
     keys = queries.T
     seen = (keys == queries) | ((keys < queries) & (last_ends.amax(1) >= queries))
     whole = (keys < queries) & (last_ends.amin(1) >= queries + BLOCK - 1)
-    whole &= queries + BLOCK <= places
     partial_count, partial_order = _order_blocks(seen & ~whole)
     whole_count, whole_order = _order_blocks(whole)
     return BlockMask.from_kv_blocks(
@@ -42,7 +41,7 @@ def build_block_mask(ends: Int[Tensor, " places"]) -> BlockMask:
 def _order_blocks(
     table: Bool[Tensor, "queries keys"],
 ) -> tuple[Int[Tensor, "1 1 queries"], Int[Tensor, "1 1 queries keys"]]:
-    """Return how many blocks each row has, and the numbers of these before those of all others."""
+    """Return the number of blocks of each row, and all blocks with those of the row first."""
     order = torch.argsort((~table).byte(), dim=1, stable=True)
     count = table.sum(dim=1, dtype=torch.int32)
     return count[None, None], order.to(torch.int32)[None, None].contiguous()

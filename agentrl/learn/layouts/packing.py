@@ -38,25 +38,30 @@ def pack(
         _find_units(np.asarray(lengths, dtype=np.int64), common, limit_tokens),
         key=lambda unit: unit.start,
     )
-    # Within a unit more is shared than at its edges.
+    # Within a unit more is shared than at its edges. Across an edge of 0 nothing is.
     edges = common[[unit.start for unit in units]]
+    borders = np.flatnonzero(np.concatenate([[True], edges[1:] == 0, [True]]))
     line_of = np.full(len(units), -1)
-    room = np.full(len(units), np.iinfo(np.int64).min // 2)
-    """What the line of each unit has left; less than any unit needs where it has none yet."""
+    room = np.full(len(units) + 1, np.iinfo(np.int64).min // 2)
+    """What each line has left. The last one stands for none yet: less than any unit needs."""
     lines: list[list[PackingUnit]] = []
     for index in sorted(range(len(units)), key=lambda i: (-units[i].tokens, i)):
-        unit, overlap = units[index], _find_overlaps(edges, index)
-        fits = room + overlap >= unit.tokens
+        unit, border = units[index], int(np.searchsorted(borders, index, side="right"))
+        near = slice(int(borders[border - 1]), int(borders[border]))
+        overlap, near_lines = _find_overlaps(edges[near], index - near.start), line_of[near]
+        fits = room[near_lines] + overlap >= unit.tokens
+        free = np.flatnonzero(room[: len(lines)] >= unit.tokens)
         if fits.any():
             saved = int(overlap[fits].max())
-            line = int(line_of[fits & (overlap == saved)].min())
-            left = int(room[line_of == line][0]) + saved - unit.tokens
-            lines[line].append(unit)
+            line = int(near_lines[fits & (overlap == saved)].min())
         else:
-            line, left = len(lines), limit_tokens - unit.tokens
-            lines.append([unit])
+            saved, line = 0, int(free[0]) if len(free) else len(lines)
+        if line == len(lines):
+            lines.append([])
+            room[line] = limit_tokens
+        lines[line].append(unit)
         line_of[index] = line
-        room[line_of == line] = left
+        room[line] -= unit.tokens - saved
     return [[i for unit in line for i in range(unit.start, unit.stop)] for line in lines]
 
 
@@ -90,7 +95,7 @@ def _find_units(
 
 
 def _find_overlaps(edges: Int[ndarray, " units"], index: int) -> Int[ndarray, " units"]:
-    """Return what a unit shares with each other one: the least of the edges between them."""
+    """Return the tokens that a unit shares with each other one: the least edge between them."""
     before = np.minimum.accumulate(edges[index:0:-1])[::-1]
     after = np.minimum.accumulate(edges[index + 1 :])
     return np.concatenate([before, [0], after])

@@ -38,7 +38,10 @@ def trainable(versions: Sequence[int], *, version: int, max_age: int | None) -> 
 
     A token's age is the versions between the weights that sampled it and those it would train.
     """
-    return tuple(v != NOT_SAMPLED and (max_age is None or version - v <= max_age) for v in versions)
+    may_train = {
+        v: v != NOT_SAMPLED and (max_age is None or version - v <= max_age) for v in set(versions)
+    }
+    return tuple(map(may_train.__getitem__, versions))
 
 
 def age_histogram(versions: Iterable[Sequence[int]], *, version: int) -> dict[int, int]:

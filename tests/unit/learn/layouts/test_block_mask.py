@@ -1,7 +1,6 @@
 """Block masks, against those that PyTorch makes of every pair of places.
 
-Mutants seen caught: a block whole by its last end; seen by its first end; the diagonal
-left out; the last block, which is not full, taken for whole; the order of blocks not kept.
+Mutants seen caught: a block whole by its last end; seen by its first end; the diagonal left out.
 """
 
 from collections.abc import Sequence
