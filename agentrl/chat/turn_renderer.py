@@ -164,7 +164,7 @@ class TurnRenderer:
         )
 
     def _ending(self, said: Message, follow: Message) -> tuple[str, str, str]:
-        """Return what closes the turn `said`, its end once `follow` follows, and what comes after.
+        """Return the text that closes the turn `said`, its end before `follow`, and the glue.
 
         The end is from what the turn says last. It is what closes the turn, unless the template
         ends a turn with one token where nothing follows, or with none, and with another before a
@@ -208,7 +208,7 @@ class TurnRenderer:
         return text.partition(SPOKEN)[2]
 
     def _probe_tools(self) -> str:
-        """Return the tool fault, and set how a turn of calls ends where the template shows calls."""
+        """Return the tool fault; set the end of a turn of calls where the template shows them."""
         name = self._template.name
         try:
             plain = self.render_after((ANSWER,))

@@ -1,6 +1,7 @@
 """Gemma 4: calls in a notation of its own, in which special tokens stand around texts."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from agentrl.chat.call_json import CALL_LIMITS, NAME_MAX
@@ -80,7 +81,7 @@ def parse(text: str, start: int) -> Action:
     return parse_turn(_SYNTAX, text, min(max(0, start + len(text) - shown), len(text)))
 
 
-def write(text: str, calls: list[ToolCall]) -> str:
+def write(text: str, calls: Sequence[ToolCall]) -> str:
     """Return the turn that says a text and makes calls."""
     thought, said = split_thinking(text)
     channel = f"{THOUGHT}{thought}\n{THOUGHT_END}" if thought else ""

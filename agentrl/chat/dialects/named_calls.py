@@ -130,13 +130,17 @@ def _write_deepseek_v31(call: ToolCall, number: int) -> str:
     return f"{CALL_BEGIN}{call.name}{SEP}{write_json(dict(call.arguments))}{CALL_END}"
 
 
+def _begin_deepseek_v31(tool: str) -> str:
+    return CALL_BEGIN + (f"{tool}{SEP}" if tool else "")
+
+
 DEEPSEEK_V31 = make_dialect(
     "deepseek_v31",
     replace(
         _DEEPSEEK_V3,
         read=_read_deepseek_v31,
         write=_write_deepseek_v31,
-        begin=lambda tool: CALL_BEGIN + (f"{tool}{SEP}" if tool else ""),
+        begin=_begin_deepseek_v31,
         wanted=f"Write {CALL_BEGIN}NAME{SEP}{{...}}{CALL_END} between {CALLS_BEGIN} and "
         f"{CALLS_END}",
         separator="",

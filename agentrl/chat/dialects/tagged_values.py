@@ -40,7 +40,7 @@ def write_python_value(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueTags:
-    """How one call is written: a name, and arguments between tags."""
+    """Marks around the name of a call and around its arguments."""
 
     name: tuple[str, str]
     """Before and behind the name of the tool. It ends before an argument or the end, too."""
@@ -52,7 +52,7 @@ class ValueTags:
     end: str = ""
     """Ends a call."""
     behind: str = ""
-    """What comes behind the last argument, where `end` is empty."""
+    """Mark behind the last argument, where `end` is empty."""
     key_break: str = ""
     """White space between an argument's name and value."""
     line: str = "\n"

@@ -120,7 +120,7 @@ async def test_a_new_context_has_no_earlier_thinking(tmp_path: Path) -> None:
     assert "Two." in prompts[2]
     assert "<think>" not in prompts[2]
     said = (Message("assistant", f"{THOUGHT}One."), Message("assistant", f"{THOUGHT}Two."))
-    asked = [part for part in prompts[2].split("<|im_start|>user\n")[1:]]
+    asked = prompts[2].split("<|im_start|>user\n")[1:]
     users = [Message("user", part.partition("<|im_end|>")[0]) for part in asked]
     whole = chat.opening((users[0], said[0], users[1], said[1], users[2]))
     assert prompts[2] == text_of(chat, whole)
@@ -162,8 +162,7 @@ async def test_harmony_ends_a_past_turn_otherwise(tmp_path: Path) -> None:
 def test_the_role_that_follows_ends_a_turn_of_glm(tmp_path: Path) -> None:
     """The policy samples it, and it stands once; where it is another's, the right one follows."""
     chat = chat_of("glm-4.5", tmp_path)
-    ids = chat.template.tokenizer.convert_tokens_to_ids
-    user, tool = (int(ids(token)) for token in ("<|user|>", "<|observation|>"))
+    (user,), (tool,) = chat.encode("<|user|>"), chat.encode("<|observation|>")
     assert {user, tool} <= chat.stop_token_ids
     assert (chat.write(say("x"))[-1], chat.write(Action("", (CALL,)))[-1]) == (user, tool)
     asked = (Message("user", "again"),)
