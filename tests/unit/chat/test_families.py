@@ -8,6 +8,8 @@ generation prompt left before a rewritten turn; a dialect chosen that writes oth
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.conformance import check_template
@@ -186,6 +188,34 @@ def test_ids_of_calls_are_what_the_templates_take(tmp_path: Path) -> None:
     assert "functions.weather_at:7\nrain" in text_of(kimi, kimi.reply(answers, ended=True))
     mistral = chat_of("mistral-v11", tmp_path / "mistral")
     assert "[CALL_ID]call00000[ARGS]" in mistral.dialect.write("", (CALL,))
+
+
+def test_answers_in_any_number_follow_a_turn(
+    family: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """With ids or without; gpt-oss shows the first call of a turn alone, and all answers."""
+    chat = ChatFormat(tokenizer)
+    for count in (1, 2, 64):
+        answers = [
+            Message("tool", f"rain{n}.", tool_call_id=f"call_{n}", name="f") for n in range(count)
+        ]
+        shown = text_of(chat, chat.reply(answers, ended=True))
+        assert [shown.count(answer.text) for answer in answers] == [1] * count
+    assert "rain" in text_of(chat, chat.reply((Message("tool", "rain"),), ended=True))
+
+
+@given(tokens=st.lists(st.integers(0, 350), min_size=1, max_size=60))
+def test_any_turn_can_be_answered(
+    family: str, tokenizer: PreTrainedTokenizerFast, tokens: list[int]
+) -> None:
+    chat = ChatFormat(tokenizer)
+    chat.parse(tokens)
+    (prompt,) = chat.opening((Message("user", "ask"),))
+    turn = TokenSegment("sampled", tuple(tokens))
+    rewritten = chat.rewrite_turns((prompt, turn)) if chat.rewrites_turns else None
+    for answer in (Message("user", "x"), Message("tool", "y", tool_call_id="call_0", name="f")):
+        ended = rewritten is not None or chat.ends_turn(tokens[-1], (answer,))
+        assert chat.reply((answer,), ended=ended)
 
 
 def test_tools_that_move_stay_only_where_the_config_says_so(tmp_path: Path) -> None:
