@@ -72,9 +72,6 @@ def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
         if not read_to or said.strip():
             texts.append(said.removesuffix(syntax.gap))
         room = CALLS_MAX - len(calls) - len(malformed)
-        if room <= 0:
-            malformed.append(TOO_MANY)
-            break
         parts, read_to = _read_block(syntax, text, begin, number=len(calls))
         for part in parts[:room]:
             if isinstance(part, ToolCall):

@@ -2,7 +2,7 @@
 
 Mutants seen caught: a value that ends at the first closing tag; a call in thinking counted; a call
 whose end is missing made; arguments beyond a limit kept; one argument written twice; text after a
-call dropped; the number of calls unlimited; a repeated scan of the whole turn.
+call dropped; the number of calls unlimited; a text typed where a schema takes texts.
 """
 
 import time
@@ -251,6 +251,7 @@ SCHEMA = {
         "flag": {"type": ["boolean", "null"]},
         "rows": {"anyOf": [{"type": "array"}, {"type": "null"}]},
         "kind": {"enum": ["1", "2"]},
+        "either": {"type": ["string", "integer"]},
         "free": {},
     }
 }
@@ -271,6 +272,7 @@ SCHEMA = {
         ("rows", "[1, 2]", [1, 2]),
         ("rows", "[" * 5_000, "[" * 5_000),
         ("kind", "1", "1"),
+        ("either", "5", "5"),
         ("free", "5", "5"),
         ("unknown", "5", "5"),
     ],

@@ -1,14 +1,14 @@
 """Chat formats of model families: what is found in their templates, and contexts as they have them.
 
-Mutants seen caught: the role that begins the next message taken for any end; a sampled end kept
-beside the next role; earlier thinking kept; a rewritten turn without its end, or with two; the
-generation prompt left before a rewritten turn; a dialect chosen that writes otherwise.
+Mutants seen caught: the role that begins the next message taken for any end; earlier thinking kept;
+a rewritten turn with two ends; the generation prompt left before one; the first dialect chosen that
+reads a call.
 """
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
@@ -128,6 +128,39 @@ async def test_a_new_context_has_no_earlier_thinking(tmp_path: Path) -> None:
     assert prompts[2] == text_of(chat, whole)
 
 
+def test_a_turn_that_was_cut_off_has_one_end(tmp_path: Path) -> None:
+    chat = chat_of("qwen3", tmp_path)
+    first, second = (chat.encode(f"{THOUGHT}{said}.") for said in ("One", "Two"))
+    asked = (Message("user", "again"),)
+    parts = (
+        *chat.opening((Message("user", "ask"),)),
+        TokenSegment("sampled", first),
+        *chat.reply(asked, ended=False),
+        TokenSegment("sampled", second),
+    )
+    rewritten = chat.rewrite_turns(parts)
+    assert rewritten is not None
+    said = (Message("assistant", "One."), *asked, Message("assistant", "Two."), *asked)
+    whole = text_of(chat, chat.opening((Message("user", "ask"), *said)))
+    later = text_of(chat, (*rewritten, *chat.reply(asked, ended=True)))
+    assert later == whole
+
+
+def test_the_dialect_that_writes_as_the_template_is_found(tmp_path: Path) -> None:
+    """GLM 4.7 writes without line breaks, and both dialects read either."""
+    tokenizer = tokenizer_of(FAMILIES["glm-4.5"], tmp_path)
+    source = FAMILIES["glm-4.5"].source
+    for broken, whole in (
+        ("call.function.name + '\n' }}", "call.function.name }}"),
+        ("'</arg_key>\n' }}", "'</arg_key>' }}"),
+        ("'</arg_value>\n' }}", "'</arg_value>' }}"),
+    ):
+        assert broken in source
+        source = source.replace(broken, whole)
+    tokenizer.chat_template = source
+    assert ChatFormat(tokenizer).dialect.name == "glm_4_7"
+
+
 async def test_sampled_turns_stay_where_the_config_says_so(tmp_path: Path) -> None:
     chat = chat_of("qwen3", tmp_path, earlier_turns="sampled")
     assert not chat.rewrites_turns
@@ -204,6 +237,7 @@ def test_answers_in_any_number_follow_a_turn(
     assert "rain" in text_of(chat, chat.reply((Message("tool", "rain"),), ended=True))
 
 
+@settings(max_examples=25)
 @given(tokens=st.lists(st.integers(0, 350), min_size=1, max_size=60))
 def test_any_turn_can_be_answered(
     family: str, tokenizer: PreTrainedTokenizerFast, tokens: list[int]
