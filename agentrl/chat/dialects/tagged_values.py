@@ -148,7 +148,7 @@ class ValueTags:
         return (key, value, end) if read_to == len(raw) else f"{key[:80]!r} is more than one value"
 
     def _find_value_end(self, text: str, at: int) -> int:
-        """Return where a value ends: at its tag, behind which another argument or the end comes.
+        """Return the end of a value: its tag, behind which another argument or the end comes.
 
         A value may hold the tag itself, as the text of a program that writes calls does.
         """
