@@ -138,7 +138,10 @@ def missing_pycosat() -> str:
     return "" if importlib.util.find_spec("pycosat") else "pip install -c constraints.txt pycosat"
 
 
-PEERS = ("gem", "harbor", "openenv", "openenv_next", "pyarrow", "smollm2", "verifiers", "vllm")
+PEERS = (
+    *("gem", "harbor", "openenv", "openenv_next", "pyarrow", "smollm2", "trl_templates"),
+    *("verifiers", "vllm"),
+)
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {
     "bubblewrap": cache(missing_bubblewrap),

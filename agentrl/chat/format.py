@@ -194,7 +194,7 @@ class ChatFormat:
     def _rewrite_turn(
         self, before: tuple[int, ...], turn: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return what stands before a turn without the generation prompt, and the turn with its
+        """Return the tokens before a turn without the generation prompt, and the turn with its
         header and end as one of the past; None where it is none that a prompt opened."""
         if not self._prompt or before[-len(self._prompt) :] != self._prompt:
             return None

@@ -81,13 +81,26 @@ class TurnRenderer:
         """
         turn, tail = self._turn_before(messages)
         text = self._template.render((ASK, turn, *messages), generation_prompt=True)
+        if SPOKEN not in text and turn.tool_calls:
+            # A template that shows one call of a turn is answered as if there was no other.
+            turn = _calls_before(messages, most=1)
+            text = self._template.render((ASK, turn, *messages), generation_prompt=True)
         end = text.find(SPOKEN) + len(SPOKEN)
+        if turn.tool_calls:
+            tail = self._tail_in(text, end, tail)
         if not text.startswith(tail, end):
             raise ConfigError(
                 f"{self._template.name} ends an assistant turn with {text[end : end + 40]!r} if "
                 f"messages follow, but with {tail!r} if none do; {WAY_OUT}"
             )
         return text[end + len(tail) :]
+
+    def _tail_in(self, text: str, end: int, tail: str) -> str:
+        """Return the end of a turn of calls, whose last one may have another id than `tail` has."""
+        if (token := self._template.control.last_in(tail)) is None:
+            return tail
+        at = text.find(token[0], end)
+        return tail if at < 0 else text[end : at + len(token[0])]
 
     def end_before(self, messages: Sequence[Message]) -> str:
         """Return the text that ends a turn before these messages, the end-of-turn token last."""
@@ -164,7 +177,7 @@ class TurnRenderer:
         )
 
     def _ending(self, said: Message, follow: Message) -> tuple[str, str, str]:
-        """Return what closes the turn `said`, its end once `follow` follows, and what comes after.
+        """Return the text that closes the turn `said`, its end before `follow`, and the glue.
 
         The end is from what the turn says last. It is what closes the turn, unless the template
         ends a turn with one token where nothing follows, or with none, and with another before a
@@ -208,7 +221,7 @@ class TurnRenderer:
         return text.partition(SPOKEN)[2]
 
     def _probe_tools(self) -> str:
-        """Return the tool fault; set the end of a turn of calls where the template shows calls."""
+        """Return the tool fault; set the end of a turn of calls where the template shows them."""
         name = self._template.name
         try:
             plain = self.render_after((ANSWER,))
@@ -297,9 +310,9 @@ _SAID = Message("assistant", SPOKEN)
 _SAID_NEXT = Message("assistant", SPOKEN_NEXT)
 
 
-def _calls_before(messages: Sequence[Message]) -> Message:
-    """Return a turn that made the calls which the tool messages answer."""
-    answers = [message for message in messages if message.role == "tool"]
+def _calls_before(messages: Sequence[Message], *, most: int | None = None) -> Message:
+    """Return a turn that made the calls which the tool messages answer, or the first ones."""
+    answers = [message for message in messages if message.role == "tool"][:most]
     calls = [
         ToolCall(answer.tool_call_id or "call_0", answer.name or TOOL_NAME, {"place": ""})
         for answer in answers

@@ -10,6 +10,8 @@ from typing import Any, cast
 from agentrl.runtime.json_limits import JsonLimitError, read_json
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
+_DEPTH = 8
+"""Levels of alternatives within alternatives that are read."""
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "boolean": bool,
     "integer": int,
@@ -52,8 +54,10 @@ def _read_text(text: str) -> Any:
         return text
 
 
-def _types_of(schema: Any) -> frozenset[str]:
+def _types_of(schema: Any, depth: int = 0) -> frozenset[str]:
     """Return the types that a schema names, those of its alternatives among them."""
+    if depth > _DEPTH:
+        return frozenset()
     fields = _as_mapping(schema)
     named = fields.get("type")
     types = {named} if isinstance(named, str) else set[str]()
@@ -65,7 +69,7 @@ def _types_of(schema: Any) -> frozenset[str]:
             elif isinstance(one, str):
                 types.add(one)
             else:
-                types |= _types_of(one)
+                types |= _types_of(one, depth + 1)
     return frozenset(types)
 
 

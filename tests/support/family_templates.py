@@ -67,7 +67,8 @@ _DEEPSEEK = (
     "<s>{%- if tools %}{{- tools | tojson }}{%- endif %}{%- for m in messages %}"
     "{%- if m.role == 'assistant' %}{{- '<Assistant>' + m.content }}{%- if m.tool_calls %}"
     "{{- '<\uff5ctool\u2581calls\u2581begin\uff5c>' }}{%- for call in m.tool_calls %}"
-    "{{- '<\uff5ctool\u2581call\u2581begin\uff5c>' }}CALL{{- '<\uff5ctool\u2581call\u2581end\uff5c>' }}{%- endfor %}"
+    "{{- '<\uff5ctool\u2581call\u2581begin\uff5c>' }}CALL"
+    "{{- '<\uff5ctool\u2581call\u2581end\uff5c>' }}{%- endfor %}"
     "{{- '<\uff5ctool\u2581calls\u2581end\uff5c>' }}{%- endif %}{{- '</s>' }}"
     "{%- else %}{{- '<' + m.role + '>' + m.content }}{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<Assistant>' }}{%- endif %}"
@@ -131,7 +132,8 @@ _GEMMA4 = (
     "{%- endif %}{%- elif m.role == 'tool' %}"
     "{{- '<|tool_response>response:' + (m.name or '') + m.content + '<tool_response|>' }}"
     "{%- else %}{{- '<|turn>' + m.role + '\n' + m.content + '<turn|>\n' }}{%- endif %}{%- endfor %}"
-    "{%- if add_generation_prompt and messages[-1].role != 'tool' %}{{- '<|turn>model\n' }}{%- endif %}"
+    "{%- if add_generation_prompt and messages[-1].role != 'tool' %}"
+    "{{- '<|turn>model\n' }}{%- endif %}"
 )
 
 

@@ -56,9 +56,9 @@ def _adapt_kimi(message: dict[str, Any]) -> dict[str, Any]:
         for call in message.get("tool_calls", ())
     ]
     adapted = message | {"tool_calls": calls} if calls else message
-    if "tool_call_id" in message:
-        name = message.get("name", "")
-        return adapted | {"tool_call_id": write_kimi_id(name, message["tool_call_id"])}
+    if message["role"] == "tool":
+        call_id = write_kimi_id(message.get("name", ""), message.get("tool_call_id", ""))
+        return adapted | {"tool_call_id": call_id}
     return adapted
 
 
@@ -168,8 +168,8 @@ def adapt_mistral(message: dict[str, Any]) -> dict[str, Any]:
         adapted["tool_calls"] = [
             call | {"id": write_mistral_id(call["id"])} for call in message["tool_calls"]
         ]
-    if "tool_call_id" in message:
-        adapted["tool_call_id"] = write_mistral_id(message["tool_call_id"])
+    if message["role"] == "tool":
+        adapted["tool_call_id"] = write_mistral_id(message.get("tool_call_id", ""))
     return adapted
 
 

@@ -23,7 +23,7 @@ from agentrl.runtime.json_limits import JsonLimitError, check_json, check_text_b
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """Result of reading one call: the call or what is wrong with it, and where it ends.
+    """Result of reading one call: the call or its fault, and the end of it.
 
     `end` is None where nothing was read that could end.
     """
@@ -72,9 +72,6 @@ def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
         if not read_to or said.strip():
             texts.append(said.removesuffix(syntax.gap))
         room = CALLS_MAX - len(calls) - len(malformed)
-        if room <= 0:
-            malformed.append(TOO_MANY)
-            break
         parts, read_to = _read_block(syntax, text, begin, number=len(calls))
         for part in parts[:room]:
             if isinstance(part, ToolCall):
@@ -114,7 +111,7 @@ def make_dialect(name: str, syntax: CallSyntax, **further: Any) -> ToolCallDiale
 
 
 def check_name(name: str) -> str:
-    """Return what is wrong with the name of a tool, or nothing."""
+    """Return the fault of a tool's name, or an empty text."""
     if not name:
         return "the name of the tool is missing"
     if len(name) > NAME_MAX:
@@ -123,7 +120,7 @@ def check_name(name: str) -> str:
 
 
 def check_arguments(name: str, arguments: Mapping[str, object], *, size: str) -> str:
-    """Return what is wrong with a call whose arguments were read as text, or nothing.
+    """Return the fault of a call whose arguments were read as text, or an empty text.
 
     `size` is the whole text of the call.
     """
@@ -170,7 +167,7 @@ def write_json(value: object) -> str:
 def _read_block(
     syntax: CallSyntax, text: str, begin: int, *, number: int
 ) -> tuple[list[ToolCall | str], int]:
-    """Return what is read of the block that opens at `begin`, and where it ends."""
+    """Return the calls and faults of the block that opens at `begin`, and its end."""
     parts: list[ToolCall | str] = []
     at = begin + len(syntax.open)
     while len(parts) <= CALLS_MAX:

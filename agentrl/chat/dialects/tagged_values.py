@@ -40,7 +40,7 @@ def write_python_value(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueTags:
-    """How one call is written: a name, and arguments between tags."""
+    """Marks around the name of a call and around its arguments."""
 
     name: tuple[str, str]
     """Before and behind the name of the tool. It ends before an argument or the end, too."""
@@ -52,7 +52,7 @@ class ValueTags:
     end: str = ""
     """Ends a call."""
     behind: str = ""
-    """What comes behind the last argument, where `end` is empty."""
+    """Mark behind the last argument, where `end` is empty."""
     key_break: str = ""
     """White space between an argument's name and value."""
     line: str = "\n"
@@ -148,7 +148,7 @@ class ValueTags:
         return (key, value, end) if read_to == len(raw) else f"{key[:80]!r} is more than one value"
 
     def _find_value_end(self, text: str, at: int) -> int:
-        """Return where a value ends: at its tag, behind which another argument or the end comes.
+        """Return the end of a value: its tag, behind which another argument or the end comes.
 
         A value may hold the tag itself, as the text of a program that writes calls does.
         """

@@ -1,8 +1,8 @@
-"""Parsers of every dialect over the marks of `agentrl.chat.dialects.syntax`, and of those beside it.
+"""Parsers of every dialect: what they read, what they refuse, and how long they take.
 
 Mutants seen caught: a value that ends at the first closing tag; a call in thinking counted; a call
 whose end is missing made; arguments beyond a limit kept; one argument written twice; text after a
-call dropped; the number of calls unlimited; a repeated scan of the whole turn.
+call dropped; the number of calls unlimited; a text typed where a schema takes texts.
 """
 
 import time
@@ -28,8 +28,6 @@ TWO = (F, ToolCall("call_1", "g_2", {"x": "y\nz", "path": "/tmp"}))
 DEEP = ToolCall("call_0", "f", {"a": {"b": [{"c": 'd "e" \\ }'}], "n": 1.5, "t": True, "z": None}})
 DIALECT_NAMES = sorted(DIALECTS)
 NOTATION = [name for name in DIALECT_NAMES if not DIALECTS[name].text_arguments]
-SINGLE_TEXT = ("harmony",)
-"""Dialects in which what is said may stand in another place than written."""
 
 
 def plain(calls: tuple[ToolCall, ...]) -> list[tuple[str, dict[str, object]]]:
@@ -54,6 +52,7 @@ def test_values_come_back_with_their_types(name: str) -> None:
 
 
 QWEN = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+THOUGHT = f"<think>{QWEN.format('1')}</think>"
 GLM = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"
 DSML = (
     '<\uff5cDSML\uff5cfunction_calls>\n<\uff5cDSML\uff5cinvoke name="f">\n'
@@ -78,31 +77,59 @@ GOLDEN: list[tuple[str, str, Action]] = [
     ("qwen3_coder", QWEN.format("</parameter>"), Action("", calling("</parameter>"))),
     ("qwen3_coder", QWEN.format("</tool_call>"), Action("", calling("</tool_call>"))),
     ("qwen3_coder", QWEN.format("\n a \n"), Action("", calling("\n a \n"))),
-    ("qwen3_coder", f"<think>{QWEN.format('1')}</think>no", Action(f"<think>{QWEN.format('1')}</think>no")),
+    ("qwen3_coder", f"{THOUGHT}no", Action(f"{THOUGHT}no")),
     ("qwen3_coder", f"<think>{QWEN.format('1')}", Action(f"<think>{QWEN.format('1')}")),
-    ("qwen3_coder", "<tool_call><function=f></function></tool_call>", Action("", (ToolCall("call_0", "f", {}),))),
+    (
+        "qwen3_coder",
+        "<tool_call><function=f></function></tool_call>",
+        Action("", (ToolCall("call_0", "f", {}),)),
+    ),
     ("glm_4_5", GLM.format("1"), Action("", (F,))),
     ("glm_4_5", GLM.format("1").replace("\n", ""), Action("", (F,))),
     ("glm_4_5", "<tool_call>f\n</tool_call>", Action("", (ToolCall("call_0", "f", {}),))),
     ("glm_4_5", "<tool_call>f</tool_call>", Action("", (ToolCall("call_0", "f", {}),))),
     ("glm_4_7", GLM.format("</arg_value>"), Action("", calling("</arg_value>"))),
     ("deepseek_v32", DSML.format("true", "1"), Action("", (F,))),
-    ("deepseek_v32", DSML.format("false", "[1]"), Action("", (ToolCall("call_0", "f", {"a": [1]}),))),
+    (
+        "deepseek_v32",
+        DSML.format("false", "[1]"),
+        Action("", (ToolCall("call_0", "f", {"a": [1]}),)),
+    ),
     ("kimi_k2", KIMI, Action("", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
     ("kimi_k2", f"Hm {KIMI} so", Action("Hm \n so", (ToolCall("functions.f:3", "f", {"a": "1"}),))),
-    ("mistral", '[TOOL_CALLS]f[ARGS]{"a": "1"}[TOOL_CALLS]f[ARGS]{"a": "2"}', Action("", calling("1", "2"))),
+    (
+        "mistral",
+        '[TOOL_CALLS]f[ARGS]{"a": "1"}[TOOL_CALLS]f[ARGS]{"a": "2"}',
+        Action("", calling("1", "2")),
+    ),
     ("mistral", '[TOOL_CALLS]f[ARGS]{"a": "[TOOL_CALLS]"}', Action("", calling("[TOOL_CALLS]"))),
     ("mistral_v3", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "1"}}]', Action("", (F,))),
-    ("nemotron", 'So.<TOOLCALL>[{"name": "f", "arguments": {"a": "]</TOOLCALL>"}}]</TOOLCALL>', Action("So.", calling("]</TOOLCALL>"))),
+    (
+        "nemotron",
+        'So.<TOOLCALL>[{"name": "f", "arguments": {"a": "]</TOOLCALL>"}}]</TOOLCALL>',
+        Action("So.", calling("]</TOOLCALL>")),
+    ),
     ("gemma4", GEMMA_F, Action("", (F,))),
-    ("gemma4", f"<|channel>thought\n{GEMMA_F}\n<channel|>no", Action(f"<think>\n{GEMMA_F}\n</think>\n\nno")),
+    (
+        "gemma4",
+        f"<|channel>thought\n{GEMMA_F}\n<channel|>no",
+        Action(f"<think>\n{GEMMA_F}\n</think>\n\nno"),
+    ),
     ("gemma4", f"<|channel>thought\n{GEMMA_F}", Action(f"<think>\n{GEMMA_F}")),
-    ("gemma4", '<|tool_call>call:f{a:[1,{b:true}],<|"|>c d<|"|>:null}<tool_call|>', Action("", (ToolCall("call_0", "f", {"a": [1, {"b": True}], "c d": None}),))),
+    (
+        "gemma4",
+        '<|tool_call>call:f{a:[1,{b:true}],<|"|>c d<|"|>:null}<tool_call|>',
+        Action("", (ToolCall("call_0", "f", {"a": [1, {"b": True}], "c d": None}),)),
+    ),
     ("harmony", HARMONY_F, Action("", (F,))),
     ("harmony", "Just words, to=functions.f too.", Action("Just words, to=functions.f too.")),
-    ("harmony", "<|channel|>analysis<|message|>so<|end|><|start|>assistant" + HARMONY_F, Action("<think>\nso\n</think>\n\n", (F,))),
+    (
+        "harmony",
+        "<|channel|>analysis<|message|>so<|end|><|start|>assistant" + HARMONY_F,
+        Action("<think>\nso\n</think>\n\n", (F,)),
+    ),
     ("harmony", "<|channel|>final<|message|>42<|return|>", Action("42")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "text", "action"), GOLDEN)
@@ -112,12 +139,20 @@ def test_turns_are_read(name: str, text: str, action: Action) -> None:
 
 V31 = CALLS_BEGIN + CALL_BEGIN + "f" + SEP + "{}" + CALL_END + CALLS_END
 BROKEN: list[tuple[str, str, str]] = [
-    ("qwen3_coder", QWEN.replace("</function>\n", ""), "</parameter> is missing behind the argument 'a'"),
+    (
+        "qwen3_coder",
+        QWEN.replace("</function>\n", ""),
+        "</parameter> is missing behind the argument 'a'",
+    ),
     ("qwen3_coder", QWEN[: QWEN.index("</parameter>")], "</parameter> is missing"),
     ("qwen3_coder", "<tool_call>f</tool_call>", "<function= is missing"),
     ("qwen3_coder", QWEN.replace("=f>", "=>"), "the name of the tool is missing"),
     ("qwen3_coder", QWEN.replace("=f>", f"={'f' * 257}>"), "257 characters, but the limit is 256"),
-    ("qwen3_coder", QWEN.replace("</function>", "<parameter=a>\n2\n</parameter>\n</function>"), "'a' is written twice"),
+    (
+        "qwen3_coder",
+        QWEN.replace("</function>", "<parameter=a>\n2\n</parameter>\n</function>"),
+        "'a' is written twice",
+    ),
     ("qwen3_coder", QWEN.format("\0"), "NUL"),
     ("qwen3_coder", QWEN.format("\ud800"), "not valid Unicode"),
     ("qwen3_coder", QWEN.format("x" * 300_000), "the limit is 262144"),
@@ -147,7 +182,7 @@ BROKEN: list[tuple[str, str, str]] = [
     ("harmony", HARMONY_F.replace("functions.f", "python"), "not to 'python'"),
     ("harmony", HARMONY_F + " and", "text behind the arguments"),
     ("harmony", HARMONY_F.removesuffix("}"), "broken JSON"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "text", "problem"), BROKEN)
@@ -216,6 +251,7 @@ SCHEMA = {
         "flag": {"type": ["boolean", "null"]},
         "rows": {"anyOf": [{"type": "array"}, {"type": "null"}]},
         "kind": {"enum": ["1", "2"]},
+        "either": {"type": ["string", "integer"]},
         "free": {},
     }
 }
@@ -236,6 +272,7 @@ SCHEMA = {
         ("rows", "[1, 2]", [1, 2]),
         ("rows", "[" * 5_000, "[" * 5_000),
         ("kind", "1", "1"),
+        ("either", "5", "5"),
         ("free", "5", "5"),
         ("unknown", "5", "5"),
     ],

@@ -1,13 +1,15 @@
 """Chat formats of model families: what is found in their templates, and contexts as they have them.
 
-Mutants seen caught: the role that begins the next message taken for any end; a sampled end kept
-beside the next role; earlier thinking kept; a rewritten turn without its end, or with two; the
-generation prompt left before a rewritten turn; a dialect chosen that writes otherwise.
+Mutants seen caught: the role that begins the next message taken for any end; earlier thinking kept;
+a rewritten turn with two ends; the generation prompt left before one; the first dialect chosen that
+reads a call.
 """
 
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.test_rollout import Echo
 from transformers import PreTrainedTokenizerFast
 
@@ -120,10 +122,43 @@ async def test_a_new_context_has_no_earlier_thinking(tmp_path: Path) -> None:
     assert "Two." in prompts[2]
     assert "<think>" not in prompts[2]
     said = (Message("assistant", f"{THOUGHT}One."), Message("assistant", f"{THOUGHT}Two."))
-    asked = [part for part in prompts[2].split("<|im_start|>user\n")[1:]]
+    asked = prompts[2].split("<|im_start|>user\n")[1:]
     users = [Message("user", part.partition("<|im_end|>")[0]) for part in asked]
     whole = chat.opening((users[0], said[0], users[1], said[1], users[2]))
     assert prompts[2] == text_of(chat, whole)
+
+
+def test_a_turn_that_was_cut_off_has_one_end(tmp_path: Path) -> None:
+    chat = chat_of("qwen3", tmp_path)
+    first, second = (chat.encode(f"{THOUGHT}{said}.") for said in ("One", "Two"))
+    asked = (Message("user", "again"),)
+    parts = (
+        *chat.opening((Message("user", "ask"),)),
+        TokenSegment("sampled", first),
+        *chat.reply(asked, ended=False),
+        TokenSegment("sampled", second),
+    )
+    rewritten = chat.rewrite_turns(parts)
+    assert rewritten is not None
+    said = (Message("assistant", "One."), *asked, Message("assistant", "Two."), *asked)
+    whole = text_of(chat, chat.opening((Message("user", "ask"), *said)))
+    later = text_of(chat, (*rewritten, *chat.reply(asked, ended=True)))
+    assert later == whole
+
+
+def test_the_dialect_that_writes_as_the_template_is_found(tmp_path: Path) -> None:
+    """GLM 4.7 writes without line breaks, and both dialects read either."""
+    tokenizer = tokenizer_of(FAMILIES["glm-4.5"], tmp_path)
+    source = FAMILIES["glm-4.5"].source
+    for broken, whole in (
+        ("call.function.name + '\n' }}", "call.function.name }}"),
+        ("'</arg_key>\n' }}", "'</arg_key>' }}"),
+        ("'</arg_value>\n' }}", "'</arg_value>' }}"),
+    ):
+        assert broken in source
+        source = source.replace(broken, whole)
+    tokenizer.chat_template = source
+    assert ChatFormat(tokenizer).dialect.name == "glm_4_7"
 
 
 async def test_sampled_turns_stay_where_the_config_says_so(tmp_path: Path) -> None:
@@ -162,8 +197,7 @@ async def test_harmony_ends_a_past_turn_otherwise(tmp_path: Path) -> None:
 def test_the_role_that_follows_ends_a_turn_of_glm(tmp_path: Path) -> None:
     """The policy samples it, and it stands once; where it is another's, the right one follows."""
     chat = chat_of("glm-4.5", tmp_path)
-    ids = chat.template.tokenizer.convert_tokens_to_ids
-    user, tool = (int(ids(token)) for token in ("<|user|>", "<|observation|>"))
+    (user,), (tool,) = chat.encode("<|user|>"), chat.encode("<|observation|>")
     assert {user, tool} <= chat.stop_token_ids
     assert (chat.write(say("x"))[-1], chat.write(Action("", (CALL,)))[-1]) == (user, tool)
     asked = (Message("user", "again"),)
@@ -187,6 +221,35 @@ def test_ids_of_calls_are_what_the_templates_take(tmp_path: Path) -> None:
     assert "functions.weather_at:7\nrain" in text_of(kimi, kimi.reply(answers, ended=True))
     mistral = chat_of("mistral-v11", tmp_path / "mistral")
     assert "[CALL_ID]call00000[ARGS]" in mistral.dialect.write("", (CALL,))
+
+
+def test_answers_in_any_number_follow_a_turn(
+    family: str, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """With ids or without; gpt-oss shows the first call of a turn alone, and all answers."""
+    chat = ChatFormat(tokenizer)
+    for count in (1, 2, 64):
+        answers = [
+            Message("tool", f"rain{n}.", tool_call_id=f"call_{n}", name="f") for n in range(count)
+        ]
+        shown = text_of(chat, chat.reply(answers, ended=True))
+        assert [shown.count(answer.text) for answer in answers] == [1] * count
+    assert "rain" in text_of(chat, chat.reply((Message("tool", "rain"),), ended=True))
+
+
+@settings(max_examples=25)
+@given(tokens=st.lists(st.integers(0, 350), min_size=1, max_size=60))
+def test_any_turn_can_be_answered(
+    family: str, tokenizer: PreTrainedTokenizerFast, tokens: list[int]
+) -> None:
+    chat = ChatFormat(tokenizer)
+    chat.parse(tokens)
+    (prompt,) = chat.opening((Message("user", "ask"),))
+    turn = TokenSegment("sampled", tuple(tokens))
+    rewritten = chat.rewrite_turns((prompt, turn)) if chat.rewrites_turns else None
+    for answer in (Message("user", "x"), Message("tool", "y", tool_call_id="call_0", name="f")):
+        ended = rewritten is not None or chat.ends_turn(tokens[-1], (answer,))
+        assert chat.reply((answer,), ended=ended)
 
 
 def test_tools_that_move_stay_only_where_the_config_says_so(tmp_path: Path) -> None:
