@@ -4,7 +4,8 @@
 
 The owner holds the other end of the descriptor. When that is closed, however the owner ended, the
 command is asked to end, and after `GRACE_S` everything that descends from it is killed, in whatever
-session it is; then the folder is removed, unless it is an empty name. Imports nothing of agentrl: it is run by its path.
+session it is; then the folder is removed, unless its name is empty. Imports nothing of agentrl: it
+is run by its path.
 """
 
 import ctypes
