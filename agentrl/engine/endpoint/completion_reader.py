@@ -273,7 +273,7 @@ def _list(found: Any) -> list[Any]:
 def _read(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
-    if math.isnan(value):
+    if isinstance(value, float) and math.isnan(value):
         return math.nan
     # A whole number may be larger than any float.
     return float(min(value, sys.float_info.max)) if value > LEAST else -math.inf
