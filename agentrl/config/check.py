@@ -8,7 +8,7 @@ from agentrl.config.run import UNTIL_STEPS, RunConfig
 from agentrl.config.schema import plain
 from agentrl.config.section import peeking
 from agentrl.rollout.curation.rules import CurationContext, build_curation_rules, conflicts
-from agentrl.runtime.vllm_release import TEMPERATURES
+from agentrl.runtime.vllm_release import FIXED_ARGUMENTS, TEMPERATURES
 
 
 def cross_check(config: RunConfig) -> list[ConfigProblem]:
@@ -373,6 +373,13 @@ def _check_vllm(config: RunConfig) -> Iterator[str]:
             f"engine.vllm.sleep_level is {section.sleep_level} and engine.vllm.adapters is native: "
             "nothing would give the base back after sleep; set adapters: merged"
         )
+    if section.sampler == "vllm":
+        for name in section.options:
+            if name.replace("-", "_") in FIXED_ARGUMENTS:
+                yield (
+                    f"engine.vllm.options.{name} is {section.options[name]!r:.100}, but this "
+                    "argument follows from other keys of the config; remove it"
+                )
     if section.sampler == "agentrl" or engine.addresses or config.cluster.kind == "ray":
         return
     if engine.broadcast is not None:

@@ -1,15 +1,17 @@
 """Script: run a command that may have children, and leave none of them when its owner ends.
 
-    python supervisor.py DESCRIPTOR COMMAND...
+    python supervisor.py DESCRIPTOR FOLDER COMMAND...
 
 The owner holds the other end of the descriptor. When that is closed, however the owner ended, the
 command is asked to end, and after `GRACE_S` everything that descends from it is killed, in whatever
-session it is. Imports nothing of agentrl: it is run by its path.
+session it is; then the folder is removed, unless its name is empty. Imports nothing of agentrl: it
+is run by its path.
 """
 
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +26,7 @@ POLL_S = 0.2
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main(descriptor: int, command: list[str]) -> int:
+def main(descriptor: int, folder: str, command: list[str]) -> int:
     """Run the command, and return its exit status."""
     # Orphans of the command come to us, so that they can be found.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -39,6 +41,8 @@ def main(descriptor: int, command: list[str]) -> int:
                 break
     finally:
         kill_descendants()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
     status = process.poll()
     return 1 if status is None else status if status >= 0 else 128 - status
 
@@ -94,4 +98,4 @@ def _await_end(process: "subprocess.Popen[bytes]", within_s: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

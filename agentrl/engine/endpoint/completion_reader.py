@@ -5,6 +5,7 @@ sampled.
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -19,6 +20,8 @@ from agentrl.runtime.http_endpoint import EndpointUnavailableError
 
 LEAST = -9000.0
 """Servers write less than this for what cannot be drawn: JSON has no infinity."""
+DIGITS = 19
+"""Fewer digits than these are a number that a token, or a version, has."""
 ROUNDING = 1e-4
 """Largest excess of a log-prob over 0 that counts as rounding."""
 
@@ -122,8 +125,8 @@ class CompletionReader:
         """
         chunk = _mapping(event)
         usage = _mapping(_mapping(chunk.get("usage")).get("prompt_tokens_details"))
-        cached = usage.get("cached_tokens")
-        choices: Any = chunk.get("choices")
+        cached = usage.get("cached_tokens") if type(usage.get("cached_tokens")) is int else None
+        choices = _list(chunk.get("choices"))
         if not choices:
             return CompletionDelta(cached_tokens=cached)
         choice = _mapping(choices[0])
@@ -143,15 +146,18 @@ class CompletionReader:
 
     def scores(self, answer: Any) -> list[dict[int, float]]:
         """Return the log-probs by token of every token of the prompt but the first."""
-        choices = _mapping(answer).get("choices") or [{}]
+        choices = _list(_mapping(answer).get("choices")) or [{}]
         choice = _mapping(choices[0])
         self._see_prompt(choice)
-        rows: Any = choice.get("prompt_logprobs")
-        if not isinstance(rows, list) or len(cast("list[Any]", rows)) != len(self._prompt):
+        rows = _list(choice.get("prompt_logprobs"))
+        if len(rows) != len(self._prompt):
             raise self._lacks("prompt_logprobs", "which scores the tokens of a prompt", rows)
         scores: list[dict[int, float]] = []
-        for token, row in zip(self._prompt[1:], cast("list[Any]", rows)[1:], strict=True):
-            values = {int(t): _read(_mapping(v).get("logprob")) for t, v in _mapping(row).items()}
+        for token, row in zip(self._prompt[1:], rows[1:], strict=True):
+            values = {
+                self._read_token(t, row): _read(_mapping(v).get("logprob"))
+                for t, v in _mapping(row).items()
+            }
             if not math.isfinite(values.get(token, math.nan)):
                 raise self._lacks("prompt_logprobs", f"with one of token {token}", row)
             scores.append(values)
@@ -162,7 +168,7 @@ class CompletionReader:
         prompt = choice.get("prompt_token_ids")
         if self._saw_prompt and prompt is None:
             return
-        if prompt is None:
+        if not isinstance(prompt, list):
             raise self._lacks("prompt_token_ids", "with return_token_ids", prompt)
         if prompt != self._prompt:
             place = _first_difference(prompt, self._prompt)
@@ -179,7 +185,7 @@ class CompletionReader:
             raise self._lacks("token_ids", "with return_token_ids", token_ids)
         tokens = tuple(cast("list[Any]", token_ids))
         for token in tokens:
-            if isinstance(token, int) and 0 <= token < self._vocabulary:
+            if type(token) is int and 0 <= token < self._vocabulary:
                 continue
             raise ConfigError(
                 f"{self._server} sampled token {token!r}, which is not in the policy's vocabulary "
@@ -191,7 +197,7 @@ class CompletionReader:
         self, choice: Mapping[str, Any], tokens: Sequence[int]
     ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
         payload = _mapping(choice.get("logprobs"))
-        values: Any = payload.get("token_logprobs") or []
+        values = _list(payload.get("token_logprobs"))
         if len(values) != len(tokens):
             what = f"{len(values)} for {len(tokens)} tokens"
             raise self._lacks("logprobs", "one for each token", what)
@@ -210,13 +216,13 @@ class CompletionReader:
     def _read_spans(self, choice: Mapping[str, Any]) -> tuple[VersionSpan, ...]:
         """Return the versions of an answer's tokens; none where it names others than numbers, as a
         server does that was never told one."""
-        rows: Any = choice.get("weight_versions")
+        rows = _list(choice.get("weight_versions"))
         spans: list[VersionSpan] = []
-        for row in map(_mapping, cast("list[Any]", rows) if isinstance(rows, list) else []):
+        for row in map(_mapping, rows):
             version, start, end = row.get("version"), row.get("start"), row.get("end")
-            if not (isinstance(version, str) and version.isdecimal()):
+            if not (isinstance(version, str) and version.isdecimal() and len(version) < DIGITS):
                 return ()
-            if not (isinstance(start, int) and isinstance(end, int) and 0 <= start <= end):
+            if not (type(start) is int and type(end) is int and 0 <= start <= end):
                 raise self._lacks("weight_versions", "spans of an answer's tokens", rows)
             spans.append(VersionSpan(int(version), start, end))
         return tuple(spans)
@@ -224,7 +230,7 @@ class CompletionReader:
     def _tops(self, told: Mapping[str, Any], count: int) -> tuple[TopLogprobs, ...]:
         if not self._top or not count:
             return ()
-        rows: Any = told.get("top_logprobs") or []
+        rows = _list(told.get("top_logprobs"))
         if len(rows) != count:
             raise self._lacks("top_logprobs", "one list for each token", f"{len(rows)} for {count}")
         return tuple(self._most_likely(_mapping(row)) for row in rows)
@@ -235,9 +241,18 @@ class CompletionReader:
         for name, value in row.items():
             if not name.startswith(MARK):
                 raise self._lacks(MARK, "with return_tokens_as_token_ids", name)
-            values.append((int(name.removeprefix(MARK)), min(0.0, _read(value))))
+            token = self._read_token(name.removeprefix(MARK), row)
+            if not math.isnan(logprob := _read(value)):
+                values.append((token, min(0.0, logprob)))
         ordered = sorted(values, key=lambda pair: (-pair[1], pair[0]))[: self._top]
         return tuple(pair for pair in ordered if pair[1] > -math.inf)
+
+    def _read_token(self, name: str, row: Any) -> int:
+        """Return the token that a key names; raise `ConfigError` for one that is none."""
+        token = int(name) if name.isascii() and name.isdecimal() and len(name) < DIGITS else -1
+        if not 0 <= token < self._vocabulary:
+            raise self._lacks("alternatives", "named by tokens of the policy", row)
+        return token
 
     def _lacks(self, field: str, how: str, told: object) -> ConfigError:
         return ConfigError(
@@ -251,14 +266,19 @@ def _mapping(found: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
 
+def _list(found: Any) -> list[Any]:
+    return cast("list[Any]", found) if isinstance(found, list) else []
+
+
 def _read(value: Any) -> float:
-    if not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
-    return float(value) if value > LEAST else -math.inf
+    if isinstance(value, float) and math.isnan(value):
+        return math.nan
+    # A whole number may be larger than any float.
+    return float(min(value, sys.float_info.max)) if value > LEAST else -math.inf
 
 
-def _first_difference(one: Any, other: Sequence[int]) -> int:
-    if not isinstance(one, list):
-        return 0
-    pairs = zip(cast("list[Any]", one), other, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))  # pyright: ignore[reportUnknownArgumentType]
+def _first_difference(one: Sequence[Any], other: Sequence[int]) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agentrl.errors import ConfigError
+from agentrl.runtime.vllm_release import FIXED_ARGUMENTS
 
 CPU_CACHE_BYTES = 2**30
 """Room for keys on a CPU unless set."""
@@ -15,22 +16,6 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 MODULE = "vllm.entrypoints.openai.api_server"
 NAME = "policy"
 """Name under which a server of ours has its model."""
-OURS = frozenset(
-    {
-        "model",
-        "served_model_name",
-        "uds",
-        "host",
-        "port",
-        "max_model_len",
-        "max_num_seqs",
-        "dtype",
-        "logprobs_mode",
-        "generation_config",
-        "weight_transfer_config",
-    }
-)
-"""Arguments that follow from other keys, and are no options."""
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 """Arguments whose product is the number of devices."""
 NOT_INHERITED = ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_USE_V2_MODEL_RUNNER")
@@ -62,7 +47,7 @@ class VllmServerSettings:
     """Any other argument of vLLM, such as `tensor_parallel_size`."""
 
     def __post_init__(self) -> None:
-        if taken := sorted(OURS & {name.replace("-", "_") for name in self.options}):
+        if taken := sorted(FIXED_ARGUMENTS & {name.replace("-", "_") for name in self.options}):
             raise ConfigError(
                 f"engine.vllm.options.{taken[0]} is {self.options.get(taken[0])!r}, but this "
                 "argument follows from other keys of the config; remove it"

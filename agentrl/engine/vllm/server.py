@@ -119,7 +119,7 @@ class VllmServerProcess:
         process: asyncio.subprocess.Process | None = None
         try:
             arguments, cpu = await finish_in_thread(_prepare_start, recipe, folder)
-            process, owner_end = await _spawn(recipe, arguments, log)
+            process, owner_end = await _spawn(recipe, arguments, folder, log)
             engine = _build_engine(recipe, folder, decode, cpu=cpu)
             server = cls(process, engine, folder, log, owner_end)
             await _await_ready(server, recipe)
@@ -382,13 +382,13 @@ def _build_engine(
 
 
 async def _spawn(
-    recipe: VllmServerRecipe, arguments: Sequence[str], log: IO[bytes]
+    recipe: VllmServerRecipe, arguments: Sequence[str], folder: Path, log: IO[bytes]
 ) -> tuple[asyncio.subprocess.Process, int]:
     """Start the supervisor with the server; return it, and the descriptor that keeps it alive."""
     theirs, ours = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", str(supervisor.__file__), str(theirs)),
+            *(sys.executable, "-I", str(supervisor.__file__), str(theirs), str(folder)),
             *(recipe.python, "-m", MODULE, *arguments),
             env=build_environment(recipe.settings, os.environ, cuda_devices=recipe.cuda_devices),
             stdin=asyncio.subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.runtime import supervisor
-from tests.support.processes import family, runs
+from tests.support.processes import children, family, runs
 
 FAMILY = """
 import subprocess, sys, time
@@ -31,11 +31,11 @@ time.sleep(600 if len(sys.argv) < 2 else 0)
 """
 
 
-def start(*command: str) -> tuple["subprocess.Popen[str]", int]:
+def start(*command: str, folder: str = "") -> tuple["subprocess.Popen[str]", int]:
     """Return a supervisor with a command, and the end that keeps it alive."""
     theirs, ours = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-I", str(supervisor.__file__), str(theirs), *command],
+        [sys.executable, "-I", str(supervisor.__file__), str(theirs), folder, *command],
         pass_fds=[theirs],
         stdout=subprocess.PIPE,
         text=True,
@@ -57,7 +57,8 @@ def end_owner(process: "subprocess.Popen[str]", ours: int) -> None:
 
 
 def kill_command(process: "subprocess.Popen[str]", ours: int) -> None:
-    os.kill(family(process.pid)[1], signal.SIGKILL)
+    (command,) = children(process.pid)
+    os.kill(command, signal.SIGKILL)
 
 
 def kill_supervisor(process: "subprocess.Popen[str]", ours: int) -> None:
@@ -73,11 +74,12 @@ def test_nothing_of_a_command_is_left(
     assert process.stdout.readline() == "up\n"
     members = family(process.pid)
     assert len(members) == 4
+    (command,) = children(process.pid)
     end(process, ours)
     process.wait(30)
     process.stdout.close()
     # Its own death takes the command along, and the kernel knows no more than that.
-    mine = members[:2] if end is kill_supervisor else members
+    mine = [process.pid, command] if end is kill_supervisor else members
     assert all_end(mine)
     for pid in members:
         if runs(pid):
@@ -85,8 +87,12 @@ def test_nothing_of_a_command_is_left(
 
 
 def test_children_of_a_command_that_has_ended_go(tmp_path: Path) -> None:
-    process, ours = start(sys.executable, "-c", FAMILY, "ends")
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "file").touch()
+    process, ours = start(sys.executable, "-c", FAMILY, "ends", folder=str(folder))
     assert process.wait(30) == 0
+    assert not folder.exists()
     assert process.stdout is not None
     process.stdout.close()
     os.close(ours)

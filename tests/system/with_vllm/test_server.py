@@ -6,9 +6,11 @@ start of a request; a seed that does not move with the context; a server that ou
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +26,7 @@ from agentrl.errors import ConfigError, EngineLost
 from agentrl.policy import Sampling
 from agentrl.testing.engine import check_engine
 from tests.support.adapters import adapted, base_of
-from tests.support.processes import family, runs
+from tests.support.processes import children, family, runs
 from tests.system.with_vllm.test_endpoint import merged, proven
 from tests.system.with_vllm.test_engine import (
     CONTEXT_TOKENS,
@@ -174,7 +176,8 @@ async def test_a_server_that_is_killed_loses_its_requests_and_is_replaced(tmp_pa
         ]
         # Five times as many as it computes at once.
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        os.kill(members[1], signal.SIGKILL)
+        (serving,) = children(first)
+        os.kill(serving, signal.SIGKILL)
         ends = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 60)
         assert any(isinstance(end, EngineLost) for end in ends)
         assert all(isinstance(end, EngineLost) or len(end.token_ids) == 70 for end in ends)  # pyright: ignore[reportAttributeAccessIssue]
@@ -188,7 +191,7 @@ async def test_a_server_that_is_killed_loses_its_requests_and_is_replaced(tmp_pa
 
 
 OWNER = """
-import asyncio, sys
+import asyncio, sys, tempfile
 from pathlib import Path
 from agentrl.engine.vllm.launch import VllmServerSettings
 from agentrl.engine.vllm.server import VllmServerEngine, VllmServerRecipe
@@ -199,7 +202,7 @@ async def main():
     )
     engine = VllmServerEngine(VllmServerRecipe(settings=settings, vocabulary=512))
     async with engine:
-        print(engine.pid, flush=True)
+        print(engine.pid, tempfile.gettempdir(), flush=True)
         await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -209,15 +212,22 @@ asyncio.run(main())
 def test_a_server_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     model(tied=True).save_pretrained(tmp_path)
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+    # Sockets have short names: not below tmp_path.
+    made = Path(tempfile.mkdtemp())
+    variables = {**os.environ, "TMPDIR": str(made)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as owner:
         assert owner.stdout is not None
-        members = family(int(owner.stdout.readline()))
+        pid, _, folder = owner.stdout.readline().partition(" ")
+        members = family(int(pid))
+        assert [*Path(folder.strip()).glob("agentrl-vllm-*")]
         assert len(members) >= 3
         owner.kill()
     until_s = time.monotonic() + 30
     while any(map(runs, members)) and time.monotonic() < until_s:
         time.sleep(0.1)
     assert not [pid for pid in members if runs(pid)]
+    assert not [*made.glob("agentrl-vllm-*")]
+    shutil.rmtree(made)
 
 
 async def test_what_vllm_refuses_is_told(tmp_path: Path) -> None:

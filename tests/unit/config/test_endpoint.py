@@ -91,6 +91,7 @@ def test_what_vllms_own_sampler_does_not_do_is_told(
         ({"transfer": "ipc", "adapters": "native"}, r"transfer is ipc and .* is native"),
         ({"sleep_level": 2, "adapters": "native"}, r"sleep_level is 2 and .* is native"),
         ({"sleep_level": 3}, r"sleep_level"),
+        ({"options": {"max-model-len": 9}}, r"options\.max-model-len is 9, but this argument"),
     ],
 )
 def test_what_only_vllms_server_does_is_told(

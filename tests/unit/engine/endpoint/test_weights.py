@@ -190,7 +190,6 @@ async def test_several_servers_are_one_engine(tmp_path: Path) -> None:
         assert all(any(body.get("stream") for body in one.bodies) for one in servers)
         scores = await engine.score(Asked(id="s/0/0", prompt=PROMPT, token_ids=(8,)))
         assert scores.version == 1
-        assert await engine.prepare({}) == {}
     with pytest.raises(ConfigError, match="max-model-len"):
         async with EndpointReplicas(
             [asking(Server(), tmp_path), asking(served(max_model_len=9), tmp_path)]
