@@ -21,8 +21,8 @@ def plan(
     machine: Annotated[
         str,
         typer.Option(
-            help="Machine to plan for, as COUNTxDEVICE such as 8xH100-80GB; `this` measures the CPU "
-            "here."
+            help="Machine to plan for, as COUNTxDEVICE such as 8xH100-80GB; `this` measures the "
+            "CPU here."
         ),
     ] = "this",
     trace: Annotated[
