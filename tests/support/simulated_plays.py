@@ -13,7 +13,6 @@ from torch import Tensor
 from agentrl.config.learn import LearnSection
 from agentrl.engine.local import LocalEngine
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import GenerateRequest, Sampling
 from tests.support.engine_models import requests, tiny
@@ -132,12 +131,11 @@ def play_engine() -> dict[str, Any]:
 def play_masks() -> dict[str, Any]:
     """Make the masks of packed sequences on the device: those of the CPU."""
     rows = rows_of(trees_of(4))
-    tokens = LAYOUTS["tree"](8192).tokens(rows, device=CPU)
-    assert tokens.positions is not None
-    assert tokens.ends is not None
-    expected = AncestorMask.from_positions(tokens.positions, tokens.ends)
+    expected = LAYOUTS["tree"](8192).tokens(rows, device=CPU).ancestry
+    assert expected is not None
     with DeviceSimulation():
-        found = AncestorMask.from_positions(tokens.positions.to(NAME), tokens.ends.to(NAME))
+        found = LAYOUTS["tree"](8192).tokens(rows, device=torch.device(NAME)).ancestry
+        assert found is not None
         masks = [found.mask(), found.mask(window=3), found.block_mask().to_dense()]
     others = [expected.mask(), expected.mask(window=3), expected.block_mask().to_dense()]
     return {

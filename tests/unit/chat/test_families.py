@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.test_rollout import Echo
 from transformers import PreTrainedTokenizerFast
 
 from agentrl.chat.conformance import check_template
@@ -25,6 +24,7 @@ from agentrl.rollout.episode import EpisodeLimits, EpisodeRunner
 from agentrl.task import Task
 from agentrl.trajectory import Tree
 from tests.support.family_templates import FAMILIES, tokenizer_of
+from tests.unit.rollout.test_rollout import Echo
 
 KNOWN_FAULTS = {
     "gpt-oss": {"shows calls and answers", "write gives the template's tokens"},

@@ -22,7 +22,6 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from transformers.integrations import flex_attention as transformers_flex
 
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.layouts.ancestry import AncestorMask
 from agentrl.learn.layouts.attention import attend, kernel_for
 from agentrl.learn.sequence_layout import MaskedTokens, ModelInputs
 from agentrl.learn.sharded.shard import shard
@@ -71,9 +70,8 @@ def test_flex_attention_is_compiled_for_all_lengths_at_once(layout: str) -> None
     counters.clear()
     for length in LENGTHS:
         tokens = inputs_of(layout, length)
-        assert tokens.positions is not None
-        assert tokens.ends is not None
-        ancestry = AncestorMask.from_positions(tokens.positions, tokens.ends)
+        ancestry = tokens.ancestry
+        assert ancestry is not None
         places = tokens.inputs.shape[1]
         query, key, value = (torch.randn(1, heads, places, 16) for heads in (4, 2, 2))
         given: dict[str, Any] = {"attention_mask": None, "ancestry": ancestry, "scaling": 0.25}

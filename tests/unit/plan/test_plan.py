@@ -287,7 +287,10 @@ def test_the_longest_micro_batch_is_full() -> None:
     for name in ("padded", "packed", "tree"):
         cost = planned(small(learn__layout=name))
         assert 256 < cost.places <= 512
-    tree, packed = (LAYOUTS[name](4096).places(sequences) for name in ("tree", "packed"))
+    tree, packed = (
+        LAYOUTS[name](4096).measure(sequences).places(range(len(sequences)))
+        for name in ("tree", "packed")
+    )
     assert tree < packed
 
 

@@ -70,8 +70,11 @@ def test_sequences_that_see_each_other_fail_in_every_type(
 
     def forget_ends(*args: Any, **options: Any) -> ModelInputs:
         made = tokens_of(*args, **options)
-        assert made.ends is not None
-        return replace(made, ends=torch.full_like(made.ends, made.inputs.shape[1] - 1))
+        assert made.ancestry is not None
+        ends = torch.full_like(made.ancestry.ends, made.inputs.shape[1] - 1)
+        stop = made.inputs.shape[1]
+        forgot = replace(made.ancestry, ends=ends, chains=((0, stop),), across=())
+        return replace(made, ancestry=forgot)
 
     monkeypatch.setattr(packed, "tokens_of", forget_ends)
     status, reason, _ = run("layouts", tmp_path)
