@@ -10,7 +10,7 @@ from agentrl.errors import FailureKind
 from agentrl.message import Image, ImageSpan
 from agentrl.task import Task
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 Source = Literal["prompt", "sampled", "tool", "template", "forced"]
 """Origin of a token: the task, the policy, the environment, the chat template, or the runner.
@@ -577,7 +577,7 @@ def _repeat_source(node: Node) -> tuple[Source, ...]:
     return source * len(node.token_ids)
 
 
-def _join(parts: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
+def _join(parts: Iterable[tuple[_T, ...]]) -> tuple[_T, ...]:
     return tuple(chain.from_iterable(parts))
 
 

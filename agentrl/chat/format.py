@@ -326,7 +326,7 @@ def read_dialect(
     reads, and where a template that shows tools does not show how they are called: another
     dialect's calls would be trained without a word.
     """
-    found = None
+    candidate = None
     dialects = load_dialects().values()
     for dialect in dialects:
         if dialect.folder is not None and dialect.template == template.source:
@@ -338,13 +338,13 @@ def read_dialect(
         except ConfigError:
             continue
         for dialect in (dialect for dialect in dialects if dialect.adapt in (adapt, None)):
-            if not _reads(dialect, turn) or (found and dialect.adapt != adapt):
+            if not _reads(dialect, turn) or (candidate and dialect.adapt != adapt):
                 continue
             if turn.endswith(dialect.write("", (CALL,))):
                 return dialect, adapted
-            found = found or (dialect, adapted)
-    if found is not None:
-        return found
+            candidate = candidate or (dialect, adapted)
+    if candidate is not None:
+        return candidate
     _check_no_calls(template, TurnRenderer(template, moves_tools=moves_tools))
     return DIALECTS["hermes"], template
 

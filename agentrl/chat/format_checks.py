@@ -152,9 +152,9 @@ def _id(chat: ChatFormat, token: str) -> int:
 def _later(chat: ChatFormat, text: str) -> str:
     """Check that a context, once a user speaks again, has the tokens that the template renders."""
     text = THOUGHT if chat.begins_thinking else text
-    said = _begin_thinking(chat, say(f"{text}Well."))
+    turn = _begin_thinking(chat, say(f"{text}Well."))
     tools = () if chat.turns.tool_fault else (TOOL,)
-    parts = (*chat.opening((ASK,), tools), TokenSegment("sampled", chat.write(said)))
+    parts = (*chat.opening((ASK,), tools), TokenSegment("sampled", chat.write(turn)))
     kept = chat.rewrite_turns(parts) or parts
     later = _tokens((*kept, *chat.reply((ASK_AGAIN,), ended=True)))
     whole = _tokens(chat.opening((ASK, Message("assistant", f"{text}Well."), ASK_AGAIN), tools))

@@ -129,8 +129,8 @@ def sample_of(
             f"{name}: its reward is {reward}, but a reward must be a finite number; fix the "
             "environment's reward, or raise an error there to fail the trajectory"
         )
-    said = trajectory.mask
-    mask = _to_array(said, bool)
+    policy_mask = trajectory.mask
+    mask = _to_array(policy_mask, bool)
     loss_mask = mask if trainable is select_sampled else _to_array(trainable(trajectory), bool)
     if (loss_mask & ~mask).any():
         raise LearnError(
@@ -157,7 +157,7 @@ def sample_of(
         truncated=isinstance(trajectory.outcome, Truncated),
         weights=None
         if weights is None
-        else token_weights(said, trajectory.turns, weights.get(trajectory.sample, {})),
+        else token_weights(policy_mask, trajectory.turns, weights.get(trajectory.sample, {})),
         jumps=trajectory.jumps,
         images=trajectory.images,
         root=trajectory.root,

@@ -1,1 +1,1 @@
-"""What a run needs and how long it takes, from its config alone: no weights, no device."""
+"""Forecast of a run from its config alone: memory, speed and schedule; no weights, no device."""

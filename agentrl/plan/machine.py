@@ -119,13 +119,13 @@ def find_machine(text: str) -> MachineSpec:
         if match[1] is not None:
             raise ConfigError(f"machine {text!r}: this machine is planned as it is; write {THIS}")
         return MachineSpec(device=measure_device(), count=1, per_node=1)
-    found = [spec for key, spec in DEVICES.items() if key == name or key.startswith(f"{name}-")]
-    if len(found) != 1:
-        fault = "fits several devices" if found else "is not known"
+    specs = [spec for key, spec in DEVICES.items() if key == name or key.startswith(f"{name}-")]
+    if len(specs) != 1:
+        fault = "fits several devices" if specs else "is not known"
         raise ConfigError(f"machine {text!r} {fault}; name one such as {known}")
     if not 1 <= count <= 4096:
         raise ConfigError(f"machine {text!r} has {count} devices; plan for 1 to 4096")
-    return MachineSpec(device=found[0], count=count)
+    return MachineSpec(device=specs[0], count=count)
 
 
 def measure_device(

@@ -182,13 +182,13 @@ def shape_at(path: str) -> ModelShape:
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file() and not is_gguf(path):
         try:
-            found = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"policy.path={path!r} has a config.json that transformers cannot read: {error}; "
                 "give the folder of a language model"
             ) from error
-        return ModelShape(folder.name, lambda: _make(found))
+        return ModelShape(folder.name, lambda: _make(model_config))
     name = next((n for n in PUBLISHED if n.lower() == Path(path).name.lower()), None)
     if name is None:
         raise ConfigError(

@@ -57,9 +57,9 @@ def _formulas() -> dict[str, Callable[..., int]]:
             _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
         },
     )
-    found: dict[str, Callable[..., int]] = {str(k): f for k, f in counter.flop_registry.items()}
+    formulas: dict[str, Callable[..., int]] = {str(k): f for k, f in counter.flop_registry.items()}
     grouped = ("aten._grouped_mm", "transformers.grouped_mm_fallback")
-    return found | dict.fromkeys(grouped, _grouped_flops)
+    return formulas | dict.fromkeys(grouped, _grouped_flops)
 
 
 FLOP_FORMULAS = _formulas()

@@ -142,7 +142,7 @@ _CHANGES = {
 
 
 def name_bound(shares: dict[str, float], mode: str) -> tuple[str, str]:
-    """Return what a run waits for, by the share of time each part is busy, and what to change."""
+    """Return the bottleneck of a run by the share of time each part is busy, and what to change."""
     busiest = max(shares, key=lambda name: shares[name])
     if shares[busiest] >= BUSY:
         return busiest, _CHANGES[busiest]

@@ -41,8 +41,8 @@ def rewrite_context(
 
     None where it stays as it is: there is no message of a user, or nothing to drop.
     """
-    asked = any(message.role == "user" for message in messages)
-    if not asked or not isinstance(chat, TurnRewriter) or not chat.rewrites_turns:
+    has_user = any(message.role == "user" for message in messages)
+    if not has_user or not isinstance(chat, TurnRewriter) or not chat.rewrites_turns:
         return None
     rewritten = chat.rewrite_turns(_join_turns(context))
     if rewritten is None:

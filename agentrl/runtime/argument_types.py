@@ -59,8 +59,8 @@ def _types_of(schema: Any, depth: int = 0) -> frozenset[str]:
     if depth > _DEPTH:
         return frozenset()
     fields = _as_mapping(schema)
-    named = fields.get("type")
-    types = {named} if isinstance(named, str) else set[str]()
+    type_name = fields.get("type")
+    types = {type_name} if isinstance(type_name, str) else set[str]()
     for key in ("type", "anyOf", "oneOf", "enum"):
         listed = fields.get(key)
         for one in cast("list[Any]", listed) if isinstance(listed, list) else ():

@@ -53,8 +53,8 @@ def run_check(function: str, context: CheckContext) -> tuple[CheckStatus, str]:
         import traceback
 
         traceback.print_exc()
-        found = "; ".join([*context.faults, f"{type(error).__name__}: {error}"])
-        return "failed", found
+        reason = "; ".join([*context.faults, f"{type(error).__name__}: {error}"])
+        return "failed", reason
     return "passed", ""
 
 

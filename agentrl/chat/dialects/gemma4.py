@@ -119,8 +119,8 @@ def _read_text(text: str, at: int) -> tuple[str, int]:
 
 
 def _read_items(text: str, at: int, depth: int) -> tuple[Any, int]:
-    named = text[at] == "{"
-    close = "}" if named else "]"
+    is_object = text[at] == "{"
+    close = "}" if is_object else "]"
     keys: list[str] = []
     values: list[Any] = []
     at = _skip(text, at + 1)
@@ -129,7 +129,7 @@ def _read_items(text: str, at: int, depth: int) -> tuple[Any, int]:
             if not text.startswith(",", at):
                 raise NotationError(f"{close} is missing at character {at}")
             at += 1
-        if named:
+        if is_object:
             key, at = _read_key(text, _skip(text, at))
             if key in keys[-1:] or key in set(keys):
                 raise NotationError(f"{key[:80]!r} is written twice")
@@ -139,7 +139,7 @@ def _read_items(text: str, at: int, depth: int) -> tuple[Any, int]:
         if len(values) > CALL_LIMITS.values:
             raise NotationError(f"there are more than {CALL_LIMITS.values} values")
         at = _skip(text, at)
-    return (dict(zip(keys, values, strict=True)) if named else values), at + 1
+    return (dict(zip(keys, values, strict=True)) if is_object else values), at + 1
 
 
 def _read_key(text: str, at: int) -> tuple[str, int]:

@@ -68,9 +68,9 @@ def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
     malformed: list[str] = []
     read_to = 0
     while (begin := find_spoken(text, syntax.open, max(start, read_to))) >= 0:
-        said = text[read_to:begin]
-        if not read_to or said.strip():
-            texts.append(said.removesuffix(syntax.gap))
+        text_before = text[read_to:begin]
+        if not read_to or text_before.strip():
+            texts.append(text_before.removesuffix(syntax.gap))
         room = CALLS_MAX - len(calls) - len(malformed)
         parts, read_to = _read_block(syntax, text, begin, number=len(calls))
         for part in parts[:room]:
@@ -143,13 +143,13 @@ def read_named(
     if not text.startswith(before, at):
         return CallPart(f"{before} is missing", None)
     name_at = at + len(before)
-    found = text.find(mark, name_at, name_at + 2 * NAME_MAX + len(mark))
-    if found < 0:
+    position = text.find(mark, name_at, name_at + 2 * NAME_MAX + len(mark))
+    if position < 0:
         return CallPart(f"{mark.strip()} is missing behind the name", None)
-    name = text[name_at:found].strip()
+    name = text[name_at:position].strip()
     if wrong := check_name(name):
         return CallPart(wrong, None)
-    read = read_arguments(text, found + len(mark), name=name, call_id=call_id or name)
+    read = read_arguments(text, position + len(mark), name=name, call_id=call_id or name)
     result = read.call or read.error
     if read.end is None or not after:
         return CallPart(result, read.end)

@@ -119,10 +119,12 @@ class ValueTags:
         window = at + 2 * NAME_MAX
         kinds = ("true", "false") if self.typed else ("",)
         marks = {self.key[1].replace("TYPE", kind): kind for kind in kinds}
-        found = [(key_end, mark) for mark in marks if (key_end := text.find(mark, at, window)) >= 0]
-        if not found:
+        matches = [
+            (key_end, mark) for mark in marks if (key_end := text.find(mark, at, window)) >= 0
+        ]
+        if not matches:
             return f"{self.key[1]} is missing behind the name of an argument"
-        key_end, mark = min(found)
+        key_end, mark = min(matches)
         key = text[at:key_end].strip()
         if not key or len(key) > NAME_MAX:
             return f"the name of an argument must have 1 to {NAME_MAX} characters"

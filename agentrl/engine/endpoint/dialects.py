@@ -96,7 +96,7 @@ class SglangDialect(ServerDialect):
         if "seed" in body:
             sampling["sampling_seed"] = body["seed"] % 2**31
         sampling["skip_special_tokens"] = False
-        asked: dict[str, Any] = {
+        request_body: dict[str, Any] = {
             "input_ids": body["prompt"],
             "sampling_params": sampling,
             "return_logprob": True,
@@ -104,10 +104,10 @@ class SglangDialect(ServerDialect):
         }
         if "prompt_logprobs" in body:
             # From the first token on; without it only sampled ones are scored.
-            asked |= {"logprob_start_len": 0, "top_logprobs_num": body["prompt_logprobs"]}
+            request_body |= {"logprob_start_len": 0, "top_logprobs_num": body["prompt_logprobs"]}
         elif body.get("logprobs", 0):
-            asked["top_logprobs_num"] = body["logprobs"]
-        return asked
+            request_body["top_logprobs_num"] = body["logprobs"]
+        return request_body
 
     def open_answer(self, prompt: Sequence[int]) -> Translation:
         seen = 0

@@ -46,11 +46,11 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> 
     for module in (*layers, model):
         if adapted:
             _round_base(module, getattr(torch, precision))
-        found = {p.dtype for p in module.parameters() if not isinstance(p, DTensor)}
+        dtypes = {p.dtype for p in module.parameters() if not isinstance(p, DTensor)}
         # Forward passes without a backward pass come too, and must leave nothing collected.
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         if not adapted:
-            if precision != "float32" and found != {getattr(torch, precision)}:
+            if precision != "float32" and dtypes != {getattr(torch, precision)}:
                 _convert(module, getattr(torch, precision))
             _convert(module, torch.float32)
     for module in model.modules():

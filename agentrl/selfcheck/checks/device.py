@@ -68,8 +68,8 @@ def read_driver(file: Path) -> str | None:
     if not file.is_file():
         return None
     text = file.read_text(errors="replace")
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
-    return found and found[1]
+    match = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return match and match[1]
 
 
 def _read_nccl_version() -> str | None:

@@ -59,8 +59,8 @@ def check_layouts(context: CheckContext) -> None:
     for dtype in list_dtypes(context.device):
         model = load_model(folder, dtype=dtype, device=context.device)
         for name, layout in LAYOUTS.items():
-            found = score_and_differentiate(model, sequences, layout(4096))
-            for figure, value in compare(found, expected).items():
+            result = score_and_differentiate(model, sequences, layout(4096))
+            for figure, value in compare(result, expected).items():
                 limit = LIMITS[dtype][figure]
                 context.expect(f"{name}.{dtype}.{figure}", value, at_most=limit)
 
@@ -87,16 +87,16 @@ def score_and_differentiate(
     """Return the log-probs of each sequence, and the gradient of a loss that weighs all of them
     differently; `first` is the number of the first one in that loss."""
     model.zero_grad(set_to_none=True)
-    found: dict[int, Tensor] = {}
+    row_logprobs: dict[int, Tensor] = {}
     for indices in layout.plan(sequences):
         tokens = layout.tokens([sequences[i] for i in indices], device=model.device)
         scores = score(model, tokens, temperature=1.0, head_at_positions=True)
         factors = torch.tensor([1.0 + (first + i) % 3 for i in indices], device=model.device)
         (scores.logprobs * factors[:, None]).sum().backward()
         for row, index in enumerate(indices):
-            found[index] = scores.logprobs[row][tokens.mask[row]].detach().float().cpu()
+            row_logprobs[index] = scores.logprobs[row][tokens.mask[row]].detach().float().cpu()
     gradients = [p.grad.float().flatten().cpu() for p in model.parameters() if p.grad is not None]
-    return [found[i] for i in range(len(sequences))], torch.cat(gradients)
+    return [row_logprobs[i] for i in range(len(sequences))], torch.cat(gradients)
 
 
 def compare(
@@ -121,8 +121,10 @@ def check_head(context: CheckContext) -> None:
     expected = _predict_whole(hidden, weight, targets)
     for dtype in list_dtypes(context.device):
         kind: dict[str, Any] = {"device": context.device, "dtype": getattr(torch, dtype)}
-        found = _predict_in_chunks(hidden.to(**kind), weight.to(**kind), targets.to(context.device))
-        for name, value in _compare_predictions(found, expected).items():
+        chunked = _predict_in_chunks(
+            hidden.to(**kind), weight.to(**kind), targets.to(context.device)
+        )
+        for name, value in _compare_predictions(chunked, expected).items():
             context.expect(f"{dtype}.{name}", value, at_most=HEAD_LIMITS[dtype][name])
 
 
@@ -141,9 +143,9 @@ def _predict_in_chunks(hidden: Tensor, weight: Tensor, targets: Tensor) -> list[
     hidden = hidden.detach().requires_grad_()
     # More rows than the plain head takes, and a last chunk that is not full.
     assert head.PLAIN_LOGITS // VOCABULARY < ROWS
-    found = head.predict(linear, hidden, targets, temperature=1.0, chunk_tokens=113)
-    (found.logprobs.sum() + 0.5 * found.entropies.sum()).backward()
-    return _collect(found.logprobs, found.entropies, hidden, linear.weight)
+    chunked = head.predict(linear, hidden, targets, temperature=1.0, chunk_tokens=113)
+    (chunked.logprobs.sum() + 0.5 * chunked.entropies.sum()).backward()
+    return _collect(chunked.logprobs, chunked.entropies, hidden, linear.weight)
 
 
 def _collect(logprobs: Tensor, entropies: Tensor, hidden: Tensor, weight: Tensor) -> list[Tensor]:
