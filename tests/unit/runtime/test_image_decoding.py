@@ -31,7 +31,7 @@ from agentrl.runtime.image_decoding import (
 )
 from tests.support.watchdog import watched
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def file_of(kind: str, size: tuple[int, int] = (8, 6)) -> bytes:
