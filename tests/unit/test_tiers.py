@@ -67,7 +67,8 @@ def test_folders_of_tests_mirror_the_packages(root: Path) -> None:
         for folder in folders - {Path(), *map(Path, OF_NO_PACKAGE)}:
             first, *rest = folder.parts
             package = Path(PACKAGES.get(first, f"agentrl/{first}"), *rest)
-            assert (root / package).is_dir(), f"tests/{tier}/{folder} has no package {package}"
+            modules = [*(root / package).glob("*.py")]  # a folder may be left with caches alone
+            assert modules, f"tests/{tier}/{folder} has no package {package}"
 
 
 def fast_tests(root: Path) -> list[str]:

@@ -16,7 +16,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 DEPTH_MAX = 256
 """Directories one below the other; each takes an open descriptor while they are walked."""
-ENTRIES_PAGE = 4096
+ENTRIES_PAGE = 2048
 """Of a directory at once: with names that JSON escapes byte for byte they fit into one frame."""
 _FICLONE = 0x40049409
 _PIECE_BYTES = 2**30

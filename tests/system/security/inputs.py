@@ -90,7 +90,7 @@ def rows() -> Iterator[InputRow]:
         f"{size(call.text_bytes)}, depth {call.depth}, {call.values} values, {CALLS_MAX} calls",
         "a malformed call",
         "agentrl/chat/call_json.py",
-        "unit/test_chat_dialects.py::test_a_turn_has_so_many_calls",
+        "unit/chat/test_dialects.py::test_a_turn_has_so_many_calls",
     )
     yield InputRow(
         "words of a turn that an expression is searched in (policy)",
@@ -105,7 +105,7 @@ def rows() -> Iterator[InputRow]:
         f"{MAX_ANSWER_CHARS} characters; a process of {size(MEMORY_BYTES)} with a deadline",
         "a wrong answer; a failure of the verifier",
         f"{envs}/reasoning/verifiers.py",
-        "system/test_verifier_pool.py::test_a_late_verifier_is_killed_and_others_go_on",
+        "system/envs/reasoning/test_verifier_pool.py::test_a_late_verifier_is_killed_and_others_go_on",
         "a verifier's process",
     )
     yield InputRow(
@@ -113,14 +113,14 @@ def rows() -> Iterator[InputRow]:
         f"{CHARACTERS_PER_TOKEN} characters for each token of `engine.context_tokens`",
         "`outcome/truncated_observation`",
         "agentrl/rollout/episode.py",
-        "unit/test_rollout.py::test_an_observation_that_cannot_fit_ends_the_trajectory_unread",
+        "unit/rollout/test_rollout.py::test_an_observation_that_cannot_fit_ends_the_trajectory_unread",
     )
     yield InputRow(
         "a picture (environment, program, page, endpoint)",
         f"{', '.join(FORMATS)}; {size(MAX_BYTES)}, {MAX_PIXELS} pixels",
         "a failed trajectory; 400 at the gateway",
         "agentrl/runtime/image_decoding.py",
-        "unit/test_vision_decoding.py::test_the_limit_of_pixels_is_read_from_the_head",
+        "unit/runtime/test_image_decoding.py::test_the_limit_of_pixels_is_read_from_the_head",
     )
     yield InputRow(
         "JSON (anybody)",
@@ -144,7 +144,7 @@ def rows() -> Iterator[InputRow]:
         f"({MINIWOB_NAME_CHARACTERS} for MiniWoB++)",
         "cut, and counted in the text",
         f"{envs}/web/observation/look.py",
-        "system/test_web_look.py::test_a_cap_leaves_out_and_counts",
+        "system/envs/web/test_look.py::test_a_cap_leaves_out_and_counts",
     )
     yield InputRow(
         "address, tabs and notices of a page (page)",
@@ -182,7 +182,7 @@ def rows() -> Iterator[InputRow]:
         f"{relay.BURST_EVENTS} events and {size(relay.BURST_BYTES)} at once for each page",
         "a failed episode",
         f"{envs}/web/browser/relay.py",
-        "system/test_web_relay.py::test_an_event_over_the_limit_is_the_crash_of_its_page",
+        "system/envs/web/test_relay.py::test_an_event_over_the_limit_is_the_crash_of_its_page",
         RELAY,
     )
     yield InputRow(
@@ -197,7 +197,7 @@ def rows() -> Iterator[InputRow]:
         f"{size(MAX_BODY_BYTES)}, unpacked; gzip only",
         "502 to the page",
         f"{envs}/web/site.py",
-        "system/test_web_relay.py::test_a_packed_answer_is_unpacked_up_to_a_limit",
+        "system/envs/web/test_relay.py::test_a_packed_answer_is_unpacked_up_to_a_limit",
     )
     yield InputRow(
         "form sent to our sites (policy)",
@@ -212,7 +212,7 @@ def rows() -> Iterator[InputRow]:
         f"{desktop.max_name_characters} of a name",
         "cut, and counted in the text",
         f"{envs}/gui/observation.py",
-        "unit/test_gui_tree.py::test_what_is_too_much_is_counted",
+        "unit/envs/gui/test_tree.py::test_what_is_too_much_is_counted",
         SESSION,
     )
     yield InputRow(
@@ -237,7 +237,7 @@ def rows() -> Iterator[InputRow]:
         f"{metrics.MAX_CHARACTERS} characters",
         "like nothing: 0",
         f"{envs}/gui/osworld/metrics.py",
-        "unit/test_osworld_metrics.py::test_texts_over_a_limit_are_like_nothing",
+        "unit/envs/gui/test_osworld_metrics.py::test_texts_over_a_limit_are_like_nothing",
         THREAD,
     )
     yield InputRow(
@@ -245,7 +245,7 @@ def rows() -> Iterator[InputRow]:
         "`sandbox.limits.output_bytes`",
         "cut in the middle",
         f"{sandbox}/inside/output.py",
-        "system/test_sandbox_limits.py::test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory",
+        "system/sandbox/test_limits.py::test_output_is_cut_in_the_middle_and_the_flood_costs_no_memory",
         SESSION,
     )
     yield InputRow(
@@ -254,14 +254,14 @@ def rows() -> Iterator[InputRow]:
         f"{size(FIGURE_BYTES_MAX)}",
         "a violation",
         f"{sandbox}/interpreter_channel.py",
-        "system/test_sandbox_protocol.py::test_a_forged_message_ends_the_interpreter_and_nothing_else",
+        "system/sandbox/test_protocol.py::test_a_forged_message_ends_the_interpreter_and_nothing_else",
     )
     yield InputRow(
         "names in a directory (session)",
         f"pages of {ENTRIES_PAGE}",
         "the next page",
         f"{sandbox}/inside/files.py",
-        "system/test_grading.py::test_names_of_any_bytes_and_number_cost_neither_the_session_nor_the_collection",
+        "system/grading/test_grading.py::test_names_of_any_bytes_and_number_cost_neither_the_session_nor_the_collection",
         SESSION,
     )
     yield InputRow(
@@ -269,42 +269,42 @@ def rows() -> Iterator[InputRow]:
         f"counts and sums of `collect`; {REFUSED_MAX} refusals are named",
         "refused, unread",
         "agentrl/grading/artefacts.py",
-        "system/test_grading.py::test_counts_and_sums_are_capped",
+        "system/grading/test_grading.py::test_counts_and_sums_are_capped",
     )
     yield InputRow(
         "results that a checker reads (session)",
         size(RESULT_BYTES),
         "no result",
         "agentrl/grading/calls.py",
-        "system/test_grading.py::test_only_a_whole_verdict_counts",
+        "system/grading/test_grading.py::test_only_a_whole_verdict_counts",
     )
     yield InputRow(
         "file that a tool reads or edits (session)",
         f"{size(TEXT_BYTES_MAX)}; work in proportion to what is shown",
         "an answer with an error",
         f"{tools}/files.py",
-        "system/test_file_tools.py::test_what_is_cut_is_said_and_how_to_go_on",
+        "system/tools/test_file_tools.py::test_what_is_cut_is_said_and_how_to_go_on",
     )
     yield InputRow(
         "query of a search (policy)",
         f"{QUERY_CHARS_MAX} characters",
         "an answer with an error",
         f"{tools}/search/search.py",
-        "unit/test_search_tools.py::test_the_tools_say_what_they_find",
+        "unit/tools/test_search.py::test_the_tools_say_what_they_find",
     )
     yield InputRow(
         "result of an MCP server (server)",
         "`message_bytes` at once, `result_chars` shown; structured content as JSON",
         "a failure; cut",
         f"{tools}/mcp/connection.py",
-        "system/test_mcp.py::test_a_message_over_the_limit_ends_the_connection",
+        "system/tools/test_mcp.py::test_a_message_over_the_limit_ends_the_connection",
     )
     yield InputRow(
         "body sent to the gateway (program)",
         f"{size(LARGEST_BYTES)} each, {size(BUDGET_BYTES)} together",
         "400; more wait",
         "agentrl/gateway/bodies.py",
-        "system/test_gateway.py::test_bodies_that_are_none",
+        "system/gateway/test_gateway.py::test_bodies_that_are_none",
     )
     yield InputRow(
         "output of a program, which is its result (program)",
@@ -319,14 +319,14 @@ def rows() -> Iterator[InputRow]:
         f"{size(HEAD_LIMITS.text_bytes)}",
         "the connection ends",
         "agentrl/engine/remote/frames.py",
-        "system/test_engine_remote.py::test_a_greeting_that_makes_no_sense_ends_one_connection",
+        "system/engine/test_remote.py::test_a_greeting_that_makes_no_sense_ends_one_connection",
     )
     yield InputRow(
         "turn of an endpoint that is evaluated (server)",
         size(TURN_LIMITS.text_bytes),
         "a failed request",
         "agentrl/evaluation/endpoint/engine.py",
-        "system/test_evaluate_endpoint.py::test_a_turn_is_received_up_to_its_limit",
+        "system/evaluation/test_endpoint.py::test_a_turn_is_received_up_to_its_limit",
     )
     yield InputRow(
         "another answer of an endpoint, or an event of its stream (server)",
@@ -334,14 +334,14 @@ def rows() -> Iterator[InputRow]:
         f"{size(REFUSAL_BYTES)} of a refusal",
         "a failed request",
         "agentrl/runtime/http_endpoint.py",
-        "system/test_evaluate_endpoint.py::test_no_more_than_the_limit_is_received",
+        "system/evaluation/test_endpoint.py::test_no_more_than_the_limit_is_received",
     )
     yield InputRow(
         "answer of an environment that lives in a process (environment)",
         f"{size(HOST_LIMITS.text_bytes)}, {HOST_LIMITS.values} values",
         "a failed trajectory",
         f"{envs}/adapters/host.py",
-        "system/test_adapters_host.py::test_an_answer_beyond_the_limits_is_a_failure_of_that_episode",
+        "system/envs/adapters/test_host.py::test_an_answer_beyond_the_limits_is_a_failure_of_that_episode",
     )
 
 

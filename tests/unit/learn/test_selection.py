@@ -297,7 +297,7 @@ def note(rows: Sequence[CreditedSample], moment: SelectionContext) -> Sequence[C
 
 def test_a_selection_of_ones_own_hears_when_it_is() -> None:
     SEEN.clear()
-    own = CustomMethod(function="tests.unit.learn.selections.test_selection:note")
+    own = CustomMethod(function="tests.unit.learn.test_selection:note")
     trainer = PolicyTrainer(model_of(), LearnSection(selection=(own, own)), seed=3, steps=7)
     for version in range(2):
         trainer.step(trees_of(1, version=version))

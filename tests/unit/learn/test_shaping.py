@@ -209,11 +209,7 @@ def test_credit_is_made_of_the_shaped_reward_and_reports_of_the_raw_one() -> Non
 def test_a_critic_learns_the_shaped_reward() -> None:
     section = LearnSection(advantage=GaeAdvantage(), critic=CriticSection())
     shaping = section.model_copy(
-        update={
-            "reward_shaping": (
-                CustomMethod(function="tests.unit.learn.shapings.test_shaping:nothing"),
-            )
-        }
+        update={"reward_shaping": (CustomMethod(function="tests.unit.learn.test_shaping:nothing"),)}
     )
     raw, free = (
         PolicyTrainer(model_of(), config, seed=0).step(trees_of(1)) for config in (section, shaping)
