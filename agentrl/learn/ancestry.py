@@ -10,7 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from agentrl.learn.layouts.block_mask import build_block_mask
+from agentrl.learn.block_mask import build_block_mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,3 +35,28 @@ def imports(file: Path) -> Iterator[str]:
             assert not node.level, f"{file}: relative import of {node.module}; write it in full"
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def loads(name: str, file: Path) -> Iterator[str]:
+    """Yield every module that importing one begins, as imports at its top, with their packages.
+
+    Importing `a.b.c` begins `a.b` first, and `a` before it, unless the importer lies in them.
+    """
+    for node in _run_at_import(ast.parse(file.read_text())):
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias}" for alias in names]
+        for found in names:
+            while found and not f"{name}.".startswith(f"{found}."):
+                yield found
+                found = found.rpartition(".")[0]
+
+
+def _run_at_import(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _run_at_import(child)

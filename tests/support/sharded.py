@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 import torch
@@ -31,8 +31,9 @@ DEADLINE_S = 240.0
 class World:
     """Processes that can form groups of two and of three ranks. Closing it ends them."""
 
-    def __init__(self, connections: Sequence[Connection]) -> None:
+    def __init__(self, connections: Sequence[Connection], sentinels: Sequence[int]) -> None:
         self._connections = connections
+        self._sentinels = sentinels
 
     def run(self, work: Callable[..., R], *args: Any, size: int = 2) -> list[R]:
         """Return what `work(ranks, *args)` returns on each of `size` ranks."""
@@ -40,7 +41,8 @@ class World:
             connection.send((size, work, args))
         found: list[Any] = []
         for connection in self._connections[:size]:
-            assert connection.poll(DEADLINE_S), "a rank has not answered"
+            ready = wait([connection, *self._sentinels], DEADLINE_S)
+            assert connection in ready, f"a rank {'ended' if ready else 'has not answered'}"
             found.append(connection.recv())
         errors = [each for ok, each in found if not ok]
         assert not errors, "\n".join(errors)
@@ -60,7 +62,7 @@ def world() -> Generator[World]:
         try:
             for process in started:
                 process.start()
-            yield World([ours for ours, _ in pairs])
+            yield World([ours for ours, _ in pairs], [process.sentinel for process in started])
         finally:
             for ours, _ in pairs:
                 ours.send(None)

@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import load_config
-from tests.support.packages import ROOTS, files, imports, modules
+from tests.support.packages import ROOTS, files, imports, loads, modules
 
 MAY_IMPORT = {
     "agentrl": set[str](),
@@ -82,6 +83,13 @@ def test_the_acting_half_knows_nothing_of_the_learning_half(root: Path) -> None:
     for name, file in acting.items():
         extra = sorted(found for found in imports(file) if is_in(found, LEARNING))
         assert not extra, f"{name} must not import {extra}, not even inside a function"
+
+
+def test_every_module_can_be_the_first_that_is_imported(root: Path) -> None:
+    """Kills: a circle through a package, which a process that imports it in another order has."""
+    known = modules(root)
+    graph = {name: {*loads(name, file)} & {*known} for name, file in known.items()}
+    TopologicalSorter(graph).prepare()
 
 
 def test_import_roots_are_no_packages(root: Path) -> None:

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import (
     create_block_mask,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from agentrl.learn.layouts.block_mask import build_block_mask
+from agentrl.learn.block_mask import build_block_mask
 from tests.support.memory import watch_memory
 
 
