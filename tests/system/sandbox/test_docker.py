@@ -517,8 +517,10 @@ def packages() -> Iterator[str]:
     ],
 )
 async def test_packages_can_be_read_and_not_changed(
-    backend: Backend, run: str, packages: str
+    backend: Backend, packages: str, request: pytest.FixtureRequest
 ) -> None:
+    if backend == "docker":
+        request.getfixturevalue("run")
     pool = ForkServerPool(SandboxSettings(backend=backend, packages=packages))
     try:
         session = await pool.open()
