@@ -13,7 +13,7 @@ from agentrl.runtime.heap import frozen_heap
 P = ParamSpec("P")
 
 STANDS_S = 0.5
-"""The longest that a loop may stand: ten times what any test takes on an idle processor.
+"""The longest that a loop may stand: several times what any test takes on an idle processor.
 
 A virtual machine counts the time that its host takes from it as a thread's own.
 """

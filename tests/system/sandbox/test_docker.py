@@ -56,12 +56,13 @@ def ours(run: str) -> list[ListedContainer]:
 
 
 @pytest.fixture
-def run() -> Iterator[str]:
+def run(request: pytest.FixtureRequest) -> Iterator[str]:
     """Name a run, so that the test finds its own containers; none may be left."""
     name = f"test-{os.urandom(4).hex()}"
     with using_run_id(name):
         yield name
-    assert ours(name) == []
+    if request.node.get_closest_marker("docker"):
+        assert ours(name) == []
 
 
 @pytest.fixture
