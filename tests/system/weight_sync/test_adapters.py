@@ -38,7 +38,7 @@ from agentrl.engine.remote.client import RemoteEngine, to_safetensors
 from agentrl.engine.remote.shared_weights import SharedWeights
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.engine.spec import EngineSpec
-from agentrl.engine.vllm.in_process.settings import VllmSettings
+from agentrl.engine.vllm.launch import VllmServerSettings
 from agentrl.engine.weights import read_weights
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt, find_adapted
@@ -493,7 +493,8 @@ def test_vllm_is_told_of_adapters_of_its_own_where_the_config_asks_for_them() ->
     for adapters, rank in (("merged", None), ("native", 3)):
         recipe = build_engine_spec(config_of(adapters, {"rank": 3}), "folder", device="cpu")
         assert recipe.vllm.get("adapter_rank") == rank
-        assert VllmSettings(model="folder", **recipe.vllm).adapter_rank == rank
+        fields = {name: value for name, value in recipe.vllm.items() if name != "sampler"}
+        assert VllmServerSettings(model="folder", **fields).adapter_rank == rank
         assert EngineSpec.from_json(recipe.to_json()) == recipe
 
 
