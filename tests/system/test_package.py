@@ -36,6 +36,7 @@ HEAVY_ROOMS = (
     "agentrl.models.precision",
     "agentrl.models.quiet",
     "agentrl.models.vision.model",
+    "agentrl.plan.",
     "agentrl.run.build_trainer",
     "agentrl.selfcheck.checks.",
 )
