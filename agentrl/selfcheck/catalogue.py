@@ -39,6 +39,7 @@ CHECKS = (
     _row("throughput", "throughput:check_throughput", 120, "tokens per second, MFU and memory"),
     _row("quickstart", "quickstart:check_quickstart", 240, "20 steps of the quickstart"),
     _row("vllm", "engines:check_vllm", 240, "vLLM: its log-probs, and weights into it"),
+    _row("sleep", "sleep:check_sleep", 240, "vLLM asleep, and awake with new weights"),
 )
 """Every check; what tells most in the least time comes first."""
 
