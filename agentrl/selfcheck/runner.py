@@ -7,6 +7,7 @@ report is written after each, so that a self-check that is killed leaves what it
 import contextlib
 import getpass
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -32,6 +33,7 @@ from agentrl.selfcheck.report import (
     find_private_words,
     read_message,
     redact_figure,
+    redact_tail,
     redact_text,
 )
 
@@ -97,7 +99,7 @@ def run_process(
     check: DeviceCheck, *, device: str, limit_s: float, words: Sequence[str] = ()
 ) -> CheckResult:
     """Run one check in a process of its own; `words` must not come back with its result."""
-    start_s = time.monotonic()
+    start_s, start_cpu_s = time.monotonic(), _children_cpu_s()
     figures: dict[str, FigureValue] = {}
     end: dict[str, Any] = {}
     too_slow_s: float | None = None
@@ -118,7 +120,8 @@ def run_process(
         if not end and too_slow_s is None:
             _has_ended(process, END_S)
         code = _end(process)
-        reason = str(end["reason"]) if end else _explain_end(code, too_slow_s, _tail(log))
+        output = _tail(log)
+        reason = str(end["reason"]) if end else _explain_end(code, too_slow_s, output)
     status: CheckStatus = end.get("status", "failed")
     if too_slow_s is not None and too_slow_s < check.limit_s:
         # It was not given its own time, so it may have done nothing wrong.
@@ -128,8 +131,16 @@ def run_process(
         status=status,
         reason=redact_text(reason, words),
         seconds=time.monotonic() - start_s,
+        cpu_seconds=_children_cpu_s() - start_cpu_s,
+        output=redact_tail(output, words) if status == "failed" else "",
         figures=figures,
     )
+
+
+def _children_cpu_s() -> float:
+    """Return the processor seconds of all children that were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @contextlib.contextmanager
@@ -208,14 +219,14 @@ def _explain_end(code: int, limit_s: float | None, log: str) -> str:
             ending += ", as it is where memory runs out"
     else:
         ending = f"its process ended with exit status {code}"
-    return f"{ending}; its last output: {log}" if log else ending
+    last = " / ".join(line.strip() for line in log.splitlines()[-LOG_LINES:])
+    return f"{ending}; its last output: {last}" if last else ending
 
 
 def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - LOG_BYTES))
-    lines = log.read().decode(errors="replace").strip().splitlines()
-    return " / ".join(line.strip() for line in lines[-LOG_LINES:])
+    return log.read().decode(errors="replace").strip()
 
 
 def _user_name() -> str:
