@@ -97,8 +97,11 @@ def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) 
         raise ConfigError(f"--minutes is {minutes:g}; give a number above 0, such as 5")
     checks = choose_checks(only)
     check_writable(file, "--json")
+    chosen, no_gpu = choose_device(device)
+    if no_gpu:
+        show_text(f"the checks run on the CPU: {no_gpu}")
     report = run_checks(
-        checks, device=choose_device(device), minutes=minutes, file=file, tell=_show_result
+        checks, device=chosen, minutes=minutes, file=file, no_gpu=no_gpu, tell=_show_result
     )
     show_text(
         f"{report.count('passed')} passed, {report.count('failed')} failed, "

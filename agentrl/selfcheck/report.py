@@ -44,6 +44,8 @@ class SelfCheckReport:
 
     device: str
     agentrl: str
+    no_gpu: str = ""
+    """Reason why `auto` has found no GPU; empty where it has, or was not asked."""
     results: tuple[CheckResult, ...] = ()
     waiting: tuple[str, ...] = ()
     """Names of the checks that have not ended: of a report that was cut short, those it lacks."""
@@ -53,6 +55,7 @@ class SelfCheckReport:
         return SelfCheckReport(
             device=self.device,
             agentrl=self.agentrl,
+            no_gpu=self.no_gpu,
             results=(*self.results, result),
             waiting=tuple(name for name in self.waiting if name != result.name),
         )
@@ -72,6 +75,7 @@ class SelfCheckReport:
             "format": FORMAT,
             "agentrl": self.agentrl,
             "device": self.device,
+            "no_gpu": self.no_gpu,
             "complete": not self.waiting,
             "waiting": list(self.waiting),
             "checks": [

@@ -1,4 +1,4 @@
-"""Facts of a machine that explain a failure on it: system, limits, settings, GPUs and their links."""
+"""Facts of a machine that explain a failure on it: system, limits, settings, GPUs and links."""
 
 import os
 import platform

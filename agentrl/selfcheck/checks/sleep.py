@@ -159,7 +159,5 @@ async def expect_sleep(
     if stale := {*turn.versions} - {VERSION}:
         raise CheckFailed(f"after it woke, a turn has tokens of version {min(stale)}")
     taken = asleep - read_free_bytes()
-    context.expect(
-        f"{name}.not_taken_again", round(1 - taken / holds_bytes, 3), at_most=MOST_KEPT
-    )
+    context.expect(f"{name}.not_taken_again", round(1 - taken / holds_bytes, 3), at_most=MOST_KEPT)
     await expect_small_gap(context, engine, new, dtype, name=f"{name}.{dtype}")

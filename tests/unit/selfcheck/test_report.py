@@ -92,12 +92,13 @@ def test_a_report_is_json_whatever_was_measured() -> None:
         output="Traceback",
         figures={"a": math.nan, "b": -math.inf, "c": 2.0, "d": None, "e": "text"},
     )
-    report = SelfCheckReport(device="cpu", agentrl="1", waiting=("layouts", "head"))
+    report = SelfCheckReport(device="cpu", agentrl="1", no_gpu="none", waiting=("layouts", "head"))
     plain = report.add(result).to_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == {
         "format": 1,
         "agentrl": "1",
         "device": "cpu",
+        "no_gpu": "none",
         "complete": False,
         "waiting": ["head"],
         "checks": [
