@@ -76,7 +76,7 @@ def find_gpu_fault(visible: str | None) -> str:
     """
     import torch
 
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         try:
             count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -87,7 +87,7 @@ def find_gpu_fault(visible: str | None) -> str:
     fault = "torch finds no GPU that it can use (nvidia-smi shows the driver's view)"
     if visible is not None:
         fault += f"; {VARIABLE} is {visible!r}, and only the GPUs that it names are seen"
-    return fault + "".join(f"; torch says: {warning.message}" for warning in said[:1])
+    return fault + "".join(f"; torch says: {warning.message}" for warning in messages[:1])
 
 
 def run_checks(

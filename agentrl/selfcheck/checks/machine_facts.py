@@ -63,8 +63,8 @@ def read_cpu_name(file: Path) -> str | None:
     """Return the CPU's name, None where its file is not there or says none."""
     if not file.is_file():
         return None
-    found = re.search(r"^model name\s*:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE)
-    return found and found[1].strip()
+    match = re.search(r"^model name\s*:\s*(.+)$", file.read_text(errors="replace"), re.MULTILINE)
+    return match and match[1].strip()
 
 
 def read_memory_limit(files: tuple[Path, ...]) -> float | None:
@@ -124,14 +124,14 @@ def list_driver_facts() -> Iterator[tuple[str, FigureValue]]:
 
 
 def ask_smi(*arguments: str, program: str = "nvidia-smi") -> str:
-    """Return what nvidia-smi says, or why it says nothing."""
+    """Return the output of nvidia-smi, or the reason why there is none."""
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             [program, *arguments], capture_output=True, timeout=SMI_S, check=False, text=True
         )
     except subprocess.TimeoutExpired:
         return f"{program} did not answer within {SMI_S:g} s"
     except (OSError, ValueError) as error:
         return f"{program} cannot be run: {type(error).__name__}"
-    text = ESCAPES.sub("", asked.stdout.strip() or asked.stderr.strip())
-    return text if asked.returncode == 0 else f"status {asked.returncode}: {text}"
+    text = ESCAPES.sub("", result.stdout.strip() or result.stderr.strip())
+    return text if result.returncode == 0 else f"status {result.returncode}: {text}"

@@ -67,5 +67,5 @@ class MemoryMeter:
             text = (self._own / "status").read_text(encoding="ascii", errors="replace")
         except OSError:
             return None
-        found = re.search(rf"{name}:\s+(\d+) kB", text)
-        return found and int(found[1]) * 1024
+        match = re.search(rf"{name}:\s+(\d+) kB", text)
+        return match and int(match[1]) * 1024

@@ -132,10 +132,10 @@ async def expect_sleep(
     awake = read_free_bytes()
     await engine.sleep()
     asleep = read_free_bytes()
-    freed = asleep - awake
+    freed_bytes = asleep - awake
     context.record(f"{name}.held_mib", round(holds_bytes / 2**20, 1))
-    context.record(f"{name}.freed_mib", round(freed / 2**20, 1))
-    context.expect(f"{name}.kept", round(1 - freed / holds_bytes, 3), at_most=MOST_KEPT)
+    context.record(f"{name}.freed_mib", round(freed_bytes / 2**20, 1))
+    context.expect(f"{name}.kept", round(1 - freed_bytes / holds_bytes, 3), at_most=MOST_KEPT)
     request = GenerateRequest(
         id=f"selfcheck/asleep/{level}",
         prompt=tuple(draw_tokens(20, seed=level).tolist()),
@@ -158,6 +158,8 @@ async def expect_sleep(
         waiting.cancel()
     if stale := {*turn.versions} - {VERSION}:
         raise CheckFailed(f"after it woke, a turn has tokens of version {min(stale)}")
-    taken = asleep - read_free_bytes()
-    context.expect(f"{name}.not_taken_again", round(1 - taken / holds_bytes, 3), at_most=MOST_KEPT)
+    taken_bytes = asleep - read_free_bytes()
+    context.expect(
+        f"{name}.not_taken_again", round(1 - taken_bytes / holds_bytes, 3), at_most=MOST_KEPT
+    )
     await expect_small_gap(context, engine, new, dtype, name=f"{name}.{dtype}")

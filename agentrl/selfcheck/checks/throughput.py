@@ -139,16 +139,16 @@ def _plan_training(
     needs_bytes = {
         tokens: predict_peak_bytes(folder, section, samples) for tokens, section in sections.items()
     }
-    chosen = choose_size(needs_bytes, free_bytes)
-    if chosen is None:
+    tokens_fitting = choose_size(needs_bytes, free_bytes)
+    if tokens_fitting is None:
         needs, free = (each / 2**30 for each in (min(needs_bytes.values()), free_bytes))
         raise CheckSkipped(
             f"training would take {needs:.1f} GiB by its plan, and {free:.1f} GiB are free on the "
             "GPU; end what else uses it"
         )
-    context.record("train.micro_batch_tokens", chosen)
-    context.record("train.planned_mib", round(needs_bytes[chosen] / 2**20, 1))
-    return sections[chosen], needs_bytes[chosen]
+    context.record("train.micro_batch_tokens", tokens_fitting)
+    context.record("train.planned_mib", round(needs_bytes[tokens_fitting] / 2**20, 1))
+    return sections[tokens_fitting], needs_bytes[tokens_fitting]
 
 
 def _measure_training(

@@ -160,6 +160,6 @@ def prove_weights(trainer: PolicyTrainer, max_gap: float) -> CheckedWeights:
 
 
 async def find_fault(engine: ScoringEngine, checked: CheckedWeights, *, version: int) -> str | None:
-    """Return what is wrong with an engine's proof of weights; None if it proves them."""
+    """Return the fault in an engine's proof of weights; None if it proves them."""
     scores = await engine.score(checked.proof.request(f"selfcheck/{version}/{id(checked)}"))
     return complaint(checked.proof, scores, version=version)
