@@ -66,7 +66,8 @@ class DozingEngine:
 
 def play(fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, FigureValue]:
     """Return the figures; raise what the check raises."""
-    monkeypatch.setattr(sleep, "ASLEEP_S", 0.05)
+    # Who answers or breaks is not waited for.
+    monkeypatch.setattr(sleep, "ASLEEP_S", 30.0 if fault in ("answers", "breaks") else 0.05)
     figures: dict[str, FigureValue] = {}
     context = CheckContext("cpu", folder, 60.0, figures.__setitem__)
     folders = [write_policy(folder / name, seed=n) for n, name in enumerate(("old", "new"))]
