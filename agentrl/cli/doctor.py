@@ -97,9 +97,16 @@ def _try_device(device: str, minutes: float, only: tuple[str, ...], file: Path) 
         raise ConfigError(f"--minutes is {minutes:g}; give a number above 0, such as 5")
     checks = choose_checks(only)
     check_writable(file, "--json")
-    report = run_checks(
-        checks, device=choose_device(device), minutes=minutes, file=file, tell=_show_result
-    )
+    device_name, no_gpu = choose_device(device)
+    if no_gpu:
+        show_text(f"the checks run on the CPU: {no_gpu}")
+    try:
+        report = run_checks(
+            checks, device=device_name, minutes=minutes, file=file, no_gpu=no_gpu, tell=_show_result
+        )
+    except KeyboardInterrupt:
+        show_text(f"interrupted; the report has the checks that ended before: {file}")
+        raise
     show_text(
         f"{report.count('passed')} passed, {report.count('failed')} failed, "
         f"{report.count('skipped')} skipped on {report.device}; report: {file}"

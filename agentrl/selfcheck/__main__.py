@@ -2,11 +2,12 @@
 
 Messages go to the pipe, a JSON object a line: `{"figure": name, "value": value}`, and at the end
 `{"status": ..., "reason": ...}`. Standard input stays open as long as the parent lives; when it
-closes, the whole process group ends.
+closes, the folder is removed and the whole process group ends.
 """
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -21,7 +22,7 @@ from agentrl.selfcheck.report import CheckStatus, FigureValue, plain_figure
 def main(arguments: list[str]) -> None:
     """Run one check, and tell how it ended."""
     function, device, folder, limit_s, pipe = arguments
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(Path(folder),), daemon=True).start()
     with os.fdopen(int(pipe), "wb", buffering=0) as file:
 
         def send(message: dict[str, Any]) -> None:
@@ -66,9 +67,10 @@ def _record_peaks(context: CheckContext) -> None:
         context.record("peak_device_mib", round(torch.cuda.max_memory_allocated() / 2**20, 1))
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     while os.read(0, 4096):
         pass
+    shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

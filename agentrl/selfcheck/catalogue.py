@@ -24,7 +24,7 @@ def _row(name: str, function: str, limit_s: float, about: str) -> DeviceCheck:
 
 CHECKS = (
     _row("device", "device:check_device", 60, "the device, its software, and matrix products"),
-    _row("layouts", "kernels:check_layouts", 120, "layouts against float32 on the CPU"),
+    _row("layouts", "kernels:check_layouts", 180, "layouts against float32 on the CPU"),
     _row("head", "kernels:check_head", 60, "the output head in chunks against the whole"),
     _row("gap", "engines:check_local_gap", 90, "log-probs of the local engine and the trainer"),
     _row("weights-memory", "weights:check_in_process", 60, "weights into an engine in the process"),
@@ -36,9 +36,15 @@ CHECKS = (
     _row(
         "checkpoint", "trainers:check_checkpoint", 60, "a checkpoint, and the run that resumes it"
     ),
-    _row("throughput", "throughput:check_throughput", 120, "tokens per second, MFU and memory"),
+    _row(
+        "throughput",
+        "throughput:check_throughput",
+        120,
+        "tokens per second, MFU, and memory beside its plan",
+    ),
     _row("quickstart", "quickstart:check_quickstart", 240, "20 steps of the quickstart"),
     _row("vllm", "engines:check_vllm", 240, "vLLM: its log-probs, and weights into it"),
+    _row("sleep", "sleep:check_sleep", 240, "vLLM asleep, and awake with new weights"),
 )
 """Every check; what tells most in the least time comes first."""
 

@@ -13,11 +13,12 @@ CheckStatus = Literal["passed", "failed", "skipped"]
 FigureValue = float | int | str | bool | None
 MOST_TEXT = 2_000
 """Characters of a reason or of a figure that are kept."""
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+"""Names of environment variables whose values are nobody's business."""
 _SECRET_WORD = re.compile(r"\b(?:hf_|sk-|ghp_|glpat-|xox[abp]-)[\w-]{8,}")
 _ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")
 _PATH = re.compile(
-    r"(?<![\w.:/>])~?(?:/[^/\s:'\",;()\[\]{}]+)+/(?=[^/\s])|[A-Za-z]:\\(?:[^\\\s]+\\)+"
+    r"(?<![\w./>])~?(?:/[^/\s:'\",;()\[\]{}]+)+/(?=[^/\s])|[A-Za-z]:\\(?:[^\\\s]+\\)+"
 )
 
 
@@ -30,6 +31,10 @@ class CheckResult:
     reason: str = ""
     """Reason of a failure or of a skip; empty for a check that passed."""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Seconds of processors, of its process and the children that it has waited for."""
+    output: str = ""
+    """End of what the process of a failed check has written."""
     figures: Mapping[str, FigureValue] = field(default_factory=dict[str, FigureValue])
 
 
@@ -39,6 +44,8 @@ class SelfCheckReport:
 
     device: str
     agentrl: str
+    no_gpu: str = ""
+    """Reason why `auto` has found no GPU; empty where it has, or was not asked."""
     results: tuple[CheckResult, ...] = ()
     waiting: tuple[str, ...] = ()
     """Names of the checks that have not ended: of a report that was cut short, those it lacks."""
@@ -48,6 +55,7 @@ class SelfCheckReport:
         return SelfCheckReport(
             device=self.device,
             agentrl=self.agentrl,
+            no_gpu=self.no_gpu,
             results=(*self.results, result),
             waiting=tuple(name for name in self.waiting if name != result.name),
         )
@@ -67,6 +75,7 @@ class SelfCheckReport:
             "format": FORMAT,
             "agentrl": self.agentrl,
             "device": self.device,
+            "no_gpu": self.no_gpu,
             "complete": not self.waiting,
             "waiting": list(self.waiting),
             "checks": [
@@ -75,6 +84,8 @@ class SelfCheckReport:
                     "status": result.status,
                     "reason": result.reason,
                     "seconds": round(result.seconds, 2),
+                    "cpu_seconds": round(result.cpu_seconds, 2),
+                    "output": result.output,
                     "figures": {k: plain_figure(v) for k, v in result.figures.items()},
                 }
                 for result in self.results
@@ -100,7 +111,7 @@ def find_private_words(environment: Mapping[str, str], names: Iterable[str]) -> 
     """Return the words that a report must not have, the longest first: `names` of user and host,
     and values of the environment variables whose names speak of a secret."""
     words = {name for name in names if len(name) > 2}
-    words |= {v for k, v in environment.items() if _SECRET_NAME.search(k) and len(v) > 5}
+    words |= {v for k, v in environment.items() if SECRET_NAME.search(k) and len(v) > 5}
     return tuple(sorted(words, key=lambda word: (-len(word), word)))
 
 
@@ -114,6 +125,12 @@ def redact_text(text: str, private_words: Sequence[str] = ()) -> str:
     text = _SECRET_WORD.sub("***", _ADDRESS.sub("***@", text))
     text = _PATH.sub(".../", text)
     return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 4] + " ..."
+
+
+def redact_tail(text: str, private_words: Sequence[str] = ()) -> str:
+    """Return the end of a text, redacted line by line, at most `MOST_TEXT` long."""
+    lines = [redact_text(line, private_words) for line in text.splitlines()]
+    return "\n".join(lines)[-MOST_TEXT:]
 
 
 def redact_figure(value: FigureValue, private_words: Sequence[str] = ()) -> FigureValue:

@@ -7,12 +7,14 @@ report is written after each, so that a self-check that is killed leaves what it
 import contextlib
 import getpass
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +24,8 @@ from agentrl.errors import ConfigError
 from agentrl.run.preflight import find_cuda_fault
 from agentrl.runtime.atomic_files import write_json
 from agentrl.runtime.distribution import __version__
-from agentrl.runtime.machine import gpus, version_of
+from agentrl.runtime.gpu_placement import VARIABLE
+from agentrl.runtime.machine import version_of
 from agentrl.selfcheck.catalogue import DeviceCheck
 from agentrl.selfcheck.report import (
     CheckResult,
@@ -32,6 +35,7 @@ from agentrl.selfcheck.report import (
     find_private_words,
     read_message,
     redact_figure,
+    redact_tail,
     redact_text,
 )
 
@@ -46,22 +50,44 @@ END_S = 5.0
 LOOK_S = 0.1
 
 
-def choose_device(name: str) -> str:
-    """Return `cpu` or `cuda`: the one named, or for `auto` the best that works.
+def choose_device(name: str) -> tuple[str, str]:
+    """Return `cpu` or `cuda`, the one named or for `auto` the best that works, and why no GPU is
+    used where `auto` found none.
 
     Raises `ConfigError` for another name, and for `cuda` where torch cannot use a GPU.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise ConfigError(
             f"--device is {name!r}: give cpu, cuda or auto; cuda is the first GPU that "
-            "CUDA_VISIBLE_DEVICES shows"
+            f"{VARIABLE} shows"
         )
-    fault = "" if name == "cpu" else find_cuda_fault(version_of("torch"))
-    if name != "cpu" and not fault and not gpus():
-        fault = "torch finds no GPU that it can use (nvidia-smi shows the driver's view)"
+    if name == "cpu":
+        return "cpu", ""
+    fault = find_cuda_fault(version_of("torch")) or find_gpu_fault(os.environ.get(VARIABLE))
     if name == "cuda" and fault:
         raise ConfigError(f"--device is cuda, but {fault}; fix that, or give --device cpu")
-    return "cpu" if name == "cpu" or fault else "cuda"
+    return ("cpu" if fault else "cuda"), fault
+
+
+def find_gpu_fault(visible: str | None) -> str:
+    """Return why torch can use no GPU, empty where it can; `visible` is `CUDA_VISIBLE_DEVICES`.
+
+    Nothing is put on a GPU: one in exclusive mode is for the process of a check.
+    """
+    import torch
+
+    with warnings.catch_warnings(record=True) as messages:
+        warnings.simplefilter("always")
+        try:
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        except RuntimeError as error:  # a driver that is broken
+            return f"torch cannot ask the GPU's driver: {error}"
+    if count:
+        return ""
+    fault = "torch finds no GPU that it can use (nvidia-smi shows the driver's view)"
+    if visible is not None:
+        fault += f"; {VARIABLE} is {visible!r}, and only the GPUs that it names are seen"
+    return fault + "".join(f"; torch says: {warning.message}" for warning in messages[:1])
 
 
 def run_checks(
@@ -70,14 +96,24 @@ def run_checks(
     device: str,
     minutes: float,
     file: Path,
+    no_gpu: str = "",
     tell: Callable[[CheckResult], None] = lambda result: None,
 ) -> SelfCheckReport:
-    """Run the checks, at most so many minutes, and write the report to `file` after each."""
+    """Run the checks, at most so many minutes, and write the report to `file` after each.
+
+    Raises `ConfigError` where it cannot be written: at once, or after the last check.
+    """
     end_s = time.monotonic() + 60 * minutes
     private_words = find_private_words(os.environ, (_user_name(), os.uname().nodename))
     names = tuple(check.name for check in checks)
-    report = SelfCheckReport(device=device, agentrl=__version__, waiting=names)
-    write_json(file, report.to_json())
+    report = SelfCheckReport(
+        device=device,
+        agentrl=__version__,
+        no_gpu=redact_text(no_gpu, private_words),
+        waiting=names,
+    )
+    _write_report(file, report)
+    fault: ConfigError | None = None
     for check in checks:
         left_s = end_s - time.monotonic()
         if left_s < LEAST_S:
@@ -88,16 +124,32 @@ def run_checks(
                 check, device=device, limit_s=min(check.limit_s, left_s), words=private_words
             )
         report = report.add(result)
-        write_json(file, report.to_json())
+        try:
+            _write_report(file, report)
+            fault = None
+        except ConfigError as error:  # the others can be told all the same
+            fault = error
         tell(result)
+    if fault is not None:
+        raise fault
     return report
+
+
+def _write_report(file: Path, report: SelfCheckReport) -> None:
+    try:
+        write_json(file, report.to_json())
+    except OSError as error:
+        raise ConfigError(
+            f"the report {file} cannot be written: {error.strerror or error}; make room, or give "
+            "another file as --json"
+        ) from error
 
 
 def run_process(
     check: DeviceCheck, *, device: str, limit_s: float, words: Sequence[str] = ()
 ) -> CheckResult:
     """Run one check in a process of its own; `words` must not come back with its result."""
-    start_s = time.monotonic()
+    start_s, start_cpu_s = time.monotonic(), _children_cpu_s()
     figures: dict[str, FigureValue] = {}
     end: dict[str, Any] = {}
     too_slow_s: float | None = None
@@ -118,7 +170,8 @@ def run_process(
         if not end and too_slow_s is None:
             _has_ended(process, END_S)
         code = _end(process)
-        reason = str(end["reason"]) if end else _explain_end(code, too_slow_s, _tail(log))
+        output = _tail(log)
+        reason = str(end["reason"]) if end else _explain_end(code, too_slow_s, output)
     status: CheckStatus = end.get("status", "failed")
     if too_slow_s is not None and too_slow_s < check.limit_s:
         # It was not given its own time, so it may have done nothing wrong.
@@ -128,8 +181,16 @@ def run_process(
         status=status,
         reason=redact_text(reason, words),
         seconds=time.monotonic() - start_s,
+        cpu_seconds=_children_cpu_s() - start_cpu_s,
+        output=redact_tail(output, words) if status == "failed" else "",
         figures=figures,
     )
+
+
+def _children_cpu_s() -> float:
+    """Return the processor seconds of all children that were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @contextlib.contextmanager
@@ -208,14 +269,14 @@ def _explain_end(code: int, limit_s: float | None, log: str) -> str:
             ending += ", as it is where memory runs out"
     else:
         ending = f"its process ended with exit status {code}"
-    return f"{ending}; its last output: {log}" if log else ending
+    last = " / ".join(line.strip() for line in log.splitlines()[-LOG_LINES:])
+    return f"{ending}; its last output: {last}" if last else ending
 
 
 def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - LOG_BYTES))
-    lines = log.read().decode(errors="replace").strip().splitlines()
-    return " / ".join(line.strip() for line in lines[-LOG_LINES:])
+    return log.read().decode(errors="replace").strip()
 
 
 def _user_name() -> str:

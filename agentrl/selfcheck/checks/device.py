@@ -10,11 +10,18 @@ from typing import Any
 
 import torch
 
-from agentrl.runtime.machine import is_installed, usable_cores, version_of, versions
+from agentrl.runtime.machine import is_installed, version_of, versions
+from agentrl.selfcheck.checks.machine_facts import (
+    list_driver_facts,
+    list_gpus,
+    list_system,
+    select_settings,
+)
 from agentrl.selfcheck.checks.policies import list_dtypes
 from agentrl.selfcheck.context import CheckContext
 
 DRIVER = Path("/proc/driver/nvidia/version")
+OTHER_PACKAGES = ("vllm", "triton", "peft", "accelerate", "flash-attn", "ray")
 PRODUCT_LIMITS = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """Largest error of a product, relative to its norm, by type."""
 PRODUCT_SIZES = {"cpu": 1024, "cuda": 8192}
@@ -27,12 +34,12 @@ def check_device(context: CheckContext) -> None:
     for package, version in versions().items():
         context.record(f"version.{package}", version)
     context.record("version.python", platform.python_version())
-    context.record("version.vllm", version_of("vllm"))
-    context.record("version.triton", version_of("triton"))
-    context.record("system", f"{platform.system()} {platform.machine()}")
-    context.record("cores", usable_cores())
-    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    context.record("memory_gib", round(gib, 1))
+    for package in OTHER_PACKAGES:
+        context.record(f"version.{package}", version_of(package))
+    for name, value in list_system():
+        context.record(name, value)
+    for name, value in select_settings(os.environ).items():
+        context.record(f"env.{name}", value)
     context.record("torch.cuda", torch.version.cuda)
     context.record("torch.threads", torch.get_num_threads())
     context.record("tf32", torch.backends.cuda.matmul.allow_tf32)
@@ -48,14 +55,11 @@ def check_device(context: CheckContext) -> None:
 
 
 def _record_gpu(context: CheckContext) -> None:
-    properties = torch.cuda.get_device_properties(0)
-    context.record("gpu.name", properties.name)
     context.record("gpu.count", torch.cuda.device_count())
-    context.record("gpu.memory_gib", round(properties.total_memory / 2**30, 2))
-    free, _ = torch.cuda.mem_get_info(0)
-    context.record("gpu.free_gib", round(free / 2**30, 2))
-    context.record("gpu.capability", f"{properties.major}.{properties.minor}")
+    properties = torch.cuda.get_device_properties(0)
     context.record("gpu.processors", properties.multi_processor_count)
+    for name, value in (*list_gpus(), *list_driver_facts()):
+        context.record(name, value)
     context.record("gpu.driver", read_driver(DRIVER))
     context.record("gpu.bfloat16", torch.cuda.is_bf16_supported())
     context.record("gpu.flash_attention", torch.backends.cuda.is_flash_attention_available())

@@ -70,9 +70,18 @@ async def _ask_local(
 
 
 async def expect_small_gap(
-    context: CheckContext, engine: PolicyEngine, trainer: PolicyTrainer, dtype: PolicyDtype
+    context: CheckContext,
+    engine: PolicyEngine,
+    trainer: PolicyTrainer,
+    dtype: PolicyDtype,
+    *,
+    name: str = "",
 ) -> None:
-    """Sample turns of an engine, and expect the trainer to give their tokens the same log-probs."""
+    """Sample turns of an engine, and expect the trainer to give their tokens the same log-probs.
+
+    Figures begin with `name`, or with the type of the weights.
+    """
+    name = name or dtype
     requests = [
         GenerateRequest(
             id=f"selfcheck/{number}",
@@ -85,10 +94,10 @@ async def expect_small_gap(
     turns = await asyncio.gather(*(engine.generate(request) for request in requests))
     pairs = zip(requests, turns, strict=True)
     gaps = [gap for request, turn in pairs for gap in _measure_gaps(trainer, request, turn)]
-    context.record(f"{dtype}.tokens", len(gaps))
-    context.record(f"{dtype}.max_nats", max(gaps, default=0.0))
+    context.record(f"{name}.tokens", len(gaps))
+    context.record(f"{name}.max_nats", max(gaps, default=0.0))
     mean = sum(gaps) / max(1, len(gaps))
-    context.expect(f"{dtype}.mean_nats", mean, at_most=GAP_LIMITS[dtype])
+    context.expect(f"{name}.mean_nats", mean, at_most=GAP_LIMITS[dtype])
     if len(gaps) < REQUESTS:
         raise CheckFailed(f"the engine sampled {len(gaps)} tokens in {REQUESTS} turns")
 

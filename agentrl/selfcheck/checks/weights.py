@@ -127,17 +127,9 @@ async def expect_transfer(
     dtype: PolicyDtype,
     give: Callable[[CheckedWeights], Weights] = lambda checked: checked,
 ) -> None:
-    """Load the weights of `new` into an engine that has those of `old`, and have it prove them.
-
-    Before it, the engine must prove the old weights, and must not prove the new ones: else the
-    proof could not fail.
-    """
-    max_gap = PROOF_LIMITS[dtype]
-    before, after = (_prove(trainer, max_gap) for trainer in (old, new))
-    if fault := await _find_fault(engine, before, version=engine.version):
-        raise CheckFailed(f"before the transfer, {fault}")
-    if await _find_fault(engine, after, version=engine.version) is None:
-        raise CheckFailed("the engine proves weights that it was not given")
+    """Load the weights of `new` into an engine that has those of `old`, and have it prove them."""
+    before, after = (prove_weights(trainer, PROOF_LIMITS[dtype]) for trainer in (old, new))
+    await expect_old_weights(engine, before, after)
     loop = asyncio.get_running_loop()
     start_s = loop.time()
     await engine.load(give(after), VERSION)
@@ -145,18 +137,29 @@ async def expect_transfer(
     size = sum(tensor.numel() * tensor.element_size() for tensor in after.values())
     context.record("transfer.mib", round(size / 2**20, 2))
     context.record("transfer.seconds", round(seconds, 4))
-    if fault := await _find_fault(engine, after, version=VERSION):
+    if fault := await find_fault(engine, after, version=VERSION):
         raise CheckFailed(f"after the transfer, {fault}")
 
 
-def _prove(trainer: PolicyTrainer, max_gap: float) -> CheckedWeights:
+async def expect_old_weights(
+    engine: ScoringEngine, before: CheckedWeights, after: CheckedWeights
+) -> None:
+    """Expect an engine to prove the weights it has, and not those that it is given later: else a
+    proof could not fail."""
+    if fault := await find_fault(engine, before, version=engine.version):
+        raise CheckFailed(f"before the transfer, {fault}")
+    if await find_fault(engine, after, version=engine.version) is None:
+        raise CheckFailed("the engine proves weights that it was not given")
+
+
+def prove_weights(trainer: PolicyTrainer, max_gap: float) -> CheckedWeights:
+    """Return the weights of a trainer with their proof."""
     checked = add_proof(trainer, ProbeSection(), max_gap=max_gap)
     assert isinstance(checked, CheckedWeights)
     return checked
 
 
-async def _find_fault(
-    engine: ScoringEngine, checked: CheckedWeights, *, version: int
-) -> str | None:
+async def find_fault(engine: ScoringEngine, checked: CheckedWeights, *, version: int) -> str | None:
+    """Return the fault in an engine's proof of weights; None if it proves them."""
     scores = await engine.score(checked.proof.request(f"selfcheck/{version}/{id(checked)}"))
     return complaint(checked.proof, scores, version=version)

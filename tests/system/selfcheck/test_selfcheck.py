@@ -2,18 +2,21 @@
 
 Mutants seen caught: a check is ended without its children; a process without a verdict has passed;
 the report is written at the end only; a check that was given less than its time has failed; a pipe
-that a child holds open is waited for.
+that a child holds open is waited for; a folder is left by a self-check that is killed.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from agentrl.errors import ConfigError
 from agentrl.selfcheck import runner
@@ -139,6 +142,22 @@ def test_a_report_is_there_after_each_check(tmp_path: Path) -> None:
     assert reports[-1] == report.to_json()
 
 
+def test_a_report_that_cannot_be_written_stops_no_check(tmp_path: Path) -> None:
+    folder, told = tmp_path / "reports", list[str]()
+    with pytest.raises(ConfigError, match=r"report .*/reports/r\.json cannot be written: No such"):
+        run_checks([double("fine")], device="cpu", minutes=3, file=folder / "r.json")
+    folder.mkdir()
+
+    def tell(result: CheckResult) -> None:
+        told.append(result.name)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    checks = [double("fine"), double("missing")]
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run_checks(checks, device="cpu", minutes=3, file=folder / "r.json", tell=tell)
+    assert told == ["fine", "missing"]
+
+
 def test_a_check_cut_short_by_the_whole_time_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +171,8 @@ def test_a_check_cut_short_by_the_whole_time_is_skipped(
 
 
 def test_a_killed_self_check_leaves_a_report_and_no_process(tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
+    file, scratch = tmp_path / "report.json", tmp_path / "scratch"
+    scratch.mkdir()
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
@@ -162,7 +182,9 @@ def test_a_killed_self_check_leaves_a_report_and_no_process(tmp_path: Path) -> N
         f"run_checks(checks, device='cpu', minutes=9, file=Path({str(file)!r}),"
         " tell=lambda result: print(result.name, flush=True))\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"fine\n"
         children = wait_for_children(parent.pid)
@@ -171,6 +193,7 @@ def test_a_killed_self_check_leaves_a_report_and_no_process(tmp_path: Path) -> N
     assert (report["complete"], report["waiting"]) == (False, ["hang"])
     assert [check["status"] for check in report["checks"]] == ["passed"]
     wait_until_gone(children)
+    assert [*scratch.iterdir()] == []
 
 
 def wait_for_children(pid: int) -> list[int]:
@@ -239,12 +262,32 @@ def test_a_gpu_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         return ""
 
     monkeypatch.setattr(runner, "find_cuda_fault", find_none)
-    monkeypatch.setattr(runner, "gpus", list[str])
-    with pytest.raises(ConfigError, match=r"but torch finds no GPU that it can use .*--device cpu"):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
+    with pytest.raises(ConfigError, match=r"no GPU that it can use .*DEVICES is '9', and only the"):
         choose_device("cuda")
-    assert choose_device("auto") == "cpu"
-    monkeypatch.setattr(runner, "gpus", lambda: ["a GPU"])
-    assert [choose_device(name) for name in ("cuda", "auto", "cpu")] == ["cuda", "cuda", "cpu"]
+    chosen, why = choose_device("auto")
+    assert chosen == "cpu"
+    assert why.startswith("torch finds no GPU that it can use")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    found = [choose_device(name) for name in ("cuda", "auto", "cpu")]
+    assert found == [("cuda", ""), ("cuda", ""), ("cpu", "")]
+
+
+def test_a_driver_that_is_broken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down() -> bool:
+        raise RuntimeError("unknown error")
+
+    monkeypatch.setattr(torch.cuda, "is_available", break_down)
+    assert runner.find_gpu_fault(None) == "torch cannot ask the GPU's driver: unknown error"
+
+    def complain() -> bool:
+        warnings.warn("the driver is too old", stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", complain)
+    assert runner.find_gpu_fault(None).endswith("view); torch says: the driver is too old")
 
 
 @pytest.mark.slow

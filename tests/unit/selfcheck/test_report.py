@@ -37,6 +37,9 @@ from agentrl.selfcheck.report import (
         ("https://ann:pass@hub.example/x failed", "https://***@hub.example/x failed"),
         ("token hf_AbCdEfGhIjKl is bad, sk-abcdefgh1234 too", "token *** is bad, *** too"),
         ("ann on box7: annual 3/4 of 10 s", "*** on ***: annual 3/4 of 10 s"),
+        ("/a/lib:/home/ann/lib64 error:/srv/x", ".../lib:.../lib64 error:.../x"),
+        ("C:/Users/ann/x.py", "C:.../x.py"),
+        ("http://host:8000/v1/models/x", "http://host:8000/v1/models/x"),
         ("nothing here", "nothing here"),
         ("", ""),
     ],
@@ -85,14 +88,17 @@ def test_a_report_is_json_whatever_was_measured() -> None:
         status="failed",
         reason="no number",
         seconds=1.23456,
+        cpu_seconds=2.34567,
+        output="Traceback",
         figures={"a": math.nan, "b": -math.inf, "c": 2.0, "d": None, "e": "text"},
     )
-    report = SelfCheckReport(device="cpu", agentrl="1", waiting=("layouts", "head"))
+    report = SelfCheckReport(device="cpu", agentrl="1", no_gpu="none", waiting=("layouts", "head"))
     plain = report.add(result).to_json()
     assert json.loads(json.dumps(plain, allow_nan=False)) == {
         "format": 1,
         "agentrl": "1",
         "device": "cpu",
+        "no_gpu": "none",
         "complete": False,
         "waiting": ["head"],
         "checks": [
@@ -101,6 +107,8 @@ def test_a_report_is_json_whatever_was_measured() -> None:
                 "status": "failed",
                 "reason": "no number",
                 "seconds": 1.23,
+                "cpu_seconds": 2.35,
+                "output": "Traceback",
                 "figures": {"a": "nan", "b": "-inf", "c": 2.0, "d": None, "e": "text"},
             }
         ],
