@@ -113,6 +113,10 @@ class AdamWSection(ConfigSection):
     """Final learning rate, as a fraction of `learning_rate`."""
     max_grad_norm: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are clipped."""
+    moments: Literal["float32", "8bit"] = "float32"
+    """Precision of both moments. `8bit` quantises them in blocks of 256 numbers, 2 bytes per
+    parameter instead of 8, except in tensors below 4096 numbers per device; requires the `torchao`
+    extra."""
 
 
 class KlSection(ConfigSection):

@@ -551,7 +551,7 @@ def _digest(rows: Sequence[CreditedSample]) -> str:
 
 
 def _kinds(weights: Mapping[str, Tensor]) -> list[str]:
-    kinds = ("exp_avg", "exp_avg_sq", "master")
+    kinds = ("exp_avg", "exp_avg_sq", "exp_avg_codes", "exp_avg_sq_codes", "master")
     return [f"{kind}.{name}" for name in weights for kind in kinds]
 
 
