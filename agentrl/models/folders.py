@@ -26,6 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.errors import ConfigError
+from agentrl.learn.layouts.attention import implementation_of
 from agentrl.learn.lora import adapt
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.place import gguf_fault, is_gguf
@@ -161,7 +162,10 @@ def load_model(
     config = _load_pretrained(AutoConfig, path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
     _check_precision("policy.dtype", dtype, torch.device(device))
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, dtype),
+        "attn_implementation": implementation_of(config.model_type),
+    }
     if is_gguf(path):
         # Given the config, it does not read the file's vocabulary once more.
         options |= {"config": config, **_dequantize_options()}
