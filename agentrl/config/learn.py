@@ -184,6 +184,10 @@ class LearnSection(ConfigSection):
     pass. Saves memory at the cost of one more forward pass; gradients are the same."""
     precision: Precision = "float32"
     """Precision of training: float32, or bfloat16 with float32 master weights."""
+    offload: bool = False
+    """CPU offload: keep gradients, moments, and master weights in host memory, with several devices
+    the shards of the weights too, and update on the CPU. Saves GPU memory at the cost of transfers;
+    no effect with `policy.device: cpu`."""
     devices: DevicesSection = DevicesSection()
     lora: LoraSection | None = None
     """LoRA adapters to train; null trains all weights."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.learn.contexts import score_by_context
+from agentrl.learn.dtensor import computing_device
 from agentrl.learn.head import HEAD_CHUNK_TOKENS
 from agentrl.learn.lora import is_adapted, silent_adapters
 from agentrl.learn.micro_batch import unshift
@@ -119,7 +120,9 @@ class LogprobScorer:
         results = list(samples)
         sequences = [samples[i] for i in live]
         outputs: dict[int, tuple[Tensor, Tensor]] = {}
-        for indices, tokens in self.ranks.passes(self.layout, sequences, device=self.model.device):
+        for indices, tokens in self.ranks.passes(
+            self.layout, sequences, device=computing_device(self.model)
+        ):
             with torch.no_grad():
                 scores = self.score_tokens(tokens)
             for row, index in enumerate(indices):

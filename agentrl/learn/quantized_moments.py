@@ -135,7 +135,7 @@ def _place(weight: Tensor) -> tuple[int, int]:
 def _join_shards(part: Tensor, weight: DTensor, shape: tuple[int, ...]) -> DTensor:
     """Return a tensor of which this rank's rows are `part`, and others' those on other ranks."""
     strides = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(
+    joined = DTensor.from_local(
         part,
         weight.device_mesh,
         [Shard(0)],
@@ -143,6 +143,8 @@ def _join_shards(part: Tensor, weight: DTensor, shape: tuple[int, ...]) -> DTens
         shape=torch.Size(shape),
         stride=strides,
     )
+    # It was moved to the device of the mesh, and offloaded weights are not there.
+    return joined.to(part.device)
 
 
 def _new_moment(weight: Tensor, *, signed: bool, quantizes: bool) -> Tensor:
@@ -152,8 +154,7 @@ def _new_moment(weight: Tensor, *, signed: bool, quantizes: bool) -> Tensor:
     moment = _new_state(own, signed=signed)
     if not isinstance(weight, DTensor):
         return moment
-    # The device is put right as torchao does: that of the mesh is not that of offloaded weights.
-    return _join_shards(moment, weight, tuple(weight.shape)).to(weight.device)
+    return _join_shards(moment, weight, tuple(weight.shape))
 
 
 def _new_state(like: Tensor, *, signed: bool) -> Any:

@@ -26,6 +26,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.errors import ConfigError
+from agentrl.learn.dtensor import computing_device
 from agentrl.learn.layouts.attention import implementation_of
 from agentrl.learn.lora import adapt
 from agentrl.models.out_of_memory import explain_out_of_memory
@@ -238,7 +239,8 @@ def recompute_layers(model: PreTrainedModel) -> None:
             f"learn.gradient_checkpointing is set, but {type(model).__name__} does not support it; "
             "set it to false, and lower learn.micro_batch_tokens to save memory"
         )
-    ids = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
+    ids = torch.arange(min(8, model.config.get_text_config().vocab_size))[None]
+    ids = ids.to(computing_device(model))
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False).logits
         checkpoint_layers(model)

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
+from agentrl.learn.dtensor import computing_device
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import score
@@ -56,6 +57,6 @@ def check_layout(
 def _logprobs(
     model: PreTrainedModel, probes: Sequence[MaskedTokens], layout: SequenceLayout
 ) -> Float[Tensor, "rows width"]:
-    tokens = layout.tokens(probes, device=model.device)
+    tokens = layout.tokens(probes, device=computing_device(model))
     with torch.no_grad():
         return score(model, tokens, temperature=1.0, head_at_positions=False).logprobs

@@ -36,10 +36,9 @@ SHAPES = {"even": (96, 256), "uneven": (151, 256), "blocks across rows": (192, 6
 
 
 @pytest.fixture(scope="module", autouse=True)
-def torchao() -> Iterator[None]:
+def torchao() -> None:
     # Not taken away again: what is imported stays, and imports more of itself later.
     sys.path.append(str(PLACE))
-    yield
 
 
 @pytest.fixture(scope="module")
@@ -229,12 +228,13 @@ def trained(
         save(folder, trainer, keep=9)
     else:
         trainer.weights()
-        trainer.evaluation_weights()
         trainer.write_state(folder / f".step-{trainer.version:06d}.partial")
     state = trainer.optimizer.state()
     assert any("_codes." in name for name in state) == (moments == "8bit")
     named = trainer.optimizer.weights() | {n: v for n, v in state.items() if "master" not in n}
-    return {name: gather_tensor(local(v) if v.dim() == 0 else v).clone() for name, v in named.items()}
+    return {
+        name: gather_tensor(local(v) if v.dim() == 0 else v).clone() for name, v in named.items()
+    }
 
 
 @pytest.mark.parametrize(("size", "precision"), [(1, "float32"), (1, "bfloat16"), (2, "bfloat16")])
