@@ -5,6 +5,7 @@ Source: Dettmers et al. 2021 (8-bit optimizers via block-wise quantization), arX
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ def moment_bytes(weight: Tensor) -> int:
 def check_torchao() -> None:
     """Raise `ConfigError` without torchao."""
     try:
-        import torchao.optim  # pyright: ignore[reportMissingImports] # noqa: F401
+        import_module("torchao.optim")
     except ImportError as error:
         raise ConfigError(
             "learn.optimizer.moments is 8bit, which needs torchao, but it cannot be imported "
@@ -132,7 +133,7 @@ def _place(weight: Tensor) -> tuple[int, int]:
     return weight.device_mesh.get_local_rank(), weight.device_mesh.size()
 
 
-def _join_shards(part: Tensor, weight: DTensor, shape: tuple[int, ...]) -> DTensor:
+def _join_shards(part: Tensor, weight: DTensor, shape: tuple[int, ...]) -> Tensor:
     """Return a tensor of which this rank's rows are `part`, and others' those on other ranks."""
     strides = torch.empty(shape, device="meta").stride()
     joined = DTensor.from_local(

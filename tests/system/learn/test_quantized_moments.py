@@ -122,7 +122,7 @@ def rounding(moments: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def test_updates_are_those_of_torchao() -> None:
-    from torchao.optim import AdamW8bit
+    from torchao.optim import AdamW8bit  # pyright: ignore[reportMissingImports]
 
     mine = AdamW(layers(ALONE), section(max_grad_norm=1e9))
     theirs = layers(ALONE)

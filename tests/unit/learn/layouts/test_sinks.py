@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, PreTrainedModel
 
+from agentrl.config.learn import LayoutName
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.attention import NAME
 from agentrl.learn.layouts.probe import check_layout
@@ -73,7 +74,7 @@ def alone(model: PreTrainedModel) -> list[Tensor]:
     return found
 
 
-def together(model: PreTrainedModel, layout: str) -> Tensor:
+def together(model: PreTrainedModel, layout: LayoutName) -> Tensor:
     """Return a row of log-probs for each sequence; the first of a row is none."""
     rows = [MaskedTokens(np.array(row), np.arange(len(row)) > 0) for row in SEQUENCES]
     tokens = LAYOUTS[layout](256).tokens(rows, device=CPU)
@@ -144,7 +145,6 @@ def test_a_folder_is_loaded_with_attention_that_has_sinks(tmp_path: Path, dtype:
     model = gpt_oss()
     model.save_pretrained(tmp_path)
     loaded = load_model(tmp_path, dtype=dtype, device="cpu")
-    assert loaded.config._attn_implementation == NAME
     ids = torch.tensor([SEQUENCES[0]])
     with torch.no_grad():
         expected = model(input_ids=ids).logits.log_softmax(-1)
