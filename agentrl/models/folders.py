@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    Mxfp4Config,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen3Config,
@@ -167,11 +168,24 @@ def load_model(
         "dtype": getattr(torch, dtype),
         "attn_implementation": implementation_of(config.model_type),
     }
+    plain = dict(options)
     if is_gguf(path):
         # Given the config, it does not read the file's vocabulary once more.
         options |= {"config": config, **_dequantize_options()}
+    is_mxfp4 = _is_mxfp4(config)
+    if is_mxfp4:
+        options["quantization_config"] = Mxfp4Config(dequantize=True)
     model = _load_pretrained(kind, path, **options)
-    if is_gguf(path) and (quantizer := getattr(model, "hf_quantizer", None)) is not None:
+    quantizer = getattr(model, "hf_quantizer", None)
+    if is_mxfp4:
+        # It would be saved under the names of 4 bits. Tensors are taken over, not copied.
+        del config.quantization_config
+        made: Any = type(model)
+        with no_bars():
+            model = made.from_pretrained(
+                None, config=config, state_dict=model.state_dict(), **plain
+            )
+    elif quantizer is not None and is_gguf(path):
         # The weights are plain; with the quantizer they could be neither trained nor saved.
         quantizer.remove_quantization_config(model)
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -182,6 +196,13 @@ def load_model(
         "smaller model.",
     ):
         return model.to(device)
+
+
+def _is_mxfp4(config: Any) -> bool:
+    """Return whether experts are in 4 bits in the files, as those of gpt-oss are published."""
+    section: Any = getattr(config, "quantization_config", None) or {}
+    method = section.get("quant_method") if isinstance(section, dict) else section.quant_method
+    return method == "mxfp4"
 
 
 def _dequantize_options() -> dict[str, Any]:

@@ -6,12 +6,14 @@ time, in float32. Mutants applied by hand and seen caught:
 - the first query not taken away again, the mask not widened: layouts, padding
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import GptOssConfig, GptOssForCausalLM, PreTrainedModel
 
@@ -40,7 +42,7 @@ def gpt_oss(*, window: int = WINDOW) -> PreTrainedModel:
     config = GptOssConfig(
         vocab_size=12,
         hidden_size=32,
-        intermediate_size=16,
+        intermediate_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -89,7 +91,9 @@ def gradients(model: PreTrainedModel, loss: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", [WINDOW, 64])
-def test_log_probs_and_gradients_are_those_of_single_sequences(layout: str, window: int) -> None:
+def test_log_probs_and_gradients_are_those_of_single_sequences(
+    layout: LayoutName, window: int
+) -> None:
     model = gpt_oss(window=window)
     expected = alone(model)
     weights = torch.linspace(-1, 1, sum(map(len, expected)))
@@ -151,3 +155,40 @@ def test_a_folder_is_loaded_with_attention_that_has_sinks(tmp_path: Path, dtype:
         found = loaded(input_ids=ids).logits.float().log_softmax(-1)
     tolerance = TOLERANCE if dtype == "float32" else 0.3
     assert float((found - expected).abs().max()) <= tolerance
+
+
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def dequantize(blocks: Tensor, scales: Tensor) -> Tensor:
+    """Return what 4-bit numbers stand for, by the definition of MXFP4 (OCP, 2023): the low half of
+    a byte is first, 32 numbers share a power of two; rows of files are columns of experts."""
+    table = torch.tensor([*FP4, *(-value for value in FP4)])
+    values = table[torch.stack((blocks & 15, blocks >> 4), dim=-1).long()].flatten(-2)
+    return (values * 2.0 ** (scales.float() - 127)[..., None]).flatten(-2).transpose(1, 2)
+
+
+def test_experts_in_4_bits_are_read_as_plain_weights(tmp_path: Path) -> None:
+    gpt_oss().save_pretrained(tmp_path)
+    tensors, random = load_file(tmp_path / "model.safetensors"), torch.Generator().manual_seed(0)
+    expected: dict[str, Tensor] = {}
+    for name in [n for n in tensors if n.endswith(("gate_up_proj", "down_proj"))]:
+        experts, columns, rows = tensors.pop(name).shape
+        shape = (experts, rows, columns // 32, 16)
+        blocks = torch.randint(256, shape, generator=random, dtype=torch.uint8)
+        scales = torch.randint(122, 126, shape[:-1], generator=random, dtype=torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        expected[name] = dequantize(blocks, scales)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = load_model(tmp_path, dtype="float32", device="cpu")
+    weights = loaded.state_dict()
+    assert len(expected) == 4
+    for name, value in expected.items():
+        assert torch.equal(weights[name], value), name
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    loaded.save_pretrained(tmp_path / "saved")
+    again = load_model(tmp_path / "saved", dtype="float32", device="cpu")
+    assert all(torch.equal(value, weights[name]) for name, value in again.state_dict().items())
