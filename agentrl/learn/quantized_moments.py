@@ -73,11 +73,11 @@ def take_step(optimizer: torch.optim.Optimizer, *, rate: float) -> None:
 
 def split_moment(kind: str, moment: Tensor, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the parts of a state's tensor, named by their kinds: one in 8 bits has two."""
-    own: Any = local(moment)
-    if not hasattr(own, "codes"):
+    shard: Any = local(moment)
+    if not hasattr(shard, "codes"):
         yield kind, moment
         return
-    codes, scales = own.codes, own.scale[None]
+    codes, scales = shard.codes, shard.scale[None]
     if isinstance(weight, DTensor):
         # The last rank may have fewer rows than the others.
         longest = max(_share_sizes(weight)) // BLOCK
@@ -99,20 +99,20 @@ def join_moment(
     plain, codes, scales = (parts.get(f"{kind}{end}") for end in ("", CODES, SCALES))
     signed = kind == "exp_avg"
     moment = _new_moment(weight, signed=signed, quantizes=quantizes)
-    own: Any = local(moment)
+    shard: Any = local(moment)
     if codes is not None and scales is not None:
-        codes, scales = local(alike(codes, weight)), gather_tensor(scales).to(own.device)
+        codes, scales = local(alike(codes, weight)), gather_tensor(scales).to(shard.device)
         rank, ranks = _place(weight)
         if quantizes and scales.shape[0] == ranks:
-            own.codes.copy_(codes)
-            own.scale.copy_(scales[rank, : own.scale.numel()])
+            shard.codes.copy_(codes)
+            shard.scale.copy_(scales[rank, : shard.scale.numel()])
             return moment
         start = rank * -(-weight.shape[0] // ranks) * weight[0].numel()
-        own.copy_(_dequantize(codes, scales, signed=signed, start=start, shape=weight.shape))
+        shard.copy_(_dequantize(codes, scales, signed=signed, start=start, shape=weight.shape))
         return moment
     if plain is None:
         return None
-    own.copy_(local(alike(plain, weight)))
+    shard.copy_(local(alike(plain, weight)))
     return moment
 
 
@@ -151,8 +151,8 @@ def _join_shards(part: Tensor, weight: DTensor, shape: tuple[int, ...]) -> Tenso
 def _new_moment(weight: Tensor, *, signed: bool, quantizes: bool) -> Tensor:
     if not quantizes:
         return torch.zeros_like(weight, requires_grad=False)
-    own = local(weight)
-    moment = _new_state(own, signed=signed)
+    shard = local(weight)
+    moment = _new_state(shard, signed=signed)
     if not isinstance(weight, DTensor):
         return moment
     return _join_shards(moment, weight, tuple(weight.shape))
@@ -176,7 +176,7 @@ def _dequantize(
     values = _new_state(torch.empty(BLOCK, device=codes.device), signed=signed).qmap
     flat = codes.flatten()
     share = -(-shape[0] // scales.shape[0]) * math.prod(shape[1:])
-    found = torch.empty(flat.shape, device=codes.device)
+    numbers = torch.empty(flat.shape, device=codes.device)
     at, end = start, start + flat.numel()
     while at < end:
         writer = at // share
@@ -185,6 +185,6 @@ def _dequantize(
         blocks = scales[writer, first // BLOCK : -(-last // BLOCK)].repeat_interleave(BLOCK)
         skipped = first % BLOCK
         part = slice(at - start, stop - start)
-        found[part] = values[flat[part].int()] * blocks[skipped : skipped + last - first]
+        numbers[part] = values[flat[part].int()] * blocks[skipped : skipped + last - first]
         at = stop
-    return found.view(codes.shape)
+    return numbers.view(codes.shape)

@@ -14,7 +14,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
-    Mxfp4Config,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen3Config,
@@ -171,18 +170,18 @@ def load_model(
     plain = dict(options)
     if is_gguf(path):
         # Given the config, it does not read the file's vocabulary once more.
-        options |= {"config": config, **_dequantize_options()}
+        options |= {"config": config, **_dequantize_options("GgufConfig")}
     is_mxfp4 = _is_mxfp4(config)
     if is_mxfp4:
-        options["quantization_config"] = Mxfp4Config(dequantize=True)
+        options |= _dequantize_options("Mxfp4Config")
     model = _load_pretrained(kind, path, **options)
     quantizer = getattr(model, "hf_quantizer", None)
     if is_mxfp4:
         # It would be saved under the names of 4 bits. Tensors are taken over, not copied.
         del config.quantization_config
-        made: Any = type(model)
+        model_class: Any = type(model)
         with no_bars():
-            model = made.from_pretrained(
+            model = model_class.from_pretrained(
                 None, config=config, state_dict=model.state_dict(), **plain
             )
     elif quantizer is not None and is_gguf(path):
@@ -205,10 +204,10 @@ def _is_mxfp4(config: Any) -> bool:
     return method == "mxfp4"
 
 
-def _dequantize_options() -> dict[str, Any]:
-    """Return the options that make transformers dequantize a GGUF file. Empty for releases without
-    such an option, which always do."""
-    section: Any = getattr(transformers, "GgufConfig", None)
+def _dequantize_options(name: str) -> dict[str, Any]:
+    """Return the options that make transformers dequantize, by the name of a class. Empty for
+    releases without such a class for GGUF files, which always do."""
+    section: Any = getattr(transformers, name, None)
     return {} if section is None else {"quantization_config": section(dequantize=True)}
 
 

@@ -47,7 +47,7 @@ class TrainingCost:
     optimizer_bytes: int
     """Moments, and float32 masters where the model is rounded."""
     host_bytes: int
-    """What of all that `learn.offload` keeps in the host's memory, and not on the device."""
+    """Part of all these that `learn.offload` keeps in the host's memory, and not on the device."""
     copy_bytes: int
     """A frozen reference and a moving average of the weights, where the config has them."""
     activation_bytes: int

@@ -47,9 +47,9 @@ def shard(
             reduce_dtype=torch.float32,
             cast_forward_inputs=False,
         )
-    where = OffloadPolicy()
+    offload_policy = OffloadPolicy()
     if offload:
-        where = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
+        offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
     layers = [m for m in decoder(model).modules() if isinstance(m, GradientCheckpointingLayer)]
     for module in (*layers, model):
         if adapted:
@@ -57,7 +57,11 @@ def shard(
         dtypes = {p.dtype for p in module.parameters() if not isinstance(p, DTensor)}
         # Forward passes without a backward pass come too, and must leave nothing collected.
         fully_shard(
-            module, mesh=mesh, mp_policy=policy, reshard_after_forward=True, offload_policy=where
+            module,
+            mesh=mesh,
+            mp_policy=policy,
+            reshard_after_forward=True,
+            offload_policy=offload_policy,
         )
         if not adapted:
             if precision != "float32" and dtypes != {getattr(torch, precision)}:

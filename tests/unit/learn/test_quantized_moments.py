@@ -1,5 +1,5 @@
 """What is known of moments in 8 bits without torchao; tests/system has it train. Mutants applied by
-hand and seen caught: the limit of 4096 passed over, blocks that do not divide, no word of torchao."""
+hand and seen caught: the limit of 4096 passed over, blocks that do not divide, or no name of it."""
 
 import sys
 
