@@ -17,7 +17,6 @@ from agentrl.learn import advantages
 from agentrl.learn.advantages.gae import ReturnsFunction, returns_of
 from agentrl.learn.aggregate import LossDenominators, aggregate
 from agentrl.learn.contexts import score_by_context
-from agentrl.learn.dtensor import computing_device
 from agentrl.learn.method import find_needs
 from agentrl.learn.micro_batch import MicroBatch, unshift
 from agentrl.learn.optimizer import AdamW
@@ -26,6 +25,7 @@ from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.sequence_layout import MaskedTokens, ModelInputs, SequenceLayout
 from agentrl.learn.token_logprobs import decoder, hidden_states
 from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.devices import computing_device
 
 
 def critic_of(

@@ -1,7 +1,6 @@
 """Local and whole values of sharded tensors (DTensor); others are the same on all ranks."""
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -22,14 +21,3 @@ def alike(value: Tensor, like: Tensor) -> Tensor:
         return value
     # Everybody has it already, so nobody sends anything.
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
-
-
-def computing_device(model: nn.Module) -> torch.device:
-    """Return the device that a model computes on; shards of it may wait in the host's memory."""
-    parameter = next(model.parameters())
-    if not isinstance(parameter, DTensor):
-        return parameter.device
-    kind = parameter.device_mesh.device_type
-    if kind == "cpu":
-        return torch.device(kind)
-    return torch.device(kind, torch.accelerator.current_device_index())

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from agentrl.learn.contexts import score_by_context
-from agentrl.learn.dtensor import computing_device
 from agentrl.learn.head import HEAD_CHUNK_TOKENS
 from agentrl.learn.lora import is_adapted, silent_adapters
 from agentrl.learn.micro_batch import unshift
@@ -19,6 +18,7 @@ from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
 from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_logprobs import TokenLogprobs, score
+from agentrl.models.devices import computing_device
 
 
 def freeze(model: PreTrainedModel, *, shares_weights: bool = False) -> PreTrainedModel:

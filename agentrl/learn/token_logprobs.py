@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.learn.dtensor import computing_device
 from agentrl.learn.head import HEAD_CHUNK_TOKENS, TokenPredictions, plain, predict
 from agentrl.learn.layouts.attention import build_decoder_inputs
 from agentrl.learn.sequence_layout import ModelInputs
+from agentrl.models.devices import computing_device
 from agentrl.models.vision import model as vision
 
 LOGIT_TRANSFORMS = {

@@ -21,7 +21,7 @@ from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
 from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watch_hidden_states
-from agentrl.learn.dtensor import alike, computing_device, local
+from agentrl.learn.dtensor import alike, local
 from agentrl.learn.ewma import WeightEma
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.layouts.probe import check_layout
@@ -58,6 +58,7 @@ from agentrl.learn.token_credit import TokenCreditCollector
 from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.devices import computing_device
 from agentrl.models.folders import load_model, prepare, prepare_shards, recompute_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.quiet import no_bars

@@ -18,7 +18,6 @@ from agentrl.learn.correction import (
     fill_unknown,
     log_ratio,
 )
-from agentrl.learn.dtensor import computing_device
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.logprob_gap import observe_gap, observe_weights
 from agentrl.learn.logprob_scorer import LogprobScorer
@@ -29,6 +28,7 @@ from agentrl.learn.proximal import ELSEWHERE, AnchorTokens
 from agentrl.learn.regularisers import LossRegularisers
 from agentrl.learn.sequence_layout import no_tokens
 from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.devices import computing_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,13 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from agentrl.config.learn import LearnSection
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.errors import ConfigError
-from agentrl.learn.dtensor import computing_device
-from agentrl.learn.layouts.attention import implementation_of
 from agentrl.learn.lora import adapt
+from agentrl.models.devices import computing_device
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.place import gguf_fault, is_gguf
 from agentrl.models.precision import round_to
 from agentrl.models.quiet import no_bars
+from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY, sees
 from agentrl.models.vision.processor import ImageProcessor, load_processor, new_processor
 

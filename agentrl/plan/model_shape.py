@@ -18,9 +18,9 @@ from transformers import (
 
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.learn.layouts.attention import implementation_of
 from agentrl.models.folders import make_model
 from agentrl.models.place import is_gguf
+from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY
 
 _QWEN3: Mapping[str, Any] = {

@@ -2,9 +2,6 @@
 
 Three ways to compute the same: `split` calls the CPU kernel on spans that need no mask, `flex` has
 FlexAttention skip what a block mask leaves out, `dense` masks a full square and works everywhere.
-
-Attention sinks, which transformers' own `sdpa` has not, are one more key: it has no value, and each
-head looks at it with a logit that is learned. Source: gpt-oss, arXiv 2508.10925.
 """
 
 from typing import Any, Literal
@@ -13,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -21,12 +17,10 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from agentrl.errors import ConfigError
 from agentrl.learn.ancestry import AncestorMask, AttentionSpanPair
+from agentrl.models.sinks import attend_with_sinks
 
 NAME = "agentrl_ancestry"
 """Name of the attention function in transformers' registry. Without an ancestry it is `sdpa`."""
-
-SINKS = ("gpt_oss",)
-"""Types of models that have attention sinks, and no `sdpa` of their own."""
 
 Kernel = Literal["split", "flex", "dense"]
 
@@ -40,11 +34,6 @@ _sdpa: Any = sdpa_attention_forward
 _flex: Any = flex_attention_forward
 
 Heads = Float[Tensor, "lines _heads _places _width"]
-
-
-def implementation_of(model_type: str) -> str:
-    """Return the name of the attention that a type of models is to be loaded with."""
-    return NAME if model_type in SINKS else "sdpa"
 
 
 def kernel_for(query: Heads, value: Heads, *, windowed: bool) -> Kernel:
@@ -74,7 +63,8 @@ def attend(
     if sinks is not None:
         if ancestry is not None:
             attention_mask = ancestry.mask(options.pop("sliding_window", None))[None, None]
-        return _attend_with_sinks(module, query, key, value, attention_mask, sinks, options), None
+        qkv = (query, key, value)
+        return attend_with_sinks(module, *qkv, attention_mask, s_aux=sinks, **options)
     if ancestry is None:
         return _sdpa(module, query, key, value, attention_mask, **options)
     _refuse_what_changes_scores(module, options)
@@ -90,40 +80,6 @@ def attend(
         case "dense":
             mask = ancestry.mask(window)[None, None]
             return _sdpa(module, query, key, value, mask, **options)
-
-
-def _attend_with_sinks(
-    module: torch.nn.Module,
-    query: Heads,
-    key: Heads,
-    value: Heads,
-    mask: Tensor | None,
-    sinks: Float[Tensor, " _heads"],
-    options: dict[str, Any],
-) -> Float[Tensor, "lines _places _heads _width"]:
-    """Attend with a first key whose product with each query is the head's sink, and no value.
-
-    One more number of each query and key carries it, so that any kernel computes it.
-    """
-    width, places = query.shape[-1], query.shape[2]
-    scale = options.get("scaling") or width**-0.5
-    # Kernels want widths that are multiples of eight, and values as wide as keys.
-    wide = -(-max(width + 1, value.shape[-1]) // 8) * 8
-    column = (sinks.to(query.dtype) / scale)[None, :, None, None].expand(*query.shape[:3], 1)
-    query = pad(torch.cat((query, column), dim=-1), (0, wide - width - 1))
-    key = pad(key, (0, wide - width, 1, 0))
-    key = key + pad(key.new_ones(1, 1, 1, 1), (width, wide - width - 1, 0, key.shape[2] - 1))
-    value_width = value.shape[-1]
-    value = pad(value, (0, wide - value_width, 1, 0))
-    is_causal = mask is None and places > 1
-    if is_causal:
-        # With a query in front, too, what is seen is causal again, and takes no mask.
-        query = pad(query, (0, 0, 1, 0))
-    elif mask is not None:
-        mask = pad(mask, (1, 0), value=1 if mask.dtype == torch.bool else 0)
-    options = options | {"scaling": scale, "is_causal": is_causal}
-    out, _ = _sdpa(module, query, key, value, mask, **options)
-    return out[:, int(is_causal) :, :, :value_width]
 
 
 def build_decoder_inputs(

@@ -9,10 +9,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
-from agentrl.learn.dtensor import computing_device
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import score
+from agentrl.models.devices import computing_device
 
 SEQUENCES = ((1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 6), (2, 1))
 """Sequences to try: branches of three depths, and one that shares nothing."""

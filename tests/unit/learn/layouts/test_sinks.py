@@ -19,11 +19,11 @@ from transformers import GptOssConfig, GptOssForCausalLM, PreTrainedModel
 
 from agentrl.config.learn import LayoutName
 from agentrl.learn.layouts import LAYOUTS
-from agentrl.learn.layouts.attention import NAME
 from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.sequence_layout import MaskedTokens
 from agentrl.learn.token_logprobs import score
 from agentrl.models.folders import load_model
+from agentrl.models.sinks import NAME
 from tests.support.learning import CPU
 
 TOLERANCE = 1e-5
