@@ -1,9 +1,5 @@
-"""The trainer with moments in 8 bits, on torchao itself. Mutants applied by hand and seen caught:
-
-- moments rounded again where as many ranks go on: bit for bit
-- scales of a writer's first block used for all, the first number of a part forgotten, signs of the
-  two moments exchanged: another number of ranks
-- the rate of torchao's group left at the first one: the rate
+"""The trainer with moments in 8 bits, on torchao itself. Mutant applied by hand and seen caught:
+moments rounded again where as many ranks go on.
 """
 
 import sys

@@ -1,5 +1,4 @@
-"""What is known of moments in 8 bits without torchao; tests/system has it train. Mutants applied by
-hand and seen caught: the limit of 4096 passed over, blocks that do not divide, or no name of it."""
+"""Moments in 8 bits without torchao; tests/system has it train."""
 
 import sys
 

@@ -1,9 +1,8 @@
 """Attention with sinks (gpt-oss) in every layout: transformers' eager attention, one sequence at a
 time, in float32. Mutants applied by hand and seen caught:
 
-- the sink left out, not divided by the scale, or with a value: all tests
-- a window of one more, or none: windows
-- the first query not taken away again, the mask not widened: layouts, padding
+- the sink not divided by the scale, no window, the sink not seen through a mask, the sink's logit at
+  the last key: layouts
 """
 
 import json
