@@ -1,7 +1,7 @@
 """Attention with sinks (gpt-oss) in every layout: transformers' eager attention, one sequence at a
 time, in float32. Mutants applied by hand and seen caught:
 
-- the sink not divided by the scale, no window, the sink not seen through a mask, the sink's logit at
+- the sink not divided by the scale, no window, the sink masked, the sink's logit at
   the last key: layouts
 """
 
