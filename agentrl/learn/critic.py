@@ -25,6 +25,7 @@ from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.sequence_layout import MaskedTokens, ModelInputs, SequenceLayout
 from agentrl.learn.token_logprobs import decoder, hidden_states
 from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.devices import computing_device
 
 
 def critic_of(
@@ -67,7 +68,7 @@ class ValueHead:
         ranks: TrainerRanks | None = None,
     ) -> None:
         size = model.config.get_text_config().hidden_size
-        self._head = _head(size, section.hidden_size, seed=seed).to(model.device)
+        self._head = _head(size, section.hidden_size, seed=seed).to(computing_device(model))
         self.model = model
         self._ranks = ranks or ALONE
         self._returns = returns
@@ -134,7 +135,9 @@ class ValueHead:
         live = [i for i, sample in enumerate(samples) if sample.sampled_tokens]
         sequences = [_append_end(samples[i], limit_tokens) for i in live]
         value_rows: dict[int, Tensor] = {}
-        for indices, tokens in self._ranks.passes(layout, sequences, device=self.model.device):
+        for indices, tokens in self._ranks.passes(
+            layout, sequences, device=computing_device(self.model)
+        ):
             with torch.no_grad():
                 values = self.values(hidden_states(self.model, tokens), tokens)
             value_rows |= dict(zip(indices, values, strict=True))

@@ -18,6 +18,7 @@ from agentrl.learn.sample import TrainingGroup, TrainingSample
 from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout
 from agentrl.learn.swap import swap_weights
 from agentrl.learn.token_logprobs import TokenLogprobs, score
+from agentrl.models.devices import computing_device
 
 
 def freeze(model: PreTrainedModel, *, shares_weights: bool = False) -> PreTrainedModel:
@@ -119,7 +120,9 @@ class LogprobScorer:
         results = list(samples)
         sequences = [samples[i] for i in live]
         outputs: dict[int, tuple[Tensor, Tensor]] = {}
-        for indices, tokens in self.ranks.passes(self.layout, sequences, device=self.model.device):
+        for indices, tokens in self.ranks.passes(
+            self.layout, sequences, device=computing_device(self.model)
+        ):
             with torch.no_grad():
                 scores = self.score_tokens(tokens)
             for row, index in enumerate(indices):

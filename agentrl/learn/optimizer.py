@@ -1,6 +1,7 @@
 """AdamW as a config section describes it, with a state that has names."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,22 +9,35 @@ from torch import Tensor, nn
 from agentrl.config.learn import AdamWSection
 from agentrl.errors import ConfigError, LearnError
 from agentrl.learn.dtensor import alike, gather_tensor
+from agentrl.learn.quantized_moments import (
+    KINDS,
+    MOMENTS,
+    check_torchao,
+    is_quantized,
+    join_moment,
+    new_optimizer,
+    split_moment,
+    take_step,
+)
 from agentrl.learn.schedule import Shape, interpolate, warmup
 from agentrl.models.precision import MasterWeight
-
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class AdamW:
     """AdamW over every trainable parameter of a model, with norm clipping.
 
-    Whatever the parameters' type, gradients are collected, and moments and weights kept, in
-    float32. The rate follows a linear warm-up over updates and a schedule over the `steps` of the
-    run.
+    Whatever the parameters' type, gradients are collected, and weights kept, in float32, and
+    moments in what the section says; with `on_host` all three in the memory of the CPU. The rate
+    follows a linear warm-up over updates and a schedule over the `steps` of the run.
     """
 
     def __init__(
-        self, model: nn.Module, section: AdamWSection, *, steps: int | None = None
+        self,
+        model: nn.Module,
+        section: AdamWSection,
+        *,
+        steps: int | None = None,
+        on_host: bool = False,
     ) -> None:
         if steps is None and section.decay != "constant":
             raise ConfigError(
@@ -32,7 +46,8 @@ class AdamW:
             )
         parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self._masters = {
-            name: MasterWeight.for_parameter(parameter) for name, parameter in parameters.items()
+            name: MasterWeight.for_parameter(parameter, on_host=on_host)
+            for name, parameter in parameters.items()
         }
         self._learning_rate = section.learning_rate
         self._warmup_steps = section.warmup_steps
@@ -41,14 +56,20 @@ class AdamW:
         self._steps = steps or 0
         self._max_grad_norm = section.max_grad_norm
         self.updates = 0
-        self._adamw = torch.optim.AdamW(
-            self._weights,
-            lr=section.learning_rate,
-            betas=section.betas,
-            eps=section.epsilon,
-            weight_decay=section.weight_decay,
-            fused=True,
-        )
+        options: dict[str, Any] = {
+            "lr": section.learning_rate,
+            "betas": section.betas,
+            "eps": section.epsilon,
+            "weight_decay": section.weight_decay,
+        }
+        self._in_bytes = section.moments == "8bit"
+        quantized = [w for w in self._weights if self._quantizes(w)]
+        others = [w for w in self._weights if not self._quantizes(w)]
+        self._adamw = torch.optim.AdamW(others, fused=True, **options) if others else None
+        self._adamw_8bit = None
+        if self._in_bytes:
+            check_torchao()
+            self._adamw_8bit = new_optimizer(quantized, **options) if quantized else None
 
     def learning_rate(self, *, step: int = 0) -> float:
         """Return the rate of the next update, at a step of the run counted from 0."""
@@ -60,7 +81,8 @@ class AdamW:
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        self._adamw.zero_grad(set_to_none=True)
+        for weight in self._weights:
+            weight.grad = None
 
     def update(self, *, step: int = 0) -> Tensor:
         """Clip the gradients, update the weights, forget the gradients; return the norm before.
@@ -75,9 +97,12 @@ class AdamW:
                 "were not changed. See engine_gap/max and ratio/clip_fraction of the previous "
                 "steps, and lower learn.optimizer.learning_rate"
             )
-        for group in self._adamw.param_groups:
-            group["lr"] = self.learning_rate(step=step)
-        self._adamw.step()
+        rate = self.learning_rate(step=step)
+        if self._adamw is not None:
+            self._adamw.param_groups[0]["lr"] = rate
+            self._adamw.step()
+        if self._adamw_8bit is not None:
+            take_step(self._adamw_8bit, rate=rate)
         for master in self._masters.values():
             master.publish()
         self.updates += 1
@@ -103,26 +128,42 @@ class AdamW:
         The model has its own weights already.
         """
         for name, master in self._masters.items():
-            moments = {kind: state.get(f"{kind}.{name}") for kind in MOMENTS}
-            self._adamw.state[master.weight] = {
-                kind: alike(value, master.weight if value.dim() else value).to(
-                    master.weight.device, copy=True
-                )
-                for kind, value in moments.items()
-                if value is not None
-            }
-            if (weight := state.get(f"master.{name}")) is not None:
-                with torch.no_grad():
+            parts = {kind: state[key] for kind in KINDS if (key := f"{kind}.{name}") in state}
+            self._load_state(master.weight, parts)
+            with torch.no_grad():
+                if (weight := state.get(f"master.{name}")) is not None:
                     master.weight.copy_(alike(weight, master.weight))
+                else:
+                    master.take()
         self.updates = updates
 
     @property
     def _weights(self) -> list[nn.Parameter]:
         return [master.weight for master in self._masters.values()]
 
+    def _quantizes(self, weight: Tensor) -> bool:
+        return self._in_bytes and is_quantized(weight)
+
+    def _state(self, weight: nn.Parameter) -> dict[str, Tensor]:
+        """Return the state of a weight, which is empty before its first update."""
+        owner: Any = self._adamw_8bit if self._quantizes(weight) else self._adamw
+        return owner.state[weight]
+
+    def _load_state(self, weight: nn.Parameter, parts: Mapping[str, Tensor]) -> None:
+        quantizes = self._quantizes(weight)
+        state = self._state(weight)
+        state.clear()
+        if (step := parts.get("step")) is not None:
+            state["step"] = step.to("cpu" if quantizes else weight.device, copy=True)
+        for kind in MOMENTS:
+            moment = join_moment(kind, parts, weight, quantizes=quantizes)
+            if moment is not None:
+                state[kind] = moment
+
     def _states(self, *, masters: bool) -> Iterator[tuple[str, Tensor]]:
         for name, master in self._masters.items():
-            for kind, value in self._adamw.state.get(master.weight, {}).items():
-                yield f"{kind}.{name}", value
+            for kind, value in self._state(master.weight).items():
+                for part, tensor in split_moment(kind, value, master.weight):
+                    yield f"{part}.{name}", tensor
             if masters or master.rounds:
                 yield f"master.{name}", master.weight.detach()

@@ -48,9 +48,12 @@ class TrainerRanks:
             batch = [sequences[i] for i in indices]
             yield indices, layout.tokens(batch, device=device) if batch else no_tokens(device)
 
-    def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
+    def shard(
+        self, model: nn.Module, *, precision: Precision = "float32", offload: bool = False
+    ) -> None:
         """Keep a part of every weight only, in place, and compute in `precision`, over float32
-        weights unless these lie below adapters."""
+        weights unless these lie below adapters. With `offload` the parts are in the host's memory.
+        """
 
     def together(self, found: Mapping[K, V]) -> dict[K, V]:
         """Return the results of all ranks; no two have something for the same key. A collective."""

@@ -13,6 +13,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.head import HEAD_CHUNK_TOKENS, TokenPredictions, plain, predict
 from agentrl.learn.layouts.attention import build_decoder_inputs
 from agentrl.learn.sequence_layout import ModelInputs
+from agentrl.models.devices import computing_device
 from agentrl.models.vision import model as vision
 
 LOGIT_TRANSFORMS = {
@@ -85,7 +86,7 @@ def head_is_plain(model: PreTrainedModel) -> bool:
     config = model.config.get_text_config()
     if not keeps_logits(model):
         return False
-    ids = torch.arange(min(8, config.vocab_size), device=model.device)[None]
+    ids = torch.arange(min(8, config.vocab_size), device=computing_device(model))[None]
 
     def compute() -> tuple[Tensor, ...]:
         hidden = decoder(model)(input_ids=ids, use_cache=False)

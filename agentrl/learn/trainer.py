@@ -58,6 +58,7 @@ from agentrl.learn.token_credit import TokenCreditCollector
 from agentrl.learn.token_logprobs import head_is_plain
 from agentrl.learn.update import PolicyGradient, StepMethods
 from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.devices import computing_device
 from agentrl.models.folders import load_model, prepare, prepare_shards, recompute_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.quiet import no_bars
@@ -127,6 +128,7 @@ class PolicyTrainer:
         needs_reference = "reference logprobs" in self._methods.needs
         frozen = self._prepare(config, needs_reference=needs_reference)
         self.critic = critic_of(model, config, seed=derive(seed, "critic"), ranks=self.ranks)
+        self._device = computing_device(model)
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
@@ -144,7 +146,7 @@ class PolicyTrainer:
         self._reference = self._evidence.frozen(frozen) if needs_reference else None
         self._base: BaseWeights | None = None
         """Below the adapters, once somebody has asked; whole."""
-        self.optimizer = AdamW(model, config.optimizer, steps=steps)
+        self.optimizer = AdamW(model, config.optimizer, steps=steps, on_host=config.offload)
         self.rounds = bool(self._types) and config.precision != "float32"
         """True if a checkpoint's policy is rounded, and its weights are kept apart."""
         self.ema = None
@@ -196,8 +198,8 @@ class PolicyTrainer:
         frozen = None
         if needs_reference and not is_adapted(model):
             frozen = freeze(model, shares_weights=True)
-            self.ranks.shard(frozen, precision=config.precision)
-        self.ranks.shard(model, precision=config.precision)
+            self.ranks.shard(frozen, precision=config.precision, offload=config.offload)
+        self.ranks.shard(model, precision=config.precision, offload=config.offload)
         if config.gradient_checkpointing:
             recompute_layers(model)
         return frozen
@@ -476,7 +478,7 @@ class PolicyTrainer:
             tally.mean(name, value)
         local_metrics = MetricAccumulator()
         task = _Update(number, step, counts, local_metrics, taught)
-        total = torch.zeros((), device=self.model.device)
+        total = torch.zeros((), device=self._device)
         self.optimizer.zero_grad()
         for subset in (live, idle):
             for indices in self.ranks.plan(self._layout, subset):
@@ -504,7 +506,7 @@ class PolicyTrainer:
             if trains:
                 loss.backward()
             return loss.detach()
-        batch = micro_batch(rows, layout=self._layout, device=self.model.device)
+        batch = micro_batch(rows, layout=self._layout, device=self._device)
         look = None
         if task.taught is not None:
             look = partial(task.taught.look, task.number, rows)
@@ -551,7 +553,7 @@ def _digest(rows: Sequence[CreditedSample]) -> str:
 
 
 def _kinds(weights: Mapping[str, Tensor]) -> list[str]:
-    kinds = ("exp_avg", "exp_avg_sq", "master")
+    kinds = ("exp_avg", "exp_avg_sq", "exp_avg_codes", "exp_avg_sq_codes", "master")
     return [f"{kind}.{name}" for name in weights for kind in kinds]
 
 

@@ -28,6 +28,7 @@ from agentrl.learn.proximal import ELSEWHERE, AnchorTokens
 from agentrl.learn.regularisers import LossRegularisers
 from agentrl.learn.sequence_layout import no_tokens
 from agentrl.metrics.accumulator import MetricAccumulator
+from agentrl.models.devices import computing_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class PolicyGradient:
         if not isinstance(loss, PlannedLoss) and not isinstance(correction, PlannedCorrection):
             return StepMethods(loss, correction)
         whole = micro_batch(
-            rows, layout=PaddedLayout(limit_tokens=0), device=self._scorer.model.device
+            rows, layout=PaddedLayout(limit_tokens=0), device=computing_device(self._scorer.model)
         )
         policies = self._score_rows(rows, whole, version=version)
         if isinstance(correction, PlannedCorrection):
@@ -149,7 +150,9 @@ class PolicyGradient:
 
     def compute_empty_loss(self) -> Float[Tensor, ""]:
         """Return the loss of a pass without rows, which is 0: other ranks need our weights."""
-        return self._scorer.score_tokens(no_tokens(self._scorer.model.device)).logprobs.sum()
+        return self._scorer.score_tokens(
+            no_tokens(computing_device(self._scorer.model))
+        ).logprobs.sum()
 
     def _compare_policies(
         self, batch: MicroBatch, logprobs: Float[Tensor, "rows width"], *, version: int
@@ -188,7 +191,7 @@ class PolicyGradient:
     ) -> _Policies:
         scorer, samples = self._scorer, [row.sample for row in rows]
         scored: dict[int, Tensor] = {}
-        passes = scorer.ranks.passes(scorer.layout, samples, device=scorer.model.device)
+        passes = scorer.ranks.passes(scorer.layout, samples, device=computing_device(scorer.model))
         for indices, tokens in passes:
             with torch.no_grad():
                 scored |= dict(zip(indices, scorer.score_tokens(tokens).logprobs, strict=True))

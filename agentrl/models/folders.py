@@ -27,10 +27,12 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.errors import ConfigError
 from agentrl.learn.lora import adapt
+from agentrl.models.devices import computing_device
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.place import gguf_fault, is_gguf
 from agentrl.models.precision import round_to
 from agentrl.models.quiet import no_bars
+from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY, sees
 from agentrl.models.vision.processor import ImageProcessor, load_processor, new_processor
 
@@ -161,12 +163,28 @@ def load_model(
     config = _load_pretrained(AutoConfig, path)
     kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
     _check_precision("policy.dtype", dtype, torch.device(device))
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+    options: dict[str, Any] = {
+        "dtype": getattr(torch, dtype),
+        "attn_implementation": implementation_of(config.model_type),
+    }
+    plain = dict(options)
     if is_gguf(path):
         # Given the config, it does not read the file's vocabulary once more.
-        options |= {"config": config, **_dequantize_options()}
+        options |= {"config": config, **_dequantize_options("GgufConfig")}
+    is_mxfp4 = _is_mxfp4(config)
+    if is_mxfp4:
+        options |= _dequantize_options("Mxfp4Config")
     model = _load_pretrained(kind, path, **options)
-    if is_gguf(path) and (quantizer := getattr(model, "hf_quantizer", None)) is not None:
+    quantizer = getattr(model, "hf_quantizer", None)
+    if is_mxfp4:
+        # It would be saved under the names of 4 bits. Tensors are taken over, not copied.
+        del config.quantization_config
+        model_class: Any = type(model)
+        with no_bars():
+            model = model_class.from_pretrained(
+                None, config=config, state_dict=model.state_dict(), **plain
+            )
+    elif quantizer is not None and is_gguf(path):
         # The weights are plain; with the quantizer they could be neither trained nor saved.
         quantizer.remove_quantization_config(model)
     count = sum(parameter.numel() for parameter in model.parameters())
@@ -179,10 +197,17 @@ def load_model(
         return model.to(device)
 
 
-def _dequantize_options() -> dict[str, Any]:
-    """Return the options that make transformers dequantize a GGUF file. Empty for releases without
-    such an option, which always do."""
-    section: Any = getattr(transformers, "GgufConfig", None)
+def _is_mxfp4(config: Any) -> bool:
+    """Return whether experts are in 4 bits in the files, as those of gpt-oss are published."""
+    section: Any = getattr(config, "quantization_config", None) or {}
+    method = section.get("quant_method") if isinstance(section, dict) else section.quant_method
+    return method == "mxfp4"
+
+
+def _dequantize_options(name: str) -> dict[str, Any]:
+    """Return the options that make transformers dequantize, by the name of a class. Empty for
+    releases without such a class for GGUF files, which always do."""
+    section: Any = getattr(transformers, name, None)
     return {} if section is None else {"quantization_config": section(dequantize=True)}
 
 
@@ -234,7 +259,8 @@ def recompute_layers(model: PreTrainedModel) -> None:
             f"learn.gradient_checkpointing is set, but {type(model).__name__} does not support it; "
             "set it to false, and lower learn.micro_batch_tokens to save memory"
         )
-    ids = torch.arange(min(8, model.config.get_text_config().vocab_size), device=model.device)[None]
+    ids = torch.arange(min(8, model.config.get_text_config().vocab_size))[None]
+    ids = ids.to(computing_device(model))
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False).logits
         checkpoint_layers(model)

@@ -22,29 +22,33 @@ def round_to(model: nn.Module, precision: Precision) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MasterWeight:
-    """A weight in float32, for a parameter that the model may hold rounded.
+    """A weight in float32, for a parameter that the model may hold rounded, or on a device.
 
     bfloat16 has 8 bits: an update of less than 1/512 of a weight would be lost, and a typical one
     is far below that. So the optimiser moves `weight`, and `publish` rounds it anew.
     """
 
     weight: nn.Parameter
-    """The parameter itself where it is float32 anyway."""
+    """The parameter itself where it is float32 anyway, and in the same memory."""
     parameter: nn.Parameter
 
     @classmethod
-    def for_parameter(cls, parameter: nn.Parameter) -> "MasterWeight":
-        """Return the master of a parameter; from now on it collects the parameter's gradients."""
-        if parameter.dtype == torch.float32:
+    def for_parameter(cls, parameter: nn.Parameter, *, on_host: bool = False) -> "MasterWeight":
+        """Return the master of a parameter; from now on it collects the parameter's gradients.
+
+        With `on_host` it lies in the memory of the CPU, and so do they.
+        """
+        device = torch.device("cpu") if on_host else parameter.device
+        if parameter.dtype == torch.float32 and parameter.device == device:
             return cls(parameter, parameter)
-        master = cls(nn.Parameter(parameter.detach().float()), parameter)
+        master = cls(nn.Parameter(parameter.detach().to(device, torch.float32)), parameter)
         parameter.register_post_accumulate_grad_hook(master.collect)
         return master
 
     @property
     def rounds(self) -> bool:
-        """True if the model's parameter is not the weight itself."""
-        return self.weight is not self.parameter
+        """True if the model's parameter is less precise than the weight."""
+        return self.parameter.dtype != torch.float32
 
     def collect(self, parameter: Tensor) -> None:
         """Add the parameter's gradient to the weight's, and forget it there.
@@ -53,12 +57,18 @@ class MasterWeight:
         """
         if parameter.grad is None:
             return
-        gradient = parameter.grad.float()
+        gradient = parameter.grad.to(self.weight.device, torch.float32)
         self.weight.grad = gradient if self.weight.grad is None else self.weight.grad + gradient
         parameter.grad = None
 
     def publish(self) -> None:
         """Put the weight into the model, rounded."""
-        if self.rounds:
+        if self.weight is not self.parameter:
             with torch.no_grad():
                 self.parameter.copy_(self.weight)
+
+    def take(self) -> None:
+        """Take over the model's parameter."""
+        if self.weight is not self.parameter:
+            with torch.no_grad():
+                self.weight.copy_(self.parameter)

@@ -20,6 +20,7 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.models.folders import make_model
 from agentrl.models.place import is_gguf
+from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY
 
 _QWEN3: Mapping[str, Any] = {
@@ -209,7 +210,8 @@ def _make(config: PreTrainedConfig) -> PreTrainedModel:
     if config.model_type in FAMILY:
         kind = AutoModelForImageTextToText
     try:
-        return kind.from_config(config, attn_implementation="sdpa", trust_remote_code=False)
+        attention = implementation_of(config.model_type)
+        return kind.from_config(config, attn_implementation=attention, trust_remote_code=False)
     except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
         raise ConfigError(
             f"a {config.model_type} of this config.json cannot be made: {error}; give the folder "

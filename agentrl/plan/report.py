@@ -19,6 +19,8 @@ def memory_rows(plan: RunPlan) -> Rows:
     ]
     if cost.copy_bytes:
         rows.append((training, "reference, average", gib(cost.copy_bytes)))
+    if cost.host_bytes:
+        rows.append((training, "of these in the host's memory", gib(cost.host_bytes)))
     rows += [
         (training, f"activations and head, {cost.places} places", gib(cost.activation_bytes)),
         (training, "peak", gib(cost.peak_bytes)),
@@ -108,6 +110,7 @@ def to_json(plan: RunPlan) -> dict[str, Any]:
             "parameter_bytes": cost.parameter_bytes,
             "gradient_bytes": cost.gradient_bytes,
             "optimizer_bytes": cost.optimizer_bytes,
+            "host_bytes": cost.host_bytes,
             "copy_bytes": cost.copy_bytes,
             "activation_bytes": cost.activation_bytes,
             "peak_bytes": cost.peak_bytes,

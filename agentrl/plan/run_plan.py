@@ -94,6 +94,7 @@ def plan_run(
     """Return the plan of a run. `ConfigError` for devices that the machine does not have."""
     ranks, engines = config.learn.devices.count, max(1, config.engine.processes)
     check_devices(config, machine)
+    config = _held_on(machine, config)
     fitted = fit_trace(trace, config)
     length = mean_tokens(fitted)
     training = plan_training(config, shape, fitted)
@@ -127,6 +128,14 @@ def plan_run(
         mode=config.rollout.mode,
         faults=faults,
     )
+
+
+def _held_on(machine: MachineSpec, config: RunConfig) -> RunConfig:
+    """Return a config without what has no effect on a machine: a CPU's memory is the host's."""
+    if machine.device.name != THIS:
+        return config
+    learn = config.learn.model_copy(update={"offload": False})
+    return config.model_copy(update={"learn": learn})
 
 
 def check_devices(config: RunConfig, machine: MachineSpec) -> None:
@@ -286,7 +295,7 @@ def suggest_changes(
     changes: dict[str, Any] = {}
     for key, value in _candidates(config, shape, machine):
         changes[key] = value
-        changed = change_config(config, changes)
+        changed = _held_on(machine, change_config(config, changes))
         fitted = fit_trace(trace, changed)
         training = plan_training(changed, shape, fitted)
         rollout = plan_rollout(changed, shape, machine.device, context_tokens=mean_tokens(fitted))
@@ -321,6 +330,8 @@ def _candidates(
     while device.name != THIS and count * 2 <= machine.count:
         count *= 2
         yield "learn.devices.count", count
+    if not learn.offload and device.name != THIS:
+        yield "learn.offload", True
     if learn.lora is None:
         yield "learn.lora", {"rank": 16}
 

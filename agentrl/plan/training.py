@@ -24,6 +24,7 @@ from agentrl.learn.dtensor import local
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.lora import adapt
 from agentrl.learn.optimizer import AdamW
+from agentrl.learn.quantized_moments import moment_bytes
 from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout, TokenSequence
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.token_logprobs import keeps_logits, score
@@ -45,6 +46,8 @@ class TrainingCost:
     gradient_bytes: int
     optimizer_bytes: int
     """Moments, and float32 masters where the model is rounded."""
+    host_bytes: int
+    """Part of all these that `learn.offload` keeps in the host's memory, and not on the device."""
     copy_bytes: int
     """A frozen reference and a moving average of the weights, where the config has them."""
     activation_bytes: int
@@ -61,9 +64,9 @@ class TrainingCost:
 
     @property
     def held_bytes(self) -> int:
-        """Return the bytes that stay between steps and micro-batches."""
+        """Return the bytes of the device that stay between steps and micro-batches."""
         states = self.gradient_bytes + self.optimizer_bytes + self.copy_bytes
-        return self.parameter_bytes + states
+        return self.parameter_bytes + states - self.host_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -133,24 +136,38 @@ def _trace_model(
             model.tie_weights()
         weights = [local(p) for p in model.parameters()]
         parameter_bytes = sum(w.numel() * w.element_size() for w in weights)
-        # A decayed rate asks for the number of steps, and the number changes no memory.
-        optimizer = AdamW(model, section.optimizer, steps=1)
+        # A decayed rate asks for the number of steps, and the number changes no memory; moments
+        # are counted without what holds them.
+        plain = section.optimizer.model_copy(update={"moments": "float32"})
+        optimizer = AdamW(model, plain, steps=1)
         masters = list(optimizer.named_parameters().values())
-        moments = [torch.zeros_like(m) for m in masters for _ in range(2)]
         for master in masters:
             master.grad = torch.zeros_like(master)
         own = [local(m) for m in masters]
         gradient_bytes = sum(m.numel() * m.element_size() for m in own)
         rounded = 4 * sum(w.numel() for w in weights if w.dtype != torch.float32 and not is_sharded)
         trained_rounded = rounded if section.lora is None else 0
-        optimizer_bytes = sum(local(m).numel() * m.element_size() for m in moments)
+        in_bytes = section.optimizer.moments == "8bit"
+        optimizer_bytes = 2 * sum(
+            moment_bytes(m) if in_bytes else 4 * local(m).numel() for m in masters
+        )
+        optimizer_bytes += trained_rounded
+        host_bytes = 0
+        if section.offload:
+            # One device computes with its own weights, so the host has float32 ones beside them.
+            on_device = [p for p in model.parameters() if p.requires_grad and not is_sharded]
+            copied = 4 * sum(p.numel() for p in on_device if p.dtype == torch.float32)
+            optimizer_bytes += copied
+            host_bytes = gradient_bytes + optimizer_bytes + (parameter_bytes if is_sharded else 0)
+        copy_bytes, offloaded = _copy_bytes(section, parameter_bytes, gradient_bytes, is_sharded)
         tokens = layout.tokens(sequences, device=CPU)
         forward, saved_bytes, base_bytes = _trace_pass(trace, model, section, tokens, temperature)
         return TrainingCost(
             parameter_bytes=parameter_bytes,
             gradient_bytes=gradient_bytes,
-            optimizer_bytes=optimizer_bytes + trained_rounded,
-            copy_bytes=_copy_bytes(section, parameter_bytes, gradient_bytes),
+            optimizer_bytes=optimizer_bytes,
+            host_bytes=host_bytes + offloaded,
+            copy_bytes=copy_bytes,
             activation_bytes=trace.peak_bytes - base_bytes,
             saved_bytes=saved_bytes,
             places=tokens.inputs.numel(),
@@ -201,10 +218,15 @@ def _prepare(
     return model
 
 
-def _copy_bytes(section: LearnSection, parameter_bytes: int, trained_bytes: int) -> int:
-    """Return the bytes of a reference model, which LoRA needs none of, and of the average."""
+def _copy_bytes(
+    section: LearnSection, parameter_bytes: int, trained_bytes: int, is_sharded: bool
+) -> tuple[int, int]:
+    """Return the bytes of a reference model, which LoRA needs none of, and of the average; and what
+    of them is in the host's memory."""
     reference = parameter_bytes if section.kl is not None and section.lora is None else 0
-    return reference + (trained_bytes if section.ema is not None else 0)
+    average = trained_bytes if section.ema is not None else 0
+    offloaded = average + (reference if is_sharded else 0) if section.offload else 0
+    return reference + average, offloaded
 
 
 @contextmanager
@@ -233,6 +255,12 @@ def pass_s(cost: TrainingCost, device: DeviceSpec) -> float:
 
 def optimizer_s(cost: TrainingCost, device: DeviceSpec) -> float:
     """Return the seconds of the optimiser: gradients are read for their norm and scaled, then
-    weights and both moments are read and written."""
+    weights and both moments are read and written.
+
+    In the host's memory that takes no longer than the link to it, over which gradients come and
+    weights go: so much is counted, and no more is known of the host.
+    """
     weight_bytes = cost.gradient_bytes
-    return (3 * weight_bytes + 7 * weight_bytes) / device.bytes_per_s
+    bytes_per_s = device.host_bytes_per_s if cost.host_bytes else device.bytes_per_s
+    moved_bytes = 2 * weight_bytes if cost.host_bytes else 0
+    return (3 * weight_bytes + 7 * weight_bytes + moved_bytes) / bytes_per_s

@@ -243,6 +243,8 @@ def _check_env(config: "RunConfig") -> Iterator[str]:
 
 def _check_extras(config: "RunConfig") -> Iterator[str]:
     yield from _check_package(config.learn.lora is not None, "learn.lora", "peft", "lora")
+    moments = ("learn.optimizer.moments=8bit", "torchao", "torchao")
+    yield from _check_package(config.learn.optimizer.moments == "8bit", *moments)
     metrics = config.metrics
     yield from _check_package(metrics.wandb is not None, "metrics.wandb", "wandb", "wandb")
     otel = ("metrics.opentelemetry", "opentelemetry", "otel")

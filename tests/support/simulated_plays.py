@@ -32,6 +32,9 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "gspo": {"loss": {"name": "gspo"}},
     "m2po": {"loss": {"name": "m2po"}},
     "ewma": {"proximal": {"name": "ewma"}},
+    "offload": {"offload": True, "minibatches": 2, "ema": {}},
+    "offload in bfloat16": {"offload": True, "precision": "bfloat16"},
+    "offload, critic": {"offload": True, "critic": {"shared": True}, "advantage": {"name": "gae"}},
 }
 
 
@@ -64,6 +67,30 @@ def play_steps() -> dict[str, Any]:
             "distance": _distance(expected.weights(), weights),
             "metrics": max(abs(metrics[n] - v) for n, v in expected_metrics.items()),
         }
+    return results
+
+
+def play_offload() -> dict[str, Any]:
+    """Train with weights and moments in the host's memory, and go on from the state of it."""
+    results: dict[str, Any] = {}
+    for precision in ("float32", "bfloat16"):
+        section = LearnSection.model_validate({"offload": True, "precision": precision})
+        with DeviceSimulation():
+            trainer, _ = _train(section, on_device=True)
+            state = trainer.optimizer.state()
+            values = [*trainer.optimizer.weights().values(), *state.values()]
+            other, _ = _train(section, on_device=True)
+            other.model.load_state_dict(trainer.model.state_dict())
+            other.optimizer.load_state(state, updates=trainer.optimizer.updates)
+            other.version = trainer.version
+            for each in (trainer, other):
+                each.step(trees_of(seed=5, version=2))
+            results[precision] = {
+                "devices": sorted({value.device.type for value in values}),
+                "model": sorted({p.device.type for p in trainer.model.parameters()}),
+                "distance": _distance(trainer.weights(), other.weights()),
+                "masters": any(name.startswith("master.") for name in state),
+            }
     return results
 
 

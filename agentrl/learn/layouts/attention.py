@@ -17,6 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from agentrl.errors import ConfigError
 from agentrl.learn.ancestry import AncestorMask, AttentionSpanPair
+from agentrl.models.sinks import attend_with_sinks
 
 NAME = "agentrl_ancestry"
 """Name of the attention function in transformers' registry. Without an ancestry it is `sdpa`."""
@@ -58,6 +59,12 @@ def attend(
     **options: Any,
 ) -> tuple[Float[Tensor, "lines _places _heads _width"], Tensor | None]:
     """Attend to ancestors; transformers calls it for every layer. `kernel` is for tests."""
+    sinks: Tensor | None = options.pop("s_aux", None)
+    if sinks is not None:
+        if ancestry is not None:
+            attention_mask = ancestry.mask(options.pop("sliding_window", None))[None, None]
+        qkv = (query, key, value)
+        return attend_with_sinks(module, *qkv, attention_mask, s_aux=sinks, **options)
     if ancestry is None:
         return _sdpa(module, query, key, value, attention_mask, **options)
     _refuse_what_changes_scores(module, options)
@@ -179,7 +186,7 @@ def _spans(part: AttentionSpanPair) -> tuple[slice, slice]:
 
 
 def _refuse_what_changes_scores(module: torch.nn.Module, options: dict[str, Any]) -> None:
-    for name in ("softcap", "s_aux", "position_bias"):
+    for name in ("softcap", "position_bias"):
         if options.get(name) is not None:
             raise ConfigError(
                 f"{type(module).__name__} modifies attention with {name}, which rows with shared "

@@ -12,6 +12,7 @@ from agentrl.errors import ConfigError
 from agentrl.learn.layouts.padded import PaddedLayout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import score
+from agentrl.models.devices import computing_device
 
 SEQUENCES = ((1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 6), (2, 1))
 """Sequences to try: branches of three depths, and one that shares nothing."""
@@ -56,6 +57,6 @@ def check_layout(
 def _logprobs(
     model: PreTrainedModel, probes: Sequence[MaskedTokens], layout: SequenceLayout
 ) -> Float[Tensor, "rows width"]:
-    tokens = layout.tokens(probes, device=model.device)
+    tokens = layout.tokens(probes, device=computing_device(model))
     with torch.no_grad():
         return score(model, tokens, temperature=1.0, head_at_positions=False).logprobs

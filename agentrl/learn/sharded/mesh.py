@@ -41,8 +41,10 @@ class MeshRanks(TrainerRanks):
         passes = split(layout, sequences, ranks=self.size).passes[self.rank]
         return [list(indices) for indices in passes]
 
-    def shard(self, model: nn.Module, *, precision: Precision = "float32") -> None:
-        shard(cast(PreTrainedModel, model), self._mesh, precision=precision)
+    def shard(
+        self, model: nn.Module, *, precision: Precision = "float32", offload: bool = False
+    ) -> None:
+        shard(cast(PreTrainedModel, model), self._mesh, precision=precision, offload=offload)
 
     def together(self, found: Mapping[K, V]) -> dict[K, V]:
         every: dict[K, V] = {}

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
     FSDPModule,
     MixedPrecisionPolicy,
+    OffloadPolicy,
     fully_shard,  # pyright: ignore[reportUnknownVariableType]
     register_fsdp_forward_method,
 )
@@ -22,8 +24,11 @@ from agentrl.learn.lora import is_adapted
 from agentrl.learn.token_logprobs import WITHIN, Parts, decoder
 
 
-def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> None:
-    """Leave of every weight this rank's part, in place, on the mesh's device.
+def shard(
+    model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision, offload: bool = False
+) -> None:
+    """Leave of every weight this rank's part, in place, on the mesh's device or, with `offload`, in
+    the host's memory, where its gradient comes to.
 
     Source: Zhao et al. 2023 (PyTorch FSDP), arXiv 2304.11277, per parameter. Each layer of the
     decoder is collected when it is computed; everything else (embeddings, head, what sees) with
@@ -42,13 +47,22 @@ def shard(model: PreTrainedModel, mesh: DeviceMesh, *, precision: Precision) -> 
             reduce_dtype=torch.float32,
             cast_forward_inputs=False,
         )
+    offload_policy = OffloadPolicy()
+    if offload:
+        offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
     layers = [m for m in decoder(model).modules() if isinstance(m, GradientCheckpointingLayer)]
     for module in (*layers, model):
         if adapted:
             _round_base(module, getattr(torch, precision))
         dtypes = {p.dtype for p in module.parameters() if not isinstance(p, DTensor)}
         # Forward passes without a backward pass come too, and must leave nothing collected.
-        fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        fully_shard(
+            module,
+            mesh=mesh,
+            mp_policy=policy,
+            reshard_after_forward=True,
+            offload_policy=offload_policy,
+        )
         if not adapted:
             if precision != "float32" and dtypes != {getattr(torch, precision)}:
                 _convert(module, getattr(torch, precision))

@@ -46,9 +46,17 @@ def part(played: dict[str, Any], name: str) -> dict[str, Any]:
 def test_a_step_on_a_device_is_that_of_the_cpu(played: dict[str, Any], method: str) -> None:
     found = part(played, "play_steps")[method]
     # Attention is computed in another order there, which bfloat16 rounds to the next number.
-    limit = 1e-2 if method == "bfloat16" else 1e-5
+    limit = 1e-2 if "bfloat16" in method else 1e-5
     assert found["distance"] <= limit
     assert found["metrics"] <= limit
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_is_offloaded_is_in_the_hosts_memory(played: dict[str, Any], precision: str) -> None:
+    found = part(played, "play_offload")[precision]
+    assert (found["devices"], found["model"]) == (["cpu"], ["sim"])
+    assert found["distance"] == 0  # the state is all there is
+    assert found["masters"] == (precision == "bfloat16")
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

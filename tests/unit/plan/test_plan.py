@@ -264,6 +264,37 @@ def test_a_reference_and_an_average_are_copies() -> None:
     assert planned(config).copy_bytes == 8 * find_shape(config).parameters
 
 
+def test_moments_in_8_bits() -> None:
+    """A byte for each number and four for 256 of them; tensors below 4096 stay in float32."""
+    config = small(learn__optimizer={"moments": "8bit"})
+    sizes = [p.numel() for p in find_shape(config).make().parameters()]
+    large = [size for size in sizes if size >= 4096]
+    assert all(size % 256 == 0 for size in large)
+    assert 0 < len(large) < len(sizes)
+    expected = sum(2 * (size + size // 64 + 1024) for size in large)
+    expected += sum(8 * size for size in sizes if size < 4096)
+    assert planned(config).optimizer_bytes == expected
+    plain = planned(small())
+    assert planned(config).activation_bytes == plain.activation_bytes
+    assert expected < 0.3 * plain.optimizer_bytes
+
+
+def test_what_is_offloaded_is_not_on_the_device() -> None:
+    config = small(learn__offload=True, learn__ema={})
+    count = find_shape(config).parameters
+    cost = planned(config)
+    # Gradients, moments, float32 weights beside those of the device, and their average.
+    assert cost.host_bytes == (4 + 8 + 4 + 4) * count
+    assert cost.held_bytes == 4 * count
+    rounded = planned(small(learn__offload=True, learn__precision="bfloat16", learn__kl={}))
+    assert rounded.host_bytes == (4 + 12) * count
+    assert rounded.held_bytes == (2 + 2) * count  # and the reference
+    two = planned(small(learn__offload=True, learn__kl={}, learn__devices={"count": 2}))
+    assert two.held_bytes == 0
+    assert two.host_bytes == pytest.approx((16 + 4) * count / 2, rel=0.01)
+    assert planned(small()).host_bytes == 0
+
+
 def test_checkpointing_keeps_less_and_computes_more() -> None:
     plain, less = planned(small()), planned(small(learn__gradient_checkpointing=True))
     assert less.saved_bytes < plain.saved_bytes

@@ -58,6 +58,8 @@ CASES = {
     "shared critic": Case(3, {"advantage": {"name": "gae"}, "critic": {"shared": True}}),
     "average": Case(3, {"ema": {"decay": 0.5}}),
     "layers computed again": Case(2, {"gradient_checkpointing": True}),
+    "offloaded": Case(2, {"offload": True, "kl": {"coefficient": 0.1}, "ema": {}}),
+    "offloaded, bfloat16": Case(3, {"offload": True, "precision": "bfloat16"}, tolerance=0.05),
     "adapters": Case(2, {"lora": {"rank": 2}}),
     "adapters and a reference": Case(2, {"lora": {"rank": 2}, "kl": {"coefficient": 0.1}}),
     "adapters, bfloat16": Case(3, {"lora": {"rank": 2}, "precision": "bfloat16"}, tolerance=0.05),
