@@ -68,11 +68,12 @@ class ChatFormat:
     """Conversion of messages to tokens for one policy. Immutable; safe to share between episodes.
 
     `template` is a shipped template by name or a Jinja file, the tokenizer's own by default, and
-    `options` are variables of it; `dialect` is a dialect by name or `module:NAME`, or the one that
-    reads what the template writes; `images` says how many tokens an image is, where the policy
-    sees. `renderer` names a renderer of the package `renderers`, in place of a template. With `earlier_turns="template"` a new context begins where the template drops the thinking
-    of earlier turns. Raises `ConfigError` for a template that cannot be rendered incrementally, and
-    for one whose calls no dialect reads: `docs/chat.md`.
+    `options` are variables of it; `renderer` is one of the package `renderers`, in place of a
+    template; `dialect` is a dialect by name or `module:NAME`, or the one that reads what the
+    template writes; `images` says how many tokens an image is, where the policy sees. With
+    `earlier_turns="template"` a new context begins where the template drops the thinking of earlier
+    turns. Raises `ConfigError` for a template that cannot be rendered incrementally, and for one
+    whose calls no dialect reads: `docs/chat.md`.
     """
 
     dialect: ToolCallDialect
@@ -101,7 +102,7 @@ class ChatFormat:
         if dialect == "auto":
             self.dialect, self.template = read_dialect(bound, moves_tools=moves_tools)
         elif dialect == RENDERER and isinstance(bound, RendererTemplate):
-            self.dialect, self.template = bound.dialect(moves_tools=moves_tools), bound
+            self.dialect, self.template = _read_by_renderer(bound, moves_tools=moves_tools)
         else:
             self.dialect = find_dialect(dialect)
             self.template = bound.adapted(self.dialect.adapt)
@@ -371,12 +372,31 @@ def read_dialect(
             candidate = candidate or (dialect, adapted)
     if candidate is not None:
         return candidate
-    if isinstance(template, RendererTemplate):
-        own, turns = template.dialect(moves_tools=moves_tools), TurnRenderer(template)
-        if not turns.tool_fault and _reads(own, turns.turn(_CALLING)):
-            return own, template
-    _check_no_calls(template, TurnRenderer(template, moves_tools=moves_tools))
+    turns = TurnRenderer(template, moves_tools=moves_tools)
+    if isinstance(template, RendererTemplate) and not turns.tool_fault:
+        return _read_by_renderer(template, moves_tools=moves_tools)
+    _check_no_calls(template, turns)
     return DIALECTS["hermes"], template
+
+
+def _read_by_renderer(
+    template: RendererTemplate, *, moves_tools: bool
+) -> tuple[ToolCallDialect, ChatTemplate]:
+    """Return the dialect that parses as the renderer does, and the template for it.
+
+    Raises `ConfigError` for a renderer that does not parse the call it renders.
+    """
+    for adapt in dict.fromkeys((None, *(dialect.adapt for dialect in load_dialects().values()))):
+        adapted = template.adapted(adapt)
+        turns = TurnRenderer(adapted, moves_tools=moves_tools)
+        own = adapted.dialect(turns)
+        if turns.tool_fault or _reads(own, turns.turn(_CALLING)):
+            return own, adapted
+    raise ConfigError(
+        f"{template.name} does not parse the calls that it renders without the schemas of the "
+        "tools, which a turn does not have; set policy.dialect to one of agentrl's that the model "
+        "was trained with, or remove policy.renderer"
+    )
 
 
 def _reads(dialect: ToolCallDialect, turn: str) -> bool:

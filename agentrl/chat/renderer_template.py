@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from pydantic import ValidationError
+
 from agentrl.chat.call_json import CALL_LIMITS, CALLS_MAX, TOO_MANY, call_of
 from agentrl.chat.control_tokens import ControlTokens
 from agentrl.chat.dialect import ToolCallDialect
 from agentrl.chat.template import ChatTemplate
-from agentrl.chat.thinking import end_of_thinking, join_thinking, split_thinking
-from agentrl.chat.turn_renderer import TurnRenderer
+from agentrl.chat.thinking import CLOSE, OPEN, end_of_thinking, join_thinking, split_thinking
+from agentrl.chat.turn_renderer import CALL, TurnRenderer
 from agentrl.env import Action, ToolSchema
 from agentrl.errors import ConfigError
 from agentrl.message import Message, ToolCall
@@ -74,7 +76,9 @@ class CharacterTokenizer:
                 ids += [_FIRST_CHARACTER + ord(character) for character in piece]
         return ids
 
-    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
+    def decode(
+        self, token_ids: Iterable[int], *, skip_special_tokens: bool = False, **_: Any
+    ) -> str:
         """Return the text of these ids."""
         return "".join(
             chr(token - _FIRST_CHARACTER)
@@ -112,7 +116,7 @@ class RendererTemplate(ChatTemplate):
         )
         self._characters = CharacterTokenizer(tokenizer)
         config = build_renderer_config(renderer, options or {})
-        from renderers import create_renderer
+        from renderers import create_renderer  # pyright: ignore[reportMissingImports]
 
         try:
             with _as_value_error():
@@ -173,32 +177,47 @@ class RendererTemplate(ChatTemplate):
         """Ids of the tokens that the renderer ends turns with."""
         return frozenset(self._renderer.get_stop_token_ids())
 
-    def dialect(self, *, moves_tools: bool = False) -> ToolCallDialect:
+    def dialect(self, turns: TurnRenderer) -> ToolCallDialect:
         """Return the dialect that parses turns with the package, and writes them as it renders."""
-        turns = TurnRenderer(self, moves_tools=moves_tools)
-        # A renderer that ends a turn with several tokens ends the last call with the first of them.
-        ends = self.control.special_in(turns.closing)
-        ending = turns.closing[: ends[-1].start()].strip() if ends else ""
-
-        def parse(text: str, start: int) -> Action:
-            return self._parse(text if text.endswith(ending) else text + ending, start)
+        parser = TurnParser(self._characters, self._renderer, self.control, turns)
 
         def write(text: str, calls: Sequence[ToolCall]) -> str:
             opened = turns.generation_prompt[len(turns.spoken_header) :]
-            said = Message("assistant", opened + text, tool_calls=tuple(calls))
-            written = turns.turn(said)
+            written = turns.turn(Message("assistant", opened + text, tool_calls=tuple(calls)))
             start = end_of_thinking(written) if turns.begins_thinking else 0
-            if not _same(read := parse(written, start), text, calls):
+            if not _same(read := parser.parse(written, start), text, calls):
                 raise ConfigError(
                     f"{self.name} renders a turn as {written!r}, which it reads as {read!r}, so it "
                     "cannot write demonstrations; remove policy.renderer"
                 )
             return written
 
-        return ToolCallDialect(name=RENDERER, parse=parse, write=write)
+        return ToolCallDialect(name=RENDERER, parse=parser.parse, write=write)
 
-    def _parse(self, text: str, start: int) -> Action:
-        """Read a turn with the package, and keep the limits of a call."""
+
+class TurnParser:
+    """Parser of turns by the package, within the limits of a call."""
+
+    def __init__(
+        self,
+        characters: CharacterTokenizer,
+        renderer: Any,
+        control: ControlTokens,
+        turns: TurnRenderer,
+    ) -> None:
+        self._characters = characters
+        self._renderer = renderer
+        # A renderer that ends a turn with several tokens ends the last call with the first of them.
+        ends = control.special_in(turns.closing)
+        self._ending = turns.closing[: ends[-1].start()].strip() if ends else ""
+        self._behind_calls = ""
+        if not turns.tool_fault:
+            calling = turns.turn(Message("assistant", "", tool_calls=(CALL,)))
+            self._behind_calls = self.parse(calling, 0).text.strip()
+
+    def parse(self, text: str, start: int) -> Action:
+        """Read a turn; calls are looked for from the given position on."""
+        text += "" if text.endswith(self._ending) else self._ending
         ids = self._characters.encode(text[start:])
         try:
             with _as_value_error():
@@ -209,19 +228,27 @@ class RendererTemplate(ChatTemplate):
             return Action(text)
         calls: list[ToolCall] = []
         malformed: list[str] = []
-        read_to = len(ids)
-        for attempt in parsed.tool_calls[:CALLS_MAX]:
-            call, fault = _read_attempt(attempt, number=len(calls))
-            calls += [call] if call is not None else []
-            malformed += [f"Malformed tool call: {fault}."] if call is None else []
-            read_to = attempt.token_span[1] if attempt.token_span else read_to
-        if len(parsed.tool_calls) > CALLS_MAX:
-            malformed.append(TOO_MANY)
+        read_to = 0
         said = text[:start] + join_thinking(parsed.reasoning_content or "", parsed.content)
-        # The package drops what is said behind the last call.
-        behind = self._characters.decode(ids[read_to:], skip_special_tokens=True).strip()
-        if parsed.tool_calls and behind and behind not in parsed.content:
-            said += f"\n{behind}"
+        for number, attempt in enumerate(parsed.tool_calls):
+            begin, end = attempt.token_span or (read_to, len(ids))
+            before = self._characters.decode(ids[read_to:begin])
+            if before.rfind(OPEN) > before.rfind(CLOSE):
+                # The package takes a call for the end of the thinking that it stands in.
+                thought = self._characters.decode(ids[read_to:])
+                return Action((said if number else "") + thought, tuple(calls), tuple(malformed))
+            read_to = end
+            if number < CALLS_MAX:
+                call, fault = _read_attempt(attempt, number=len(calls))
+                calls += [call] if call is not None else []
+                malformed += [f"Malformed tool call: {fault}."] if call is None else []
+            elif number == CALLS_MAX:
+                malformed.append(TOO_MANY)
+        if parsed.tool_calls:
+            # The package drops what is said behind the last call.
+            behind = self._characters.decode(ids[read_to:]).strip()
+            behind = behind.removeprefix(self._behind_calls).strip()
+            said += f"\n{behind}" if behind and behind not in parsed.content else ""
         return Action(said, tuple(calls), tuple(malformed))
 
 
@@ -240,24 +267,30 @@ def build_renderer_config(renderer: str, options: Mapping[str, Any]) -> Any:
     if renderer not in classes:
         usable = ", ".join(name for name in classes if name not in REFUSED)
         raise ConfigError(
-            f"policy.renderer is {renderer!r}, which the package has not; its renderers are {usable}"
+            f"policy.renderer is {renderer!r}, which the package renderers does not have; its "
+            f"renderers are {usable}"
         )
     allowed = sorted(classes[renderer].template_field_names())
     for key in options:
         if key not in allowed:
             raise ConfigError(
-                f"policy.chat_template_kwargs has {key!r}, which the renderer {renderer!r} has not; "
-                f"it has {', '.join(allowed) or 'no options'}"
+                f"policy.chat_template_kwargs has {key!r}, which is no option of the renderer "
+                f"{renderer!r}; it has {', '.join(allowed) or 'none'}"
             )
     try:
         return classes[renderer](**options)
-    except ValueError as error:
-        raise ConfigError(f"policy.chat_template_kwargs: {error}") from error
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"]))
+        raise ConfigError(
+            f"policy.chat_template_kwargs.{key} is {fault['input']!r}, which the renderer "
+            f"{renderer!r} refuses: {fault['msg']}"
+        ) from error
 
 
 def _config_classes() -> dict[str, Any]:
     try:
-        from renderers import RendererConfig
+        from renderers import RendererConfig  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
             f"policy.renderer needs the package renderers, which cannot be imported ({error}): "

@@ -122,8 +122,8 @@ class PolicySection(ConfigSection):
     as `hermes` or `glm_4_5`, one from an installed distribution, or your own as `module:NAME`.
     `renderer` parses with the package of `renderer`."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Variables of the chat template or renderer, such as `enable_thinking: false` or `reasoning_effort: low`;
-    one that the template does not read is refused."""
+    """Variables of the chat template, such as `enable_thinking: false` or `reasoning_effort: low`,
+    or options of the renderer; one that it does not read is refused."""
     earlier_turns: Literal["template", "sampled"] = "template"
     """Earlier turns once a user speaks again. `template` keeps what the model's chat template
     keeps: where it drops their thinking, a new context begins. `sampled` keeps every token."""
