@@ -165,8 +165,8 @@ class RendererTemplate(ChatTemplate):
         message = super()._form(message)
         if not self._splits_thinking or message["role"] != "assistant":
             return message
-        thought, said = split_thinking(message["content"])
-        return message | {"content": said, "reasoning_content": thought} if thought else message
+        thought, words = split_thinking(message["content"])
+        return message | {"content": words, "reasoning_content": thought} if thought else message
 
     def _apply(self, messages: list[dict[str, Any]], **variables: Any) -> str:
         with _as_value_error():
@@ -229,17 +229,17 @@ class TurnParser:
         calls: list[ToolCall] = []
         malformed: list[str] = []
         read_to = 0
-        said = text[:start] + join_thinking(parsed.reasoning_content or "", parsed.content)
+        words = text[:start] + join_thinking(parsed.reasoning_content or "", parsed.content)
         for number, attempt in enumerate(parsed.tool_calls):
             begin, end = attempt.token_span or (read_to, len(ids))
             before = self._characters.decode(ids[read_to:begin])
             if before.rfind(OPEN) > before.rfind(CLOSE):
                 # The package takes a call for the end of the thinking that it stands in.
                 thought = self._characters.decode(ids[read_to:])
-                return Action((said if number else "") + thought, tuple(calls), tuple(malformed))
+                return Action((words if number else "") + thought, tuple(calls), tuple(malformed))
             read_to = end
             if number < CALLS_MAX:
-                call, fault = _read_attempt(attempt, number=len(calls))
+                call, fault = read_attempt(attempt, number=len(calls))
                 calls += [call] if call is not None else []
                 malformed += [f"Malformed tool call: {fault}."] if call is None else []
             elif number == CALLS_MAX:
@@ -248,8 +248,8 @@ class TurnParser:
             # The package drops what is said behind the last call.
             behind = self._characters.decode(ids[read_to:]).strip()
             behind = behind.removeprefix(self._behind_calls).strip()
-            said += f"\n{behind}" if behind and behind not in parsed.content else ""
-        return Action(said, tuple(calls), tuple(malformed))
+            words += f"\n{behind}" if behind and behind not in parsed.content else ""
+        return Action(words, tuple(calls), tuple(malformed))
 
 
 def renderer_names() -> tuple[str, ...]:
@@ -300,7 +300,7 @@ def _config_classes() -> dict[str, Any]:
     return {cls.model_fields["name"].default: cls for cls in get_args(union)}
 
 
-def _read_attempt(attempt: Any, *, number: int) -> tuple[ToolCall | None, str]:
+def read_attempt(attempt: Any, *, number: int) -> tuple[ToolCall | None, str]:
     """Return the call that the package read, or else what is wrong with it."""
     if attempt.status != "ok":
         return None, f"it is {str(attempt.status).replace('_', ' ')}"
@@ -319,9 +319,9 @@ def _read_attempt(attempt: Any, *, number: int) -> tuple[ToolCall | None, str]:
 
 def _same(read: Action, text: str, calls: Sequence[ToolCall]) -> bool:
     """Return whether an action is this one, but for the ids of calls and space around words."""
-    made = [(call.name, call.arguments) for call in read.tool_calls]
-    words = ["".join(said.split()) for said in (read.text, text)]
-    return made == [(call.name, call.arguments) for call in calls] and words[0] == words[1]
+    pairs = [(call.name, call.arguments) for call in read.tool_calls]
+    is_same = "".join(read.text.split()) == "".join(text.split())
+    return is_same and pairs == [(call.name, call.arguments) for call in calls]
 
 
 @contextmanager
