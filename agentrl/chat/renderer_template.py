@@ -213,7 +213,8 @@ class TurnParser:
         self._behind_calls = ""
         if not turns.tool_fault:
             calling = turns.turn(Message("assistant", "", tool_calls=(CALL,)))
-            self._behind_calls = self.parse(calling, 0).text.strip()
+            start = end_of_thinking(calling) if turns.begins_thinking else 0
+            self._behind_calls = self.parse(calling, start).text[start:].strip()
 
     def parse(self, text: str, start: int) -> Action:
         """Read a turn; calls are looked for from the given position on."""
@@ -233,6 +234,9 @@ class TurnParser:
         for number, attempt in enumerate(parsed.tool_calls):
             begin, end = attempt.token_span or (read_to, len(ids))
             before = self._characters.decode(ids[read_to:begin])
+            between = self._characters.decode(ids[read_to:begin], skip_special_tokens=True).strip()
+            # The package drops what is said behind a call.
+            words += f"\n{between}" if number and between else ""
             if before.rfind(OPEN) > before.rfind(CLOSE):
                 # The package takes a call for the end of the thinking that it stands in.
                 thought = self._characters.decode(ids[read_to:])
@@ -245,10 +249,9 @@ class TurnParser:
             elif number == CALLS_MAX:
                 malformed.append(TOO_MANY)
         if parsed.tool_calls:
-            # The package drops what is said behind the last call.
             behind = self._characters.decode(ids[read_to:]).strip()
             behind = behind.removeprefix(self._behind_calls).strip()
-            words += f"\n{behind}" if behind and behind not in parsed.content else ""
+            words += f"\n{behind}" if behind and not parsed.content.endswith(behind) else ""
         return Action(words, tuple(calls), tuple(malformed))
 
 

@@ -15,7 +15,12 @@ from transformers import PreTrainedTokenizerFast
 from agentrl.chat.conformance import ConformanceVerdict, check_template
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.renderer import TokenSegment
-from agentrl.chat.renderer_template import REFUSED, build_renderer_config, renderer_names
+from agentrl.chat.renderer_template import (
+    REFUSED,
+    RendererTemplate,
+    build_renderer_config,
+    renderer_names,
+)
 from agentrl.chat.turn_renderer import ANSWER, ASK, ASK_AGAIN, CALL, TOOL
 from agentrl.env import Action, say
 from agentrl.errors import ConfigError
@@ -220,6 +225,11 @@ def test_tools_that_a_renderer_drops_are_refused(chats: dict[str, ChatFormat]) -
         with pytest.raises(ConfigError, match=r"does not show the tools"):
             chat.opening((ASK,), (TOOL,))
         assert chat.opening((ASK,))
+    template = chats["qwen3"].template
+    assert isinstance(template, RendererTemplate)
+    template.check_tools(template.render((ASK,), (TOOL,)), [TOOL])
+    with pytest.raises(ConfigError, match=r"does not show the tool 'weather_at'"):
+        template.check_tools(template.render((ASK,)), [TOOL])
 
 
 def test_control_tokens_in_content_are_broken(chats: dict[str, ChatFormat]) -> None:
@@ -250,6 +260,9 @@ def test_a_hostile_call_is_malformed(
 def test_a_turn_is_read_whole(dialect: str, tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:
     chat = ChatFormat(tokenizers["qwen3"], renderer="qwen3", dialect=dialect)
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    between = chat.parse(chat.encode(f"{call}middle{call}"))
+    assert between.text.strip() == "middle"
+    assert len(between.tool_calls) == 2
     read = chat.parse(chat.encode(f"<think>\nhm\n</think>\n\nbefore\n{call} behind<|im_end|>"))
     assert read.tool_calls == (ToolCall("call_0", "f", {"a": 1}),)
     for part in ("hm", "before", "behind"):
@@ -281,13 +294,14 @@ def test_any_tokens_can_be_read(
 def test_the_dialect_of_the_package_writes_what_it_reads(
     tokenizers: dict[str, PreTrainedTokenizerFast],
 ) -> None:
-    action = Action("I look.", (CALL,))
-    for name in ("qwen3", "inkling", "kimi-k2", "deepseek-v4"):
+    calls = (CALL, ToolCall("call_1", "f", {"a": "b"}))
+    for name in ("qwen3", "inkling", "kimi-k2", "kimi-k2.5", "gemma4", "deepseek-v4"):
         chat = ChatFormat(tokenizers[name], renderer=name, dialect="renderer")
-        written = Action("hm</think>" + action.text, (CALL,)) if chat.begins_thinking else action
-        read = chat.parse(chat.write(written))
-        assert [(c.name, c.arguments) for c in read.tool_calls] == [(CALL.name, CALL.arguments)]
-        assert "I look." in read.text
+        thought = "hm</think>" if chat.begins_thinking else ""
+        read = chat.parse(chat.write(Action(f"{thought}I look.", calls)))
+        assert read.text.strip() == f"{thought}I look.", name
+        assert [c.arguments for c in read.tool_calls] == [c.arguments for c in calls]
+        assert [c.name for c in read.tool_calls] == [c.name for c in calls]
     qwen = ChatFormat(tokenizers["qwen3"], renderer="qwen3", dialect="renderer")
     with pytest.raises(ConfigError, match="cannot write demonstrations"):
         qwen.write(say("a </think> b"))
