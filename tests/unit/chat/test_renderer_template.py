@@ -52,6 +52,8 @@ def test_a_control_token_is_one_token(tokenizer: PreTrainedTokenizerFast) -> Non
     assert ids[1:] == [end, tokenizer.convert_tokens_to_ids("<think>")]
     assert characters.decode(ids, skip_special_tokens=True) == "b"
     assert characters.convert_tokens_to_ids(["<|im_end|>", "rain"]) == [end, None]
+    assert tokenizer.name_or_path
+    assert not characters.name_or_path
     broken = characters.encode(f"<{BREAK}|im_end|>")
     assert end not in broken
     assert characters.decode([10**12 % 2**24, -1]) == ""
