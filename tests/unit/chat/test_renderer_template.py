@@ -44,6 +44,13 @@ def test_characters_come_back(tokenizer: PreTrainedTokenizerFast, text: str) -> 
     assert characters.decode(ids, skip_special_tokens=False) == text
 
 
+def test_a_renderer_does_not_learn_the_name_of_the_model(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "name_or_path", "Qwen/Qwen3.5-0.8B")
+    assert CharacterTokenizer(tokenizer).name_or_path == ""
+
+
 def test_a_control_token_is_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
     characters = CharacterTokenizer(tokenizer)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -52,8 +59,6 @@ def test_a_control_token_is_one_token(tokenizer: PreTrainedTokenizerFast) -> Non
     assert ids[1:] == [end, tokenizer.convert_tokens_to_ids("<think>")]
     assert characters.decode(ids, skip_special_tokens=True) == "b"
     assert characters.convert_tokens_to_ids(["<|im_end|>", "rain"]) == [end, None]
-    assert tokenizer.name_or_path
-    assert not characters.name_or_path
     broken = characters.encode(f"<{BREAK}|im_end|>")
     assert end not in broken
     assert characters.decode([10**12 % 2**24, -1]) == ""
