@@ -45,8 +45,8 @@ def test_what_trains_is_what_was_sampled(
     config = Qwen3Config(
         **SMALL,
         vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,  # pyright: ignore[reportArgumentType]
+        eos_token_id=tokenizer.eos_token_id,  # pyright: ignore[reportArgumentType]
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     monkeypatch.chdir(tmp_path)
