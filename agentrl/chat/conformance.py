@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from agentrl.chat.format import ChatFormat
+from agentrl.chat.format import ChatFormat, bind_template
 from agentrl.chat.format_checks import FORMAT_CHECKS, REWRITING_CHECKS
 from agentrl.chat.template import ChatTemplate
 from agentrl.chat.template_checks import TEMPLATE_CHECKS, TemplateCheckError
@@ -57,12 +57,13 @@ def check_template(
     template: str | None = None,
     options: Mapping[str, Any] | None = None,
     earlier_turns: Literal["template", "sampled"] = "template",
+    renderer: str | None = None,
 ) -> ConformanceVerdict:
     """Put a template and a tokenizer through every check; takes milliseconds.
 
     Raises `ConfigError` only when there is no template to check or no such dialect.
     """
-    bound = ChatTemplate(tokenizer, template, options)
+    bound = bind_template(tokenizer, template, options, renderer=renderer)
     try:
         chat = ChatFormat(
             tokenizer,
@@ -70,6 +71,7 @@ def check_template(
             template=template,
             options=options,
             earlier_turns=earlier_turns,
+            renderer=renderer,
         )
     except ConfigError as error:
         rows = [_run(name, check, bound) for name, check in TEMPLATE_CHECKS.items()]

@@ -19,6 +19,7 @@ from agentrl.chat.dialects import DIALECTS, OWN_DIALECT, TEMPLATES, find_dialect
 from agentrl.chat.image_window import ImageNote
 from agentrl.chat.images import ImageTokens, check_images, expand_images, images_of
 from agentrl.chat.renderer import TokenSegment
+from agentrl.chat.renderer_template import RENDERER, RendererTemplate
 from agentrl.chat.template import WAY_OUT, ChatTemplate
 from agentrl.chat.thinking import end_of_thinking
 from agentrl.chat.turn_renderer import ANSWER, CALL, SPOKEN, SPOKEN_NEXT, TurnRenderer
@@ -67,11 +68,12 @@ class ChatFormat:
     """Conversion of messages to tokens for one policy. Immutable; safe to share between episodes.
 
     `template` is a shipped template by name or a Jinja file, the tokenizer's own by default, and
-    `options` are variables of it; `dialect` is a dialect by name or `module:NAME`, or the one that
-    reads what the template writes; `images` says how many tokens an image is, where the policy
-    sees. With `earlier_turns="template"` a new context begins where the template drops the thinking
-    of earlier turns. Raises `ConfigError` for a template that cannot be rendered incrementally, and
-    for one whose calls no dialect reads: `docs/chat.md`.
+    `options` are variables of it; `renderer` is one of the package `renderers`, in place of a
+    template; `dialect` is a dialect by name or `module:NAME`, or the one that reads what the
+    template writes; `images` says how many tokens an image is, where the policy sees. With
+    `earlier_turns="template"` a new context begins where the template drops the thinking of earlier
+    turns. Raises `ConfigError` for a template that cannot be rendered incrementally, and for one
+    whose calls no dialect reads: `docs/chat.md`.
     """
 
     dialect: ToolCallDialect
@@ -91,13 +93,16 @@ class ChatFormat:
         images: ImageTokens | None = None,
         options: Mapping[str, Any] | None = None,
         earlier_turns: Literal["template", "sampled"] = "template",
+        renderer: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._images = images
         moves_tools = earlier_turns == "sampled"
-        bound = ChatTemplate(tokenizer, template, options)
+        bound = bind_template(tokenizer, template, options, renderer=renderer)
         if dialect == "auto":
             self.dialect, self.template = read_dialect(bound, moves_tools=moves_tools)
+        elif dialect == RENDERER and isinstance(bound, RendererTemplate):
+            self.dialect, self.template = _read_by_renderer(bound, moves_tools=moves_tools)
         else:
             self.dialect = find_dialect(dialect)
             self.template = bound.adapted(self.dialect.adapt)
@@ -124,6 +129,8 @@ class ChatFormat:
         if tools and self.turns.tool_fault:
             raise ConfigError(f"the environment has tools, but {self.turns.tool_fault}")
         text = self.template.render(messages, tools, generation_prompt=True)
+        if isinstance(self.template, RendererTemplate):
+            self.template.check_tools(text, tools)
         check_images(self.template, text, images_of(messages))
         return (self._segment("prompt", text, messages),)
 
@@ -312,8 +319,28 @@ class ChatFormat:
         stops = {self._closing[-1], self._closing_of_calls[-1]}
         further = (*self.dialect.also_stops, *self.dialect.begins_next)
         stops.update(added[token] for token in further if token in added)
+        if isinstance(self.template, RendererTemplate):
+            stops |= self.template.stop_token_ids
         eos_id: Any = self._tokenizer.eos_token_id
         return frozenset(stops if eos_id is None else stops | {eos_id})
+
+
+def bind_template(
+    tokenizer: "PreTrainedTokenizerBase",
+    template: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    renderer: str | None = None,
+) -> ChatTemplate:
+    """Return the chat template of a tokenizer, or the renderer that is named in place of it."""
+    if renderer is None:
+        return ChatTemplate(tokenizer, template, options)
+    if template is not None:
+        raise ConfigError(
+            f"policy.renderer is {renderer!r} and policy.template is {template!r}, but only one of "
+            "them renders messages; remove the other"
+        )
+    return RendererTemplate(tokenizer, renderer, options)
 
 
 def read_dialect(
@@ -345,8 +372,31 @@ def read_dialect(
             candidate = candidate or (dialect, adapted)
     if candidate is not None:
         return candidate
-    _check_no_calls(template, TurnRenderer(template, moves_tools=moves_tools))
+    turns = TurnRenderer(template, moves_tools=moves_tools)
+    if isinstance(template, RendererTemplate) and not turns.tool_fault:
+        return _read_by_renderer(template, moves_tools=moves_tools)
+    _check_no_calls(template, turns)
     return DIALECTS["hermes"], template
+
+
+def _read_by_renderer(
+    template: RendererTemplate, *, moves_tools: bool
+) -> tuple[ToolCallDialect, ChatTemplate]:
+    """Return the dialect that parses as the renderer does, and the template for it.
+
+    Raises `ConfigError` for a renderer that does not parse the call it renders.
+    """
+    for adapt in dict.fromkeys((None, *(dialect.adapt for dialect in load_dialects().values()))):
+        adapted = template.adapted(adapt)
+        turns = TurnRenderer(adapted, moves_tools=moves_tools)
+        own = adapted.dialect(turns)
+        if turns.tool_fault or _reads(own, turns.turn(_CALLING)):
+            return own, adapted
+    raise ConfigError(
+        f"{template.name} does not parse the calls that it renders without the schemas of the "
+        "tools, which a turn does not have; set policy.dialect to one of agentrl's that the model "
+        "was trained with, or remove policy.renderer"
+    )
 
 
 def _reads(dialect: ToolCallDialect, turn: str) -> bool:

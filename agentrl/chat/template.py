@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from jinja2 import TemplateError
 
@@ -69,7 +69,7 @@ class ChatTemplate:
         self._wants_parts = not self._shows(_USER) and self._shows(_list_content(_USER))
         self._wants_json = self._find_wants_json()
 
-    def adapted(self, adapt: Adapt | None) -> "ChatTemplate":
+    def adapted(self, adapt: Adapt | None) -> Self:
         """Return this template for messages that a dialect adapts."""
         if adapt == self._adapt:
             return self

@@ -20,6 +20,10 @@ def check_template(
         str | None,
         typer.Option(help="Name of a template shipped with agentrl, or path of a Jinja file."),
     ] = None,
+    renderer: Annotated[
+        str | None,
+        typer.Option(help="Renderer of the package renderers, as policy.renderer."),
+    ] = None,
     dialect: Annotated[
         str, typer.Option(help="Tool-call dialect: auto, one of docs/chat.md, or module:NAME.")
     ] = "auto",
@@ -40,6 +44,7 @@ def check_template(
         dialect=dialect,
         options=_read_options(kwargs),
         earlier_turns=earlier_turns,
+        renderer=renderer,
     )
     out.print(verdict.table())
     if not verdict.ok:

@@ -29,6 +29,17 @@ def _check_policy(config: RunConfig) -> Iterator[str]:
             f"policy.path is {policy.path} and policy.make is also set, but a run has only one "
             "policy; set one of them to null"
         )
+    if policy.renderer is not None and (policy.template is not None or policy.make is not None):
+        other = "policy.make" if policy.make is not None else "policy.template"
+        yield (
+            f"policy.renderer is {policy.renderer} and {other} is also set, but a renderer belongs "
+            "to the tokenizer of a model family and replaces its template; remove one of them"
+        )
+    if policy.dialect == "renderer" and policy.renderer is None:
+        yield (
+            "policy.dialect is renderer, but policy.renderer, which parses turns then, is not set; "
+            "set it, or policy.dialect: auto"
+        )
 
 
 def _check_heads(config: RunConfig) -> Iterator[str]:

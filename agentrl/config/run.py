@@ -114,12 +114,16 @@ class PolicySection(ConfigSection):
     make: MakePolicySection | None = None
     template: str | None = None
     """Chat template: the name of a shipped one, a file, or null for the tokenizer's own."""
+    renderer: str | None = None
+    """Renderer of the package `renderers` in place of a chat template, such as `qwen3` or
+    `kimi-k2`, with `chat_template_kwargs` as its options; requires the extra `renderers`."""
     dialect: str = "auto"
     """Tool-call dialect. `auto` detects it from the template; otherwise one of docs/chat.md, such
-    as `hermes` or `glm_4_5`, one from an installed distribution, or your own as `module:NAME`."""
+    as `hermes` or `glm_4_5`, one from an installed distribution, or your own as `module:NAME`.
+    `renderer` parses with the package of `renderer`."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Variables of the chat template, such as `enable_thinking: false` or `reasoning_effort: low`;
-    one that the template does not read is refused."""
+    """Variables of the chat template, such as `enable_thinking: false` or `reasoning_effort: low`,
+    or options of the renderer; one that it does not read is refused."""
     earlier_turns: Literal["template", "sampled"] = "template"
     """Earlier turns once a user speaks again. `template` keeps what the model's chat template
     keeps: where it drops their thinking, a new context begins. `sampled` keeps every token."""

@@ -77,4 +77,5 @@ def build_chat_format(
         images=images,
         options=config.policy.chat_template_kwargs,
         earlier_turns=config.policy.earlier_turns,
+        renderer=config.policy.renderer,
     )

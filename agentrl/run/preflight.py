@@ -160,6 +160,8 @@ def _check_policy(config: "RunConfig") -> Iterator[str]:
             yield f"a policy needs {module}, which is not installed: pip install {module}"
     vision = config.policy.make is not None and config.policy.make.vision is not None
     yield from _check_package(vision, "policy.make.vision", "PIL", "vision")
+    renders = config.policy.renderer is not None
+    yield from _check_package(renders, "policy.renderer", "renderers", "renderers")
 
 
 def _check_device(config: "RunConfig") -> Iterator[str]:

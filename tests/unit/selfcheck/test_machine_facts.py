@@ -1,8 +1,4 @@
-"""Facts of a machine in a report.
-
-Mutants seen caught: a key of vLLM is shown; the limit of a container without one; a GPU reaches
-itself; what nvidia-smi complains of is lost.
-"""
+"""Facts of a machine in a report."""
 
 import os
 import subprocess

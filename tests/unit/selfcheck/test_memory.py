@@ -1,9 +1,4 @@
-"""Memory of a step beside its plan.
-
-Mutants seen caught: the smallest micro-batch that fits; all of the free memory may be taken; a
-measured peak below the plan is a fault; the most is not reckoned from what there was at first; the
-plan is of another layout.
-"""
+"""Memory of a step beside its plan."""
 
 import gc
 from pathlib import Path

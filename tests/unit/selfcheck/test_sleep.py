@@ -1,8 +1,4 @@
-"""The check of sleep, with an engine of this process that takes memory as a server does.
-
-Mutants seen caught: memory is read before the engine sleeps; a request is not waited for; the proof
-after waking is left out; memory that is not taken again; a turn of the old version.
-"""
+"""The check of sleep, with an engine of this process that takes memory as a server does."""
 
 import asyncio
 from dataclasses import replace
