@@ -1,4 +1,4 @@
-"""Attention sinks for `sdpa`, which transformers lacks: a further key without a value, at which each
+"""Attention sinks for `sdpa`, which transformers lacks: one more key without a value, at which each
 head looks with a logit that is learned. Source: gpt-oss, arXiv 2508.10925.
 """
 
