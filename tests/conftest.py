@@ -139,16 +139,8 @@ def missing_pycosat() -> str:
 
 
 PEERS = (
-<<<<<<< ours
-    *("gem", "harbor", "openenv", "openenv_next", "pyarrow", "smollm2", "torchao"),
+    *("gem", "harbor", "openenv", "openenv_next", "pyarrow", "renderers", "smollm2", "torchao"),
     *("trl_templates", "verifiers", "vllm"),
-||||||| base
-    *("gem", "harbor", "openenv", "openenv_next", "pyarrow", "smollm2", "trl_templates"),
-    *("verifiers", "vllm"),
-=======
-    *("gem", "harbor", "openenv", "openenv_next", "pyarrow", "renderers", "smollm2"),
-    *("trl_templates", "verifiers", "vllm"),
->>>>>>> theirs
 )
 """Packages that do not go into our venv; see peers.sh."""
 PARTS: Mapping[str, Callable[[], str]] = {

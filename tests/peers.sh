@@ -80,11 +80,8 @@ vllm() {
     trap - ERR
 }
 
-<<<<<<< HEAD
-for name in "${@:-gem harbor openenv openenv_next pyarrow smollm2 torchao trl_templates verifiers vllm}"; do
-=======
-for name in "${@:-gem harbor openenv openenv_next pyarrow renderers smollm2 trl_templates verifiers vllm}"; do
->>>>>>> renderers
+all="gem harbor openenv openenv_next pyarrow renderers smollm2 torchao trl_templates verifiers vllm"
+for name in "${@:-$all}"; do
     for one in $name; do
         build "$one"
     done
