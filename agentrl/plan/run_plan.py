@@ -100,7 +100,11 @@ def plan_run(
     time = training_time(config, training, machine, tokens=_step_tokens(config, length))
     rollout = plan_rollout(config, shape, machine.device, context_tokens=length)
     paths = weight_paths(
-        machine, sent_bytes=sent_bytes_of(config, shape), ranks=ranks, engines=engines
+        machine,
+        sent_bytes=sent_bytes_of(config, shape),
+        ranks=ranks,
+        engines=engines,
+        shares_devices=shares_devices(config, machine),
     )
     path = path_of(config, paths)
     faults = tuple(find_faults(config, training, rollout, machine))

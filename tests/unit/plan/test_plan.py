@@ -33,7 +33,7 @@ from agentrl.plan.run_plan import (
     suggest_changes,
 )
 from agentrl.plan.schedule import fit_trace, mean_tokens, name_bound
-from agentrl.plan.weight_transfer import sent_bytes_of, weight_paths
+from agentrl.plan.weight_transfer import WeightPath, path_of, sent_bytes_of, weight_paths
 from agentrl.simulate.synthetic import synthetic
 
 KIB, GIB = 2**10, 2**30
@@ -351,6 +351,44 @@ def test_weights_go_by_the_host_by_links_or_by_sockets() -> None:
     far = weight_paths(find_machine("16xH100"), sent_bytes=10**9, ranks=8, engines=8)
     assert [path.name for path in far] == ["broadcast", "sockets"]
     assert far[0].seconds == pytest.approx((7 / 8 + 1) / 50)
+
+
+def test_ipc_reads_and_writes_the_memory_of_a_shared_gpu() -> None:
+    def paths(name: str, ranks: int, *, shares_devices: bool) -> tuple[WeightPath, ...]:
+        return weight_paths(
+            find_machine(name),
+            sent_bytes=10**9,
+            ranks=ranks,
+            engines=1,
+            shares_devices=shares_devices,
+        )
+
+    config = small(engine={"kind": "vllm", "context_tokens": 256, "vllm": {"transfer": "ipc"}})
+    shared = paths("1xH100", 1, shares_devices=True)
+    assert [path.name for path in shared] == ["shared memory", "broadcast", "sockets", "ipc"]
+    taken = path_of(config, shared)
+    assert (taken.name, taken.sent_bytes) == ("ipc", 10**9)
+    assert taken.seconds == pytest.approx(2e9 / 3.35e12)
+    two = path_of(config, paths("2xH100", 2, shares_devices=True))
+    assert two.seconds == pytest.approx(0.5e9 / 450e9 + 2e9 / 3.35e12)
+    for apart in (
+        paths("2xH100", 1, shares_devices=False),
+        paths("16xH100", 16, shares_devices=True),
+    ):
+        with pytest.raises(ConfigError, match=r"transfer is ipc, but .* set it to nccl or folder"):
+            path_of(config, apart)
+
+
+def test_other_transfers_take_their_path() -> None:
+    def taken(machine: str, **engine: Any) -> str:
+        config = small(engine={"context_tokens": 256, **engine})
+        found = weight_paths(find_machine(machine), sent_bytes=1, ranks=1, engines=1)
+        return path_of(config, found).name
+
+    assert taken("2xH100", kind="vllm", vllm={"transfer": "nccl"}) == "broadcast"
+    assert taken("2xH100", kind="vllm") == "shared memory"
+    assert taken("2xH100", processes=1, broadcast={}) == "broadcast"
+    assert taken("2xH100", addresses=["127.0.0.1:9"]) == "sockets"
 
 
 def test_a_trace_is_cut_to_the_limits_of_the_config() -> None:
