@@ -94,11 +94,6 @@ def plan_run(
     """Return the plan of a run. `ConfigError` for devices that the machine does not have."""
     ranks, engines = config.learn.devices.count, max(1, config.engine.processes)
     check_devices(config, machine)
-    fitted = fit_trace(trace, config)
-    length = mean_tokens(fitted)
-    training = plan_training(config, shape, fitted)
-    time = training_time(config, training, machine, tokens=_step_tokens(config, length))
-    rollout = plan_rollout(config, shape, machine.device, context_tokens=length)
     paths = weight_paths(
         machine,
         sent_bytes=sent_bytes_of(config, shape),
@@ -107,6 +102,11 @@ def plan_run(
         shares_devices=shares_devices(config, machine),
     )
     path = path_of(config, paths)
+    fitted = fit_trace(trace, config)
+    length = mean_tokens(fitted)
+    training = plan_training(config, shape, fitted)
+    time = training_time(config, training, machine, tokens=_step_tokens(config, length))
+    rollout = plan_rollout(config, shape, machine.device, context_tokens=length)
     faults = tuple(find_faults(config, training, rollout, machine))
     modes: tuple[ModeForecast, ...] = ()
     if not faults:
