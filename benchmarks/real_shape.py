@@ -43,7 +43,7 @@ from agentrl.env import Action, Info, Observation, Patch, Step
 from agentrl.message import Message
 from agentrl.plan.machine import MachineSpec, measure_device
 from agentrl.plan.model_shape import PUBLISHED, shape_at
-from agentrl.plan.run_plan import RunPlan, plan_run
+from agentrl.plan.run_plan import RunPlan, peak_beside_engines, plan_run
 from agentrl.simulate.synthetic import synthetic
 from agentrl.task import Split, Task
 from agentrl_tools.python import Python
@@ -141,7 +141,7 @@ def write_policy(folder: Path, shape: Mapping[str, Any]) -> None:
     texts = [
         conversation_text(
             [
-                Message("user", task.prompt),
+                *task.messages,
                 solve(task, task.messages).message,
                 Message("tool", task.answer or ""),
                 Message("assistant", task.answer or ""),
@@ -158,11 +158,14 @@ def write_policy(folder: Path, shape: Mapping[str, Any]) -> None:
     vocabulary |= {f"<unused{index}>": index for index in range(len(tokenizer), size)}
     file.write_text(json.dumps(content), encoding="utf-8")
     fields = {name: value for name, value in shape.items() if name != "model_type"}
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    assert isinstance(end, int)
+    assert isinstance(pad, int)
     torch.manual_seed(0)
     config = Qwen3Config(
         **fields,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=end,
+        pad_token_id=pad,
         bos_token_id=None,
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
@@ -255,12 +258,13 @@ def compare(
     config_file.write_text(json.dumps(values), encoding="utf-8")  # JSON is YAML
     plan = plan_step(config_file, folder)
     seen = run_step(config_file, scratch / name)
-    planned = plan.training.peak_bytes + plan.rollout.held_bytes
+    planned = peak_beside_engines(plan.training, plan.rollout)
     for part, size in (
         ("weights, gradients, optimiser", plan.training.held_bytes),
         ("activations and head", plan.training.activation_bytes),
         ("engine: weights", plan.rollout.weight_bytes),
         ("engine: KV cache", plan.rollout.cache_bytes),
+        ("engine: new weights", plan.rollout.loading_bytes),
         ("all", planned),
     ):
         bench.row(f"{name}, planned, {part}", size / GIB, unit="GiB")

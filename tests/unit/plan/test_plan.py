@@ -9,6 +9,7 @@ Mutations that were seen to fail here:
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from agentrl.plan.run_plan import (
     RunPlan,
     change_config,
     longest_sequences,
+    peak_beside_engines,
     plan_run,
     plan_training,
     shares_devices,
@@ -337,6 +339,22 @@ def test_slots_are_what_the_cache_has_room_for() -> None:
     assert cost.cache_bytes == 36 * GIB - 2 * 8_190_735_360 - GIB
     assert cost.slots == cost.room_slots == cost.cache_bytes // (144 * KIB * 16384)
     assert cost.tokens_per_s == pytest.approx(cost.slots / cost.step_s)
+
+
+def test_a_local_engine_has_old_and_new_weights_while_it_loads() -> None:
+    config = small()
+    shape = find_shape(config)
+    rollout = plan_rollout(config, shape, DEVICES["H100-80GB"], context_tokens=100.0)
+    assert rollout.loading_bytes == 4 * shape.parameters
+    training = planned(config)
+    beside = peak_beside_engines(training, rollout)
+    assert beside == rollout.held_bytes + training.peak_bytes  # activations are more
+    none = replace(training, activation_bytes=0)
+    weights = 4 * shape.parameters
+    assert peak_beside_engines(none, rollout) == none.held_bytes + rollout.held_bytes + weights
+    vllm = small(engine={"kind": "vllm", "context_tokens": 256})
+    cost = plan_rollout(vllm, shape, DEVICES["H100-80GB"], context_tokens=100.0)
+    assert cost.loading_bytes == 0
 
 
 def test_weights_go_by_the_host_by_links_or_by_sockets() -> None:
