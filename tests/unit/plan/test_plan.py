@@ -5,7 +5,8 @@ Mutations that were seen to fail here:
 - KV cache without its values, in another type, or per query head: the table of bytes per token;
 - active parameters with all experts, touched ones without the empty draws: the mixture of experts;
 - decode without the cache, or without the arithmetic: the two roofs of decoding;
-- gradients or moments of adapters counted for the whole model: the states of a rank.
+- gradients or moments of adapters counted for the whole model: the states of a rank;
+- weights by ipc that are read and not written, or between devices: the path of a shared GPU.
 """
 
 import math
