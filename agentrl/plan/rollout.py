@@ -23,6 +23,8 @@ class RolloutCost:
     """Requests of the longest context that the cache has room for."""
     held_bytes: int
     """All it takes of its device."""
+    loading_bytes: int
+    """More than that while new weights come: the local engine arranges them beside the old ones."""
     step_s: float
     """One decode step with all slots taken, at the mean context."""
     first_step_s: float
@@ -83,6 +85,7 @@ def plan_rollout(
         slots=slots,
         room_slots=max(0, cache_bytes // (kv_bytes * engine.context_tokens)),
         held_bytes=held_bytes,
+        loading_bytes=shape.parameters * BYTES[dtype] if engine.kind == "local" else 0,
         step_s=step_s(slots),
         first_step_s=step_s(1),
         tokens_per_s=slots / step_s(slots),

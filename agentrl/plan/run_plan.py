@@ -95,15 +95,19 @@ def plan_run(
     ranks, engines = config.learn.devices.count, max(1, config.engine.processes)
     check_devices(config, machine)
     config = _held_on(machine, config)
+    paths = weight_paths(
+        machine,
+        sent_bytes=sent_bytes_of(config, shape),
+        ranks=ranks,
+        engines=engines,
+        shares_devices=shares_devices(config, machine),
+    )
+    path = path_of(config, paths)
     fitted = fit_trace(trace, config)
     length = mean_tokens(fitted)
     training = plan_training(config, shape, fitted)
     time = training_time(config, training, machine, tokens=_step_tokens(config, length))
     rollout = plan_rollout(config, shape, machine.device, context_tokens=length)
-    paths = weight_paths(
-        machine, sent_bytes=sent_bytes_of(config, shape), ranks=ranks, engines=engines
-    )
-    path = path_of(config, paths)
     faults = tuple(find_faults(config, training, rollout, machine))
     modes: tuple[ModeForecast, ...] = ()
     if not faults:
@@ -258,7 +262,7 @@ def find_faults(
     engines = max(1, config.engine.processes)
     ranks = config.learn.devices.count
     if machine.device.name == THIS:  # all of them share its memory
-        needs = training.peak_bytes * ranks + rollout.held_bytes * engines
+        needs = peak_beside_engines(training, rollout, ranks=ranks, engines=engines)
         if needs > usable:
             yield MemoryFault(name="trainer and engine", needs_bytes=needs, has_bytes=usable)
         return
@@ -267,10 +271,22 @@ def find_faults(
     per_device = -(-engines // max(1, free)) * rollout.held_bytes
     if not shared and per_device > usable:
         yield MemoryFault(name="engines on one device", needs_bytes=per_device, has_bytes=usable)
-    peak_bytes = training.peak_bytes + (per_device if shared else 0)
+    peak_bytes = training.peak_bytes
+    if shared:
+        beside = -(-engines // max(1, free))
+        peak_bytes = peak_beside_engines(training, rollout, engines=beside)
     if peak_bytes > usable:
         name = "a trainer rank with the engine beside it" if shared else "a trainer rank"
         yield MemoryFault(name=name, needs_bytes=peak_bytes, has_bytes=usable)
+
+
+def peak_beside_engines(
+    training: TrainingCost, rollout: RolloutCost, *, ranks: int = 1, engines: int = 1
+) -> int:
+    """Return the most bytes of ranks and engines in one memory: while training, or while new
+    weights are loaded, after activations are freed."""
+    loading_bytes = training.held_bytes * ranks + rollout.loading_bytes * engines
+    return rollout.held_bytes * engines + max(training.peak_bytes * ranks, loading_bytes)
 
 
 def change_config(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.plan.machine import MachineSpec
 from agentrl.plan.model_shape import BYTES, ModelShape
 
@@ -31,12 +32,13 @@ def adapter_parameters(config: RunConfig, shape: ModelShape) -> int | None:
 
 
 def weight_paths(
-    machine: MachineSpec, *, sent_bytes: int, ranks: int, engines: int
+    machine: MachineSpec, *, sent_bytes: int, ranks: int, engines: int, shares_devices: bool = False
 ) -> tuple[WeightPath, ...]:
-    """Return the paths there are: through the host's memory, by a process group, by sockets.
+    """Return the paths there are: through the host's memory, within a GPU that trainer and engine
+    share, by a process group, by sockets.
 
     Each begins with the shards collected on the first rank. Engines read the host's memory at the
-    same time; a socket carries the weights once per engine.
+    same time; a socket carries the weights once per engine. Within a GPU they are read and written.
     """
     device = machine.device
     spans_nodes = ranks + engines > machine.per_node
@@ -52,6 +54,9 @@ def weight_paths(
             seconds=gather_s + 2 * host_s + sent_bytes * engines / machine.network_bytes_per_s,
         ),
     ]
+    if shares_devices and not spans_nodes:
+        copy_s = 2 * sent_bytes / device.bytes_per_s
+        paths.append(WeightPath(name="ipc", sent_bytes=sent_bytes, seconds=gather_s + copy_s))
     return tuple(paths[1:] if spans_nodes else paths)
 
 
@@ -64,11 +69,18 @@ def sent_bytes_of(config: RunConfig, shape: ModelShape) -> int:
 
 
 def path_of(config: RunConfig, paths: tuple[WeightPath, ...]) -> WeightPath:
-    """Return the path that a config takes."""
+    """Return the path that a config takes. `ConfigError` for one that the machine does not have."""
     names = {path.name: path for path in paths}
-    by_nccl = config.engine.kind == "vllm" and config.engine.vllm.transfer == "nccl"
-    if config.engine.broadcast is not None or by_nccl:
+    transfer = config.engine.vllm.transfer if config.engine.kind == "vllm" else "folder"
+    if config.engine.broadcast is not None or transfer == "nccl":
         return names["broadcast"]
+    if transfer == "ipc":
+        if "ipc" not in names:
+            raise ConfigError(
+                "engine.vllm.transfer is ipc, but trainer and engines have GPUs of their own: ipc "
+                "needs the trainer's GPU for the engine; set it to nccl or folder"
+            )
+        return names["ipc"]
     if config.engine.addresses:
         return names["sockets"]
     return names.get("shared memory", names["sockets"])

@@ -5,10 +5,12 @@ Mutations that were seen to fail here:
 - KV cache without its values, in another type, or per query head: the table of bytes per token;
 - active parameters with all experts, touched ones without the empty draws: the mixture of experts;
 - decode without the cache, or without the arithmetic: the two roofs of decoding;
-- gradients or moments of adapters counted for the whole model: the states of a rank.
+- gradients or moments of adapters counted for the whole model: the states of a rank;
+- weights by ipc that are read and not written, or between devices: the path of a shared GPU.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,13 +29,14 @@ from agentrl.plan.run_plan import (
     RunPlan,
     change_config,
     longest_sequences,
+    peak_beside_engines,
     plan_run,
     plan_training,
     shares_devices,
     suggest_changes,
 )
 from agentrl.plan.schedule import fit_trace, mean_tokens, name_bound
-from agentrl.plan.weight_transfer import sent_bytes_of, weight_paths
+from agentrl.plan.weight_transfer import WeightPath, path_of, sent_bytes_of, weight_paths
 from agentrl.simulate.synthetic import synthetic
 
 KIB, GIB = 2**10, 2**30
@@ -370,6 +373,22 @@ def test_slots_are_what_the_cache_has_room_for() -> None:
     assert cost.tokens_per_s == pytest.approx(cost.slots / cost.step_s)
 
 
+def test_a_local_engine_has_old_and_new_weights_while_it_loads() -> None:
+    config = small()
+    shape = find_shape(config)
+    rollout = plan_rollout(config, shape, DEVICES["H100-80GB"], context_tokens=100.0)
+    assert rollout.loading_bytes == 4 * shape.parameters
+    training = planned(config)
+    beside = peak_beside_engines(training, rollout)
+    assert beside == rollout.held_bytes + training.peak_bytes  # activations are more
+    none = replace(training, activation_bytes=0)
+    weights = 4 * shape.parameters
+    assert peak_beside_engines(none, rollout) == none.held_bytes + rollout.held_bytes + weights
+    vllm = small(engine={"kind": "vllm", "context_tokens": 256})
+    cost = plan_rollout(vllm, shape, DEVICES["H100-80GB"], context_tokens=100.0)
+    assert cost.loading_bytes == 0
+
+
 def test_weights_go_by_the_host_by_links_or_by_sockets() -> None:
     paths = {
         p.name: p
@@ -382,6 +401,44 @@ def test_weights_go_by_the_host_by_links_or_by_sockets() -> None:
     far = weight_paths(find_machine("16xH100"), sent_bytes=10**9, ranks=8, engines=8)
     assert [path.name for path in far] == ["broadcast", "sockets"]
     assert far[0].seconds == pytest.approx((7 / 8 + 1) / 50)
+
+
+def test_ipc_reads_and_writes_the_memory_of_a_shared_gpu() -> None:
+    def paths(name: str, ranks: int, *, shares_devices: bool) -> tuple[WeightPath, ...]:
+        return weight_paths(
+            find_machine(name),
+            sent_bytes=10**9,
+            ranks=ranks,
+            engines=1,
+            shares_devices=shares_devices,
+        )
+
+    config = small(engine={"kind": "vllm", "context_tokens": 256, "vllm": {"transfer": "ipc"}})
+    shared = paths("1xH100", 1, shares_devices=True)
+    assert [path.name for path in shared] == ["shared memory", "broadcast", "sockets", "ipc"]
+    taken = path_of(config, shared)
+    assert (taken.name, taken.sent_bytes) == ("ipc", 10**9)
+    assert taken.seconds == pytest.approx(2e9 / 3.35e12)
+    two = path_of(config, paths("2xH100", 2, shares_devices=True))
+    assert two.seconds == pytest.approx(0.5e9 / 450e9 + 2e9 / 3.35e12)
+    for apart in (
+        paths("2xH100", 1, shares_devices=False),
+        paths("16xH100", 16, shares_devices=True),
+    ):
+        with pytest.raises(ConfigError, match=r"transfer is ipc, but .* set it to nccl or folder"):
+            path_of(config, apart)
+
+
+def test_other_transfers_take_their_path() -> None:
+    def taken(machine: str, **engine: Any) -> str:
+        config = small(engine={"context_tokens": 256, **engine})
+        found = weight_paths(find_machine(machine), sent_bytes=1, ranks=1, engines=1)
+        return path_of(config, found).name
+
+    assert taken("2xH100", kind="vllm", vllm={"transfer": "nccl"}) == "broadcast"
+    assert taken("2xH100", kind="vllm") == "shared memory"
+    assert taken("2xH100", processes=1, broadcast={}) == "broadcast"
+    assert taken("2xH100", addresses=["127.0.0.1:9"]) == "sockets"
 
 
 def test_a_trace_is_cut_to_the_limits_of_the_config() -> None:
