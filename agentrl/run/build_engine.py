@@ -45,6 +45,10 @@ def _build_vllm_fields(config: "RunConfig") -> dict[str, Any]:
     fields = section.model_dump(exclude={"adapters", *server_only})
     if section.adapters == "native" and lora is not None:
         fields["adapter_rank"] = lora.rank
+        if lora.targets != "all-linear":
+            # Without it vLLM has adapters of every layer, and of experts, which it may lack.
+            targets = {"lora_target_modules": [*lora.targets]}
+            fields["options"] = targets | fields["options"]
     return fields
 
 
@@ -56,7 +60,8 @@ def build_engine(config: "RunConfig", policy: "PolicyModel") -> ClosableEngine:
     section = config.engine
     if section.kind == "endpoint":
         return build_endpoint_engine(config, policy)
-    if section.kind == "vllm":
+    sends_adapters = section.vllm.adapters == "native" and config.learn.lora is not None
+    if section.kind == "vllm" and not sends_adapters:
         check_file_shapes(policy)
     device = device_of(config.policy.device)
     recipe = build_engine_spec(config, str(policy.path), device=device)
@@ -160,8 +165,9 @@ def check_file_shapes(policy: "PolicyModel") -> None:
         raise ConfigError(
             f"engine.kind is vllm, but {type(policy.model).__name__} trains weights in a different "
             f"shape than its files ({', '.join(unknown[:2])}; {len(unknown)} in all), as "
-            "mixture-of-experts models do, and vLLM cannot be updated with them; set engine.kind: "
-            "local"
+            "mixture-of-experts models do, and vLLM cannot be updated with them; train adapters "
+            "of other layers (learn.lora.targets) with engine.vllm.adapters: native, or set "
+            "engine.kind: local"
         )
 
 

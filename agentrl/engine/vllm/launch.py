@@ -150,7 +150,7 @@ def _lora_arguments(rank: int | None) -> dict[str, Any]:
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[str]:
-    """Return arguments as a command line has them; None is left out.
+    """Return arguments as a command line has them; None is left out, texts of a list follow.
 
     Raises `ConfigError` for a value that JSON has no form for.
     """
@@ -163,6 +163,8 @@ def to_flags(arguments: Mapping[str, Any]) -> list[str]:
             flags.append(f"--{flag}" if value else f"--no-{flag}")
         elif isinstance(value, str | int | float):
             flags += [f"--{flag}", str(value)]
+        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            flags += [f"--{flag}", *value]
         else:
             try:
                 flags += [f"--{flag}", json.dumps(value)]

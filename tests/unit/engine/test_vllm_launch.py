@@ -100,7 +100,8 @@ def test_what_follows_from_other_keys_is_no_option(name: str) -> None:
 def test_no_value_that_json_cannot_hold() -> None:
     with pytest.raises(ConfigError, match=r"options\.x is <object"):
         to_flags({"x": object()})
-    assert to_flags({"a": None, "b": ["c"], "d": 0.5}) == ["--b", '["c"]', "--d", "0.5"]
+    given = {"a": None, "b": ["c", "d"], "e": 0.5, "f": [1]}
+    assert to_flags(given) == ["--b", "c", "d", "--e", "0.5", "--f", "[1]"]
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "2", 1.0])
