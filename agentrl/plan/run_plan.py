@@ -91,9 +91,14 @@ class RunPlan:
 def plan_run(
     config: RunConfig, shape: ModelShape, machine: MachineSpec, trace: LatencyTrace
 ) -> RunPlan:
-    """Return the plan of a run. `ConfigError` for devices that the machine does not have."""
+    """Return the plan of a run.
+
+    Raises `ConfigError` for devices that the machine does not have, and for weights that the
+    engines cannot be sent.
+    """
     ranks, engines = config.learn.devices.count, max(1, config.engine.processes)
     check_devices(config, machine)
+    check_expert_updates(config, shape)
     config = _held_on(machine, config)
     paths = weight_paths(
         machine,
@@ -149,6 +154,18 @@ def check_devices(config: RunConfig, machine: MachineSpec) -> None:
         raise ConfigError(
             f"learn.devices.count is {ranks}, but {machine.name} has {machine.count} devices; "
             f"set it to at most {machine.count}, or plan for {ranks}x{machine.device.name}"
+        )
+
+
+def check_expert_updates(config: RunConfig, shape: ModelShape) -> None:
+    """Raise `ConfigError` for whole weights of a model with experts on their way to vLLM."""
+    engine = config.engine
+    sends_adapters = engine.vllm.adapters == "native" and config.learn.lora is not None
+    if engine.kind == "vllm" and shape.experts[0] > 1 and not sends_adapters:
+        raise ConfigError(
+            f"engine.kind is vllm and {shape.name} has {shape.experts[0]} experts per layer, whose "
+            "weights vLLM cannot be sent: set engine.vllm.adapters: native, and learn.lora with "
+            "targets such as [q_proj, k_proj, v_proj, o_proj]"
         )
 
 

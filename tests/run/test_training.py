@@ -93,9 +93,11 @@ def test_a_first_policy_is_in_memory_once(tmp_path: Path, monkeypatch: pytest.Mo
     def model_count() -> int:
         return sum(issubclass(type(value), PreTrainedModel) for value in gc.get_objects())
 
-    def counted_load(config: RunConfig, path: Path | str) -> initial_policy.PolicyModel:
+    def counted_load(
+        config: RunConfig, path: Path | str, **options: Any
+    ) -> initial_policy.PolicyModel:
         counts.append(model_count())
-        return load(config, path)
+        return load(config, path, **options)
 
     gc.collect()
     before = model_count()

@@ -28,6 +28,7 @@ from agentrl.plan.rollout import decode_step_s, plan_rollout
 from agentrl.plan.run_plan import (
     RunPlan,
     change_config,
+    check_expert_updates,
     longest_sequences,
     peak_beside_engines,
     plan_run,
@@ -439,6 +440,19 @@ def test_other_transfers_take_their_path() -> None:
     assert taken("2xH100", kind="vllm") == "shared memory"
     assert taken("2xH100", processes=1, broadcast={}) == "broadcast"
     assert taken("2xH100", addresses=["127.0.0.1:9"]) == "sockets"
+
+
+def test_whole_weights_of_experts_do_not_go_to_vllm() -> None:
+    """Kills: experts of any engine; adapters without the key, and the key without adapters."""
+    shape = shape_at("qwen3-30b-a3b")
+    lora = {"rank": 8, "alpha": 16, "targets": ["q_proj"]}
+    native, merged = ({"kind": "vllm", "vllm": {"adapters": a}} for a in ("native", "merged"))
+    for engine, adapters in ((merged, None), (merged, lora), (native, None)):
+        with pytest.raises(ConfigError, match=r"128 experts per layer.*adapters: native"):
+            check_expert_updates(small(engine=engine, learn={"lora": adapters}), shape)
+    check_expert_updates(small(engine=native, learn={"lora": lora}), shape)
+    check_expert_updates(small(engine={"kind": "local"}), shape)
+    check_expert_updates(small(engine=merged), shape_at("qwen3-8b"))
 
 
 def test_a_trace_is_cut_to_the_limits_of_the_config() -> None:
