@@ -53,6 +53,7 @@ BEGUN = {
     "hermes": ('<tool_call>\n{"name": "', '<tool_call>\n{"name": "now", "arguments":'),
     "llama3": ('{"name": "', '{"name": "now", "parameters":'),
 }
+BEGUN["gemma"] = BEGUN["hermes"]
 
 
 @pytest.fixture(scope="module", params=list(TEMPLATES))
