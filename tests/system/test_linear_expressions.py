@@ -34,6 +34,7 @@ FUNCTIONS = frozenset(
 MADE_LATER: Final = {
     "agentrl/chat/control_tokens.py": "control tokens, escaped, one beside the other",
     "agentrl/chat/format.py": "control tokens and a template's own turns, escaped",
+    "agentrl/chat/renderer_template.py": "control tokens, escaped, one beside the other",
     "agentrl/chat/tokenizer.py": "control tokens, escaped, one beside the other",
     "agentrl/config/document.py": "the forms of YAML's scalars; they read the user's config",
     "agentrl/config/run.py": "the user's own expressions, to be hidden in the viewer",
