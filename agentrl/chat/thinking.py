@@ -8,7 +8,7 @@ CLOSE = "</think>"
 _BLOCK = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
 _OPENED = re.compile(
     r"(<think>|\[THINK\]|<seed:think>|<\|channel>thought|<\|START_THINKING\|>)\s*"
-    r"(</think>|\[/THINK\]|</seed:think>|<channel\|>|<\|END_THINKING\|>)?\s*\Z"
+    r"(?:(</think>|\[/THINK\]|</seed:think>|<channel\|>|<\|END_THINKING\|>)\s*)?\Z"
 )
 
 

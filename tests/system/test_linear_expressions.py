@@ -41,6 +41,7 @@ MADE_LATER: Final = {
     "agentrl/config/run.py": "the user's own expressions, to be hidden in the viewer",
     "agentrl/rewards.py": "one escaped answer",
     "agentrl/selfcheck/checks/memory.py": "a name of the kernel's",
+    "agentrl/selfcheck/report.py": "names of the user and the host, escaped",
     "agentrl/view/redaction.py": "the user's own expressions beside those of its constants",
     "envs/agentrl_envs/code/recipes.py": "read a task's own question",
     "envs/agentrl_envs/gui/osworld/metrics.py": "an expression of the task's file",
