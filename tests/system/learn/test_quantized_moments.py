@@ -3,7 +3,9 @@ moments rounded again where as many ranks go on.
 """
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ SHAPES = {"even": (96, 256), "uneven": (151, 256), "blocks across rows": (192, 6
 def torchao() -> None:
     # Not taken away again: what is imported stays, and imports more of itself later.
     sys.path.append(str(PLACE))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its sources, where nothing has compiled them yet
+        import_module("torchao.optim")
 
 
 @pytest.fixture(scope="module")
