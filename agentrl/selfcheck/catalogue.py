@@ -44,6 +44,7 @@ CHECKS = (
     ),
     _row("quickstart", "quickstart:check_quickstart", 240, "20 steps of the quickstart"),
     _row("vllm", "engines:check_vllm", 240, "vLLM: its log-probs, and weights into it"),
+    _row("vllm-ipc", "engines:check_vllm_ipc", 240, "weights into vLLM on the same GPU (IPC)"),
     _row("sleep", "sleep:check_sleep", 240, "vLLM asleep, and awake with new weights"),
 )
 """Every check; what tells most in the least time comes first."""

@@ -1,6 +1,8 @@
 """Engines against the trainer: what each says of the same tokens under the same weights."""
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 from agentrl.config.learn import LearnSection
 from agentrl.engine.spec import EngineSpec
@@ -42,14 +44,7 @@ def check_vllm(context: CheckContext) -> None:
     folder = write_policy(context.folder / "policy")
     other = write_policy(context.folder / "other", seed=1)
     dtype: PolicyDtype = "bfloat16" if "bfloat16" in list_dtypes(context.device) else "float32"
-    spec = EngineSpec(
-        kind="vllm",
-        folder=str(folder),
-        slots=REQUESTS,
-        context_tokens=CONTEXT_TOKENS,
-        dtype=dtype,
-        vllm={"memory_fraction": 0.3, "cache_bytes": VLLM_CACHE_BYTES, "eager": True},
-    )
+    spec = _build_vllm_spec(folder, dtype)
 
     async def ask() -> None:
         async with spec.open() as engine:
@@ -60,6 +55,45 @@ def check_vllm(context: CheckContext) -> None:
             await expect_transfer(context, engine, old=trainer, new=new, dtype=dtype)
 
     asyncio.run(ask())
+
+
+def check_vllm_ipc(context: CheckContext) -> None:
+    """Load weights into vLLM on the same GPU by CUDA's handles, without a copy on the host."""
+    if context.device == "cpu":
+        raise CheckSkipped("CUDA's handles need a GPU")
+    if not is_installed("vllm"):
+        raise CheckSkipped("vLLM is not installed")
+    check_release()
+    folder = write_policy(context.folder / "policy")
+    other = write_policy(context.folder / "other", seed=1)
+    dtype: PolicyDtype = list_dtypes(context.device)[-1]
+    spec = _build_vllm_spec(folder, dtype, transfer="ipc")
+
+    async def send() -> None:
+        async with spec.open() as engine:
+            assert isinstance(engine, ScoringEngine)
+            old, new = (
+                open_trainer(each, device=context.device, dtype=dtype) for each in (folder, other)
+            )
+            await expect_transfer(context, engine, old=old, new=new, dtype=dtype)
+
+    asyncio.run(send())
+
+
+def _build_vllm_spec(folder: Path, dtype: PolicyDtype, **settings: Any) -> EngineSpec:
+    return EngineSpec(
+        kind="vllm",
+        folder=str(folder),
+        slots=REQUESTS,
+        context_tokens=CONTEXT_TOKENS,
+        dtype=dtype,
+        vllm={
+            "memory_fraction": 0.3,
+            "cache_bytes": VLLM_CACHE_BYTES,
+            "eager": True,
+            **settings,
+        },
+    )
 
 
 async def _ask_local(
