@@ -1,5 +1,5 @@
-"""How right `agentrl plan` is on this machine's GPU: training steps of published shapes, with random
-weights, beside their planned memory and time.
+"""How right `agentrl plan` is on this machine's GPU: training steps beside their planned memory and
+time, of published shapes with random weights.
 
 - Memory: the most that torch's tensors take in a step whose moments are there, beside the planned
   peak.
@@ -75,7 +75,9 @@ class GpuSetting:
         groups: list[TrainingGroup] = []
         for number in range(self.groups):
             prompt = random.integers(2, 30_000, self.prompt)
-            samples = [self._build_sample(prompt, random, number, n) for n in range(self.group_size)]
+            samples = [
+                self._build_sample(prompt, random, number, n) for n in range(self.group_size)
+            ]
             groups.append(TrainingGroup(f"t{number}", tuple(samples)))
         return TrainingBatch(
             groups=tuple(groups),
@@ -111,15 +113,17 @@ SETTINGS = (
     GpuSetting(
         shape="Qwen3-0.6B",
         learn={"layout": "packed", **CHECKPOINTING},
-        groups=2,
-        group_size=1,
+        groups=1,
+        group_size=2,
         prompt=1024,
         sampled=15_360,
         micro_batch=16_384,
     ),
     GpuSetting(shape="Qwen3-1.7B", learn={"layout": "packed", **CHECKPOINTING}),
     GpuSetting(
-        shape="Qwen3-4B", learn={"layout": "packed", "lora": {"rank": 16}, **CHECKPOINTING}, groups=1
+        shape="Qwen3-4B",
+        learn={"layout": "packed", "lora": {"rank": 16}, **CHECKPOINTING},
+        groups=1,
     ),
 )
 

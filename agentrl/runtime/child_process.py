@@ -25,8 +25,8 @@ async def stop(process: asyncio.subprocess.Process, *, within_s: float) -> bool:
         return False
 
 
-def tail(log: IO[bytes]) -> str:
+def tail(log: IO[bytes], limit_bytes: int = LOG_BYTES) -> str:
     """Return the end of what was written into a log."""
     size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - LOG_BYTES))
+    log.seek(max(0, size - limit_bytes))
     return log.read().decode(errors="replace").strip() or "nothing"

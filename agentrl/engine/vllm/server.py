@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -66,8 +67,19 @@ LOOK_S, SILENCE_S = 5.0, 60.0
 MISSING = "No module named 'vllm'"
 REFUSED = ("error: ", "ValidationError", "ValueError: ", "TypeError: ", "NotImplementedError: ")
 """Marks of lines with which vLLM rejects its arguments."""
+CONSEQUENCES = ("root cause", "initialization failed", "EngineDeadError")
+"""Marks of errors that only say that another process had one."""
+START_LOG_BYTES = 2**18
+"""Output of a server that did not start in which its cause is looked for: processes of vLLM report
+each other's end in many lines."""
 URL = "http://vllm/v1"
 """Name of the server in requests; the socket says where it is."""
+
+_ERROR_LINE = re.compile(
+    # Of a log: (Worker_TP0 pid=7) ERROR 01-31 12:00:00 [file.py:1] torch.OutOfMemoryError: CUDA ...
+    r"(?:\(\S+ pid=\d+\) )?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:]+ \[[^\]]*\] )?"
+    r"((?:\w+\.)*\w*(?:Error|Exception)(?::.*)?)$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,7 +426,8 @@ async def _await_ready(server: VllmServerProcess, recipe: VllmServerRecipe) -> N
             {ready, ended}, timeout=recipe.start_s, return_when=asyncio.FIRST_COMPLETED
         )
         if ended.done():
-            raise _explain_end(await server.read_output(), ended.result(), recipe)
+            output = tail(server._log, START_LOG_BYTES)  # pyright: ignore[reportPrivateUsage]
+            raise explain_end(output, ended.result(), recipe.python)
         if not ready.done():
             raise EngineError(
                 f"vLLM's server was not ready within {recipe.start_s:g} s (engine.start_s); its "
@@ -431,11 +444,11 @@ async def _await_ready(server: VllmServerProcess, recipe: VllmServerRecipe) -> N
                 await server.engine.close()
 
 
-def _explain_end(output: str, status: int, recipe: VllmServerRecipe) -> ConfigError | EngineError:
-    """Return why a server ended before it was ready."""
+def explain_end(output: str, status: int, python: str) -> ConfigError | EngineError:
+    """Return why a server of an interpreter ended before it was ready."""
     if MISSING in output or status == 127:
         return ConfigError(
-            f"engine.kind is vllm, but {recipe.python} has no vLLM ({output[-300:]}); install it "
+            f"engine.kind is vllm, but {python} has no vLLM ({output[-300:]}); install it "
             "there, or name an interpreter that has it as engine.python; docs/vllm.md has its CPU "
             "build"
         )
@@ -445,7 +458,20 @@ def _explain_end(output: str, status: int, recipe: VllmServerRecipe) -> ConfigEr
         return ConfigError(
             f"vLLM rejects its arguments or cannot start with them: {reason}; see engine.vllm"
         )
-    return EngineError(f"vLLM's server ended with status {status}; its output: {output}")
+    cause = find_cause(output)
+    said = f": {cause}" if cause else ""
+    return EngineError(
+        f"vLLM's server ended with status {status}{said}; the end of its output: "
+        f"{output[-LOG_BYTES // 2 :]}"
+    )
+
+
+def find_cause(output: str) -> str:
+    """Return the first error that a server's output names, and no consequence of another process's;
+    empty without one."""
+    errors = (match[1] for line in output.splitlines() if (match := _ERROR_LINE.match(line)))
+    causes = (error for error in errors if not any(mark in error for mark in CONSEQUENCES))
+    return next(causes, "")[:600]
 
 
 def find_refusal(output: str) -> str:

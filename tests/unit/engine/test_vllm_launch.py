@@ -23,7 +23,13 @@ from agentrl.engine.vllm.launch import (
     find_room,
     to_flags,
 )
-from agentrl.engine.vllm.server import check_request_fits, find_refusal, untie_folder
+from agentrl.engine.vllm.server import (
+    check_request_fits,
+    explain_end,
+    find_cause,
+    find_refusal,
+    untie_folder,
+)
 from agentrl.errors import ConfigError
 from agentrl.policy import GenerateRequest, Sampling
 from agentrl.runtime.gpu_placement import place_devices
@@ -158,6 +164,26 @@ def test_the_last_error_is_the_reason() -> None:
     )
     assert find_refusal(output).endswith("must be divisible by 3 For further information")
     assert find_refusal("INFO: all is well") == ""
+
+
+def test_the_error_of_the_process_that_had_it_is_the_cause() -> None:
+    """Mutants seen caught: the last error instead; a log's prefix left in; consequences not
+    skipped; an error in a sentence taken for one."""
+    at = "[worker.py:7]"
+    lines = [
+        "(APIServer pid=1) WARNING 01-31 12:00:00 [a.py:1] Failed with error OSError: [Errno 24]",
+        "(Worker_TP0 pid=3) ERROR 01-31 12:00:01 [worker.py:7] Traceback (most recent call last):",
+        f"(Worker_TP0 pid=3) ERROR 01-31 12:00:01 {at} torch.OutOfMemoryError: CUDA out of memory.",
+        "(EngineCore pid=2) ERROR 01-31 12:00:02 [core.py:1] Exception: WorkerProc initialization "
+        "failed due to an exception in a background process. See stack trace for root cause.",
+        *["  a frame of the parent's traceback"] * 500,
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+    assert find_cause("\n".join(lines)) == "torch.OutOfMemoryError: CUDA out of memory."
+    assert find_cause("\n".join(lines[3:])) == ""
+    error = str(explain_end("\n".join(lines), 1, "python3"))
+    assert error.startswith("vLLM's server ended with status 1: torch.OutOfMemoryError: CUDA out")
+    assert len(error) < 3000
 
 
 @pytest.mark.parametrize(
