@@ -27,6 +27,13 @@ Kernel = Literal["split", "flex", "dense"]
 CPU_KERNEL = "_scaled_dot_product_flash_attention_for_cpu"
 """CPU kernel behind `scaled_dot_product_attention`; unlike it, it returns log-sum-exps."""
 
+DENSE_PLACES = 1024
+"""Lines of fewer places get a dense mask on a GPU, too, where it is small and nothing is compiled.
+
+FlexAttention compiles a graph for the first length and one for all others, and below 128 queries it
+takes a kernel for decoding, which torch 2.11 did not compile for float32 on an H200.
+"""
+
 _forward: Any = getattr(torch.ops.aten, CPU_KERNEL, None)
 _backward: Any = getattr(torch.ops.aten, f"{CPU_KERNEL}_backward", None)
 
@@ -41,7 +48,7 @@ def kernel_for(query: Heads, value: Heads, *, windowed: bool) -> Kernel:
     if windowed:
         return "dense"
     if query.device.type == "cuda":
-        return "flex"
+        return "flex" if query.shape[-2] >= DENSE_PLACES else "dense"
     has_kernel = _forward is not None and _backward is not None
     fits = query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
     return "split" if has_kernel and fits else "dense"

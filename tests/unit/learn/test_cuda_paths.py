@@ -1,6 +1,6 @@
 """Paths that only CUDA takes, without it: fake tensors, compiled graphs, a fake process group.
 
-Mutants seen caught: a mask function that is another one each time, and so is compiled; a dense
+Mutants seen caught: FlexAttention for short lines; a mask function that is another one each time, and so is compiled; a dense
 mask where there is FlexAttention; layers that are collected with the model.
 """
 
@@ -83,12 +83,17 @@ def test_flex_attention_is_compiled_for_all_lengths_at_once(layout: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "windowed", "kernel"),
-    [("cuda", False, "flex"), ("cuda", True, "dense"), ("cpu", False, "split")],
+    ("device", "places", "windowed", "kernel"),
+    [
+        ("cuda", 1024, False, "flex"),
+        ("cuda", 1023, False, "dense"),
+        ("cuda", 4096, True, "dense"),
+        ("cpu", 4096, False, "split"),
+    ],
 )
-def test_the_kernel_of_a_device(device: str, windowed: bool, kernel: str) -> None:
+def test_the_kernel_of_a_device(device: str, places: int, windowed: bool, kernel: str) -> None:
     with FakeTensorMode():
-        query = torch.empty(1, 2, 8, 16, device=device)
+        query = torch.empty(1, 2, places, 16, device=device)
     assert kernel_for(query, query, windowed=windowed) == kernel
 
 
