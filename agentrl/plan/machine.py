@@ -26,6 +26,23 @@ NETWORK_BYTES_PER_S = 50e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoofShares:
+    """Shares of a device's roofs that kernels of a training step reach."""
+
+    products: float = 1.0
+    traffic: float = 1.0
+    attention: float = 1.0
+    """Of `scaled_dot_product_attention`, in the layout `padded`."""
+    flex_attention: float = 1.0
+    """Of FlexAttention, in the layouts `packed` and `tree`."""
+
+
+GPU_SHARES = RoofShares(products=0.76, traffic=0.55, attention=0.34, flex_attention=0.165)
+"""Measured on an H200 with torch 2.11 (docs/plan.md): all but `attention` in the profile of one
+step, and that one so that a padded step comes out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """One device: memory, and roofs of compute and traffic."""
 
@@ -46,6 +63,8 @@ class DeviceSpec:
     page_bytes_per_s: float | None = None
     """Rate at which the system gives pages to allocations above `PAGED_BYTES`; None for devices
     whose allocator keeps them."""
+    shares: RoofShares = RoofShares()
+    """Of a maker's roofs; those that were measured are reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +104,7 @@ def _gpu(
         bytes_per_s=memory_gb * GB,
         link_bytes_per_s=link_gb * GB,
         host_bytes_per_s=host_gb * GB,
+        shares=GPU_SHARES,
     )
 
 

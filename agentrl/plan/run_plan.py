@@ -12,12 +12,18 @@ from agentrl.errors import ConfigError
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.sequence_layout import MaskedTokens
 from agentrl.metrics.latency_trace import LatencyTrace
-from agentrl.plan.kernel_time import total_s
 from agentrl.plan.machine import THIS, DeviceSpec, MachineSpec
 from agentrl.plan.model_shape import BYTES, ModelShape
 from agentrl.plan.rollout import RolloutCost, plan_rollout
 from agentrl.plan.schedule import ModeForecast, fit_trace, forecast_modes, mean_tokens
-from agentrl.plan.training import TrainingCost, largest_pass, optimizer_s, pass_s, trace_training
+from agentrl.plan.training import (
+    TrainingCost,
+    forward_s,
+    largest_pass,
+    optimizer_s,
+    pass_s,
+    trace_training,
+)
 from agentrl.plan.weight_transfer import WeightPath, path_of, sent_bytes_of, weight_paths
 
 USABLE = 0.94
@@ -229,7 +235,7 @@ def training_time(
 ) -> TrainingTime:
     """Return the seconds of a step that trains so many tokens."""
     device, ranks = machine.device, config.learn.devices.count
-    forward_s, one_s = total_s(cost.forward, device), pass_s(cost, device)
+    scored_s, one_s = forward_s(cost, device), pass_s(cost, device)
     collect_s = _collect_s(config, cost, machine)
     # Scored once more before the step, where later updates need the log-probs at its beginning.
     several = config.learn.minibatches * config.learn.epochs > 1
@@ -237,7 +243,7 @@ def training_time(
     scored += config.learn.kl is not None
     passes = max(1.0, tokens / ranks / cost.tokens)
     updates = config.learn.minibatches * config.learn.epochs
-    each_s = config.learn.epochs * max(one_s, collect_s) + scored * max(forward_s, collect_s / 3)
+    each_s = config.learn.epochs * max(one_s, collect_s) + scored * max(scored_s, collect_s / 3)
     step_s = passes * each_s + updates * optimizer_s(cost, device)
     flops = passes * config.learn.epochs * cost.flops
     return TrainingTime(

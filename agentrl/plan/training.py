@@ -61,6 +61,8 @@ class TrainingCost:
     forward: dict[KernelWork, int]
     backward: dict[KernelWork, int]
     """Kernels of the backward pass, with what it recomputes."""
+    is_flex: bool
+    """Whether a GPU computes its attention with FlexAttention."""
 
     @property
     def held_bytes(self) -> int:
@@ -174,6 +176,7 @@ def _trace_model(
             tokens=sum(len(s.token_ids) for s in sequences),
             forward=forward,
             backward=trace.kernels,
+            is_flex=section.layout != "padded",
         )
 
 
@@ -247,10 +250,15 @@ def _fake_mesh(ranks: int) -> Generator[DeviceMesh | None]:
         dist.destroy_process_group()
 
 
+def forward_s(cost: TrainingCost, device: DeviceSpec) -> float:
+    """Return the seconds of the micro-batch's forward pass."""
+    return total_s(cost.forward, device, is_flex=cost.is_flex)
+
+
 def pass_s(cost: TrainingCost, device: DeviceSpec) -> float:
     """Return the seconds of the micro-batch, forward and backward."""
-    kernels_s = total_s(cost.forward, device) + total_s(cost.backward, device)
-    return kernels_s + paging_s(cost.saved_bytes, device)
+    backward_s = total_s(cost.backward, device, is_flex=cost.is_flex)
+    return forward_s(cost, device) + backward_s + paging_s(cost.saved_bytes, device)
 
 
 def optimizer_s(cost: TrainingCost, device: DeviceSpec) -> float:

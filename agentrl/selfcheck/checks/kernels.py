@@ -30,8 +30,8 @@ HEAD_LIMITS = {
     "bfloat16": {"logprobs": 0.05, "entropies": 0.05, "gradient": 0.02},
 }
 MICRO_BATCH_TOKENS = {"": 4096, "short.": 700}
-"""By the prefix of their figures: a line that a GPU reads with FlexAttention, and lines that are too
-short for it."""
+"""By the prefix of its figures: a line that a GPU reads with FlexAttention, and lines that are
+too short for it."""
 PROMPT_TOKENS = 150
 ANSWERS = (1, 37, 64, 130, 201)
 """Lengths after a common prefix; none is a multiple of a kernel's block."""

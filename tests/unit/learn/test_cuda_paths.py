@@ -1,7 +1,8 @@
 """Paths that only CUDA takes, without it: fake tensors, compiled graphs, a fake process group.
 
-Mutants seen caught: FlexAttention for short lines; a mask function that is another one each time, and so is compiled; a dense
-mask where there is FlexAttention; layers that are collected with the model.
+Mutants seen caught: FlexAttention for short lines; a mask function that is another one each time,
+and so is compiled; a dense mask where there is FlexAttention; layers that are collected with the
+model.
 """
 
 from collections.abc import Generator

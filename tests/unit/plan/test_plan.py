@@ -21,10 +21,17 @@ from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.plan.kernel_time import kernel_s
-from agentrl.plan.machine import DEVICES, PAGED_BYTES, DeviceSpec, find_machine
+from agentrl.plan.machine import (
+    DEVICES,
+    PAGED_BYTES,
+    THIS,
+    DeviceSpec,
+    RoofShares,
+    find_machine,
+)
 from agentrl.plan.model_shape import ModelShape, find_shape, shape_at
 from agentrl.plan.op_trace import KernelWork, trace_ops
-from agentrl.plan.rollout import decode_step_s, plan_rollout
+from agentrl.plan.rollout import LOCAL_LAYER_S, decode_step_s, plan_rollout
 from agentrl.plan.run_plan import (
     RunPlan,
     change_config,
@@ -37,6 +44,7 @@ from agentrl.plan.run_plan import (
     suggest_changes,
 )
 from agentrl.plan.schedule import fit_trace, mean_tokens, name_bound
+from agentrl.plan.training import forward_s
 from agentrl.plan.weight_transfer import WeightPath, path_of, sent_bytes_of, weight_paths
 from agentrl.simulate.synthetic import synthetic
 
@@ -187,6 +195,30 @@ def test_attention_and_new_pages_have_roofs_of_their_own() -> None:
     paged = device(page_bytes_per_s=float(PAGED_BYTES + 1))
     assert kernel_s(large, paged) == 2.0
     assert kernel_s(large, device()) == 1.0
+
+
+def test_a_makers_roofs_are_reached_in_part() -> None:
+    """Mutants seen caught: the shares of products and attention swapped; traffic at its roof."""
+    shares = RoofShares(products=0.5, traffic=0.25, attention=0.2, flex_attention=0.1)
+    maker = device(shares=shares)
+    product = KernelWork("aten.mm", 1000, 10)
+    assert kernel_s(product, maker) == 20.0
+    assert kernel_s(KernelWork("aten.add", 0, 10), maker) == 4.0
+    attention = KernelWork("aten._scaled_dot_product_flash_attention_for_cpu", 1000, 10)
+    assert kernel_s(attention, maker) == 50.0
+    assert kernel_s(attention, maker, is_flex=True) == 100.0
+    measured = device(shares=shares, attention_flops_per_s=50.0)
+    assert kernel_s(attention, measured, is_flex=True) == 20.0
+
+
+@pytest.mark.parametrize(
+    ("layout", "is_flex"), [("padded", False), ("packed", True), ("tree", True)]
+)
+def test_packed_rows_take_flex_attention(layout: str, is_flex: bool) -> None:
+    cost = planned(small(learn__layout=layout))
+    assert cost.is_flex == is_flex
+    slow = replace(device(), shares=RoofShares(flex_attention=1e-9), call_s=0.0)
+    assert (forward_s(cost, slow) > 100 * forward_s(cost, device(call_s=0.0))) == is_flex
 
 
 def test_a_trace_counts_storages_once_and_until_they_are_freed() -> None:
@@ -359,6 +391,16 @@ def test_decoding_is_bound_by_weights_then_by_the_cache_then_by_arithmetic() -> 
     cache = 64 * 8192 * 144 * KIB
     assert step(64, 8192) == pytest.approx((weights + cache) / 3.35e12)
     assert step(4096, 0) == pytest.approx(4096 * 2 * shape.parameters / 989e12)
+
+
+def test_the_local_engine_launches_each_kernel_of_a_gpu() -> None:
+    local, vllm = small(), small(engine={"kind": "vllm", "context_tokens": 256})
+    shape = find_shape(local)
+    h200, here = DEVICES["H200-141GB"], replace(DEVICES["H200-141GB"], name=THIS)
+    launched_s = LOCAL_LAYER_S * 2
+    assert plan_rollout(local, shape, h200, context_tokens=100.0).step_s == launched_s
+    assert plan_rollout(local, shape, here, context_tokens=100.0).step_s < launched_s
+    assert plan_rollout(vllm, shape, h200, context_tokens=100.0).step_s < launched_s
 
 
 def test_slots_are_what_the_cache_has_room_for() -> None:
