@@ -7,7 +7,7 @@ from agentrl.plan.machine import THIS, DeviceSpec
 from agentrl.plan.model_shape import BYTES, ModelShape
 
 LOCAL_LAYER_S = 450e-6
-"""Seconds per layer in which the local engine launches the kernels of one decode step on a GPU, where
+"""Seconds per layer in which the local engine launches a decode step's kernels on a GPU, where
 they take less: 12.8 ms for 28 layers beside an H200."""
 WORKSPACE_BYTES = 2**30
 """Of vLLM, beside weights and cache: activations of a prefill, graphs. An assumption."""
