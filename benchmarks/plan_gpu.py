@@ -145,16 +145,8 @@ def list_samples(batch: TrainingBatch) -> list[TrainingSample]:
 def make_model(setting: GpuSetting) -> PreTrainedModel:
     """Return the model on the GPU, with random weights."""
     torch.manual_seed(0)
-    with torch.device("meta"):
-        model = shape_at(setting.shape).make().eval()
-    model.to_empty(device="cuda")
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.02)
-    for name, module in model.named_modules():
-        if "rotary_emb" in name:  # what `to_empty` has emptied is no parameter
-            module.__init__(model.config)
-    model.to(device="cuda").tie_weights()
-    return model
+    with torch.device("cuda"):
+        return shape_at(setting.shape).make().eval()
 
 
 def measure_step(setting: GpuSetting) -> MeasuredStep:
