@@ -479,6 +479,8 @@ def test_names_and_paths_are_checked(hermes: PreTrainedTokenizerFast, tmp_path: 
         ChatFormat(hermes, template="hermess")
     with pytest.raises(ConfigError, match="did you mean 'hermes'"):
         ChatFormat(hermes, dialect="hermess")
+    with pytest.raises(ConfigError, match="did you mean 'hermes'"):
+        check_template(hermes, dialect="hermess")
     with pytest.raises(ConfigError, match="cannot render"):
         ChatFormat(hermes).opening(())
     bare = tokenizer_of("hermes", tmp_path)
