@@ -131,7 +131,7 @@ class ChatTemplate:
         return text.count(_ASK) >= len(messages)
 
     def _render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
-        """Return what `_apply` does; a template is a program, and may raise anything."""
+        """Return the text of `_apply`; a template is a program, and may raise anything."""
         try:
             return self._apply(messages, **variables)
         except ConfigError:
@@ -253,7 +253,7 @@ def _read_source(path: Path) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """Return what a template or a renderer raised, with the line of a fault of syntax."""
+    """Return the text of an error of a template or renderer, with the line of wrong syntax."""
     if isinstance(error, TemplateSyntaxError):
         return f"line {error.lineno}: {error.message}"
     if isinstance(error, TemplateError | TypeError | ValueError):
