@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from agentrl.chat.dialects import find_dialect
 from agentrl.chat.format import ChatFormat, bind_template
 from agentrl.chat.format_checks import FORMAT_CHECKS, REWRITING_CHECKS
+from agentrl.chat.renderer_template import RENDERER
 from agentrl.chat.template import ChatTemplate
 from agentrl.chat.template_checks import TEMPLATE_CHECKS, TemplateCheckError
 from agentrl.errors import ConfigError, EnvError
@@ -63,6 +65,8 @@ def check_template(
 
     Raises `ConfigError` only when there is no template to check or no such dialect.
     """
+    if dialect not in ("auto", RENDERER):
+        find_dialect(dialect)
     bound = bind_template(tokenizer, template, options, renderer=renderer)
     try:
         chat = ChatFormat(

@@ -264,7 +264,7 @@ class ChatFormat:
         Raises `EnvError`, and nothing else, for a dialect that breaks its promise to read any text.
         """
         text = self.text(token_ids)
-        start = end_of_thinking(text) if self.begins_thinking else 0
+        start = end_of_thinking(text, self.turns.thinking_close)
         with blame(EnvError, f"the dialect {self.dialect.name!r} cannot parse a turn"):
             action = cast("Any", self.dialect.parse(text, start))
             if not isinstance(action, Action):

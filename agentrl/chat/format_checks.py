@@ -10,6 +10,7 @@ from typing import cast
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.renderer import TokenSegment
 from agentrl.chat.template_checks import THOUGHT, expect
+from agentrl.chat.thinking import CLOSE
 from agentrl.chat.turn_renderer import ANSWER, ASK, ASK_AGAIN, CALL, TOOL, TOOL_NAME
 from agentrl.env import Action, say
 from agentrl.message import Message, ToolCall
@@ -133,7 +134,7 @@ def _begin_thinking(chat: ChatFormat, action: Action) -> Action:
     """Return an action as a policy says it whose turns begin inside a thinking block."""
     if not chat.begins_thinking:
         return action
-    begun = THOUGHT.removeprefix("<think>\n")
+    begun = THOUGHT.removeprefix("<think>\n").replace(CLOSE, chat.turns.thinking_close)
     return replace(action, text=begun + action.text.removeprefix(THOUGHT))
 
 

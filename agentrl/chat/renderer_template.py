@@ -184,7 +184,7 @@ class RendererTemplate(ChatTemplate):
         def write(text: str, calls: Sequence[ToolCall]) -> str:
             opened = turns.generation_prompt[len(turns.spoken_header) :]
             written = turns.turn(Message("assistant", opened + text, tool_calls=tuple(calls)))
-            start = end_of_thinking(written) if turns.begins_thinking else 0
+            start = end_of_thinking(written, turns.thinking_close)
             if not _same(read := parser.parse(written, start), text, calls):
                 raise ConfigError(
                     f"{self.name} renders a turn as {written!r}, which it reads as {read!r}, so it "
@@ -213,7 +213,7 @@ class TurnParser:
         self._behind_calls = ""
         if not turns.tool_fault:
             calling = turns.turn(Message("assistant", "", tool_calls=(CALL,)))
-            start = end_of_thinking(calling) if turns.begins_thinking else 0
+            start = end_of_thinking(calling, turns.thinking_close)
             self._behind_calls = self.parse(calling, start).text[start:].strip()
 
     def parse(self, text: str, start: int) -> Action:

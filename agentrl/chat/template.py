@@ -7,7 +7,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, TemplateSyntaxError
 
 from agentrl.chat.control_tokens import ControlTokens
 from agentrl.chat.dialects import TEMPLATES, find_dialect, load_dialects
@@ -45,6 +45,10 @@ _TAKEN = frozenset(
         *("tokenizer_kwargs", "self", "bos_token", "eos_token", "pad_token", "unk_token"),
     )
 )
+
+
+class _RenderError(Exception):
+    """A template refuses messages, or cannot be run; the text says why."""
 
 
 class ChatTemplate:
@@ -91,12 +95,12 @@ class ChatTemplate:
         """
         dicts = [self._form(as_dict(message, self.control)) for message in messages]
         try:
-            return self._apply(
+            return self._render(
                 dicts,
                 tools=[self.control.neutral_in(tool) for tool in tools] or None,
                 add_generation_prompt=generation_prompt,
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except _RenderError as error:
             roles = ", ".join(message.role for message in messages) or "no messages"
             raise ConfigError(
                 f"{self.name} cannot render this conversation ({roles}): {error}; {WAY_OUT}"
@@ -121,10 +125,19 @@ class ChatTemplate:
     def _shows(self, *messages: dict[str, Any]) -> bool:
         """Return whether the template takes these messages and shows the last one."""
         try:
-            text = self._apply([*messages])
-        except (TemplateError, TypeError, ValueError):
+            text = self._render([*messages])
+        except (ConfigError, _RenderError):
             return False
         return text.count(_ASK) >= len(messages)
+
+    def _render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+        """Return the text of `_apply`; a template is a program, and may raise anything."""
+        try:
+            return self._apply(messages, **variables)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise _RenderError(_describe(error)) from error
 
     def _apply(self, messages: list[dict[str, Any]], **variables: Any) -> str:
         rendered = self.tokenizer.apply_chat_template(
@@ -211,7 +224,7 @@ def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[s
     if template is not None:
         path = Path(template)
         if template not in TEMPLATES and path.is_file():
-            return f"the template {template}", path.read_text(encoding="utf-8")
+            return f"the template {template}", _read_source(path)
         if ":" not in template and template not in load_dialects():
             raise ConfigError(
                 f"policy.template is {template!r}, which is neither a shipped template ({SHIPPED}) "
@@ -227,3 +240,22 @@ def _load(tokenizer: "PreTrainedTokenizerBase", template: str | None) -> tuple[s
     if not isinstance(chat_template, str) or not chat_template:
         raise ConfigError(f"the tokenizer of {name} has no chat template; {WAY_OUT}")
     return f"the chat template of {name}", chat_template
+
+
+def _read_source(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"policy.template is {str(path)!r}, which cannot be read as UTF-8 text ({error}); name "
+            "a Jinja file"
+        ) from error
+
+
+def _describe(error: Exception) -> str:
+    """Return the text of an error of a template or renderer, with the line of wrong syntax."""
+    if isinstance(error, TemplateSyntaxError):
+        return f"line {error.lineno}: {error.message}"
+    if isinstance(error, TemplateError | TypeError | ValueError):
+        return str(error)
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -56,8 +56,8 @@ class TurnRenderer:
     """Opens an assistant turn of the past."""
     spoken_header: str
     """The generation prompt without any thinking block."""
-    begins_thinking: bool
-    """True if the generation prompt opens a thinking block, so that a turn begins inside it."""
+    thinking_close: str
+    """Closes the thinking block that the generation prompt opens; empty if it opens none."""
     tool_fault: str
     """Reason that an environment with tools cannot use the template; empty when it can."""
 
@@ -65,7 +65,7 @@ class TurnRenderer:
         self._template = template
         self._moves_tools = moves_tools
         self.generation_prompt, self.header = self._generation_prompt()
-        self.spoken_header, self.begins_thinking = opened_thinking(self.generation_prompt)
+        self.spoken_header, self.thinking_close = opened_thinking(self.generation_prompt)
         self.closing, self._tail, self.glue = self._ending(_SAID, ASK_AGAIN)
         self.closing_of_calls = self.closing
         self._tail_of_calls: str | None = None
@@ -73,6 +73,11 @@ class TurnRenderer:
         self._check_append_only(ASK_AGAIN)
         if not self.tool_fault:
             self._check_append_only(ANSWER)
+
+    @property
+    def begins_thinking(self) -> bool:
+        """True if the generation prompt opens a thinking block, so that a turn begins inside it."""
+        return bool(self.thinking_close)
 
     def render_after(self, messages: Sequence[Message]) -> str:
         """Return the text after the end of a turn: glue, `messages` and the generation prompt.
@@ -245,8 +250,8 @@ class TurnRenderer:
             return f"{name} does not show tool results; {WAY_OUT}"
         if TOOL_NAME not in self._template.render((ASK,), (TOOL,)):
             return f"{name} does not show the tools; {tools_way_out(self._template)}"
-        _, thinks = opened_thinking(text)
-        if thinks != self.begins_thinking:
+        _, close = opened_thinking(text)
+        if (thinks := bool(close)) != self.begins_thinking:
             return (
                 f"{name} opens a thinking block {'after' if thinks else 'before'} a tool's answer "
                 f"and not {'before' if thinks else 'after'} it, so a turn does not tell where its "

@@ -77,7 +77,10 @@ def _load(name: str) -> "PreTrainedTokenizerBase":
 
         return load_tokenizer(policy_place(name))
     except ConfigError as error:
-        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        cause = error.__cause__
+        reason = str(cause or error).strip().partition("\n")[0]
+        if cause is not None and not isinstance(cause, OSError):
+            reason = f"its files are damaged or missing, {type(cause).__name__}: {reason}"
         raise ConfigError(
             f"{name!r} has no tokenizer that can be loaded ({reason}); give a folder that contains "
             "tokenizer.json, a GGUF file, a name listed by agentrl model list, or a hub name"

@@ -1,6 +1,5 @@
 """Models that are ready to train: small new ones with random weights, or Hugging Face folders."""
 
-import struct
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -35,9 +34,6 @@ from agentrl.models.quiet import no_bars
 from agentrl.models.sinks import implementation_of
 from agentrl.models.vision.model import FAMILY, sees
 from agentrl.models.vision.processor import ImageProcessor, load_processor, new_processor
-
-CUT_SHORT = (struct.error, IndexError, KeyError)
-"""Further exceptions of GGUF readers for a file that ends too early."""
 
 
 def make_model(
@@ -305,18 +301,25 @@ def _load_pretrained(kind: Any, path: str | Path, **options: Any) -> Any:
             "*.safetensors, and a tokenizer, a GGUF file, or a model of the Hugging Face hub"
         )
     place: str | Path = path
-    errors: tuple[type[Exception], ...] = (OSError, ValueError, SafetensorError)
     if is_gguf(path):
         if problem := gguf_fault(Path(path)):
             raise ConfigError(f"policy.path is {text}, but {problem}")
         place, options = Path(path).parent, options | {"gguf_file": Path(path).name}
-        errors = (*errors, *CUT_SHORT)
     try:
         with no_bars():
             return kind.from_pretrained(place, **options)
-    except errors as error:
+    except Exception as error:
+        # Readers of damaged files raise anything; what memory or a device lacks is no damage.
+        if isinstance(error, RuntimeError | MemoryError) and not isinstance(error, RecursionError):
+            raise
         raise ConfigError(
-            f"policy.path={text!r} cannot be read by {kind.__name__}: {error}; give a Hugging Face "
-            "folder with config.json, *.safetensors, and a tokenizer, a complete GGUF file of a "
-            "language model, or the name of a model"
+            f"policy.path={text!r} cannot be read by {kind.__name__}: {_describe(error)}; give a "
+            "Hugging Face folder with config.json, *.safetensors, and a tokenizer, a complete GGUF "
+            "file of a language model, or the name of a model"
         ) from error
+
+
+def _describe(error: Exception) -> str:
+    """Return the text of an error, with its type where that alone tells what it is about."""
+    is_said = isinstance(error, OSError | ValueError | SafetensorError)
+    return str(error) if is_said else f"{type(error).__name__}: {error}"

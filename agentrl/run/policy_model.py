@@ -1,15 +1,18 @@
 """The policy as a run holds it: model, tokenizer, chat format and image processor."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agentrl.config.run import RunConfig
+from agentrl.errors import ConfigError
 from agentrl.models.place import policy_place
 from agentrl.runtime.machine import device_of
 from agentrl.runtime.torchrun import TorchrunLaunch
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from agentrl.chat.format import ChatFormat
@@ -48,7 +51,26 @@ def load_policy(config: RunConfig, path: Path | str, *, device: str | None = Non
     model = load_model(path, dtype=config.policy.dtype, device=device)
     images = load_images(path, model)
     chat = build_chat_format(config, tokenizer, images)
+    rows = len(cast("Tensor", model.get_input_embeddings().weight))
+    check_vocabulary(rows, tokenizer.vocab_size, chat.stop_token_ids, path=path)
     return PolicyModel(path, model, tokenizer, chat, images)
+
+
+def check_vocabulary(
+    rows: int, vocab_size: int, stop_token_ids: Collection[int], *, path: Path | str
+) -> None:
+    """Raise `ConfigError` for embeddings with fewer rows than the tokenizer has tokens.
+
+    `vocab_size` is that without added tokens. Of those a model may lack some, as text models of
+    Gemma 3 lack the token of an image, but not the ones that end a turn.
+    """
+    needed = max(vocab_size, *(token + 1 for token in stop_token_ids))
+    if needed > rows:
+        raise ConfigError(
+            f"policy.path is {str(path)!r}, whose tokenizer writes token {needed - 1}, but whose "
+            f"model has {rows} embeddings; use the tokenizer that the model was trained with, or "
+            "enlarge the embeddings (model.resize_token_embeddings)"
+        )
 
 
 def save_policy(policy: PolicyModel, folder: Path) -> None:

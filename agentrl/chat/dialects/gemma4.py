@@ -15,7 +15,7 @@ from agentrl.chat.dialects.syntax import (
     write_json,
     write_turn,
 )
-from agentrl.chat.thinking import join_thinking, split_thinking
+from agentrl.chat.thinking import GEMMA4_MARKS, join_thinking, split_thinking
 from agentrl.env import Action
 from agentrl.message import ToolCall
 from agentrl.runtime.json_limits import JsonLimitError, parse_json
@@ -71,14 +71,16 @@ def write_notation(value: Any) -> str:
 
 def parse(text: str, start: int) -> Action:
     """Read a turn; a thinking channel becomes a thinking block of its text."""
-    shown = len(text)
+    shown, spoken = len(text), 0
     if text.startswith(THOUGHT):
         end = text.find(THOUGHT_END, len(THOUGHT))
         if end < 0:
             return Action(f"<think>\n{text[len(THOUGHT) :]}")
         thought = text[len(THOUGHT) : end].removesuffix("\n")
-        text = join_thinking(thought, text[end + len(THOUGHT_END) :])
-    return parse_turn(_SYNTAX, text, min(max(0, start + len(text) - shown), len(text)))
+        said = text[end + len(THOUGHT_END) :]
+        text = join_thinking(thought, said)
+        spoken = len(text) - len(said)
+    return parse_turn(_SYNTAX, text, min(max(spoken, start + len(text) - shown), len(text)))
 
 
 def write(text: str, calls: Sequence[ToolCall]) -> str:
@@ -121,7 +123,7 @@ def _read_text(text: str, at: int) -> tuple[str, int]:
 def _read_items(text: str, at: int, depth: int) -> tuple[Any, int]:
     is_object = text[at] == "{"
     close = "}" if is_object else "]"
-    keys: list[str] = []
+    keys: dict[str, None] = {}
     values: list[Any] = []
     at = _skip(text, at + 1)
     while not text.startswith(close, at):
@@ -131,9 +133,9 @@ def _read_items(text: str, at: int, depth: int) -> tuple[Any, int]:
             at += 1
         if is_object:
             key, at = _read_key(text, _skip(text, at))
-            if key in keys[-1:] or key in set(keys):
+            if key in keys:
                 raise NotationError(f"{key[:80]!r} is written twice")
-            keys.append(key)
+            keys[key] = None
         value, at = read_notation(text, at, depth + 1)
         values.append(value)
         if len(values) > CALL_LIMITS.values:
@@ -175,6 +177,7 @@ _SYNTAX = CallSyntax(
     write=_write,
     begin=lambda tool: f"call:{tool}{{" if tool else "call:",
     wanted=WANTED,
+    thinking=GEMMA4_MARKS,
 )
 GEMMA4 = ToolCallDialect(
     name="gemma4",

@@ -4,6 +4,7 @@ from agentrl.chat.call_json import read_call, skip_space
 from agentrl.chat.dialects.hermes import begin_object, read_object, write_object
 from agentrl.chat.dialects.named_calls import adapt_mistral, write_mistral_id
 from agentrl.chat.dialects.syntax import CallPart, CallSyntax, make_dialect, write_json
+from agentrl.chat.thinking import MISTRAL_MARKS
 from agentrl.message import ToolCall
 
 
@@ -37,6 +38,7 @@ MISTRAL_V3 = make_dialect(
         write=_write_mistral_v3,
         begin=begin_object,
         wanted='Write [TOOL_CALLS][{"name": "...", "arguments": {...}}]',
+        thinking=MISTRAL_MARKS,
         section=True,
         separator=", ",
         inside=("[", ""),

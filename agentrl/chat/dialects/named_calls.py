@@ -14,6 +14,7 @@ from agentrl.chat.dialects.syntax import (
     read_named,
     write_json,
 )
+from agentrl.chat.thinking import MISTRAL_MARKS
 from agentrl.message import ToolCall
 
 _KIMI_ID = re.compile(r"(?:functions\.)?(.+?):(\d{1,9})\Z", re.DOTALL | re.ASCII)
@@ -189,6 +190,7 @@ MISTRAL = make_dialect(
         write=_write_mistral,
         begin=lambda tool: f"{tool}[ARGS]" if tool else "",
         wanted="Write [TOOL_CALLS]NAME[ARGS]{...}",
+        thinking=MISTRAL_MARKS,
     ),
     adapt=adapt_mistral,
 )
@@ -217,6 +219,7 @@ MISTRAL_V11 = make_dialect(
         write=_write_mistral_v11,
         begin=lambda tool: f"{tool}[CALL_ID]" if tool else "",
         wanted="Write [TOOL_CALLS]NAME[CALL_ID]abcdefghi[ARGS]{...}",
+        thinking=MISTRAL_MARKS,
     ),
     adapt=adapt_mistral,
 )

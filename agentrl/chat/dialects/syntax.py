@@ -15,7 +15,7 @@ from agentrl.chat.call_json import (
     skip_space,
 )
 from agentrl.chat.dialect import ToolCallDialect
-from agentrl.chat.thinking import find_spoken
+from agentrl.chat.thinking import MARKS, Marks, find_spoken
 from agentrl.env import Action
 from agentrl.message import ToolCall
 from agentrl.runtime.json_limits import JsonLimitError, check_json, check_text_bytes
@@ -59,6 +59,8 @@ class CallSyntax:
     """Between two calls or sections."""
     inside: tuple[str, str] = ("", "")
     """Behind `open` and before `close`."""
+    thinking: Marks = MARKS
+    """Marks around thinking, in which no call is looked for."""
 
 
 def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
@@ -67,7 +69,7 @@ def parse_turn(syntax: CallSyntax, text: str, start: int) -> Action:
     calls: list[ToolCall] = []
     malformed: list[str] = []
     read_to = 0
-    while (begin := find_spoken(text, syntax.open, max(start, read_to))) >= 0:
+    while (begin := _find_open(syntax, text, max(start, read_to))) >= 0:
         text_before = text[read_to:begin]
         if not read_to or text_before.strip():
             texts.append(text_before.removesuffix(syntax.gap))
@@ -162,6 +164,10 @@ def read_named(
 def write_json(value: object) -> str:
     """Return a value as chat templates write JSON."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _find_open(syntax: CallSyntax, text: str, start: int) -> int:
+    return find_spoken(text, syntax.open, start, syntax.thinking)
 
 
 def _read_block(

@@ -244,6 +244,40 @@ def test_reading_takes_time_in_proportion(name: str) -> None:
             assert long_s < 100 * short_s, (opening, unit)
 
 
+@pytest.mark.parametrize("name", NOTATION)
+def test_many_arguments_are_read_in_proportion(name: str) -> None:
+    """Ten times the arguments take less than forty times as long, and not a hundred times."""
+    dialect = DIALECTS[name]
+
+    def taken_s(count: int) -> float:
+        call = ToolCall("call_0", "f", {f"key{i}": 1 for i in range(count)})
+        text = dialect.write("", (call,))
+        began = time.process_time()
+        assert dialect.parse(text, 0).tool_calls[0].arguments == call.arguments
+        return time.process_time() - began
+
+    assert min(taken_s(3000) for _ in range(3)) < 40 * min(taken_s(300) for _ in range(3))
+
+
+@pytest.mark.parametrize("name", ["mistral", "mistral_v11", "mistral_v3", "gemma4"])
+def test_thinking_stands_between_marks_of_the_family(name: str) -> None:
+    dialect = DIALECTS[name]
+    marks = ("<|channel>thought\n", "<channel|>") if name == "gemma4" else ("[THINK]", "[/THINK]")
+    call = dialect.write("", (F,))
+    for said in (f"{marks[0]}I may {call}", f"Hm. {marks[0]}I may {call}"):
+        assert not dialect.parse(said, 0).tool_calls
+        assert not dialect.parse(f"{said}{marks[1]}", 0).tool_calls
+        assert plain(dialect.parse(f"{said}{marks[1]}{call}", 0).tool_calls) == plain((F,))
+
+
+def test_a_channel_of_thinking_ends_at_its_own_mark() -> None:
+    """A model may name another family's mark in what it thinks."""
+    call = GEMMA4.write("", (F,))
+    thought = f"<|channel>thought\nnot </think> {call}\n<channel|>"
+    assert not GEMMA4.parse(thought, 0).tool_calls
+    assert plain(GEMMA4.parse(thought + call, 0).tool_calls) == plain((F,))
+
+
 SCHEMA = {
     "properties": {
         "text": {"type": "string"},

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from agentrl.chat.conformance import check_template
 from agentrl.chat.dialects import DIALECTS, TEMPLATES
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.renderer import TokenSegment
@@ -338,16 +339,28 @@ def test_changed_tools_are_announced(chat: ChatFormat) -> None:
     assert [s.source for s in segments if s.source != "template"] == ["tool"]
 
 
+@pytest.mark.parametrize(
+    ("opens", "closes"),
+    [
+        ("<think>", "</think>"),
+        ("[THINK]", "[/THINK]"),
+        ("<seed:think>", "</seed:think>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ],
+)
 def test_a_turn_that_begins_inside_a_thought(
-    hermes: PreTrainedTokenizerFast, tmp_path: Path
+    hermes: PreTrainedTokenizerFast, tmp_path: Path, opens: str, closes: str
 ) -> None:
-    path = variant(tmp_path, '"<|im_start|>assistant\\n', '"<|im_start|>assistant\\n<think>\\n')
+    path = variant(tmp_path, '"<|im_start|>assistant\\n', f'"<|im_start|>assistant\\n{opens}\\n')
     chat = ChatFormat(hermes, template=path)
     assert chat.begins_thinking
     wanted = chat.dialect.write("", CALL.tool_calls)
     assert chat.parse(chat.encode(f"shall I {wanted}")) == say(f"shall I {wanted}")
-    acted = chat.parse(chat.encode(f"I shall\n</think>\n\n{wanted}"))
-    assert acted == Action("I shall\n</think>\n", CALL.tool_calls)
+    acted = chat.parse(chat.encode(f"I shall\n{closes}\n\n{wanted}"))
+    assert acted == Action(f"I shall\n{closes}\n", CALL.tool_calls)
+    assert {row.name: row.ok for row in check_template(hermes, template=path).rows}[
+        "actions survive write and parse"
+    ]
 
 
 @dataclass(frozen=True)
@@ -428,6 +441,30 @@ def test_templates_that_cannot_be_appended_to_are_refused(
     assert "policy.template" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{% for i in range(10**9) %}{% endfor %}", "OverflowError: Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ 'x' * 10**15 }}", "MemoryError;"),
+        ("{{ 'a'.encode('no') }}", "LookupError: unknown encoding"),
+        ("\n{{ 'a' | no }}", "line 2: No filter named 'no'"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ],
+)
+def test_whatever_a_template_raises_is_its_fault(
+    hermes: PreTrainedTokenizerFast, tmp_path: Path, broken: str, problem: str
+) -> None:
+    path = tmp_path / "broken.jinja"
+    path.write_text(broken, encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"broken.jinja cannot render .*{problem}"):
+        ChatFormat(hermes, template=str(path))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"broken.jinja'.* cannot be read as UTF-8 text"):
+        ChatFormat(hermes, template=str(path))
+
+
 def test_tools_are_refused_where_a_template_hides_them(
     hermes: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
@@ -442,6 +479,8 @@ def test_names_and_paths_are_checked(hermes: PreTrainedTokenizerFast, tmp_path: 
         ChatFormat(hermes, template="hermess")
     with pytest.raises(ConfigError, match="did you mean 'hermes'"):
         ChatFormat(hermes, dialect="hermess")
+    with pytest.raises(ConfigError, match="did you mean 'hermes'"):
+        check_template(hermes, dialect="hermess")
     with pytest.raises(ConfigError, match="cannot render"):
         ChatFormat(hermes).opening(())
     bare = tokenizer_of("hermes", tmp_path)
