@@ -111,6 +111,10 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
         ('{"model_type": "t5"}', "a t5 of this config.json cannot be made"),
         ('{"model_type": "qwen3", "num_attention_heads": 0}', "a qwen3 of this config.json"),
         ('{"model_type": "mamba", "num_hidden_layers": 1}', "a mamba of this config.json"),
+        (
+            '{"model_type": "qwen3", "num_hidden_layers": 99999999}',
+            "num_hidden_layers 99,999,999, and",
+        ),
         ("[", "transformers cannot read"),
     ],
 )
