@@ -533,6 +533,15 @@ def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
     assert plan(change_config(config, changes), "1xRTX4090").faults == ()
 
 
+def test_engines_that_would_share_a_device_are_fewer() -> None:
+    vllm = {"kind": "vllm", "context_tokens": 256, "processes": 4, "vllm": {"memory_fraction": 0.9}}
+    config = small(engine=vllm, learn__devices={"count": 4})
+    assert [fault.name for fault in plan(config, "7xH100").faults] == ["a device of 2 engines"]
+    changes = suggest_changes(config, find_shape(config), find_machine("7xH100"), TRACE)
+    assert changes == {"engine.processes": 3}
+    assert plan(change_config(config, changes), "7xH100").faults == ()
+
+
 def test_a_cache_without_room_for_one_request_is_a_fault() -> None:
     vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.02}}
     config = change_config(large(), {"engine": vllm, "policy.dtype": "bfloat16"})
