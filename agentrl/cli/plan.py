@@ -68,7 +68,8 @@ def _refusal(plan: "RunPlan", changes: Any) -> str:
     if changes is None:
         return (
             f"{plan.model} does not fit on {plan.machine.name}: {faults}. No change of the config "
-            "that was tried is enough: plan for more or larger devices, or a smaller model"
+            "that was tried is enough: plan for more or larger devices, a smaller model, or a "
+            "shorter engine.context_tokens"
         )
     lines = "\n".join(f"  {key}={json.dumps(value)}" for key, value in changes.items())
     return (

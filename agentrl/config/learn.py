@@ -1,7 +1,7 @@
 """Keys of the training section: one section per slot, with a method chosen by name and its own
 keys."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -87,7 +87,7 @@ class LoraSection(ConfigSection):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the input of A during training; the trained policy then differs slightly from the
     one that sampled."""
-    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = "all-linear"
     """Modules that get adapters, by the last parts of their names; `all-linear` means all linear
     layers except the head."""
 

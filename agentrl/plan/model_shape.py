@@ -87,6 +87,9 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 }
 """Configs that the makers publish with their weights, by the last part of the hub's name."""
 
+MOST_LAYERS = 1024
+"""Most layers of a model that is planned: each is made, and traced."""
+
 BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -182,6 +185,7 @@ def shape_at(path: str) -> ModelShape:
     """Return the shape of a published model, or of the folder that a path names."""
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file() and not is_gguf(path):
+        _check_layers(path, folder / "config.json")
         try:
             model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -198,6 +202,22 @@ def shape_at(path: str) -> ModelShape:
             "give a folder with the model's config.json"
         )
     return ModelShape(name, lambda: _make(_published_config(name)))
+
+
+def _check_layers(path: str, file: Path) -> None:
+    """Raise `ConfigError` for more layers than are planned; transformers lists each as it reads."""
+    try:
+        fields = json.loads(file.read_bytes())
+        sections = [fields, fields.get("text_config") or {}]
+        layers = max(section.get("num_hidden_layers") or 0 for section in sections)
+        many = layers > MOST_LAYERS
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return  # transformers says what is wrong with it
+    if many:
+        raise ConfigError(
+            f"policy.path={path!r} has a config.json with num_hidden_layers {layers:,}, and a plan "
+            f"goes up to {MOST_LAYERS:,}; give the folder of a language model"
+        )
 
 
 def _published_config(name: str) -> PreTrainedConfig:

@@ -158,7 +158,7 @@ def check_devices(config: RunConfig, machine: MachineSpec) -> None:
     ranks = config.learn.devices.count
     if machine.device.name != THIS and ranks > machine.count:
         raise ConfigError(
-            f"learn.devices.count is {ranks}, but {machine.name} has {machine.count} devices; "
+            f"learn.devices.count is {ranks}, but {machine.name} has {machine.count} of them; "
             f"set it to at most {machine.count}, or plan for {ranks}x{machine.device.name}"
         )
 
@@ -291,12 +291,13 @@ def find_faults(
         return
     shared = shares_devices(config, machine)
     free = ranks if shared else machine.count - ranks
-    per_device = -(-engines // max(1, free)) * rollout.held_bytes
+    beside = -(-engines // max(1, free))
+    per_device = beside * rollout.held_bytes
     if not shared and per_device > usable:
-        yield MemoryFault(name="engines on one device", needs_bytes=per_device, has_bytes=usable)
+        name = "an engine" if beside == 1 else f"a device of {beside} engines"
+        yield MemoryFault(name=name, needs_bytes=per_device, has_bytes=usable)
     peak_bytes = training.peak_bytes
     if shared:
-        beside = -(-engines // max(1, free))
         peak_bytes = peak_beside_engines(training, rollout, engines=beside)
     if peak_bytes > usable:
         name = "a trainer rank with the engine beside it" if shared else "a trainer rank"
@@ -355,6 +356,9 @@ def _candidates(
     config: RunConfig, shape: ModelShape, machine: MachineSpec
 ) -> Iterator[tuple[str, Any]]:
     learn, device = config.learn, machine.device
+    free = machine.count if shares_devices(config, machine) else machine.count - learn.devices.count
+    if device.name != THIS and config.engine.processes > free:
+        yield "engine.processes", free
     if config.policy.dtype == "float32" and device.name != THIS:
         yield "policy.dtype", "bfloat16"
     if learn.precision == "float32" and learn.lora is None and device.name != THIS:

@@ -16,6 +16,7 @@ from agentrl.runtime.distribution import install_command
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed, version_of
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
+from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.runtime.vllm_release import check_release
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ Say = Callable[[str], None]
 
 DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/kfd"))
 """Device files of GPU drivers: NVIDIA's, WSL's and AMD's."""
+RANK_BYTES = 2**28
+"""Memory of a rank before its model: the imports of torch and transformers."""
 _WAY = {
     True: "start the server there, or name another server",
     False: "set it to the server's key, or set engine.endpoint.key_variable to another variable",
@@ -79,6 +82,23 @@ def find_cuda_fault(torch_version: str | None, drivers: tuple[Path, ...] = DRIVE
         return f"torch {torch_version} is built for the CPU"
     if not any(driver.exists() for driver in drivers):
         return "this machine has no GPU driver"
+    return ""
+
+
+def find_rank_fault(count: int, backend: str, memory_bytes: int) -> str:
+    """Return the reason why so many ranks cannot run on this machine's CPU, or an empty string."""
+    if count > 1 and backend == "nccl":
+        return (
+            "learn.devices.backend is nccl, which connects GPUs, but the ranks compute on the CPU: "
+            "set learn.devices.backend: auto, or gloo"
+        )
+    most = max(1, memory_bytes // RANK_BYTES)
+    if count > most:
+        return (
+            f"learn.devices.count is {count}, but ranks on the CPU are processes of this machine, "
+            f"whose {memory_bytes / 2**30:.1f} GiB of memory start at most {most} of them: set "
+            f"learn.devices.count to at most {most}"
+        )
     return ""
 
 
@@ -253,6 +273,18 @@ def _check_extras(config: "RunConfig") -> Iterator[str]:
     yield from _check_package(metrics.opentelemetry, *otel)
 
 
+def check_ranks(config: "RunConfig") -> Iterator[str]:
+    """Yield what keeps the ranks of a run from this machine's CPU."""
+    device = config.policy.device
+    computes_on_cpu = device == "cpu" or (device == "auto" and find_cuda_fault(version_of("torch")))
+    if config.cluster.kind != "local" or TorchrunLaunch.read() is not None or not computes_on_cpu:
+        return  # started elsewhere, or counted with the GPUs
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    devices = config.learn.devices
+    if fault := find_rank_fault(devices.count, devices.backend, memory_bytes):
+        yield fault
+
+
 def _check_run_folder(config: "RunConfig") -> Iterator[str]:
     if problem := check_folder(config.run.folder / config.run.name):
         yield (
@@ -273,4 +305,4 @@ _PLAYING: tuple[Check, ...] = (
     _check_engine,
     _check_cluster,
 )
-_TRAINING: tuple[Check, ...] = (_check_extras, _check_run_folder)
+_TRAINING: tuple[Check, ...] = (_check_extras, check_ranks, _check_run_folder)

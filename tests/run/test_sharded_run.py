@@ -57,6 +57,14 @@ def test_a_rank_that_dies_ends_the_run_by_name(tmp_path: Path) -> None:
     assert_gone(pids)
 
 
+def test_a_signal_to_all_is_the_leading_ranks_to_answer(tmp_path: Path) -> None:
+    with leading(tmp_path) as (trainer, pids):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(pids[0], number)
+        trainer.step(trees_of(2))  # its connections are whole
+    assert_gone(pids)
+
+
 def test_closing_twice_ends_them_once(tmp_path: Path) -> None:
     trainer, pids = opened(tmp_path)
     trainer.close()

@@ -133,8 +133,10 @@ class _Member:
 
 def serve(descriptor: int) -> None:
     """Be a rank for whoever has the other end of the socket, until it is gone."""
-    # Ctrl-C reaches all processes of a terminal; the run's own decides when a step is done.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches all processes of a terminal, SIGTERM of a batch system or of `timeout` those of
+    # a group; the run's own decides when a step is done.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)
     setup = connection.recv()
     try:

@@ -119,6 +119,10 @@ def test_an_unknown_model_is_refused_with_the_known_ones(tmp_path: Any) -> None:
         ('{"model_type": "t5"}', "a t5 of this config.json cannot be made"),
         ('{"model_type": "qwen3", "num_attention_heads": 0}', "a qwen3 of this config.json"),
         ('{"model_type": "mamba", "num_hidden_layers": 1}', "a mamba of this config.json"),
+        (
+            '{"model_type": "qwen3", "num_hidden_layers": 99999999}',
+            "num_hidden_layers 99,999,999, and",
+        ),
         ("[", "transformers cannot read"),
     ],
 )
@@ -569,6 +573,15 @@ def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:
     assert changes is not None
     assert next(iter(changes)) == "policy.dtype"
     assert plan(change_config(config, changes), "1xRTX4090").faults == ()
+
+
+def test_engines_that_would_share_a_device_are_fewer() -> None:
+    vllm = {"kind": "vllm", "context_tokens": 256, "processes": 4, "vllm": {"memory_fraction": 0.9}}
+    config = small(engine=vllm, learn__devices={"count": 4})
+    assert [fault.name for fault in plan(config, "7xH100").faults] == ["a device of 2 engines"]
+    changes = suggest_changes(config, find_shape(config), find_machine("7xH100"), TRACE)
+    assert changes == {"engine.processes": 3}
+    assert plan(change_config(config, {"engine.processes": 3}), "7xH100").faults == ()
 
 
 def test_a_cache_without_room_for_one_request_is_a_fault() -> None:
