@@ -64,7 +64,7 @@ def check_vocabulary(
     `vocab_size` is that without added tokens. Of those a model may lack some, as text models of
     Gemma 3 lack the token of an image, but not the ones that end a turn.
     """
-    needed = max(vocab_size, *(token + 1 for token in stop_token_ids))
+    needed = max([vocab_size, *(token + 1 for token in stop_token_ids)])
     if needed > rows:
         raise ConfigError(
             f"policy.path is {str(path)!r}, whose tokenizer writes token {needed - 1}, but whose "

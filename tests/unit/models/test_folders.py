@@ -55,12 +55,15 @@ def test_a_damaged_config_is_told(tmp_path: Path, written: str, problem: str) ->
         load_model(tmp_path, dtype="float32", device="cpu")
 
 
-def test_memory_that_is_short_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, MemoryError])
+def test_memory_that_is_short_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
     def allocate(*_: object, **__: object) -> None:
-        raise RuntimeError("out of memory")
+        raise kind("out of memory")
 
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", allocate)
     assert AutoConfig.from_pretrained(tmp_path).model_type == "qwen3"
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(kind, match="out of memory"):
         load_model(tmp_path, dtype="float32", device="cpu")
