@@ -215,6 +215,8 @@ def state(bench: Benchmark, name: str, planned: float, measured: float, unit: st
 def main() -> None:
     """Run it."""
     bench = Benchmark.from_command_line("plan_gpu", __doc__)
+    if not torch.cuda.is_available():
+        raise SystemExit("plan_gpu measures a GPU, and torch finds none; plan.py measures a CPU")
     device = find_device()
     for setting in SETTINGS[:1] if bench.quick else SETTINGS:
         compare(bench, setting, device)
