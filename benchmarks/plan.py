@@ -262,8 +262,10 @@ def compare(bench: Benchmark, setting: Setting) -> None:
 
 def state(bench: Benchmark, name: str, planned: float, measured: float, unit: str) -> None:
     """State a planned and a measured figure, and how far they are apart."""
-    goal = MEMORY_GOAL if unit == "MiB" else TIME_GOAL
-    bench.console.print(f"{name}: {planned:.4g} {unit} planned, {measured:.4g} measured")
+    goal = MEMORY_GOAL if unit.endswith("iB") else TIME_GOAL
+    bench.console.print(
+        f"{name}: {planned:.4g} {unit} planned, {measured:.4g} measured", highlight=False
+    )
     bench.row(f"{name}, planned", planned, unit=unit)
     bench.row(f"{name}, measured", measured, unit=unit)
     error = abs(planned / measured - 1)

@@ -29,12 +29,11 @@ from agentrl.plan.machine import DeviceSpec, find_machine
 from agentrl.plan.model_shape import shape_at
 from agentrl.plan.training import TrainingCost, optimizer_s, pass_s, trace_training
 from benchmarks.harness import Benchmark
-from benchmarks.plan import count_places
+from benchmarks.plan import count_places, state
 
 GIB = 2**30
 STEPS = 2
 """Steps that are measured; one more comes before."""
-MEMORY_GOAL, TIME_GOAL = 0.10, 0.25
 CHECKPOINTING: dict[str, Any] = {"gradient_checkpointing": True}
 
 
@@ -198,18 +197,6 @@ def compare(bench: Benchmark, setting: GpuSetting, device: DeviceSpec) -> None:
     bench.row(f"speed, {setting.name}", tokens / seen.step_s, unit="tokens/s")
     mfu = passes * cost.flops / seen.step_s / device.bf16_flops_per_s
     bench.row(f"operations, {setting.name}", mfu, unit="of the data sheet's")
-
-
-def state(bench: Benchmark, name: str, planned: float, measured: float, unit: str) -> None:
-    """State a planned and a measured figure, and how far they are apart."""
-    goal = MEMORY_GOAL if unit == "GiB" else TIME_GOAL
-    bench.console.print(
-        f"{name}: {planned:.4g} {unit} planned, {measured:.4g} measured", highlight=False
-    )
-    bench.row(f"{name}, planned", planned, unit=unit)
-    bench.row(f"{name}, measured", measured, unit=unit)
-    error = abs(planned / measured - 1)
-    bench.row(f"{name}, error", error, unit="of measured", goal=goal, better="lower")
 
 
 def main() -> None:

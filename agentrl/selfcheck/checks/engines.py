@@ -38,13 +38,11 @@ def check_local_gap(context: CheckContext) -> None:
 
 def check_vllm(context: CheckContext) -> None:
     """Do the same with vLLM, and load other weights into it."""
-    if not is_installed("vllm"):
-        raise CheckSkipped("vLLM is not installed")
-    check_release()
+    require_vllm()
     folder = write_policy(context.folder / "policy")
     other = write_policy(context.folder / "other", seed=1)
     dtype: PolicyDtype = "bfloat16" if "bfloat16" in list_dtypes(context.device) else "float32"
-    spec = _build_vllm_spec(folder, dtype)
+    spec = build_vllm_spec(folder, dtype)
 
     async def ask() -> None:
         async with spec.open() as engine:
@@ -61,13 +59,11 @@ def check_vllm_ipc(context: CheckContext) -> None:
     """Load weights into vLLM on the same GPU by CUDA's handles, without a copy on the host."""
     if context.device == "cpu":
         raise CheckSkipped("CUDA's handles need a GPU")
-    if not is_installed("vllm"):
-        raise CheckSkipped("vLLM is not installed")
-    check_release()
+    require_vllm()
     folder = write_policy(context.folder / "policy")
     other = write_policy(context.folder / "other", seed=1)
     dtype: PolicyDtype = list_dtypes(context.device)[-1]
-    spec = _build_vllm_spec(folder, dtype, transfer="ipc")
+    spec = build_vllm_spec(folder, dtype, transfer="ipc")
 
     async def send() -> None:
         async with spec.open() as engine:
@@ -80,7 +76,15 @@ def check_vllm_ipc(context: CheckContext) -> None:
     asyncio.run(send())
 
 
-def _build_vllm_spec(folder: Path, dtype: PolicyDtype, **settings: Any) -> EngineSpec:
+def require_vllm() -> None:
+    """Raise `CheckSkipped` without vLLM, and `ConfigError` for a release that is not supported."""
+    if not is_installed("vllm"):
+        raise CheckSkipped("vLLM is not installed")
+    check_release()
+
+
+def build_vllm_spec(folder: Path, dtype: PolicyDtype, **settings: Any) -> EngineSpec:
+    """Return the recipe of vLLM's server, with further fields of `engine.vllm`."""
     return EngineSpec(
         kind="vllm",
         folder=str(folder),

@@ -8,15 +8,16 @@ from typing import Protocol
 import torch
 
 from agentrl.config.run import MakePolicySection
-from agentrl.engine.spec import EngineSpec
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import GenerateRequest, ScoringEngine
 from agentrl.rollout.scheduler.scheduler import SleepingEngine
-from agentrl.runtime.machine import is_installed
-from agentrl.runtime.vllm_release import check_release
-from agentrl.selfcheck.checks.engines import expect_small_gap
+from agentrl.selfcheck.checks.engines import (
+    VLLM_CACHE_BYTES,
+    build_vllm_spec,
+    expect_small_gap,
+    require_vllm,
+)
 from agentrl.selfcheck.checks.policies import (
-    CONTEXT_TOKENS,
     PolicyDtype,
     draw_tokens,
     list_dtypes,
@@ -47,8 +48,6 @@ POLICY = MakePolicySection(
     initializer_range=0.05,
 )
 """A policy as large as the KV cache, so that it shows whether weights have left the device."""
-CACHE_BYTES = 2**28
-SLOTS = 8
 ASLEEP_S = 1.0
 """Seconds in which a sleeping engine must not answer."""
 DEADLINE_S = 120.0
@@ -64,29 +63,17 @@ def check_sleep(context: CheckContext) -> None:
     """Have vLLM sleep in each level, and wake it with other weights."""
     if context.device == "cpu":
         raise CheckSkipped("sleep gives up memory of a GPU, and vLLM's CPU build ignores it")
-    if not is_installed("vllm"):
-        raise CheckSkipped("vLLM is not installed")
-    check_release()
+    require_vllm()
     folder = write_policy(context.folder / "policy", section=POLICY)
     other = write_policy(context.folder / "other", seed=1, section=POLICY)
     dtype: PolicyDtype = list_dtypes(context.device)[-1]
     old, new = (open_trainer(each, device=context.device, dtype=dtype) for each in (folder, other))
-    holds_bytes = CACHE_BYTES + sum(p.numel() * p.element_size() for p in old.model.parameters())
+    holds_bytes = VLLM_CACHE_BYTES + sum(
+        p.numel() * p.element_size() for p in old.model.parameters()
+    )
 
     async def sleep_once(level: int) -> None:
-        spec = EngineSpec(
-            kind="vllm",
-            folder=str(folder),
-            slots=SLOTS,
-            context_tokens=CONTEXT_TOKENS,
-            dtype=dtype,
-            vllm={
-                "memory_fraction": 0.3,
-                "cache_bytes": CACHE_BYTES,
-                "eager": True,
-                "sleep_level": level,
-            },
-        )
+        spec = build_vllm_spec(folder, dtype, sleep_level=level)
         async with spec.open() as engine:
             assert isinstance(engine, SleepingEngine)
             assert isinstance(engine, ScoringEngine)

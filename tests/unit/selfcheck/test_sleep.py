@@ -11,7 +11,7 @@ import torch
 from agentrl.engine.local import LocalEngine
 from agentrl.policy import Completion, GenerateRequest
 from agentrl.selfcheck.__main__ import run_check
-from agentrl.selfcheck.checks import sleep
+from agentrl.selfcheck.checks import engines, sleep
 from agentrl.selfcheck.checks.policies import CONTEXT_TOKENS, SMALL, write_policy
 from agentrl.selfcheck.checks.weights import build_spec, open_trainer
 from agentrl.selfcheck.context import CheckContext, CheckFailed
@@ -126,18 +126,25 @@ def test_an_engine_that_breaks_asleep_says_why(
 
 
 @pytest.mark.parametrize(
-    ("device", "words"),
+    ("function", "device", "words"),
     [
-        ("cpu", "sleep gives up memory of a GPU, and vLLM's CPU build ignores it"),
-        ("cuda", "vLLM is not installed"),
+        (
+            "sleep:check_sleep",
+            "cpu",
+            "sleep gives up memory of a GPU, and vLLM's CPU build ignores it",
+        ),
+        ("sleep:check_sleep", "cuda", "vLLM is not installed"),
+        ("engines:check_vllm_ipc", "cpu", "CUDA's handles need a GPU"),
+        ("engines:check_vllm_ipc", "cuda", "vLLM is not installed"),
+        ("engines:check_vllm", "cpu", "vLLM is not installed"),
     ],
 )
-def test_it_is_skipped_where_nothing_sleeps(
-    device: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_check_of_vllm_is_skipped_without_its_parts(
+    function: str, device: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sleep, "is_installed", lambda module: False)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(engines, "is_installed", lambda module: False)  # pyright: ignore[reportUnknownLambdaType]
     context = CheckContext(device, tmp_path, 1.0, lambda name, value: None)
-    assert run_check("agentrl.selfcheck.checks.sleep:check_sleep", context) == ("skipped", words)
+    assert run_check(f"agentrl.selfcheck.checks.{function}", context) == ("skipped", words)
 
 
 def test_weights_and_keys_both_show() -> None:
@@ -154,6 +161,6 @@ def test_weights_and_keys_both_show() -> None:
             seed=0,
         )
     weight_bytes = 2 * sum(parameter.numel() for parameter in model.parameters())
-    least = min(weight_bytes, sleep.CACHE_BYTES)
-    assert least / (weight_bytes + sleep.CACHE_BYTES) > 1.2 * sleep.MOST_KEPT
+    least = min(weight_bytes, engines.VLLM_CACHE_BYTES)
+    assert least / (weight_bytes + engines.VLLM_CACHE_BYTES) > 1.2 * sleep.MOST_KEPT
     assert sleep.POLICY.vocab_size >= SMALL.vocab_size
