@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -224,6 +224,7 @@ def test_micro_batching_never_changes_the_gradient(
     rows = rows_of(trees_of(2, seed=seed, gap=0.5))
     config = LearnSection.model_validate({"correction": section})
     whole = gradients(model, rows, config, limit_tokens=10**6)
+    assume(whole.norm() > 0)  # icepop may leave out every sequence
     assert_close(gradients(model, rows, config, limit_tokens=limit), whole)
 
 
