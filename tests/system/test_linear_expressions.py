@@ -37,6 +37,7 @@ MADE_LATER: Final = {
     "agentrl/chat/renderer_template.py": "control tokens, escaped, one beside the other",
     "agentrl/chat/template.py": "the name of a variable, which is an identifier",
     "agentrl/chat/tokenizer.py": "control tokens, escaped, one beside the other",
+    "agentrl/chat/thinking.py": "marks of thinking that a template opens, escaped",
     "agentrl/config/document.py": "the forms of YAML's scalars; they read the user's config",
     "agentrl/config/run.py": "the user's own expressions, to be hidden in the viewer",
     "agentrl/rewards.py": "one escaped answer",
