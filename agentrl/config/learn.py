@@ -49,6 +49,10 @@ class DevicesSection(ConfigSection):
 
     count: PositiveInt = 1
     """Number of devices; 1 trains in the run's own process."""
+    context_parallel: PositiveInt = 1
+    """Context parallelism (Ulysses): number of neighbouring devices that divide each line of
+    `micro_batch_tokens` between them, for contexts whose activations exceed the memory of one. It
+    must divide `count` and the model's attention heads."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Communication backend for weights and gradients: `auto` uses nccl between GPUs and gloo
     between CPUs."""

@@ -61,6 +61,9 @@ FIELD_NAMES: Mapping[str, str] = {
     # Learning
     "lr": "learn.optimizer.learning_rate",
     "learning_rate": "learn.optimizer.learning_rate",
+    "context_parallel_size": "learn.devices.context_parallel",
+    "cp_size": "learn.devices.context_parallel",
+    "ulysses_sequence_parallel_size": "learn.devices.context_parallel",
     "weight_decay": "learn.optimizer.weight_decay",
     "max_grad_norm": "learn.optimizer.max_grad_norm",
     "grad_clip": "learn.optimizer.max_grad_norm",

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agentrl.config.learn import Precision
+from agentrl.learn.context_parallel import ContextGroup
 from agentrl.learn.dtensor import alike
 from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout, TokenSequence, no_tokens
 from agentrl.metrics.accumulator import MetricAccumulator
@@ -31,6 +32,9 @@ class TrainerRanks:
     size = 1
     device: torch.device | None = None
     """Device that shards of the model are put on; None leaves it where it is."""
+
+    context: ContextGroup | None = None
+    """The ranks with which this one divides each line; None where it computes whole lines."""
 
     def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         """Return the sequence indices of each of this rank's passes.

@@ -10,6 +10,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from agentrl.learn.ancestry import AncestorMask
+from agentrl.learn.context_parallel import ContextSplit
 from agentrl.message import ImageSpan
 from agentrl.models.vision.model import SequenceImages
 
@@ -39,6 +40,8 @@ class ModelInputs:
     ancestry: AncestorMask | None = None
     """The places of the only line that see each other. None lets every later place see a place."""
     shown: tuple[SequenceImages, ...] = ()
+    split: ContextSplit | None = None
+    """This rank's part of the only line; None where every rank computes whole lines."""
 
 
 @runtime_checkable

@@ -59,20 +59,28 @@ def score(
     `entropy_gradient` the entropies carry gradient too.
     """
 
+    split = tokens.split
+    predictions, targets = tokens.predictions, tokens.targets
+    if split is not None:
+        predictions = predictions[split.predictions] - split.places.start
+        targets = targets[split.predictions]
+
     def compute() -> TokenPredictions:
         if head_at_positions:
-            hidden = _hidden(model, tokens).flatten(0, 1)[tokens.predictions]
+            hidden = _hidden(model, tokens).flatten(0, 1)[predictions]
             return predict(
                 _head(model),
                 hidden,
-                tokens.targets,
+                targets,
                 temperature=temperature,
                 chunk_tokens=head_chunk_tokens,
             )
-        logits = _logits(model, tokens).flatten(0, 1)[tokens.predictions]
-        return plain(logits, tokens.targets, temperature=temperature)
+        logits = _logits(model, tokens).flatten(0, 1)[predictions]
+        return plain(logits, targets, temperature=temperature)
 
     logprobs, entropies = run_within(model, compute)
+    if split is not None:
+        logprobs, entropies = map(split.gather_predictions, (logprobs, entropies))
     entropies = entropies if entropy_gradient else entropies.detach()
     return TokenLogprobs(logprobs=_spread(logprobs, tokens), entropies=_spread(entropies, tokens))
 
@@ -142,8 +150,21 @@ def _reading(model: PreTrainedModel, tokens: ModelInputs) -> dict[str, Any]:
 
     Padding is on the right and attention is causal, so no attention mask is passed where every
     sequence has a line of its own: what stands left of the padding cannot see it, and attention
-    takes its fastest path.
+    takes its fastest path. Of a line that ranks divide, the decoder is given this rank's places.
     """
+    split = tokens.split
+    if split is not None and tokens.positions is not None and tokens.ancestry is not None:
+        if tokens.shown:
+            raise ConfigError(
+                "a context shows images, which learn.devices.context_parallel does not divide: set "
+                "it to 1"
+            )
+        return {
+            "input_ids": tokens.inputs[:, split.places],
+            "position_ids": tokens.positions[:, split.places],
+            "use_cache": False,
+            **build_decoder_inputs(model, tokens.ancestry, context=split.ranks),
+        }
     inputs: dict[str, Any] = {"input_ids": tokens.inputs, "use_cache": False}
     if tokens.shown:
         _check_sees(model)

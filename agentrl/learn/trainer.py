@@ -19,6 +19,7 @@ from agentrl.errors import ConfigError, LearnError
 from agentrl.learn import advantages
 from agentrl.learn.aggregate import LossDenominators
 from agentrl.learn.batch import TrainingBatch
+from agentrl.learn.context_parallel import check_heads
 from agentrl.learn.contexts import rows_of
 from agentrl.learn.critic import critic_of, explained_variance, watch_hidden_states
 from agentrl.learn.dtensor import alike, local
@@ -132,9 +133,11 @@ class PolicyTrainer:
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
-        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images)
+        context = self.ranks.context
+        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images, context)
         self._precision: Precision = config.precision
-        check_layout(model, self._layout, dtype=getattr(torch, config.precision))
+        way_out = "learn.layout: padded" if context is None else "learn.devices.context_parallel: 1"
+        check_layout(model, self._layout, way_out=way_out, dtype=getattr(torch, config.precision))
         self._evidence = LogprobScorer(
             model,
             self._layout,
@@ -185,6 +188,8 @@ class PolicyTrainer:
         if self.ranks.size == 1:
             prepare(model, config, seed=seed)
             return None
+        if context := self.ranks.context:
+            check_heads(model.config, context.size)
         prepare_shards(model, config, seed=seed, device=self.ranks.device or model.device)
         types = {name: value.dtype for name, value in model.state_dict().items()}
         for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -93,7 +93,7 @@ def warmstart(
         for d in demonstrations
     ]
     layout = LAYOUTS[section.layout](micro_batch_tokens, images)
-    check_layout(model.eval(), layout, key="warmstart.layout")
+    check_layout(model.eval(), layout, way_out="warmstart.layout: padded")
     supervised = _Supervised(model, section, layout)
     losses: list[float] = []
     trained = 0

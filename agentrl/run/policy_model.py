@@ -43,6 +43,7 @@ def load_policy(config: RunConfig, path: Path | str, *, device: str | None = Non
     It is on the config's device unless another is given. On `cpu` weights stay in their file until
     they are used.
     """
+    from agentrl.learn.context_parallel import check_heads
     from agentrl.models.folders import load_images, load_model, load_tokenizer
 
     path = policy_place(path)
@@ -53,6 +54,7 @@ def load_policy(config: RunConfig, path: Path | str, *, device: str | None = Non
     chat = build_chat_format(config, tokenizer, images)
     rows = len(cast("Tensor", model.get_input_embeddings().weight))
     check_vocabulary(rows, tokenizer.vocab_size, chat.stop_token_ids, path=path)
+    check_heads(model.config, config.learn.devices.context_parallel)
     return PolicyModel(path, model, tokenizer, chat, images)
 
 

@@ -1,4 +1,4 @@
-"""Ranks for tests of the trainer on several devices: three processes that do what they are told."""
+"""Ranks for tests of the trainer on several devices: processes that do what they are told."""
 
 import multiprocessing as mp
 import os
@@ -24,21 +24,21 @@ from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Tree
 
 R = TypeVar("R")
-MOST = 3
 DEADLINE_S = 240.0
 
 
 class World:
-    """Processes that can form groups of two and of three ranks. Closing it ends them."""
+    """Processes that can form groups of two ranks and more. Closing it ends them."""
 
     def __init__(self, connections: Sequence[Connection], sentinels: Sequence[int]) -> None:
         self._connections = connections
         self._sentinels = sentinels
 
-    def run(self, work: Callable[..., R], *args: Any, size: int = 2) -> list[R]:
-        """Return what `work(ranks, *args)` returns on each of `size` ranks."""
+    def run(self, work: Callable[..., R], *args: Any, size: int = 2, context: int = 1) -> list[R]:
+        """Return what `work(ranks, *args)` returns on each of `size` ranks, of which `context`
+        divide each line."""
         for connection in self._connections[:size]:
-            connection.send((size, work, args))
+            connection.send(((size, context), work, args))
         found: list[Any] = []
         for connection in self._connections[:size]:
             ready = wait([connection, *self._sentinels], DEADLINE_S)
@@ -50,13 +50,13 @@ class World:
 
 
 @contextmanager
-def world() -> Generator[World]:
-    """Open a world."""
+def world(most: int = 3) -> Generator[World]:
+    """Open a world of so many processes."""
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        pairs = [context.Pipe() for _ in range(MOST)]
+        pairs = [context.Pipe() for _ in range(most)]
         started = [
-            context.Process(target=_serve, args=(rank, theirs, f"file://{folder}/store"))
+            context.Process(target=_serve, args=(rank, most, theirs, f"file://{folder}/store"))
             for rank, (_, theirs) in enumerate(pairs)
         ]
         try:
@@ -106,26 +106,37 @@ def differs(groups: Sequence[TrainingGroup]) -> list[ndarray]:
     return [torch.rand(len(s.token_ids)).double().numpy() for g in groups for s in g.samples]
 
 
-def _serve(rank: int, connection: Connection, store: str) -> None:
+def _serve(rank: int, most: int, connection: Connection, store: str) -> None:
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
 
+    from agentrl.learn.context_parallel import ContextGroup
     from agentrl.learn.sharded.mesh import MeshRanks
 
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
     torch.set_num_threads(1)
     timeout = timedelta(seconds=DEADLINE_S)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=MOST, timeout=timeout)
-    known: dict[int, TrainerRanks] = {1: TrainerRanks()}
-    for size in range(2, MOST + 1):
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=most, timeout=timeout)
+    known: dict[tuple[int, int], TrainerRanks] = {(1, 1): TrainerRanks()}
+    wholes: dict[int, tuple[DeviceMesh, dist.ProcessGroup]] = {}
+    for size in range(2, most + 1):
         group = dist.new_group(list(range(size)), timeout=timeout)
         if isinstance(group, dist.ProcessGroup):
             mesh = DeviceMesh.from_group(group, "cpu", mesh=torch.arange(size))
-            known[size] = MeshRanks(mesh, group)
+            wholes[size] = mesh, group
+            known[size, 1] = MeshRanks(mesh, group)
+    for context in range(2, most + 1):
+        for first in range(0, most - context + 1, context):
+            line = dist.new_group(list(range(first, first + context)), timeout=timeout)
+            if not isinstance(line, dist.ProcessGroup):
+                continue
+            for size in range(first + context, most + 1, context):
+                ranks = ContextGroup(line, line.rank(), context)
+                known[size, context] = MeshRanks(*wholes[size], ranks)
     while (task := connection.recv()) is not None:
-        size, work, args = task
+        which, work, args = task
         try:
-            connection.send((True, work(known[size], *args)))
+            connection.send((True, work(known[which], *args)))
         except BaseException:  # noqa: BLE001 - shown where it was asked for
             connection.send((False, traceback.format_exc()))
     dist.destroy_process_group()

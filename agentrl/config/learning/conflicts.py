@@ -35,6 +35,7 @@ def learning_conflicts(config: "RunConfig") -> Iterator[str]:
     yield from _check_replay(config)
     yield from _check_overlong(config)
     yield from _check_devices(config)
+    yield from _check_context_parallel(config)
 
 
 def _check_group_size(config: "RunConfig") -> Iterator[str]:
@@ -136,6 +137,39 @@ def _check_devices(config: "RunConfig") -> Iterator[str]:
             f"{learn.proximal.name}, which supports only one device; set learn.proximal.name: "
             "recompute, or learn.devices.count: 1"
         )
+
+
+def _check_context_parallel(config: "RunConfig") -> Iterator[str]:
+    learn, size = config.learn, config.learn.devices.context_parallel
+    if size == 1:
+        return
+    setting = f"learn.devices.context_parallel is {size}, but "
+    if learn.devices.count % size:
+        yield (
+            f"{setting}it does not divide learn.devices.count, {learn.devices.count}: set the "
+            "count to a multiple of it"
+        )
+    if learn.layout == "padded":
+        yield (
+            f"{setting}learn.layout is padded, which has no line to divide: set learn.layout: "
+            "packed, or tree"
+        )
+    if learn.critic is not None:
+        yield f"{setting}learn.critic needs whole contexts: set context_parallel to 1"
+    shape = config.policy.make
+    if shape and (fault := find_head_fault(size, heads=shape.heads, kv_heads=shape.kv_heads)):
+        yield fault
+
+
+def find_head_fault(ranks: int, *, heads: int, kv_heads: int) -> str:
+    """Return the reason why so many ranks cannot divide a model's heads, or an empty string."""
+    if heads % ranks == 0 and kv_heads % ranks == 0:
+        return ""
+    fits = [n for n in range(1, ranks) if heads % n == 0 and kv_heads % n == 0]
+    return (
+        f"learn.devices.context_parallel is {ranks}, which does not divide the model's {heads} "
+        f"attention heads and {kv_heads} key-value heads: set it to {' or '.join(map(str, fits))}"
+    )
 
 
 def _check_overlong(config: "RunConfig") -> Iterator[str]:

@@ -17,6 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from agentrl.errors import ConfigError
 from agentrl.learn.ancestry import AncestorMask, AttentionSpanPair
+from agentrl.learn.context_parallel import ContextGroup
 from agentrl.models.sinks import attend_with_sinks
 
 NAME = "agentrl_ancestry"
@@ -62,10 +63,21 @@ def attend(
     attention_mask: Tensor | None,
     *,
     ancestry: AncestorMask | None = None,
+    context: ContextGroup | None = None,
     kernel: Kernel | None = None,
     **options: Any,
 ) -> tuple[Float[Tensor, "lines _places _heads _width"], Tensor | None]:
-    """Attend to ancestors; transformers calls it for every layer. `kernel` is for tests."""
+    """Attend to ancestors; transformers calls it for every layer. `kernel` is for tests.
+
+    With `context` the places are a rank's own, and `ancestry` is of the line they are divided from.
+    """
+    if context is not None:
+        if options.get("s_aux") is not None:
+            options["s_aux"] = context.select_heads(options["s_aux"])
+        query, key, value = (context.gather_places(states) for states in (query, key, value))
+        options |= {"ancestry": ancestry, "kernel": kernel}
+        out, _ = attend(module, query, key, value, attention_mask, **options)
+        return context.scatter_places(out), None
     sinks: Tensor | None = options.pop("s_aux", None)
     if sinks is not None:
         if ancestry is not None:
@@ -90,14 +102,22 @@ def attend(
 
 
 def build_decoder_inputs(
-    model: PreTrainedModel, ancestry: AncestorMask, kernel: Kernel | None = None
+    model: PreTrainedModel,
+    ancestry: AncestorMask,
+    kernel: Kernel | None = None,
+    context: ContextGroup | None = None,
 ) -> dict[str, Any]:
     """Return the decoder's keyword arguments with which places see their ancestors only.
 
     The model keeps the attention function: for every other caller it is `sdpa`. Models that cannot
-    take it get a mask.
+    take it get a mask. With `context` the decoder is given a rank's own places.
     """
     if not _takes_functions(model):
+        if context is not None:
+            raise ConfigError(
+                f"{type(model).__name__} does not take attention functions, which "
+                "learn.devices.context_parallel needs: set it to 1"
+            )
         smallest = torch.finfo(model.dtype).min
         mask = ancestry.mask()[None, None]
         return {"attention_mask": torch.where(mask, 0.0, smallest).to(model.dtype)}
@@ -106,7 +126,8 @@ def build_decoder_inputs(
     # A mask of four dimensions is passed on as it is, so transformers builds none of its own.
     placeholder = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=ancestry.ends.device)
     kernel_args = {} if kernel is None else {"kernel": kernel}
-    return {"attention_mask": placeholder, "ancestry": ancestry, **kernel_args}
+    context_args = {} if context is None else {"context": context}
+    return {"attention_mask": placeholder, "ancestry": ancestry, **context_args, **kernel_args}
 
 
 class _Split(torch.autograd.Function):

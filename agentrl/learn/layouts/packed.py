@@ -12,6 +12,7 @@ from agentrl.learn.layouts.packing import count_places, pack
 from agentrl.learn.layouts.padded import LimitedLayout, check_length
 from agentrl.learn.layouts.trie import (
     SortedSequences,
+    fill_up,
     flatten,
     keep_order,
     read,
@@ -60,7 +61,10 @@ class PackedLayout(LimitedLayout):
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         rows = read(sequences)
         trie = flatten(rows, self.sort(rows))
-        return tokens_of(sequences, trie, device=device, processor=self.processor)
+        context = self.context
+        if context is not None:
+            trie = fill_up(trie, multiple=context.size)
+        return tokens_of(sequences, trie, device=device, processor=self.processor, context=context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from numpy import ndarray
 
 from agentrl.errors import ConfigError
+from agentrl.learn.context_parallel import ContextGroup
 from agentrl.learn.sequence_layout import MeasuredSequences, ModelInputs, TokenSequence
 from agentrl.models.vision.model import SequenceImages
 from agentrl.models.vision.processor import ImageProcessor
@@ -25,6 +26,8 @@ class LimitedLayout(ABC):
     limit_tokens: int
     processor: ImageProcessor | None = None
     """None where the policy takes no images."""
+    context: ContextGroup | None = None
+    """The ranks that divide a line between them; a layout of several lines has none."""
 
     @abstractmethod
     def measure(self, sequences: Sequence[TokenSequence]) -> MeasuredSequences:

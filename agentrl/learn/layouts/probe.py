@@ -25,11 +25,12 @@ def check_layout(
     model: PreTrainedModel,
     layout: SequenceLayout,
     *,
-    key: str = "learn.layout",
+    way_out: str = "learn.layout: padded",
     dtype: torch.dtype | None = None,
 ) -> None:
     """Raise `ConfigError` if the model computes something else in this layout than row by row;
-    `key` is what set it. `dtype` is what it computes in, if its weights have another type.
+    `way_out` is the setting that helps. `dtype` is what it computes in, if its weights have another
+    type.
 
     Models differ from plain causal attention in many ways (recurrent layers, attention in chunks,
     positions of their own), so it is tried on a few sequences that share prefixes.
@@ -44,13 +45,13 @@ def check_layout(
     except (RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{type(model).__name__} cannot process several sequences in one row: {error}; set "
-            f"{key}: padded"
+            f"{way_out}"
         ) from error
     tolerance = TOLERANCES.get(dtype or model.dtype, ROUGH)
     if not torch.allclose(alone, together, rtol=tolerance, atol=tolerance):
         raise ConfigError(
             f"{type(model).__name__} changes the log-probs of sequences in one row by "
-            f"{float((alone - together).abs().max()):.2g} nats; set {key}: padded"
+            f"{float((alone - together).abs().max()):.2g} nats; set {way_out}"
         )
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from numpy import ndarray
 
 from agentrl.learn.ancestry import AncestorMask
+from agentrl.learn.context_parallel import ContextGroup, ContextSplit
 from agentrl.learn.layouts.padded import collect_images, forward_tokens, pad
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
@@ -75,6 +76,18 @@ def flatten(rows: Sequence[Int[ndarray, " _"]], ordered: SortedSequences) -> Pre
     return PrefixTrie(token_ids, positions, ends, tuple(paths))
 
 
+def fill_up(trie: PrefixTrie, *, multiple: int) -> PrefixTrie:
+    """Return the trie with a chain of zeros behind it, as long as a multiple of places takes."""
+    used = len(trie.token_ids)
+    added = np.arange(-used % multiple)
+    return PrefixTrie(
+        np.concatenate([trie.token_ids, np.zeros_like(added)]),
+        np.concatenate([trie.positions, added]),
+        np.concatenate([trie.ends, np.full_like(added, used + len(added) - 1)]),
+        trie.paths,
+    )
+
+
 def read(sequences: Sequence[TokenSequence]) -> list[Int[ndarray, " _"]]:
     """Return the tokens of each sequence that a forward pass has to read. Those of an image become
     a negative number of its own: equal ids that show something else are not the same."""
@@ -88,6 +101,7 @@ def tokens_of(
     *,
     device: torch.device,
     processor: ImageProcessor | None = None,
+    context: ContextGroup | None = None,
 ) -> ModelInputs:
     """Return the sequences as the one line of `trie`, asked once for every token they share."""
     masks = [s.mask[1 : len(path) + 1] for s, path in zip(sequences, trie.paths, strict=True)]
@@ -97,6 +111,9 @@ def tokens_of(
     base = int(targets.max(initial=0)) + 1
     codes, entries = np.unique(places * base + targets, return_inverse=True)
 
+    split = None
+    if context is not None:
+        split = ContextSplit.from_predictions(context, codes // base, places=len(trie.token_ids))
     ancestry = AncestorMask.from_positions(trie.positions, trie.ends, device=device)
     return ModelInputs(
         inputs=torch.from_numpy(np.maximum(trie.token_ids, 0))[None].to(device),
@@ -107,6 +124,7 @@ def tokens_of(
         positions=ancestry.positions[None],
         ancestry=ancestry,
         shown=collect_images(sequences, [(0, path) for path in trie.paths], processor),
+        split=split,
     )
 
 

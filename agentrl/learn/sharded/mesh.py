@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import Precision
 from agentrl.errors import LearnError
+from agentrl.learn.context_parallel import ContextGroup
 from agentrl.learn.ranks import TrainerRanks
 from agentrl.learn.sequence_layout import SequenceLayout, TokenSequence
 from agentrl.learn.sharded.balance import split
@@ -27,19 +28,23 @@ T = TypeVar("T")
 
 class MeshRanks(TrainerRanks):
     """The ranks of a mesh of one dimension. `control` is a group of Gloo over the same ranks: what
-    is no tensor goes over it."""
+    is no tensor goes over it. Ranks of one `context` divide lines, and have the same passes."""
 
-    def __init__(self, mesh: DeviceMesh, control: dist.ProcessGroup) -> None:
+    def __init__(
+        self, mesh: DeviceMesh, control: dist.ProcessGroup, context: ContextGroup | None = None
+    ) -> None:
         self._mesh = mesh
         self._control = control
         self.rank = mesh.get_local_rank()
         self.size = mesh.size()
+        self.context = context
+        self._context_size = 1 if context is None else context.size
         kind = mesh.device_type
         self.device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else None
 
     def plan(self, layout: SequenceLayout, sequences: Sequence[TokenSequence]) -> list[list[int]]:
-        passes = split(layout, sequences, ranks=self.size).passes[self.rank]
-        return [list(indices) for indices in passes]
+        plan = split(layout, sequences, ranks=self.size // self._context_size)
+        return [list(indices) for indices in plan.passes[self.rank // self._context_size]]
 
     def shard(
         self, model: nn.Module, *, precision: Precision = "float32", offload: bool = False
@@ -53,12 +58,15 @@ class MeshRanks(TrainerRanks):
         return every
 
     def total(self, value: Tensor) -> Tensor:
-        summed = value.clone()
+        # All ranks of a context computed the same.
+        counts = self.rank % self._context_size == 0
+        summed = value.clone() if counts else torch.zeros_like(value)
         dist.all_reduce(summed, group=self._mesh.get_group())
         return summed
 
     def merge_tally(self, tally: MetricAccumulator) -> MetricAccumulator:
-        return MetricAccumulator.from_totals(self._gather_objects(tally.numbers()))
+        numbers = self._gather_objects(tally.numbers())
+        return MetricAccumulator.from_totals(numbers[:: self._context_size])
 
     def add_gradients(self, module: nn.Module) -> None:
         for parameter in module.parameters():

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import plain
 from agentrl.errors import ConfigError
+from agentrl.learn.context_parallel import ContextGroup
 from agentrl.learn.sharded.mesh import MeshRanks
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.models.folders import load_images, load_model
@@ -99,7 +100,16 @@ def join(config: RunConfig, store: Store, *, rank: int, size: int, device: str) 
     )
     control: Any = dist.new_group(backend="gloo", timeout=timeout)
     whole: Any = dist.group.WORLD
-    return MeshRanks(DeviceMesh.from_group(whole, kind, mesh=torch.arange(size)), control)
+    mesh = DeviceMesh.from_group(whole, kind, mesh=torch.arange(size))
+    return MeshRanks(mesh, control, form_context(section.context_parallel, timeout=timeout))
+
+
+def form_context(size: int, *, timeout: datetime.timedelta) -> ContextGroup | None:
+    """Return this rank's context of so many ranks, which are neighbours. A collective."""
+    if size == 1:
+        return None
+    group: Any = dist.new_subgroups(size, timeout=timeout)[0]
+    return ContextGroup(group, group.rank(), size)
 
 
 def leave() -> None:
