@@ -5,14 +5,15 @@ heads: each then sees the whole line, and so the same masks as without it, for i
 heads. Log-probs are gathered at the end, so that losses are computed on whole sequences.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Float, Int
+from numpy import ndarray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
@@ -67,12 +68,11 @@ class ContextSplit:
 
     @classmethod
     def from_predictions(
-        cls, ranks: ContextGroup, predictions: Sequence[int] | Any, *, places: int
+        cls, ranks: ContextGroup, predictions: Int[ndarray, " chosen"], *, places: int
     ) -> "ContextSplit":
         """Return the split of a line of `places` with its predictions in rising order."""
         share = places // ranks.size
-        starts = torch.arange(ranks.size + 1) * share
-        bounds = torch.searchsorted(torch.as_tensor(predictions), starts)
+        bounds = np.searchsorted(predictions, np.arange(ranks.size + 1) * share)
         first = ranks.rank * share
         return cls(ranks, slice(first, first + share), tuple(bounds.tolist()))
 

@@ -20,12 +20,14 @@ from transformers import PreTrainedModel
 
 from agentrl.config.learn import LearnSection
 from agentrl.errors import ConfigError
+from agentrl.learn.context_parallel import check_heads
 from agentrl.learn.dtensor import local
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.lora import adapt
 from agentrl.learn.optimizer import AdamW
 from agentrl.learn.quantized_moments import moment_bytes
 from agentrl.learn.sequence_layout import ModelInputs, SequenceLayout, TokenSequence
+from agentrl.learn.sharded.rank_spec import form_context
 from agentrl.learn.sharded.shard import shard
 from agentrl.learn.token_logprobs import keeps_logits, score
 from agentrl.models.folders import checkpoint_layers
@@ -105,11 +107,14 @@ def trace_training(
     So gradients are there already and moments are known, as they are in all but the first step.
     Raises `ConfigError` in a process that has a process group, for several ranks.
     """
-    layout = LAYOUTS[section.layout](section.micro_batch_tokens)
+    context_size = section.devices.context_parallel
     # Outside the trace: peft moves modules in a way that fake tensors do not allow.
     with torch.device("meta"):
         model = _prepare(make_model, section, dtype)
+    check_heads(model.config, context_size)
     with _fake_mesh(ranks) as mesh:
+        context = form_context(context_size)
+        layout = LAYOUTS[section.layout](section.micro_batch_tokens, None, context)
         if mesh is not None:
             shard(model, mesh, precision=section.precision)
         try:

@@ -104,7 +104,7 @@ def join(config: RunConfig, store: Store, *, rank: int, size: int, device: str) 
     return MeshRanks(mesh, control, form_context(section.context_parallel, timeout=timeout))
 
 
-def form_context(size: int, *, timeout: datetime.timedelta) -> ContextGroup | None:
+def form_context(size: int, *, timeout: datetime.timedelta | None = None) -> ContextGroup | None:
     """Return this rank's context of so many ranks, which are neighbours. A collective."""
     if size == 1:
         return None
