@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from agentrl.engine.weights import take
 from agentrl.message import Image, ImageSpan
-from agentrl.models.vision.model import ImageFeatures, features_of, rope_positions
+from agentrl.models.vision.encoder_cache import ImageFeatures, features_of
+from agentrl.models.vision.model import rope_positions
 from agentrl.models.vision.processor import ImageCache, ImageProcessor
 
 

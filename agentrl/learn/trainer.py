@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,8 @@ from agentrl.models.devices import computing_device
 from agentrl.models.folders import load_model, prepare, prepare_shards, recompute_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.quiet import no_bars
+from agentrl.models.vision import model as vision
+from agentrl.models.vision.encoder_cache import EncoderCache
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.runtime.seeds import derive
 from agentrl.store.token_credit import TokenCredit
@@ -132,7 +135,10 @@ class PolicyTrainer:
         self._limit_tokens = config.micro_batch_tokens
         self._minibatches = config.minibatches
         self._epochs = config.epochs
-        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images)
+        self._images = None
+        if images is not None:
+            self._images = EncoderCache(images, keeps_patches=vision.sees_anew(model))
+        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, self._images)
         self._precision: Precision = config.precision
         check_layout(model, self._layout, dtype=getattr(torch, config.precision))
         self._evidence = LogprobScorer(
@@ -231,14 +237,12 @@ class PolicyTrainer:
 
     def learn(self, batch: TrainingBatch) -> dict[str, float]:
         """Do what `step` does. All ranks are given the same batch. A collective."""
+        with nullcontext() if self._images is None else self._images.batch():
+            return self._learn(batch)
+
+    def _learn(self, batch: TrainingBatch) -> dict[str, float]:
         raw = batch.groups
-        groups = shape_rewards(raw, self._methods.shapings)
-        if self._needs_evidence:
-            groups = self._evidence.score_groups(groups)
-        if self.critic is not None:
-            groups = self.critic.add_values(groups, self._layout, limit_tokens=self._limit_tokens)
-        if self._reference is not None:
-            groups = self._reference.score_reference(groups)
+        groups = self._score(shape_rewards(raw, self._methods.shapings))
         credited = self._assign_credit(groups)
         rows = self._select_rows(credited)
         self._check(rows, batch)
@@ -415,6 +419,25 @@ class PolicyTrainer:
             if f"{name}.A" in tensors
         }
 
+    def _score(self, groups: Sequence[TrainingGroup]) -> Sequence[TrainingGroup]:
+        """Return the groups with what their credit and loss need to know of the weights at batch
+        start and of the reference."""
+        with self._fixed_weights():
+            if self._needs_evidence:
+                groups = self._evidence.score_groups(groups)
+            if self.critic is not None:
+                groups = self.critic.add_values(
+                    groups, self._layout, limit_tokens=self._limit_tokens
+                )
+        if self._reference is not None:
+            with self._fixed_weights():
+                groups = self._reference.score_reference(groups)
+        return groups
+
+    def _fixed_weights(self) -> AbstractContextManager[None]:
+        """Encode images once in the block, in which no weight changes."""
+        return nullcontext() if self._images is None else self._images.fixed_weights()
+
     def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [sample for group in groups for sample in group.samples]
         credit = self._methods.advantage(groups)
@@ -473,7 +496,8 @@ class PolicyTrainer:
         counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
         live = [row for row in rows if not self._is_idle(row)]
         idle = [row for row in rows if self._is_idle(row)]
-        step = self._gradient.settle(rows, version=self.version)
+        with self._fixed_weights():
+            step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
             tally.mean(name, value)
         local_metrics = MetricAccumulator()

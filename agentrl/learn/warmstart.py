@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import head_is_plain, score
 from agentrl.message import ImageSpan
+from agentrl.models.vision.encoder_cache import EncoderCache
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.runtime.seeds import derive
 
@@ -92,13 +94,15 @@ def warmstart(
         MaskedTokens(np.asarray(d.token_ids, np.int64), np.asarray(d.mask, bool), d.images)
         for d in demonstrations
     ]
-    layout = LAYOUTS[section.layout](micro_batch_tokens, images)
+    cache = None if images is None else EncoderCache(images)
+    layout = LAYOUTS[section.layout](micro_batch_tokens, cache)
     check_layout(model.eval(), layout, key="warmstart.layout")
     supervised = _Supervised(model, section, layout)
     losses: list[float] = []
     trained = 0
     for step, indices in enumerate(_choices(len(rows), section, seed=seed), start=1):
-        loss, tokens = supervised.step(step, [rows[i] for i in indices])
+        with nullcontext() if cache is None else cache.batch():
+            loss, tokens = supervised.step(step, [rows[i] for i in indices])
         losses.append(loss)
         trained += tokens
         on_step(step, loss, tokens)

@@ -60,7 +60,7 @@ class PackedLayout(LimitedLayout):
     def tokens(self, sequences: Sequence[TokenSequence], *, device: torch.device) -> ModelInputs:
         rows = read(sequences)
         trie = flatten(rows, self.sort(rows))
-        return tokens_of(sequences, trie, device=device, processor=self.processor)
+        return tokens_of(sequences, trie, device=device, images=self.images)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from agentrl.engine import image_encoder
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import EnvError
 from agentrl.message import Image, ImageSpan
-from agentrl.models.vision.model import ImageFeatures
+from agentrl.models.vision.encoder_cache import ImageFeatures
 from agentrl.models.vision.processor import ImagePatches
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
