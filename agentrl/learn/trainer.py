@@ -71,10 +71,17 @@ from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Tree
 from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
 
-STEP_WAY_OUT = (
+PASS_WAY_OUT = (
     "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
     "or learn.lora, or give the engine less memory (engine.slots, engine.vllm.memory_fraction)."
 )
+"""Keys that lower what a forward and a backward pass need."""
+STATE_WAY_OUT = (
+    "Set learn.lora, learn.offload or learn.optimizer.moments: 8bit, shard the trainer over GPUs "
+    "(learn.devices.count), or give the engine less memory (engine.slots, "
+    "engine.vllm.memory_fraction)."
+)
+"""Keys that lower what weights, gradients and moments take."""
 _NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures", "dtype"}
 """Config keys that differ between loading a model and making it; tensors name their own types."""
 
@@ -174,15 +181,17 @@ class PolicyTrainer:
         **options: Any,
     ) -> TrainerT:
         """Return the trainer of a run's config, the same on every rank."""
-        return cls(
-            model,
-            config.learn,
-            seed=derive(config.run.seed, "trainer"),
-            temperature=config.sampling.temperature,
-            steps=config.run.steps,
-            images=images,
-            **options,
-        )
+        subject = "the trainer, with its weights, their float32 masters and a reference,"
+        with explain_out_of_memory(ConfigError, subject, STATE_WAY_OUT):
+            return cls(
+                model,
+                config.learn,
+                seed=derive(config.run.seed, "trainer"),
+                temperature=config.sampling.temperature,
+                steps=config.run.steps,
+                images=images,
+                **options,
+            )
 
     def _prepare(self, config: LearnSection, *, needs_reference: bool) -> PreTrainedModel | None:
         """Make the model ready, and cut it up where there are several ranks; return a frozen copy
@@ -232,8 +241,7 @@ class PolicyTrainer:
         version goes up all the same. Raises `LearnError` for a batch without trainable tokens, a
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
-        with explain_out_of_memory(LearnError, "a training step", STEP_WAY_OUT):
-            return self.learn(TrainingBatch.from_trees(trees, trainable, weights))
+        return self.learn(TrainingBatch.from_trees(trees, trainable, weights))
 
     def learn(self, batch: TrainingBatch) -> dict[str, float]:
         """Do what `step` does. All ranks are given the same batch. A collective."""
@@ -242,7 +250,8 @@ class PolicyTrainer:
 
     def _learn(self, batch: TrainingBatch) -> dict[str, float]:
         raw = batch.groups
-        groups = self._score(shape_rewards(raw, self._methods.shapings))
+        with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
+            groups = self._score(shape_rewards(raw, self._methods.shapings))
         credited = self._assign_credit(groups)
         rows = self._select_rows(credited)
         self._check(rows, batch)
@@ -257,7 +266,8 @@ class PolicyTrainer:
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
         rows = [part for row in rows for part in rows_of(row)]
-        rows = self.anchor.score_batch(rows, version=self.version)
+        with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
+            rows = self.anchor.score_batch(rows, version=self.version)
         for number, part in enumerate(self._parts(rows)):
             self._update(number, part, tally, taught)
         self.credits = () if taught is None else taught.credits(self.ranks)
@@ -504,19 +514,24 @@ class PolicyTrainer:
         task = _Update(number, step, counts, local_metrics, taught)
         total = torch.zeros((), device=self._device)
         self.optimizer.zero_grad()
-        for subset in (live, idle):
-            for indices in self.ranks.plan(self._layout, subset):
-                total += self._pass([subset[i] for i in indices], task, trains=subset is live)
+        passes = "the forward and backward passes of a training step"
+        with explain_out_of_memory(LearnError, passes, PASS_WAY_OUT):
+            for subset in (live, idle):
+                for indices in self.ranks.plan(self._layout, subset):
+                    total += self._pass([subset[i] for i in indices], task, trains=subset is live)
         tally.take(self.ranks.merge_tally(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)
         tally.mean("loss", self.ranks.total(total))
         tally.mean("learning_rate", self.optimizer.learning_rate(step=self.version))
-        norm = self.optimizer.update(step=self.version) if live else 0.0
-        if live and self.critic is not None:
-            self.critic.update()
-        if live and self.ema is not None:
-            self.ema.update(self.optimizer.weights())
+        norm: Tensor | float = 0.0
+        with explain_out_of_memory(LearnError, "the optimizer's update", STATE_WAY_OUT):
+            if live:
+                norm = self.optimizer.update(step=self.version)
+            if live and self.critic is not None:
+                self.critic.update()
+            if live and self.ema is not None:
+                self.ema.update(self.optimizer.weights())
         if live:
             self.anchor.on_update()
         tally.mean("grad/norm", norm)

@@ -22,10 +22,8 @@ from agentrl.authoring.tool_env import ToolEnv
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.env import say
-from agentrl.errors import ConfigError, LearnError
+from agentrl.errors import ConfigError
 from agentrl.evaluation.endpoint import HttpEndpoint
-from agentrl.learn.trainer import PolicyTrainer
-from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.registry import registry, spec
 from agentrl.run import build
 from agentrl.run.evaluate import evaluate
@@ -45,7 +43,6 @@ from agentrl_envs.needs import PROGRAMS_OF
 from agentrl_envs.templates import UnfitChoice
 from agentrl_tools.python import Python
 from tests.support.doubles import doubles
-from tests.support.learning import model_of, trees_of
 
 ENDPOINT = {"kind": "endpoint", "endpoint": {"urls": ["http://127.0.0.1:9/v1"], "model": "m"}}
 
@@ -419,28 +416,6 @@ def test_the_sentence_comes_before_anything_heavy(
     assert ran.stdout.strip() == "imported: []"
     assert ran.stderr.startswith("code/Mix-v0, ") == (command == "train")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_step_that_runs_out_of_gpu_memory_names_the_keys() -> None:
-    """The error is torch's own class, raised in the forward pass: no GPU is at hand."""
-    trainer = PolicyTrainer(model_of(), config_of().learn, seed=0)
-
-    def run_out(*_: object) -> None:
-        raise torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB. "
-            "See documentation for Memory Management"
-        )
-
-    trainer.model.get_input_embeddings().register_forward_pre_hook(run_out)
-    with pytest.raises(LearnError, match="a training step ran out of GPU memory: Tried to") as said:
-        trainer.step(trees_of())
-    assert "learn.micro_batch_tokens" in str(said.value)
-    assert "documentation" not in str(said.value)
-
-
-def test_other_errors_pass() -> None:
-    with pytest.raises(ZeroDivisionError), explain_out_of_memory(LearnError, "x", "y"):
-        raise ZeroDivisionError
 
 
 def test_a_hub_that_cannot_be_reached_is_told_at_once(tmp_path: Path) -> None:
