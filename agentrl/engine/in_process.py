@@ -10,6 +10,7 @@ from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
 from agentrl.errors import AgentrlError, EngineError, blame
+from agentrl.message import Image
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource

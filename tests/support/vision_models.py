@@ -133,6 +133,21 @@ def pil_processor(family: str) -> Any:
     return Qwen2VLImageProcessorPil(patch_size=patch, merge_size=2, size=size)
 
 
+class CountingProcessor:
+    """An image processor of transformers, and how many images it has cut up."""
+
+    def __init__(self, family: str) -> None:
+        self.count = 0
+        self._processor = pil_processor(family)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._processor, name)
+
+    def __call__(self, **inputs: Any) -> Any:
+        self.count += len(inputs["images"])
+        return self._processor(**inputs)
+
+
 @cache
 def picture(seed: int, width: int = 80, height: int = 60) -> Image:
     """Return a picture of random blots."""

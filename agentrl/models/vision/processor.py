@@ -124,7 +124,7 @@ class ImageProcessor:
         """Cut up images in a thread, so that `patches` has them at hand. Raises as it does."""
         for span in spans:
             if not self._patches.has(span.image):
-                await run_in_thread(self.patches, span.image)
+                await run_in_thread(self._prepare_image, span.image)
 
     @property
     def most_tokens(self) -> int:
@@ -162,6 +162,10 @@ class ImageProcessor:
                     f"placeholder {self.token_id}"
                 )
             end = span.stop
+
+    def _prepare_image(self, image: Image) -> None:
+        self.patches(image)
+        self.grid(image)
 
     def _count_tokens(self, image: Image) -> int:
         width, height = read_size(image)

@@ -29,8 +29,8 @@ from agentrl.trajectory import Finished, Leaf, Node, Tree
 from tests.support.vision_models import (
     FAMILIES,
     PAD,
+    CountingProcessor,
     picture,
-    pil_processor,
     processor,
     prompt,
     tiny,
@@ -88,21 +88,6 @@ def section(family: str, **changes: Any) -> LearnSection:
     return LearnSection(
         optimizer=AdamWSection(learning_rate=0.01), micro_batch_tokens=longest, **changes
     )
-
-
-class CountingProcessor:
-    """An image processor of transformers, and how many images it has cut up."""
-
-    def __init__(self, family: str) -> None:
-        self.count = 0
-        self._processor = pil_processor(family)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._processor, name)
-
-    def __call__(self, **inputs: Any) -> Any:
-        self.count += len(inputs["images"])
-        return self._processor(**inputs)
 
 
 @contextmanager
