@@ -237,7 +237,8 @@ def prepare_shards(
 def _check_precision(key: str, precision: str, device: torch.device) -> None:
     """Raise `ConfigError` for a GPU that does not compute in bfloat16 where `key` asks for it."""
     wants_bfloat16 = device.type == "cuda" and precision == "bfloat16"
-    if wants_bfloat16 and not torch.cuda.is_bf16_supported():
+    # Emulated, it is slow, and compiled kernels do without it.
+    if wants_bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ConfigError(
             f"{key} is bfloat16, which {torch.cuda.get_device_name(device)} does not support; set "
             "it to float32"

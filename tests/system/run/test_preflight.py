@@ -25,7 +25,7 @@ from agentrl.env import say
 from agentrl.errors import ConfigError
 from agentrl.evaluation.endpoint import HttpEndpoint
 from agentrl.registry import registry, spec
-from agentrl.run import build
+from agentrl.run import build, preflight
 from agentrl.run.evaluate import evaluate
 from agentrl.run.preflight import (
     check_folder,
@@ -66,6 +66,28 @@ def test_a_gpu_is_missing_without_its_driver_or_a_build_for_it(tmp_path: Path) -
     driver.touch()
     assert find_cuda_fault("2.13.0+cu130", (driver,)) == ""
     assert find_cuda_fault("2.13.0+cpu", (driver,)) == "torch 2.13.0+cpu is built for the CPU"
+
+
+def test_a_gpu_says_by_its_driver_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's program is a script here, with a T4's lines; torch says it is built for CUDA."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Tesla T4, 7.5, 550.54.15'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(preflight, "find_cuda_fault", lambda version: "")  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(preflight, "read_torch_cuda", lambda: "12.8")
+    config = config_of(policy={"dtype": "bfloat16"}, learn={"precision": "bfloat16"})
+    with pytest.raises(ConfigError) as refused:
+        check_training(config)
+    said = str(refused.value)
+    assert "policy.dtype is bfloat16, but Tesla T4 (compute capability 7.5) does not" in said
+    assert "learn.precision is bfloat16, but Tesla T4" in said
+    check_training(config_of(policy={"dtype": "bfloat16", "device": "cpu"}))
+    monkeypatch.setattr(preflight, "read_torch_cuda", lambda: "13.0")
+    with pytest.raises(ConfigError, match=r"device is cuda, but torch is built for CUDA 13\.0"):
+        check_machine(config_of(policy={"device": "cuda"}))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
