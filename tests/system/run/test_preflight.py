@@ -34,6 +34,7 @@ from agentrl.run.preflight import (
     check_training,
     find_cuda_fault,
 )
+from agentrl.run.train import train
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.reachability import CONNECT_S, endpoint_faults, place_faults, unreachable
 from agentrl_envs.gui.desktop.launch import PYTHON
@@ -437,6 +438,15 @@ def test_the_sentence_comes_before_anything_heavy(
     assert "there is no bwrap on PATH" in ran.stderr
     assert ran.stdout.strip() == "imported: []"
     assert ran.stderr.startswith("code/Mix-v0, ") == (command == "train")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_adapters_that_do_not_fit_are_told_before_a_folder_is_made(
+    root: Path, tmp_path: Path
+) -> None:
+    changes = {"learn.lora": {"targets": ["q_proj", "vproj"]}, "run.folder": str(tmp_path / "runs")}
+    with pytest.raises(ConfigError, match=r"learn\.lora\.targets names vproj, but Qwen3ForCausal"):
+        train(root / "configs" / "quickstart.yaml", changes)
     assert not (tmp_path / "runs").exists()
 
 
