@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,7 +26,8 @@ from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed, version_of
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
 from agentrl.runtime.torchrun import TorchrunLaunch
-from agentrl.runtime.vllm_release import check_release
+from agentrl.runtime.vllm_arguments import find_install, find_option_faults, list_arguments
+from agentrl.runtime.vllm_release import OLDEST, check_release
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -270,16 +272,32 @@ def _check_engine(config: "RunConfig") -> Iterator[str]:
             f"engine.key_file is {engine.key_file}, but there is no such file: copy the key file "
             "that agentrl engine serve was started with"
         )
-    if engine.kind != "vllm" or engine.python is not None or engine.addresses:
-        return  # another interpreter, or machine, has it
-    if not is_installed("vllm"):
+    if engine.kind != "vllm" or engine.addresses or not (is_here or engine.python is None):
+        return  # another machine has it
+    python = engine.python and shutil.which(engine.python)
+    if engine.python is not None and python is None:
+        return
+    install = find_install(python or sys.executable)
+    if install is None and engine.python is not None:
+        yield (
+            f"engine.python is {engine.python}, which has no vLLM: install it there (vllm>="
+            f"{OLDEST[0]}.{OLDEST[1]}), or name the interpreter of another virtual environment"
+        )
+    elif install is None:
         yield (
             f"engine.kind is vllm, but vLLM is not installed here: {install_command('vllm')} on a "
             "machine with a GPU, set engine.python to an interpreter that has it, or set "
             "engine.kind: local"
         )
-        return
-    check_release()
+    else:
+        if engine.python is None:
+            check_release()
+        known = list_arguments(install.folder, serves=engine.vllm.sampler == "vllm")
+        for option, near in find_option_faults(engine.vllm.options, known):
+            yield (
+                f"engine.vllm.options.{option} is no argument of vLLM {install.version}: remove it"
+                f"{near and f', or use {near}'}"
+            )
 
 
 def _find_server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:

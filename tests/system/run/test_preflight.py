@@ -98,7 +98,8 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
     said = str(refused.value)
     assert said.startswith("policy.device is cuda, but ")
     assert "engine.kind is vllm, but vLLM is not installed here" in said
-    check_machine(config_of(engine={"kind": "vllm", "processes": 1, "python": sys.executable}))
+    with pytest.raises(ConfigError, match=r"engine\.python is .*, which has no vLLM: install it"):
+        check_machine(config_of(engine={"kind": "vllm", "python": sys.executable}))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -270,6 +271,27 @@ def test_packages_that_a_config_needs(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=said):
         check_training(config_of(**sections))
+
+
+def test_options_that_vllm_does_not_know(tmp_path: Path) -> None:
+    """The interpreter is this one behind a script; what it finds is laid out as vLLM is."""
+    (tmp_path / "vllm" / "engine").mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").write_text("raise RuntimeError('it was imported')")
+    arguments = "class EngineArgs:\n    tensor_parallel_size: int = 1\n"
+    (tmp_path / "vllm" / "engine" / "arg_utils.py").write_text(arguments)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    def check(**options: int) -> None:
+        vllm = {"options": options}
+        check_machine(config_of(engine={"kind": "vllm", "python": str(python), "vllm": vllm}))
+
+    check(tensor_parallel_size=2)
+    with pytest.raises(ConfigError) as refused:
+        check(tensor_parallel_sise=2)
+    assert "engine.vllm.options.tensor_parallel_sise is no argument of vLLM" in str(refused.value)
+    assert str(refused.value).endswith("remove it, or use tensor_parallel_size")
 
 
 def test_files_and_programs_that_an_engine_needs(tmp_path: Path) -> None:
