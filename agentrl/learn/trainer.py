@@ -64,7 +64,7 @@ from agentrl.models.folders import load_model, prepare, prepare_shards, recomput
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.quiet import no_bars
 from agentrl.models.vision import model as vision
-from agentrl.models.vision.encoder_cache import EncoderCache
+from agentrl.models.vision.encoder_cache import BATCH_BYTES, EncoderCache
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.runtime.seeds import derive
 from agentrl.store.token_credit import TokenCredit
@@ -99,7 +99,8 @@ class PolicyTrainer:
     Where a method needs a reference policy, it is the model as it is given: the run's first policy,
     also in a run that is resumed, because checkpoints are loaded later. What is scheduled, a
     learning rate or a selection, goes over `steps`. `images` cuts up the images that a policy
-    which sees was shown.
+    which sees was shown; what it and the vision tower make of a batch's images is kept up to
+    `image_bytes`, in the host's memory.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class PolicyTrainer:
         temperature: float = 1.0,
         steps: int | None = None,
         images: ImageProcessor | None = None,
+        image_bytes: int = BATCH_BYTES,
         ranks: TrainerRanks | None = None,
     ) -> None:
         if temperature <= 0:
@@ -144,7 +146,9 @@ class PolicyTrainer:
         self._epochs = config.epochs
         self._images = None
         if images is not None:
-            self._images = EncoderCache(images, keeps_patches=vision.sees_anew(model))
+            self._images = EncoderCache(
+                images, keeps_patches=vision.sees_anew(model), limit_bytes=image_bytes
+            )
         self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, self._images)
         self._precision: Precision = config.precision
         check_layout(model, self._layout, dtype=getattr(torch, config.precision))
