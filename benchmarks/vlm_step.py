@@ -5,7 +5,10 @@ them the same for all, and said `--said` tokens after each. `learn` is that of `
 layout, precision, adapters and micro-batches. The model is in `--path`, or a tiny new Qwen3-VL, and
 is on the GPU if there is one.
 
-- A run is one `PolicyTrainer.step`: credit, forward and backward passes, and the optimiser.
+- A run is one `PolicyTrainer.step`: credit, forward and backward passes, and the optimiser. The
+  same trainer without an encoder cache has a frozen vision tower encode an image in every pass
+  that shows it. What that costs depends on the passes: epochs, a reference, scores at batch start,
+  micro-batches.
 - Work is tokens of the sequences, those of images among them, however many a layout computes.
 - Memory is that of torch's allocator on a GPU, and what the process holds on a CPU: before a step
   (weights, moments, adapters), and what the step adds at most.
@@ -13,7 +16,7 @@ is on the GPU if there is one.
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.message import Image
 from agentrl.models.folders import load_images, load_model, make_images, make_model
+from agentrl.models.vision.encoder_cache import BATCH_BYTES
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Tree
@@ -57,6 +61,8 @@ class Work:
     screen: tuple[int, int]
     group: int
     said: int
+    image_bytes: int = BATCH_BYTES
+    """Memory for what is made of a batch's images; 0 makes it again in every pass."""
 
     def learn(self) -> LearnSection:
         """Return the learning half's settings, but that nobody minds log-probs made up here."""
@@ -143,7 +149,9 @@ def ready(work: Work) -> tuple[Callable[[], float], PreTrainedModel]:
     """Return what takes a step and returns its tokens, after a first one, and the model."""
     torch.set_num_threads(1 if not torch.cuda.is_available() else torch.get_num_threads())
     model, images = work.policy()
-    trainer = PolicyTrainer(model, work.learn(), seed=0, images=images)
+    trainer = PolicyTrainer(
+        model, work.learn(), seed=0, images=images, image_bytes=work.image_bytes
+    )
 
     def step() -> float:
         tree = work.tree(model, images, trainer.version)
@@ -224,8 +232,16 @@ def main() -> None:
     )
     work = quick if bench.quick else work
     name = f"{work.group} x {work.images} images of {work.screen[0]} x {work.screen[1]}, {device()}"
-    runs = bench.compare({name: Contender(set_up=partial(steps, work))})
-    bench.rate(name, runs[name], unit="tokens", by="wall" if torch.cuda.is_available() else "cpu")
+    without = f"{name}, no encoder cache"
+    runs = bench.compare(
+        {
+            name: Contender(set_up=partial(steps, work)),
+            without: Contender(set_up=partial(steps, replace(work, image_bytes=0))),
+        }
+    )
+    by = "wall" if torch.cuda.is_available() else "cpu"
+    bench.rate(name, runs[name], unit="tokens", by=by)
+    bench.ratio(f"{name}, encoder cache", runs[name], runs[without], peer="none", by=by)
     bench.row(f"{name}, tokens of a step", runs[name][0].work, unit="tokens")
     for what, set_up in (("memory held", held), ("memory a step adds", added)):
         run = measure(Contender(set_up=partial(set_up, work), own_process=True))

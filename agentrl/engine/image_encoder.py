@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from agentrl.engine.weights import take
 from agentrl.message import Image, ImageSpan
-from agentrl.models.vision.model import ImageFeatures, features_of, rope_positions
+from agentrl.models.vision.encoder_cache import ImageFeatures, features_of
+from agentrl.models.vision.model import rope_positions
 from agentrl.models.vision.processor import ImageCache, ImageProcessor
 
 
@@ -65,9 +66,13 @@ class ImageEncoder:
             tokens[span.start : span.stop] = [self._names.get(span.image)] * (
                 span.stop - span.start
             )
-        grids = [(span, self._processor.patches(span.image).grid) for span in spans]
+        grids = [(span, self._processor.grid(span.image)) for span in spans]
         positions = rope_positions(self._eye, spans[-1].stop + 1, grids)
         return PromptImages(tuple(tokens), tuple(spans), positions)
+
+    def has(self, image: Image) -> bool:
+        """Return whether an image was looked at, and need not be cut up again."""
+        return self._features.has(image) and self._processor.has_grid(image)
 
     def features(self, image: Image) -> ImageFeatures:
         """Return the tower's features of an image; computed alone, so the same in any batch."""

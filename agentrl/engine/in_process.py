@@ -10,6 +10,7 @@ from agentrl.engine.inflight_scores import InflightScoreRequest
 from agentrl.engine.request_checks import check_request, check_score
 from agentrl.engine.stopping import Decode
 from agentrl.errors import AgentrlError, EngineError, blame
+from agentrl.message import Image
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.policy import Completion, FinishReason, GenerateRequest, ScoreRequest, Scores
 from agentrl.runtime.closing import ClosingResource
@@ -58,6 +59,10 @@ class InProcessEngine(ClosingResource):
     @abstractmethod
     def _validate_request(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         """Check what only this engine asks of a request; return its images, if it reads them."""
+
+    def _must_prepare(self, image: Image) -> bool:
+        """Return whether an image has to be cut up before a request that shows it."""
+        return True
 
     @abstractmethod
     def _enqueue(self, key: str, flight: AnyFlight) -> None: ...
@@ -203,7 +208,7 @@ class InProcessEngine(ClosingResource):
             return True
         self._preparing.add(request.id)
         try:
-            await self._images.prepare(request.images)
+            await self._images.prepare([s for s in request.images if self._must_prepare(s.image)])
             return request.id in self._preparing
         finally:
             self._preparing.discard(request.id)

@@ -30,7 +30,7 @@ from agentrl.engine.image_encoder import ImageEncoder
 from agentrl.engine.llama_shape import LlamaShape
 from agentrl.engine.llama_weights import LlamaLayer, arrange
 from agentrl.engine.weights import Weights, read_weights
-from agentrl.models.vision.model import ImageFeatures
+from agentrl.models.vision.encoder_cache import ImageFeatures
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ from agentrl.engine.noise import uniforms
 from agentrl.engine.sampling import sample
 from agentrl.engine.stopping import Decode
 from agentrl.engine.weights import Weights
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, EngineError
+from agentrl.message import Image
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.vision.model import sees
 from agentrl.models.vision.processor import ImageProcessor
@@ -39,6 +40,8 @@ from agentrl.runtime.machine import set_batch_invariance
 TURNS = 4
 """Turns of the event loop between two steps. A tool's answer takes a few to get from its pipe to
 the next request; idle ones cost microseconds."""
+
+WAY_OUT = "Lower engine.slots or engine.context_tokens."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +102,8 @@ class LocalEngine(InProcessEngine):
         capacity = DecoderCapacity(
             slots=slots, context_tokens=context_tokens, prefill_tokens=prefill_tokens
         )
-        subject = f"the local engine with {slots} slots of {context_tokens} tokens each"
-        with explain_out_of_memory(
-            ConfigError, subject, "Lower engine.slots or engine.context_tokens."
-        ):
+        self._subject = f"the local engine with {slots} slots of {context_tokens} tokens each"
+        with explain_out_of_memory(ConfigError, self._subject, WAY_OUT):
             self._decoder = _open_decoder(
                 model,
                 capacity,
@@ -157,7 +158,8 @@ class LocalEngine(InProcessEngine):
     # --- the loop ---------------------------------------------------------------------------------
 
     async def _compute(self) -> None:
-        self._step()
+        with explain_out_of_memory(EngineError, self._subject, WAY_OUT):
+            self._step()
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
@@ -277,6 +279,9 @@ class LocalEngine(InProcessEngine):
                 slot.used_at = self._steps
                 return
         self._waiting.remove(flight)
+
+    def _must_prepare(self, image: Image) -> bool:
+        return self._decoder.eyes is None or not self._decoder.eyes.has(image)
 
     def _validate_request(self, request: GenerateRequest | ScoreRequest) -> PromptImages | None:
         if self._decoder.eyes is None or not request.images:

@@ -8,6 +8,7 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def adapt(model: PreTrainedModel, section: LoraSection, *, seed: int) -> None:
         raise ConfigError(
             f"learn.lora needs peft, which is not installed: {install_command('lora')}"
         ) from error
+    _check_targets(model, section)
     targets = section.targets
     config = LoraConfig(
         r=section.rank,
@@ -172,6 +174,32 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
 
 def _configs(model: PreTrainedModel) -> dict[str, Any]:
     return model.peft_config  # pyright: ignore[reportAttributeAccessIssue, reportReturnType]
+
+
+def find_absent_targets(names: Iterable[str], targets: Iterable[str]) -> list[str]:
+    """Return the targets that name none of the modules, nor the last parts of any's name."""
+    dotted = [f".{name}" for name in names]
+    return [target for target in targets if not any(n.endswith(f".{target}") for n in dotted)]
+
+
+def _check_targets(model: PreTrainedModel, section: LoraSection) -> None:
+    """Raise `ConfigError` for a target that is not there; peft passes over it beside others."""
+    if isinstance(section.targets, str):
+        return
+    names = [name for name, _ in model.named_modules() if name]
+    absent = find_absent_targets(names, section.targets)
+    if not absent:
+        return
+    kinds = (nn.Linear, nn.Embedding)
+    parts = {
+        n.rpartition(".")[2] for n, module in model.named_modules() if isinstance(module, kinds)
+    }
+    near = [name for target in absent for name in get_close_matches(target, parts, n=3, cutoff=0.6)]
+    shown = list(dict.fromkeys(near)) or sorted(parts)
+    raise ConfigError(
+        f"learn.lora.targets names {', '.join(absent)}, but {type(model).__name__} has no such "
+        f"modules; {'similar ones are' if near else 'there are'} {', '.join(shown)}"
+    )
 
 
 def _check_matrices(model: PreTrainedModel, section: LoraSection) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -63,16 +64,25 @@ from agentrl.models.devices import computing_device
 from agentrl.models.folders import load_model, prepare, prepare_shards, recompute_layers
 from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.models.quiet import no_bars
+from agentrl.models.vision import model as vision
+from agentrl.models.vision.encoder_cache import BATCH_BYTES, EncoderCache
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.runtime.seeds import derive
 from agentrl.store.token_credit import TokenCredit
 from agentrl.trajectory import Tree
 from agentrl.weight_sync.adapters import AdapterWeights, BaseWeights, LoraAdapter
 
-STEP_WAY_OUT = (
+PASS_WAY_OUT = (
     "Lower learn.micro_batch_tokens or learn.head_chunk_tokens, set learn.gradient_checkpointing "
     "or learn.lora, or give the engine less memory (engine.slots, engine.vllm.memory_fraction)."
 )
+"""Keys that lower what a forward and a backward pass need."""
+STATE_WAY_OUT = (
+    "Set learn.lora, learn.offload or learn.optimizer.moments: 8bit, shard the trainer over GPUs "
+    "(learn.devices.count), or give the engine less memory (engine.slots, "
+    "engine.vllm.memory_fraction)."
+)
+"""Keys that lower what weights, gradients and moments take."""
 _NO_IDENTITY = {"_name_or_path", "transformers_version", "architectures", "dtype"}
 """Config keys that differ between loading a model and making it; tensors name their own types."""
 
@@ -90,7 +100,8 @@ class PolicyTrainer:
     Where a method needs a reference policy, it is the model as it is given: the run's first policy,
     also in a run that is resumed, because checkpoints are loaded later. What is scheduled, a
     learning rate or a selection, goes over `steps`. `images` cuts up the images that a policy
-    which sees was shown.
+    which sees was shown; what it and the vision tower make of a batch's images is kept up to
+    `image_bytes`, in the host's memory.
     """
 
     def __init__(
@@ -102,6 +113,7 @@ class PolicyTrainer:
         temperature: float = 1.0,
         steps: int | None = None,
         images: ImageProcessor | None = None,
+        image_bytes: int = BATCH_BYTES,
         ranks: TrainerRanks | None = None,
     ) -> None:
         if temperature <= 0:
@@ -134,7 +146,12 @@ class PolicyTrainer:
         self._minibatches = config.minibatches
         self._epochs = config.epochs
         context = self.ranks.context
-        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, images, context)
+        self._images = None
+        if images is not None:
+            self._images = EncoderCache(
+                images, keeps_patches=vision.sees_anew(model), limit_bytes=image_bytes
+            )
+        self._layout = LAYOUTS[config.layout](config.micro_batch_tokens, self._images, context)
         self._precision: Precision = config.precision
         way_out = "learn.layout: padded" if context is None else "learn.devices.context_parallel: 1"
         check_layout(model, self._layout, way_out=way_out, dtype=getattr(torch, config.precision))
@@ -171,15 +188,17 @@ class PolicyTrainer:
         **options: Any,
     ) -> TrainerT:
         """Return the trainer of a run's config, the same on every rank."""
-        return cls(
-            model,
-            config.learn,
-            seed=derive(config.run.seed, "trainer"),
-            temperature=config.sampling.temperature,
-            steps=config.run.steps,
-            images=images,
-            **options,
-        )
+        subject = "the trainer, with its weights, their float32 masters and a reference,"
+        with explain_out_of_memory(ConfigError, subject, STATE_WAY_OUT):
+            return cls(
+                model,
+                config.learn,
+                seed=derive(config.run.seed, "trainer"),
+                temperature=config.sampling.temperature,
+                steps=config.run.steps,
+                images=images,
+                **options,
+            )
 
     def _prepare(self, config: LearnSection, *, needs_reference: bool) -> PreTrainedModel | None:
         """Make the model ready, and cut it up where there are several ranks; return a frozen copy
@@ -231,19 +250,17 @@ class PolicyTrainer:
         version goes up all the same. Raises `LearnError` for a batch without trainable tokens, a
         reward or gradient that is not finite, and tokens from a version that does not exist yet.
         """
-        with explain_out_of_memory(LearnError, "a training step", STEP_WAY_OUT):
-            return self.learn(TrainingBatch.from_trees(trees, trainable, weights))
+        return self.learn(TrainingBatch.from_trees(trees, trainable, weights))
 
     def learn(self, batch: TrainingBatch) -> dict[str, float]:
         """Do what `step` does. All ranks are given the same batch. A collective."""
+        with nullcontext() if self._images is None else self._images.batch():
+            return self._learn(batch)
+
+    def _learn(self, batch: TrainingBatch) -> dict[str, float]:
         raw = batch.groups
-        groups = shape_rewards(raw, self._methods.shapings)
-        if self._needs_evidence:
-            groups = self._evidence.score_groups(groups)
-        if self.critic is not None:
-            groups = self.critic.add_values(groups, self._layout, limit_tokens=self._limit_tokens)
-        if self._reference is not None:
-            groups = self._reference.score_reference(groups)
+        with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
+            groups = self._score(shape_rewards(raw, self._methods.shapings))
         credited = self._assign_credit(groups)
         rows = self._select_rows(credited)
         self._check(rows, batch)
@@ -258,7 +275,8 @@ class PolicyTrainer:
         if self.critic is not None:
             tally.mean("critic/explained_variance", explained_variance(groups))
         rows = [part for row in rows for part in rows_of(row)]
-        rows = self.anchor.score_batch(rows, version=self.version)
+        with explain_out_of_memory(LearnError, "scoring the batch of a step", PASS_WAY_OUT):
+            rows = self.anchor.score_batch(rows, version=self.version)
         for number, part in enumerate(self._parts(rows)):
             self._update(number, part, tally, taught)
         self.credits = () if taught is None else taught.credits(self.ranks)
@@ -420,6 +438,25 @@ class PolicyTrainer:
             if f"{name}.A" in tensors
         }
 
+    def _score(self, groups: Sequence[TrainingGroup]) -> Sequence[TrainingGroup]:
+        """Return the groups with what their credit and loss need to know of the weights at batch
+        start and of the reference."""
+        with self._fixed_weights():
+            if self._needs_evidence:
+                groups = self._evidence.score_groups(groups)
+            if self.critic is not None:
+                groups = self.critic.add_values(
+                    groups, self._layout, limit_tokens=self._limit_tokens
+                )
+        if self._reference is not None:
+            with self._fixed_weights():
+                groups = self._reference.score_reference(groups)
+        return groups
+
+    def _fixed_weights(self) -> AbstractContextManager[None]:
+        """Encode images once in the block, in which no weight changes."""
+        return nullcontext() if self._images is None else self._images.fixed_weights()
+
     def _assign_credit(self, groups: Sequence[TrainingGroup]) -> list[CreditedSample]:
         samples = [sample for group in groups for sample in group.samples]
         credit = self._methods.advantage(groups)
@@ -478,26 +515,32 @@ class PolicyTrainer:
         counts = LossDenominators.from_token_counts(row.sample.sampled_tokens for row in rows)
         live = [row for row in rows if not self._is_idle(row)]
         idle = [row for row in rows if self._is_idle(row)]
-        step = self._gradient.settle(rows, version=self.version)
+        with self._fixed_weights():
+            step = self._gradient.settle(rows, version=self.version)
         for name, value in step.figures.items():
             tally.mean(name, value)
         local_metrics = MetricAccumulator()
         task = _Update(number, step, counts, local_metrics, taught)
         total = torch.zeros((), device=self._device)
         self.optimizer.zero_grad()
-        for subset in (live, idle):
-            for indices in self.ranks.plan(self._layout, subset):
-                total += self._pass([subset[i] for i in indices], task, trains=subset is live)
+        passes = "the forward and backward passes of a training step"
+        with explain_out_of_memory(LearnError, passes, PASS_WAY_OUT):
+            for subset in (live, idle):
+                for indices in self.ranks.plan(self._layout, subset):
+                    total += self._pass([subset[i] for i in indices], task, trains=subset is live)
         tally.take(self.ranks.merge_tally(local_metrics))
         if number == 0:
             self._gap_alarm.look(tally)
         tally.mean("loss", self.ranks.total(total))
         tally.mean("learning_rate", self.optimizer.learning_rate(step=self.version))
-        norm = self.optimizer.update(step=self.version) if live else 0.0
-        if live and self.critic is not None:
-            self.critic.update()
-        if live and self.ema is not None:
-            self.ema.update(self.optimizer.weights())
+        norm: Tensor | float = 0.0
+        with explain_out_of_memory(LearnError, "the optimizer's update", STATE_WAY_OUT):
+            if live:
+                norm = self.optimizer.update(step=self.version)
+            if live and self.critic is not None:
+                self.critic.update()
+            if live and self.ema is not None:
+                self.ema.update(self.optimizer.weights())
         if live:
             self.anchor.on_update()
         tally.mean("grad/norm", norm)

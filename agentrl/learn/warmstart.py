@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from agentrl.learn.layouts.probe import check_layout
 from agentrl.learn.sequence_layout import MaskedTokens, SequenceLayout
 from agentrl.learn.token_logprobs import head_is_plain, score
 from agentrl.message import ImageSpan
+from agentrl.models.out_of_memory import explain_out_of_memory
+from agentrl.models.vision.encoder_cache import EncoderCache
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl.runtime.seeds import derive
 
@@ -25,6 +28,8 @@ BETAS = (0.9, 0.98)
 """A short memory of squared gradients: a warm start is a few hundred steps long."""
 DECAY_FRACTION = 0.3
 """The learning rate falls over this last part of the steps."""
+
+WAY_OUT = "Lower learn.micro_batch_tokens or warmstart.batch_size, or use a smaller model."
 
 OnStep = Callable[[int, float, int], None]
 """Called after each step with its number (from 1), its loss in nats per token, and its tokens."""
@@ -92,13 +97,18 @@ def warmstart(
         MaskedTokens(np.asarray(d.token_ids, np.int64), np.asarray(d.mask, bool), d.images)
         for d in demonstrations
     ]
-    layout = LAYOUTS[section.layout](micro_batch_tokens, images)
+    cache = None if images is None else EncoderCache(images)
+    layout = LAYOUTS[section.layout](micro_batch_tokens, cache)
     check_layout(model.eval(), layout, way_out="warmstart.layout: padded")
     supervised = _Supervised(model, section, layout)
     losses: list[float] = []
     trained = 0
     for step, indices in enumerate(_choices(len(rows), section, seed=seed), start=1):
-        loss, tokens = supervised.step(step, [rows[i] for i in indices])
+        with (
+            explain_out_of_memory(LearnError, "a step of the warm start", WAY_OUT),
+            nullcontext() if cache is None else cache.batch(),
+        ):
+            loss, tokens = supervised.step(step, [rows[i] for i in indices])
         losses.append(loss)
         trained += tokens
         on_step(step, loss, tokens)

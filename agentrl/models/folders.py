@@ -193,6 +193,24 @@ def load_model(
         return model.to(device)
 
 
+def load_skeleton(path: str | Path) -> PreTrainedModel | None:
+    """Return the model of a Hugging Face folder without weights, on the meta device.
+
+    None for what is no folder, or whose config.json does not tell all modules of it.
+    """
+    if is_gguf(path) or not (Path(path) / "config.json").is_file():
+        return None
+    config = _load_pretrained(AutoConfig, path)
+    if getattr(config, "quantization_config", None) is not None:
+        return None
+    kind = AutoModelForImageTextToText if config.model_type in FAMILY else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            return kind.from_config(config)
+    except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError):
+        return None  # what reads its weights says what is wrong with it
+
+
 def _is_mxfp4(config: Any) -> bool:
     """Return whether experts are in 4 bits in the files, as those of gpt-oss are published."""
     section: Any = getattr(config, "quantization_config", None) or {}
@@ -237,7 +255,8 @@ def prepare_shards(
 def _check_precision(key: str, precision: str, device: torch.device) -> None:
     """Raise `ConfigError` for a GPU that does not compute in bfloat16 where `key` asks for it."""
     wants_bfloat16 = device.type == "cuda" and precision == "bfloat16"
-    if wants_bfloat16 and not torch.cuda.is_bf16_supported():
+    # Emulated, it is slow, and compiled kernels do without it.
+    if wants_bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise ConfigError(
             f"{key} is bfloat16, which {torch.cuda.get_device_name(device)} does not support; set "
             "it to float32"

@@ -1,4 +1,4 @@
-"""A device that runs out of memory, told in the words of the config."""
+"""Memory that a device or the host has not, told in the words of the config."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,13 +7,24 @@ import torch
 
 from agentrl.errors import AgentrlError
 
+_HOST = "DefaultCPUAllocator: "
+"""What torch's errors begin with, after the place in its source, where the host has no memory."""
+_PLAN = "agentrl plan CONFIG forecasts what fits."
+
 
 @contextmanager
 def explain_out_of_memory(kind: type[AgentrlError], subject: str, way_out: str) -> Generator[None]:
-    """Raise `kind` where the block runs out of a device's memory: what did, and what to change."""
+    """Raise `kind` where the block runs out of memory: what did, how much it asked for and how much
+    was free, and what to change."""
     try:
         yield
     except torch.OutOfMemoryError as error:
-        # Torch's own sentences: how much was asked for, and how much is free.
+        # Torch's own sentences: how much was asked for, and how much is free of how much.
         sizes = str(error).removeprefix("CUDA out of memory. ").partition(" See documentation")[0]
-        raise kind(f"{subject} ran out of GPU memory: {sizes.strip()} {way_out}") from error
+        raise kind(f"{subject} ran out of GPU memory: {sizes.strip()} {way_out} {_PLAN}") from error
+    except RuntimeError as error:
+        _, is_host, sizes = str(error).partition(_HOST)
+        if not is_host:
+            raise
+        sizes = sizes.partition("\n")[0].strip().removesuffix(".")
+        raise kind(f"{subject} ran out of the host's memory: {sizes}. {way_out} {_PLAN}") from error

@@ -58,6 +58,45 @@ def load_policy(config: RunConfig, path: Path | str, *, device: str | None = Non
     return PolicyModel(path, model, tokenizer, chat, images)
 
 
+def check_adapters(config: RunConfig) -> None:
+    """Raise `ConfigError` for adapters that the modules of the policy cannot take.
+
+    A new model and one in a folder are judged by their config, without weights; others when they
+    are loaded and trained.
+    """
+    section = config.learn.lora
+    if section is None:
+        return
+    from agentrl.learn.lora import adapt
+
+    skeleton = _build_skeleton(config)
+    if skeleton is not None:
+        adapt(skeleton, section, seed=0)
+
+
+def _build_skeleton(config: RunConfig) -> "PreTrainedModel | None":
+    """Return the policy's model without weights, on the meta device; None where only its files
+    tell what it is."""
+    import torch
+
+    from agentrl.models.folders import load_skeleton, make_model
+
+    section = config.policy.make
+    if section is None:
+        assert config.policy.path is not None, "load_config sees to it"
+        return load_skeleton(policy_place(config.policy.path))
+    with torch.device("meta"):
+        return make_model(
+            section,
+            vocab_size=section.vocab_size,
+            eos_token_id=1,
+            pad_token_id=0,
+            context_tokens=config.engine.context_tokens,
+            seed=0,
+            image_token_ids=None if section.vision is None else (4, 5, 6),
+        )
+
+
 def check_vocabulary(
     rows: int, vocab_size: int, stop_token_ids: Collection[int], *, path: Path | str
 ) -> None:

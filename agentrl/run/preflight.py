@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,20 @@ from agentrl.models.place import gguf_fault
 from agentrl.registry import spec
 from agentrl.runtime.atomic_files import check_folder
 from agentrl.runtime.distribution import install_command
+from agentrl.runtime.gpu_driver import (
+    GpuFacts,
+    find_bfloat16_fault,
+    find_compiler_fault,
+    find_driver_fault,
+    read_gpus,
+    read_torch_cuda,
+)
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed, version_of
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
 from agentrl.runtime.torchrun import TorchrunLaunch
-from agentrl.runtime.vllm_release import check_release
+from agentrl.runtime.vllm_arguments import find_install, find_option_faults, list_arguments
+from agentrl.runtime.vllm_release import OLDEST, check_release
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
@@ -129,6 +139,14 @@ def check_policy(path: str, environment: Mapping[str, str] = os.environ) -> str:
 def _find_missing(config: "RunConfig", checks: Iterable[Check], say: Say | None) -> Iterator[str]:
     for check in checks:
         yield from check(config)
+    if say is not None and any(driver.exists() for driver in DRIVERS):
+        for note in find_notes(
+            config,
+            gpus=read_gpus(),
+            torch_cuda=read_torch_cuda(),
+            compiler_fault=find_compiler_fault(os.environ, has_triton=is_installed("triton")),
+        ):
+            say(note)
     for problem, may_pass in _find_server_faults(config):
         if say is not None and may_pass:
             say(
@@ -186,10 +204,56 @@ def _check_policy(config: "RunConfig") -> Iterator[str]:
 
 def _check_device(config: "RunConfig") -> Iterator[str]:
     device = config.policy.device
-    if device.startswith("cuda") and (reason := find_cuda_fault(version_of("torch"))):
+    if not device.startswith("cuda"):
+        return
+    if reason := find_cuda_fault(version_of("torch")):
         yield (
             f"policy.device is {device}, but {reason}: set policy.device: cpu, or auto for the "
             "best available device (agentrl doctor shows what is missing)"
+        )
+    elif reason := find_driver_fault(read_torch_cuda(), read_gpus()):
+        yield f"policy.device is {device}, but {reason}, or set policy.device: cpu"
+
+
+def _check_dtype(config: "RunConfig") -> Iterator[str]:
+    yield from _check_bfloat16(config, "policy.dtype", config.policy.dtype)
+
+
+def _check_precision(config: "RunConfig") -> Iterator[str]:
+    yield from _check_bfloat16(config, "learn.precision", config.learn.precision)
+
+
+def _check_bfloat16(config: "RunConfig", key: str, precision: str) -> Iterator[str]:
+    is_on_cpu = config.policy.device == "cpu" or find_cuda_fault(version_of("torch"))
+    if precision != "bfloat16" or is_on_cpu:
+        return
+    gpus = read_gpus()
+    is_usable = not find_driver_fault(read_torch_cuda(), gpus)
+    if is_usable and (reason := find_bfloat16_fault(gpus)):
+        yield f"{key} is bfloat16, but {reason}: set it to float32"
+
+
+def find_notes(
+    config: "RunConfig",
+    *,
+    gpus: Sequence[GpuFacts],
+    torch_cuda: str | None,
+    compiler_fault: str,
+) -> Iterator[str]:
+    """Yield what a run should know of this machine's GPUs, and may go on without."""
+    driver_fault = find_driver_fault(torch_cuda, gpus)
+    if config.policy.device == "auto" and gpus and (torch_cuda is None or driver_fault):
+        reason = driver_fault or "torch is built for the CPU: install one for CUDA"
+        yield (
+            f"policy.device is auto and this machine has {gpus[0].name}, but {reason}; the CPU is "
+            "used"
+        )
+        return
+    layout = config.learn.layout
+    if config.policy.device != "cpu" and gpus and layout != "padded" and compiler_fault:
+        yield (
+            f"learn.layout is {layout}, whose attention is compiled on a GPU for lines of 1,024 "
+            f"tokens and more, but {compiler_fault}: install it, or set learn.layout: padded"
         )
 
 
@@ -208,16 +272,32 @@ def _check_engine(config: "RunConfig") -> Iterator[str]:
             f"engine.key_file is {engine.key_file}, but there is no such file: copy the key file "
             "that agentrl engine serve was started with"
         )
-    if engine.kind != "vllm" or engine.python is not None or engine.addresses:
-        return  # another interpreter, or machine, has it
-    if not is_installed("vllm"):
+    if engine.kind != "vllm" or engine.addresses or not (is_here or engine.python is None):
+        return  # another machine has it
+    python = engine.python and shutil.which(engine.python)
+    if engine.python is not None and python is None:
+        return
+    install = find_install(python or sys.executable)
+    if install is None and engine.python is not None:
+        yield (
+            f"engine.python is {engine.python}, which has no vLLM: install it there (vllm>="
+            f"{OLDEST[0]}.{OLDEST[1]}), or name the interpreter of another virtual environment"
+        )
+    elif install is None:
         yield (
             f"engine.kind is vllm, but vLLM is not installed here: {install_command('vllm')} on a "
             "machine with a GPU, set engine.python to an interpreter that has it, or set "
             "engine.kind: local"
         )
-        return
-    check_release()
+    else:
+        if engine.python is None:
+            check_release()
+        known = list_arguments(install.folder, serves=engine.vllm.sampler == "vllm")
+        for option, near in find_option_faults(engine.vllm.options, known):
+            yield (
+                f"engine.vllm.options.{option} is no argument of vLLM {install.version}: remove it"
+                f"{near and f', or use {near}'}"
+            )
 
 
 def _find_server_faults(config: "RunConfig") -> Iterator[tuple[str, bool]]:
@@ -302,7 +382,13 @@ _PLAYING: tuple[Check, ...] = (
     _check_env,
     _check_policy,
     _check_device,
+    _check_dtype,
     _check_engine,
     _check_cluster,
 )
-_TRAINING: tuple[Check, ...] = (_check_extras, check_ranks, _check_run_folder)
+_TRAINING: tuple[Check, ...] = (
+    _check_precision,
+    _check_extras,
+    check_ranks,
+    _check_run_folder,
+)

@@ -77,7 +77,7 @@ from agentrl.run.extensions.curation import (
 )
 from agentrl.run.folder import RunFolder
 from agentrl.run.initial_policy import InitialPolicyBuilder
-from agentrl.run.policy_model import PolicyModel
+from agentrl.run.policy_model import PolicyModel, check_adapters
 from agentrl.run.preflight import check_training
 from agentrl.run.summary import RunSummary
 from agentrl.runtime.atomic_files import first_disk_error
@@ -155,6 +155,7 @@ def train(
     check_training(config, progress.say)
     make_env = build.build_env_factory(config)
     set_thread_count(config.run.threads)
+    check_adapters(config)
     env = make_env()
     heldout = build.build_evaluation_tasks(config, env, progress.say)
     build.check_splits(config, env, heldout)

@@ -121,12 +121,31 @@ def shared(family: str) -> PreTrainedModel:
 @cache
 def processor(family: str) -> ImageProcessor:
     """Return an image processor that takes pictures from 2 x 2 tokens to about 5 x 5."""
+    return ImageProcessor(pil_processor(family), token_id=PAD)
+
+
+def pil_processor(family: str) -> Any:
+    """Return the image processor of transformers below."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     patch = PATCH[family]
     size = {"shortest_edge": (4 * patch) ** 2, "longest_edge": (10 * patch) ** 2}
-    made = Qwen2VLImageProcessorPil(patch_size=patch, merge_size=2, size=size)
-    return ImageProcessor(made, token_id=PAD)
+    return Qwen2VLImageProcessorPil(patch_size=patch, merge_size=2, size=size)
+
+
+class CountingProcessor:
+    """An image processor of transformers, and how many images it has cut up."""
+
+    def __init__(self, family: str) -> None:
+        self.count = 0
+        self._processor = pil_processor(family)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._processor, name)
+
+    def __call__(self, **inputs: Any) -> Any:
+        self.count += len(inputs["images"])
+        return self._processor(**inputs)
 
 
 @cache

@@ -133,7 +133,8 @@ class RayEngineReplica(EngineReplica):
             await _end_actor(actor, within_s=GIVE_UP_S)
             raise EngineError(
                 "an engine was not placed in the cluster, or was not ready, within engine.start_s "
-                f"= {self._start_s:g} s; {describe_resources()}"
+                f"= {self._start_s:g} s; {describe_resources()}; raise engine.start_s if loading "
+                "its model takes longer"
             ) from error
         except BaseException:
             await _end_actor(actor, within_s=GIVE_UP_S)

@@ -43,7 +43,8 @@ async def await_server(client: HttpEndpointClient, settings: ServerSettings) -> 
                     ) from error
     except TimeoutError as error:
         raise EngineLost(
-            f"no server answered at {settings.url} within {settings.start_s:g} s (engine.start_s)"
+            f"no server answered at {settings.url} within {settings.start_s:g} s; raise "
+            "engine.start_s if it takes longer to start"
         ) from error
 
 

@@ -138,7 +138,10 @@ class RemoteEngine(ClosingResource):
                 ready = await read_greeting(reader)
         except TimeoutError as error:
             writer.close()
-            raise EngineError(f"{name} was not ready within {start_s:g} s") from error
+            raise EngineError(
+                f"{name} was not ready within {start_s:g} s; raise engine.start_s if loading its "
+                "model takes longer"
+            ) from error
         except (FrameStreamClosed, ConfigError, OSError) as error:
             writer.close()
             if isinstance(error, ConfigError):

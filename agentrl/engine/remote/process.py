@@ -156,7 +156,10 @@ class ListeningProcess:
                 async with asyncio.timeout(start_s):
                     port = (await read_greeting(reader)).head["port"]
             except TimeoutError as error:
-                raise EngineError(f"{subject} was not ready within {start_s:g} s") from error
+                raise EngineError(
+                    f"{subject} was not ready within {start_s:g} s; raise engine.start_s if "
+                    "loading its model takes longer"
+                ) from error
             except FrameStreamClosed as error:
                 raise EngineError(f"{subject} is gone: {error}") from error
         return cls(process, writer, log, address=f"{host}:{port}", key=key)

@@ -430,8 +430,8 @@ async def _await_ready(server: VllmServerProcess, recipe: VllmServerRecipe) -> N
             raise explain_end(output, ended.result(), recipe.python)
         if not ready.done():
             raise EngineError(
-                f"vLLM's server was not ready within {recipe.start_s:g} s (engine.start_s); its "
-                f"output: {await server.read_output()}"
+                f"vLLM's server was not ready within {recipe.start_s:g} s; raise engine.start_s if "
+                f"loading its model takes longer; its output: {await server.read_output()}"
             )
         ready.result()
     finally:

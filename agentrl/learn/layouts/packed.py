@@ -64,7 +64,7 @@ class PackedLayout(LimitedLayout):
         context = self.context
         if context is not None:
             trie = fill_up(trie, multiple=context.size)
-        return tokens_of(sequences, trie, device=device, processor=self.processor, context=context)
+        return tokens_of(sequences, trie, device=device, images=self.images, context=context)
 
 
 @dataclass(frozen=True, slots=True)

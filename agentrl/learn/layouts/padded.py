@@ -12,8 +12,8 @@ from numpy import ndarray
 from agentrl.errors import ConfigError
 from agentrl.learn.context_parallel import ContextGroup
 from agentrl.learn.sequence_layout import MeasuredSequences, ModelInputs, TokenSequence
+from agentrl.models.vision.encoder_cache import EncoderCache
 from agentrl.models.vision.model import SequenceImages
-from agentrl.models.vision.processor import ImageProcessor
 
 PADDING_TOKENS = 256
 """About what the fixed cost of one more forward and backward pass is worth on a CPU."""
@@ -21,10 +21,10 @@ PADDING_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class LimitedLayout(ABC):
-    """Base of the layouts: the most places of a block, and the image processor of the policy."""
+    """Base of the layouts: the most places of a block, and what encodes the policy's images."""
 
     limit_tokens: int
-    processor: ImageProcessor | None = None
+    images: EncoderCache | None = None
     """None where the policy takes no images."""
     context: ContextGroup | None = None
     """The ranks that divide a line between them; a layout of several lines has none."""
@@ -74,7 +74,7 @@ class PaddedLayout(LimitedLayout):
             entries=torch.arange(len(predictions), device=device),
             mask=torch.from_numpy(mask).to(device),
             shown=collect_images(
-                sequences, [(i, np.arange(w)) for i, w in enumerate(widths)], self.processor
+                sequences, [(i, np.arange(w)) for i, w in enumerate(widths)], self.images
             ),
         )
 
@@ -116,7 +116,7 @@ def plan(widths: Sequence[int], *, limit_tokens: int) -> list[list[int]]:
 def collect_images(
     sequences: Sequence[TokenSequence],
     laid: Sequence[tuple[int, Int[ndarray, " _"]]],
-    processor: ImageProcessor | None,
+    cache: EncoderCache | None,
 ) -> tuple[SequenceImages, ...]:
     """Return the images of the sequences that show any. `laid` holds for each sequence its line and
     the places of the tokens that are read."""
@@ -124,7 +124,7 @@ def collect_images(
     for sequence, (line, places) in zip(sequences, laid, strict=True):
         spans = tuple(span for span in sequence.images if span.stop <= len(places))
         if spans:
-            images.append(SequenceImages(line, torch.from_numpy(places), spans, processor))
+            images.append(SequenceImages(line, torch.from_numpy(places), spans, cache))
     return tuple(images)
 
 

@@ -14,7 +14,7 @@ from agentrl.learn.context_parallel import ContextGroup, ContextSplit
 from agentrl.learn.layouts.padded import collect_images, forward_tokens, pad
 from agentrl.learn.sequence_layout import ModelInputs, TokenSequence
 from agentrl.message import Image
-from agentrl.models.vision.processor import ImageProcessor
+from agentrl.models.vision.encoder_cache import EncoderCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ def tokens_of(
     trie: PrefixTrie,
     *,
     device: torch.device,
-    processor: ImageProcessor | None = None,
+    images: EncoderCache | None = None,
     context: ContextGroup | None = None,
 ) -> ModelInputs:
     """Return the sequences as the one line of `trie`, asked once for every token they share."""
@@ -123,7 +123,7 @@ def tokens_of(
         mask=torch.from_numpy(pad(masks)).to(device),
         positions=ancestry.positions[None],
         ancestry=ancestry,
-        shown=collect_images(sequences, [(0, path) for path in trie.paths], processor),
+        shown=collect_images(sequences, [(0, path) for path in trie.paths], images),
         split=split,
     )
 

@@ -114,8 +114,8 @@ class _Member:
             raise reply
         if reply != READY:
             raise LearnError(
-                f"rank {self.rank} of the trainer was not ready in time (learn.devices.start_s). "
-                f"Its output: {self.said}"
+                f"rank {self.rank} of the trainer was not ready in time; raise "
+                f"learn.devices.start_s if loading takes longer. Its output: {self.said}"
             )
 
     @property

@@ -8,33 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.errors import ConfigError
 from agentrl.message import ImageSpan
-from agentrl.models.vision.processor import ImagePatches, ImageProcessor
+from agentrl.models.vision.encoder_cache import EncoderCache, trains
 
 FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 """The kinds of model, by their configuration's name."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ImageFeatures:
-    """An image as the text half reads it."""
-
-    embeddings: Tensor
-    """(tokens, hidden), in the place of the embeddings of its tokens."""
-    deep: tuple[Tensor, ...] = ()
-    """(tokens, hidden) each, added to what comes out of the first layers (DeepStack,
-    arXiv 2406.04334)."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size in memory, in bytes."""
-        return sum(part.nbytes for part in (self.embeddings, *self.deep))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,16 +28,16 @@ class SequenceImages:
     places: Tensor
     """Places of its tokens on its line; it may share them with other sequences."""
     spans: tuple[ImageSpan, ...]
-    processor: ImageProcessor | None
+    cache: EncoderCache | None
 
-    def patches(self, span: ImageSpan) -> ImagePatches:
-        """Return an image as the tower reads it; `ConfigError` where nobody can cut it up."""
-        if self.processor is None:
+    def encoder(self) -> EncoderCache:
+        """Return what makes features of its images; `ConfigError` where nobody can cut them up."""
+        if self.cache is None:
             raise ConfigError(
                 "there is an image to process but no image processor; give the trainer or the warm "
                 "start the processor of the model's folder (`images=`)"
             )
-        return self.processor.patches(span.image)
+        return self.cache
 
 
 def sees(model: PreTrainedModel) -> bool:
@@ -63,17 +46,10 @@ def sees(model: PreTrainedModel) -> bool:
     return model.config.model_type in FAMILY and name.endswith("ForConditionalGeneration")
 
 
-def features_of(eye: Any, images: Sequence[ImagePatches]) -> list[ImageFeatures]:
-    """Return the features that a vision tower makes of images; `eye` is a model without head."""
-    device = next(eye.visual.parameters()).device
-    values = torch.from_numpy(np.concatenate([image.values for image in images])).to(device)
-    grids = torch.tensor([image.grid for image in images], device=device)
-    outputs = eye.get_image_features(values, grids, return_dict=True)
-    deep: Sequence[Sequence[Tensor]] = getattr(outputs, "deepstack_features", None) or ()
-    return [
-        ImageFeatures(embeddings, tuple(level[at] for level in deep))
-        for at, embeddings in enumerate(outputs.pooler_output)
-    ]
+def sees_anew(model: PreTrainedModel) -> bool:
+    """Return whether training moves the vision tower of a model that takes images."""
+    whole: Any = model
+    return sees(model) and trains(whole.model.visual)
 
 
 def rope_positions(
@@ -100,15 +76,17 @@ def build_text_inputs(
     """Return the text half's keyword arguments to read `inputs` (lines, length) with images.
 
     `positions` are those of text alone, from 0 in every line by default. An image that several
-    sequences show is computed once.
+    sequences show is computed once; its gradient is that of all its places.
     """
     placed = {
         (one.line, int(one.places[span.start])): (one, span) for one in shown for span in one.spans
     }
     order = sorted(placed)
-    patches = {placed[at][1].image: placed[at][0].patches(placed[at][1]) for at in order}
-    image_features = dict(zip(patches, features_of(model.model, [*patches.values()]), strict=True))
-    features = [image_features[placed[at][1].image] for at in order]
+    images = [placed[at][1].image for at in order]
+    distinct = list(dict.fromkeys(images))
+    encoded = placed[order[0]][0].encoder().encode(model.model, distinct)
+    image_features = dict(zip(distinct, encoded, strict=True))
+    features = [image_features[image] for image in images]
     mask = torch.zeros(inputs.shape, dtype=torch.bool, device=inputs.device)
     for line, place in order:
         span = placed[line, place][1]
@@ -136,6 +114,6 @@ def _positions(
         positions = torch.arange(length).expand(lines, length)
     deep = positions.cpu().expand(3, lines, length).clone()
     for one in shown:
-        grids = [(span, one.patches(span).grid) for span in one.spans]
+        grids = [(span, one.encoder().grid(span.image)) for span in one.spans]
         deep[:, one.line, one.places] = rope_positions(eye, len(one.places), grids)
     return deep.to(inputs.device)

@@ -98,6 +98,7 @@ class ImageProcessor:
         self.token_id = token_id
         self._processor = processor
         self._patches = ImageCache(self._cut, lambda patches: patches.values.nbytes, kept_bytes)
+        self._grids = ImageCache[tuple[int, int, int]](lambda image: self.patches(image).grid)
         self._counts = ImageCache(self._count_tokens)
 
     def tokens(self, image: Image) -> int:
@@ -111,11 +112,19 @@ class ImageProcessor:
         """Return the patches of an image. Raises `EnvError` for bytes that are no image."""
         return self._patches.get(image)
 
+    def grid(self, image: Image) -> tuple[int, int, int]:
+        """Return the numbers of an image's patches, kept for longer than those. Raises alike."""
+        return self._grids.get(image)
+
+    def has_grid(self, image: Image) -> bool:
+        """Return whether an image's numbers of patches are there."""
+        return self._grids.has(image)
+
     async def prepare(self, spans: Sequence[ImageSpan]) -> None:
         """Cut up images in a thread, so that `patches` has them at hand. Raises as it does."""
         for span in spans:
             if not self._patches.has(span.image):
-                await run_in_thread(self.patches, span.image)
+                await run_in_thread(self._prepare_image, span.image)
 
     @property
     def most_tokens(self) -> int:
@@ -153,6 +162,10 @@ class ImageProcessor:
                     f"placeholder {self.token_id}"
                 )
             end = span.stop
+
+    def _prepare_image(self, image: Image) -> None:
+        self.patches(image)
+        self.grid(image)
 
     def _count_tokens(self, image: Image) -> int:
         width, height = read_size(image)

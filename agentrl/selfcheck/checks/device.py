@@ -61,7 +61,7 @@ def _record_gpu(context: CheckContext) -> None:
     for name, value in (*list_gpus(), *list_driver_facts()):
         context.record(name, value)
     context.record("gpu.driver", read_driver(DRIVER))
-    context.record("gpu.bfloat16", torch.cuda.is_bf16_supported())
+    context.record("gpu.bfloat16", torch.cuda.is_bf16_supported(including_emulation=False))
     context.record("gpu.flash_attention", torch.backends.cuda.is_flash_attention_available())
     context.record("gpu.cudnn", torch.backends.cudnn.version())
     context.record("gpu.nccl", _read_nccl_version())

@@ -37,7 +37,7 @@ CONTEXT_TOKENS = 1024
 
 def list_dtypes(device: str) -> tuple[PolicyDtype, ...]:
     """Return the types of weights that a device computes in."""
-    has_bfloat16 = device == "cpu" or torch.cuda.is_bf16_supported()
+    has_bfloat16 = device == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
     return ("float32", "bfloat16") if has_bfloat16 else ("float32",)
 
 

@@ -361,7 +361,7 @@ async def test_one_that_is_never_ready_is_late() -> None:
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
 
     async with pretender(nothing) as address:
-        with pytest.raises(EngineError, match=r"not ready within 0\.3 s"):
+        with pytest.raises(EngineError, match=r"not ready within 0\.3 s; raise engine\.start_s"):
             await connect(address, key=KEY, start_s=0.3)
 
 

@@ -22,12 +22,10 @@ from agentrl.authoring.tool_env import ToolEnv
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.env import say
-from agentrl.errors import ConfigError, LearnError
+from agentrl.errors import ConfigError
 from agentrl.evaluation.endpoint import HttpEndpoint
-from agentrl.learn.trainer import PolicyTrainer
-from agentrl.models.out_of_memory import explain_out_of_memory
 from agentrl.registry import registry, spec
-from agentrl.run import build
+from agentrl.run import build, preflight
 from agentrl.run.evaluate import evaluate
 from agentrl.run.preflight import (
     check_folder,
@@ -36,6 +34,7 @@ from agentrl.run.preflight import (
     check_training,
     find_cuda_fault,
 )
+from agentrl.run.train import train
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.reachability import CONNECT_S, endpoint_faults, place_faults, unreachable
 from agentrl_envs.gui.desktop.launch import PYTHON
@@ -45,7 +44,6 @@ from agentrl_envs.needs import PROGRAMS_OF
 from agentrl_envs.templates import UnfitChoice
 from agentrl_tools.python import Python
 from tests.support.doubles import doubles
-from tests.support.learning import model_of, trees_of
 
 ENDPOINT = {"kind": "endpoint", "endpoint": {"urls": ["http://127.0.0.1:9/v1"], "model": "m"}}
 
@@ -71,6 +69,28 @@ def test_a_gpu_is_missing_without_its_driver_or_a_build_for_it(tmp_path: Path) -
     assert find_cuda_fault("2.13.0+cpu", (driver,)) == "torch 2.13.0+cpu is built for the CPU"
 
 
+def test_a_gpu_says_by_its_driver_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's program is a script here, with a T4's lines; torch says it is built for CUDA."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Tesla T4, 7.5, 550.54.15'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(preflight, "find_cuda_fault", lambda version: "")  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(preflight, "read_torch_cuda", lambda: "12.8")
+    config = config_of(policy={"dtype": "bfloat16"}, learn={"precision": "bfloat16"})
+    with pytest.raises(ConfigError) as refused:
+        check_training(config)
+    said = str(refused.value)
+    assert "policy.dtype is bfloat16, but Tesla T4 (compute capability 7.5) does not" in said
+    assert "learn.precision is bfloat16, but Tesla T4" in said
+    check_training(config_of(policy={"dtype": "bfloat16", "device": "cpu"}))
+    monkeypatch.setattr(preflight, "read_torch_cuda", lambda: "13.0")
+    with pytest.raises(ConfigError, match=r"device is cuda, but torch is built for CUDA 13\.0"):
+        check_machine(config_of(policy={"device": "cuda"}))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_everything_that_is_missing_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
@@ -78,7 +98,8 @@ def test_everything_that_is_missing_is_said_at_once() -> None:
     said = str(refused.value)
     assert said.startswith("policy.device is cuda, but ")
     assert "engine.kind is vllm, but vLLM is not installed here" in said
-    check_machine(config_of(engine={"kind": "vllm", "processes": 1, "python": sys.executable}))
+    with pytest.raises(ConfigError, match=r"engine\.python is .*, which has no vLLM: install it"):
+        check_machine(config_of(engine={"kind": "vllm", "python": sys.executable}))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -252,6 +273,27 @@ def test_packages_that_a_config_needs(
         check_training(config_of(**sections))
 
 
+def test_options_that_vllm_does_not_know(tmp_path: Path) -> None:
+    """The interpreter is this one behind a script; what it finds is laid out as vLLM is."""
+    (tmp_path / "vllm" / "engine").mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").write_text("raise RuntimeError('it was imported')")
+    arguments = "class EngineArgs:\n    tensor_parallel_size: int = 1\n"
+    (tmp_path / "vllm" / "engine" / "arg_utils.py").write_text(arguments)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+
+    def check(**options: int) -> None:
+        vllm = {"options": options}
+        check_machine(config_of(engine={"kind": "vllm", "python": str(python), "vllm": vllm}))
+
+    check(tensor_parallel_size=2)
+    with pytest.raises(ConfigError) as refused:
+        check(tensor_parallel_sise=2)
+    assert "engine.vllm.options.tensor_parallel_sise is no argument of vLLM" in str(refused.value)
+    assert str(refused.value).endswith("remove it, or use tensor_parallel_size")
+
+
 def test_files_and_programs_that_an_engine_needs(tmp_path: Path) -> None:
     engine = {"kind": "vllm", "processes": 1, "python": str(tmp_path / "python")}
     with pytest.raises(ConfigError, match=r"engine\.python is .*python, but there is no such prog"):
@@ -421,26 +463,13 @@ def test_the_sentence_comes_before_anything_heavy(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_step_that_runs_out_of_gpu_memory_names_the_keys() -> None:
-    """The error is torch's own class, raised in the forward pass: no GPU is at hand."""
-    trainer = PolicyTrainer(model_of(), config_of().learn, seed=0)
-
-    def run_out(*_: object) -> None:
-        raise torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8 GiB. "
-            "See documentation for Memory Management"
-        )
-
-    trainer.model.get_input_embeddings().register_forward_pre_hook(run_out)
-    with pytest.raises(LearnError, match="a training step ran out of GPU memory: Tried to") as said:
-        trainer.step(trees_of())
-    assert "learn.micro_batch_tokens" in str(said.value)
-    assert "documentation" not in str(said.value)
-
-
-def test_other_errors_pass() -> None:
-    with pytest.raises(ZeroDivisionError), explain_out_of_memory(LearnError, "x", "y"):
-        raise ZeroDivisionError
+def test_adapters_that_do_not_fit_are_told_before_a_folder_is_made(
+    root: Path, tmp_path: Path
+) -> None:
+    changes = {"learn.lora": {"targets": ["q_proj", "vproj"]}, "run.folder": str(tmp_path / "runs")}
+    with pytest.raises(ConfigError, match=r"learn\.lora\.targets names vproj, but Qwen3ForCausal"):
+        train(root / "configs" / "quickstart.yaml", changes)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_hub_that_cannot_be_reached_is_told_at_once(tmp_path: Path) -> None:

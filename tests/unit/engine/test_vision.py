@@ -18,14 +18,15 @@ from agentrl.engine import image_encoder
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import EnvError
 from agentrl.message import Image, ImageSpan
-from agentrl.models.vision.model import ImageFeatures
-from agentrl.models.vision.processor import ImagePatches
+from agentrl.models.vision.encoder_cache import ImageFeatures
+from agentrl.models.vision.processor import ImagePatches, ImageProcessor
 from agentrl.policy import Completion, GenerateRequest, Sampling, ScoreRequest
 from agentrl.testing.engine import check_engine
 from tests.support.vision_models import (
     FAMILIES,
     PAD,
     VOCABULARY,
+    CountingProcessor,
     logits_of,
     picture,
     processor,
@@ -208,6 +209,25 @@ async def test_features_stay_where_the_tower_has_not_changed(
         done = await engine.generate(asked(tokens, spans))
     assert looked == [1, 1]
     assert gap(model, family, tokens, PICTURES[1], done) < TOLERANCE
+
+
+async def test_an_image_that_was_looked_at_is_not_cut_up_again() -> None:
+    """Not by its next turn, nor after new weights of the text half; without room for patches."""
+    family, cutter = "qwen3_vl", CountingProcessor("qwen3_vl")
+    model: Any = tiny(family)
+    tokens, spans = prompt(family, PICTURES[3])
+    images = ImageProcessor(cutter, token_id=PAD, kept_bytes=0)
+    async with engine_of(family, model, images=images) as engine:
+        await engine.generate(asked(tokens, spans))
+        assert cutter.count >= len(spans)
+        cutter.count = 0
+        await engine.generate(asked((*tokens, 5), spans))
+        with torch.no_grad():
+            model.get_input_embeddings().weight += 0.1
+        await engine.load(model.state_dict(), 1)
+        done = await engine.generate(asked(tokens, spans))
+    assert cutter.count == 0
+    assert gap(model, family, tokens, PICTURES[3], done) < TOLERANCE
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -19,6 +19,7 @@ from agentrl.config.learn import AdamWSection, LearnSection, LoraSection
 from agentrl.engine.local import LocalEngine
 from agentrl.errors import ConfigError
 from agentrl.learn.checkpoint import load
+from agentrl.learn.lora import find_absent_targets
 from agentrl.learn.trainer import PolicyTrainer
 from agentrl.policy import GenerateRequest
 from tests.support.engine_models import tiny
@@ -155,8 +156,22 @@ def test_targets_are_chosen_by_name() -> None:
     }
 
 
+def test_a_target_is_there_by_the_last_parts_of_a_name() -> None:
+    names = ["model.layers.0.self_attn.q_proj", "model.layers.10.mlp.up_proj", "lm_head"]
+    there = ["q_proj", "self_attn.q_proj", "10.mlp.up_proj", "lm_head", names[0]]
+    assert find_absent_targets(names, there) == []
+    absent = ["proj", "0.mlp.up_proj", "head", "layers", "q_proj.weight"]
+    assert find_absent_targets(names, absent) == absent
+
+
 @pytest.mark.parametrize(
-    ("targets", "why"), [(("nowhere",), "does not fit"), (("lm_head",), "tied embeddings")]
+    ("targets", "why"),
+    [
+        (("nowhere",), r"names nowhere, but Qwen3ForCausalLM has no such modules; there are down_"),
+        (("v_proj", "k_prj"), r"names k_prj, but .* similar ones are k_proj"),
+        (("self_attn",), "does not fit"),
+        (("lm_head",), "tied embeddings"),
+    ],
 )
 def test_targets_that_cannot_be_adapted_are_an_error(targets: tuple[str, ...], why: str) -> None:
     with pytest.raises(ConfigError, match=why):

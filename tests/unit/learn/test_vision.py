@@ -27,6 +27,7 @@ from agentrl.learn.trainer import PolicyTrainer
 from agentrl.learn.warmstart import TokenizedDemonstration, warmstart
 from agentrl.message import Image
 from agentrl.models.folders import load_images, load_model
+from agentrl.models.vision.encoder_cache import EncoderCache
 from agentrl.policy import GenerateRequest
 from agentrl.task import Task
 from agentrl.trajectory import Finished, Leaf, Node, Source, Tree
@@ -100,7 +101,7 @@ def scored(
     layout: LayoutName = "padded",
 ) -> list[Tensor]:
     """Return the log-probs of each sample's tokens that train, in their order."""
-    laid = LAYOUTS[layout](limit_tokens, processor(family))
+    laid = LAYOUTS[layout](limit_tokens, EncoderCache(processor(family)))
     found: dict[int, Tensor] = {}
     for chosen in laid.plan(samples):
         tokens = laid.tokens([samples[i] for i in chosen], device=CPU)
@@ -143,7 +144,7 @@ def test_log_probs_do_not_depend_on_the_layout(family: str, layout: LayoutName) 
 
 def test_a_tree_computes_what_is_shared_once_and_an_image_is_shared_only_with_itself() -> None:
     family = "qwen2_5_vl"
-    layout = LAYOUTS["tree"](4096, processor(family))
+    layout = LAYOUTS["tree"](4096, EncoderCache(processor(family)))
     same = samples_of([tree_of(family, seed=1, group=2), tree_of(family, seed=1, group=2)])
     other = samples_of(
         [tree_of(family, seed=1, group=2), tree_of(family, seed=1, first=8, group=2)]
@@ -301,6 +302,8 @@ def test_images_nobody_can_read_are_refused() -> None:
     trees = [tree_of(family, seed=1)]
     with pytest.raises(ConfigError, match=r"no image processor"):
         PolicyTrainer(tiny(family), section(), seed=0).step(trees)
-    tokens = PaddedLayout(4096, processor(family)).tokens(samples_of(trees), device=CPU)
+    tokens = PaddedLayout(4096, EncoderCache(processor(family))).tokens(
+        samples_of(trees), device=CPU
+    )
     with pytest.raises(ConfigError, match=r"supports images only for models of qwen2_vl"):
         score(model_of(), tokens, temperature=1.0, head_at_positions=True)

@@ -44,7 +44,10 @@ def test_an_update_that_bfloat16_would_lose_is_kept() -> None:
 def test_a_gpu_without_bfloat16_is_refused_by_its_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    def emulates(including_emulation: bool = True) -> bool:
+        return including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", emulates)
 
     def name_of(device: object) -> str:
         return f"Tesla T4 ({device})"

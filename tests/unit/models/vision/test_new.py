@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from agentrl.config.run import MakePolicySection, MakeVisionSection
 from agentrl.message import Image, ImageSpan
 from agentrl.models.folders import make_images, make_model
+from agentrl.models.vision.encoder_cache import EncoderCache
 from agentrl.models.vision.model import SequenceImages, build_text_inputs
 from agentrl.models.vision.processor import ImageProcessor
 from agentrl_envs.visual import SeeButtonEnv
@@ -95,7 +96,7 @@ def after_first_layer(
     """Return what the text half knows at the image's tokens after its first layer, (9, hidden)."""
     ids = (word, START, *[IMAGE] * 9, END)
     span = ImageSpan(image, 2, 11)
-    shown = SequenceImages(0, torch.arange(len(ids)), (span,), images)
+    shown = SequenceImages(0, torch.arange(len(ids)), (span,), EncoderCache(images))
     called = build_text_inputs(model, torch.tensor([ids]), [shown])
     with torch.no_grad():
         out = model.model.language_model(**called, output_hidden_states=True)
