@@ -31,8 +31,8 @@ def find_context_limit(fields: Mapping[str, Any]) -> int | None:
         kind = scaling.get("rope_type", scaling.get("type"))
         if kind in NOT_SCALED:
             continue
-        if isinstance(given := scaling.get("factor"), int | float):
-            factor = given
+        if isinstance(ratio := scaling.get("factor"), int | float):
+            factor = ratio
         original = scaling.get("original_max_position_embeddings")
         if kind == "yarn" and isinstance(original, int):
             limit = original
@@ -50,11 +50,11 @@ def read_context_limit(folder: Path) -> int | None:
 
 def _list_scalings(section: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the rotary parameters, one of all layers or one of each kind of layer."""
-    found = section.get("rope_parameters") or section.get("rope_scaling")
-    if not isinstance(found, Mapping):
+    parameters = section.get("rope_parameters") or section.get("rope_scaling")
+    if not isinstance(parameters, Mapping):
         return []
-    nested = [one for one in found.values() if isinstance(one, Mapping)]
-    return nested or [found]
+    nested = [one for one in parameters.values() if isinstance(one, Mapping)]
+    return nested or [parameters]
 
 
 def find_context_fault(config: RunConfig, limit: int | None) -> str:

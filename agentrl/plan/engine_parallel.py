@@ -214,17 +214,17 @@ def shard_engine(shape: ModelShape, parallelism: EngineParallelism) -> EngineSha
     """
     stages = parallelism.pipeline
     counts = split_layers(shape.config.num_hidden_layers, stages)
-    held, experts = [0] * stages, [0] * stages
+    numbers, expert_numbers = [0] * stages, [0] * stages
     for name, size, places in _place_parameters(shape, counts):
         count = count_held(name, size, shape, parallelism)
         for stage in places:
-            held[stage] += count
-            experts[stage] += count if ".experts." in name else 0
-    largest = max(range(stages), key=held.__getitem__)
+            numbers[stage] += count
+            expert_numbers[stage] += count if ".experts." in name else 0
+    largest = max(range(stages), key=numbers.__getitem__)
     return EngineShard(
         parallelism=parallelism,
-        parameters=held[largest],
-        expert_parameters=experts[largest],
+        parameters=numbers[largest],
+        expert_parameters=expert_numbers[largest],
         experts=shape.experts,
         layers=max(counts),
         kv_width=shape.kv_width(parallelism.tensor),

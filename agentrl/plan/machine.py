@@ -163,11 +163,11 @@ def _find_devices(name: str) -> list[DeviceSpec]:
 def _suggest(text: str) -> str:
     """Return a question with the name that was likely meant, where a device is named in a text."""
     letters = re.sub(r"[^A-Z0-9]", "", text.upper())
-    named = [spec.name for spec in DEVICES.values() if spec.name.partition("-")[0] in letters]
-    if not named:
+    devices = [spec.name for spec in DEVICES.values() if spec.name.partition("-")[0] in letters]
+    if not devices:
         return ""
     count = re.match(r"\s*([0-9]{1,4})(?![0-9])", text) or re.search(r"[xX:*]([0-9]{1,4})$", text)
-    return f" (is {count[1] if count else 1}x{named[0]} meant?)"
+    return f" (is {count[1] if count else 1}x{devices[0]} meant?)"
 
 
 def measure_device(

@@ -109,8 +109,8 @@ def decode_step_s(
 
 def stage_rows(parallelism: EngineParallelism, requests: float) -> float:
     """Return the requests of a batch that a pipeline stage has at a time."""
-    own = max(1.0, requests / parallelism.data)
-    return own / min(parallelism.pipeline, own)
+    rank_requests = max(1.0, requests / parallelism.data)
+    return rank_requests / min(parallelism.pipeline, rank_requests)
 
 
 def prefill_rate(shard: EngineShard, device: DeviceSpec, *, tokens: int, dtype: str) -> float:

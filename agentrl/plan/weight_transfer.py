@@ -50,8 +50,8 @@ def weight_paths(
     """
     device = machine.device
     engine_gpus = engines * engine_devices
-    taken = max(ranks, engine_gpus) if shares_devices else ranks + engine_gpus
-    spans_nodes = taken > machine.per_node
+    gpus = max(ranks, engine_gpus) if shares_devices else ranks + engine_gpus
+    spans_nodes = gpus > machine.per_node
     link = machine.network_bytes_per_s if spans_nodes else device.link_bytes_per_s
     gather_s = sent_bytes * (ranks - 1) / ranks / link
     host_s = (1 + read_share) * sent_bytes / device.host_bytes_per_s

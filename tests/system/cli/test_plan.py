@@ -25,7 +25,6 @@ def run_plan(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_narrow_terminal_breaks_no_key() -> None:
-    """Mutant seen caught: the advice as a column of the table."""
     result = run_plan("--machine", "8xH100")
     assert result.returncode == 0, result.stderr
     tables, _, advice = result.stdout.partition("to change\n")
@@ -44,13 +43,13 @@ def test_a_narrow_terminal_breaks_no_key() -> None:
     [
         (("--machine", "H100x8"), "is 8xH100-80GB meant?"),
         (
-            ("--machine", "8xH100", "engine.kind=vllm", "engine.vllm.options={tensor_parallel_size: 16}"),
-            "asks for 16 GPUs for one engine (TP 16)",
+            ("engine.kind=vllm", "engine.vllm.options={pipeline_parallel_size: 16}"),
+            "asks for 16 GPUs for one engine (PP 16)",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_is_named(arguments: tuple[str, ...], message: str) -> None:
-    result = run_plan(*arguments)
+    result = run_plan("--machine", "8xH100", *arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
