@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentrl.cli.arguments import ConfigFile, Overrides
-from agentrl.cli.console import out, show_table, show_text
+from agentrl.cli.console import err, out, show_table, show_text
 from agentrl.cli.trace import find_trace
 from agentrl.errors import ConfigError
 
@@ -34,16 +34,19 @@ def plan(
     fit."""
     from agentrl.config.load import load_config
     from agentrl.plan.machine import find_machine
+
+    loaded = load_config(config, overrides or ())
+    played, place = find_trace(trace), find_machine(machine)
+
     from agentrl.plan.model_shape import find_shape
     from agentrl.plan.report import to_json
     from agentrl.plan.run_plan import plan_run, suggest_changes
 
-    loaded = load_config(config, overrides or ())
-    played, place, shape = find_trace(trace), find_machine(machine), find_shape(loaded)
+    shape = find_shape(loaded)
     result = plan_run(loaded, shape, place, played)
     changes = suggest_changes(loaded, shape, place, played) if result.faults else None
     if as_json:
-        show_text(json.dumps({**to_json(result), "changes": changes}, indent=2))
+        show_text(json.dumps(to_json(result, changes), indent=2))
     else:
         _show(result)
     if result.faults:
@@ -51,7 +54,14 @@ def plan(
 
 
 def _show(plan: "RunPlan") -> None:
-    from agentrl.plan.report import MODE_HEADINGS, memory_rows, mode_rows, speed_rows, title_of
+    from agentrl.plan.report import (
+        MODE_HEADINGS,
+        advice_lines,
+        memory_rows,
+        mode_rows,
+        speed_rows,
+        title_of,
+    )
 
     show_table(("memory", "of", "bytes"), memory_rows(plan), title=title_of(plan))
     out.print()
@@ -61,6 +71,12 @@ def _show(plan: "RunPlan") -> None:
         show_table(
             MODE_HEADINGS, mode_rows(plan), title="schedule in virtual time (* the config's)"
         )
+        out.print()
+        show_text("to change")
+        for line in advice_lines(plan):
+            show_text(f"  {line}")
+    for warning in plan.warnings:
+        show_text(f"warning: {warning}", err)
 
 
 def _refusal(plan: "RunPlan", changes: Any) -> str:

@@ -4,7 +4,6 @@ Sources: NVIDIA's data sheets of H100 SXM, H200 SXM, A100 SXM, L40S, and the Ada
 architecture papers. Peaks are dense, with float32 sums; a link counts one direction.
 """
 
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from statistics import median
 from types import ModuleType
 
 from agentrl.errors import ConfigError
+from agentrl.runtime.memory_limit import total_bytes
 
 GB, TB, TERA = 10**9, 10**12, 1e12
 THIS = "this"
@@ -122,7 +122,8 @@ DEVICES: Mapping[str, DeviceSpec] = {
 }
 """Devices by name; the memory is what a driver reports, in GiB."""
 
-_NAME = re.compile(r"(?:(\d+)\s*[xX]\s*)?([\w-]+)")
+MOST_DEVICES = 4096
+_NAME = re.compile(r"(?:([0-9]{1,40})\s*[xX]\s*)?([\w-]+)")
 
 
 def find_machine(text: str) -> MachineSpec:
@@ -133,19 +134,40 @@ def find_machine(text: str) -> MachineSpec:
     match = _NAME.fullmatch(text.strip())
     known = f"{', '.join(f'8x{name}' for name in DEVICES)} or {THIS}"
     if match is None:
-        raise ConfigError(f"machine {text!r} is not COUNTxDEVICE; name one such as {known}")
+        raise ConfigError(
+            f"machine {text!r:.80} is not COUNTxDEVICE{_suggest(text)}; name one such as {known}"
+        )
     count, name = int(match[1] or 1), match[2].upper()
     if name == THIS.upper():
         if match[1] is not None:
             raise ConfigError(f"machine {text!r}: this machine is planned as it is; write {THIS}")
         return MachineSpec(device=measure_device(), count=1, per_node=1)
-    specs = [spec for key, spec in DEVICES.items() if key == name or key.startswith(f"{name}-")]
+    specs = _find_devices(name)
     if len(specs) != 1:
-        fault = "fits several devices" if specs else "is not known"
-        raise ConfigError(f"machine {text!r} {fault}; name one such as {known}")
-    if not 1 <= count <= 4096:
-        raise ConfigError(f"machine {text!r} has {count} devices; plan for 1 to 4096")
+        names = ", ".join(spec.name for spec in specs)
+        fault = f"fits several devices ({names})" if specs else f"is not known{_suggest(text)}"
+        raise ConfigError(f"machine {text!r:.80} {fault}; name one such as {known}")
+    if not 1 <= count <= MOST_DEVICES:
+        raise ConfigError(
+            f"machine {text!r:.80} has {match[1]} devices; plan for 1 to {MOST_DEVICES}, such as "
+            f"8x{specs[0].name}"
+        )
     return MachineSpec(device=specs[0], count=count)
+
+
+def _find_devices(name: str) -> list[DeviceSpec]:
+    """Return the devices of a name in capitals, or of its first part: `H100`."""
+    return [spec for key, spec in DEVICES.items() if key == name or key.startswith(f"{name}-")]
+
+
+def _suggest(text: str) -> str:
+    """Return a question with the name that was likely meant, where a device is named in a text."""
+    letters = re.sub(r"[^A-Z0-9]", "", text.upper())
+    devices = [spec.name for spec in DEVICES.values() if spec.name.partition("-")[0] in letters]
+    if not devices:
+        return ""
+    count = re.match(r"\s*([0-9]{1,4})(?![0-9])", text) or re.search(r"[xX:*]([0-9]{1,4})$", text)
+    return f" (is {count[1] if count else 1}x{devices[0]} meant?)"
 
 
 def measure_device(
@@ -171,7 +193,7 @@ def measure_device(
         call_s = _call_s(lambda: small.neg(), part_s / 4, clock)
     return DeviceSpec(
         name=THIS,
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        memory_bytes=total_bytes(),
         bf16_flops_per_s=rates["bfloat16"],
         float32_flops_per_s=rates["float32"],
         bytes_per_s=traffic,

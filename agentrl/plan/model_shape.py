@@ -138,22 +138,26 @@ class ModelShape:
         count, met = self.experts
         return self.parameters - self.expert_parameters * (count - met) // count
 
-    def touched_parameters(self, tokens: int) -> float:
-        """Return the parameters that a batch of tokens meets, experts drawn evenly."""
-        count, met = self.experts
-        share = 1 - (1 - met / count) ** tokens if count > met else 1.0
-        return self.parameters - self.expert_parameters * (1 - share)
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Return the number of attention heads of a layer, and of its key-value heads."""
+        heads = self.config.num_attention_heads
+        return heads, getattr(self.config, "num_key_value_heads", None) or heads
 
-    def kv_bytes_per_token(self, dtype: str) -> int:
-        """Return the bytes of the KV cache for one token."""
-        config = self.config
-        if (rank := getattr(config, "kv_lora_rank", None)) is not None:
-            width = rank + config.qk_rope_head_dim  # one vector for all heads (MLA)
-        else:
-            heads = config.num_attention_heads
-            head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-            width = 2 * (getattr(config, "num_key_value_heads", None) or heads) * head_dim
-        return config.num_hidden_layers * width * BYTES[dtype]
+    @property
+    def latent_width(self) -> int | None:
+        """Return the width of the one vector that MLA keeps for all heads; None without MLA."""
+        rank = getattr(self.config, "kv_lora_rank", None)
+        return None if rank is None else rank + self.config.qk_rope_head_dim
+
+    def kv_width(self, tensor: int = 1) -> int:
+        """Return the numbers that a layer's KV cache has for one token, on one of so many
+        tensor-parallel ranks: each has at least one head."""
+        if self.latent_width is not None:
+            return self.latent_width
+        heads, kv_heads = self.heads
+        head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
+        return 2 * max(1, kv_heads // tensor) * head_dim
 
 
 def find_shape(config: RunConfig) -> ModelShape:

@@ -1,5 +1,6 @@
 """The plan of a run on a machine: what each device holds, how long each phase takes, what fits."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from agentrl.errors import ConfigError
 from agentrl.learn.layouts import LAYOUTS
 from agentrl.learn.sequence_layout import MaskedTokens
 from agentrl.metrics.latency_trace import LatencyTrace
+from agentrl.models.context_length import find_context_fault, find_context_limit, is_refused
+from agentrl.plan.engine_parallel import check_parallelism, list_tensor_sizes, read_parallelism
 from agentrl.plan.machine import THIS, DeviceSpec, MachineSpec
 from agentrl.plan.model_shape import BYTES, ModelShape
 from agentrl.plan.rollout import RolloutCost, plan_rollout
@@ -25,6 +28,7 @@ from agentrl.plan.training import (
     trace_training,
 )
 from agentrl.plan.weight_transfer import WeightPath, path_of, sent_bytes_of, weight_paths
+from agentrl.runtime.gpu_placement import place_devices
 
 USABLE = 0.94
 """Share of a device's memory that tensors may take: the rest is the driver's, or in fragments."""
@@ -48,6 +52,19 @@ class TrainingTime:
     """Tokens of trajectories per second and device, shared ones counted in each."""
     mfu: float
     """Share of the device's peak that the model's arithmetic takes while it trains."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlacement:
+    """Engines on the devices of a machine, as a run deals them."""
+
+    engines: int
+    room: int
+    """Engines that the devices without ranks have room for."""
+    beside_ranks: int
+    """Most engines on a device with a rank."""
+    apart: int
+    """Most engines on a device without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +92,8 @@ class RunPlan:
     machine: MachineSpec
     ranks: int
     engines: int
+    engine_room: int
+    """Engines that the devices without ranks have room for."""
     shares_devices: bool
     """True if an engine and a rank are on one device."""
     training: TrainingCost
@@ -87,6 +106,7 @@ class RunPlan:
     modes: tuple[ModeForecast, ...]
     mode: str
     faults: tuple[MemoryFault, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def forecast(self) -> ModeForecast:
@@ -99,31 +119,42 @@ def plan_run(
 ) -> RunPlan:
     """Return the plan of a run.
 
-    Raises `ConfigError` for devices that the machine does not have, and for weights that the
-    engines cannot be sent.
+    Raises `ConfigError` for devices that the machine does not have, for a division of the engine
+    or a context that vLLM refuses, and for weights that the engines cannot be sent.
     """
-    ranks, engines = config.learn.devices.count, max(1, config.engine.processes)
+    ranks = config.learn.devices.count
     check_devices(config, machine)
     check_expert_updates(config, shape)
+    check_parallelism(read_parallelism(config), shape, machine)
+    warnings = tuple(check_context(config, shape))
     config = _held_on(machine, config)
+    placement = place_engines(config, machine)
+    fitted = fit_trace(trace, config)
+    length = mean_tokens(fitted)
+    rollout = plan_rollout(config, shape, machine.device, context_tokens=length)
     paths = weight_paths(
         machine,
         sent_bytes=sent_bytes_of(config, shape),
         ranks=ranks,
-        engines=engines,
-        shares_devices=shares_devices(config, machine),
+        engines=placement.engines,
+        engine_devices=rollout.devices,
+        # Adapters are read whole.
+        read_share=rollout.weight_share if config.learn.lora is None else 1.0,
+        shares_devices=placement.beside_ranks > 0,
     )
     path = path_of(config, paths)
-    fitted = fit_trace(trace, config)
-    length = mean_tokens(fitted)
     training = plan_training(config, shape, fitted)
     time = training_time(config, training, machine, tokens=_step_tokens(config, length))
-    rollout = plan_rollout(config, shape, machine.device, context_tokens=length)
     faults = tuple(find_faults(config, training, rollout, machine))
     modes: tuple[ModeForecast, ...] = ()
     if not faults:
         modes = forecast_modes(
-            config, fitted, rollout, engines=engines, train_s=time.step_s, load_s=path.seconds
+            config,
+            fitted,
+            rollout,
+            engines=placement.engines,
+            train_s=time.step_s,
+            load_s=path.seconds,
         )
     return RunPlan(
         model=shape.name,
@@ -131,8 +162,9 @@ def plan_run(
         active_parameters=shape.active_parameters,
         machine=machine,
         ranks=ranks,
-        engines=engines,
-        shares_devices=shares_devices(config, machine),
+        engines=placement.engines,
+        engine_room=placement.room,
+        shares_devices=placement.beside_ranks > 0,
         training=training,
         training_time=time,
         rollout=rollout,
@@ -142,6 +174,7 @@ def plan_run(
         modes=modes,
         mode=config.rollout.mode,
         faults=faults,
+        warnings=warnings,
     )
 
 
@@ -175,10 +208,41 @@ def check_expert_updates(config: RunConfig, shape: ModelShape) -> None:
         )
 
 
-def shares_devices(config: RunConfig, machine: MachineSpec) -> bool:
-    """Return whether an engine runs on a rank's device: where ranks have all of them."""
-    in_process = config.engine.processes == 0 and not config.engine.addresses
-    return in_process or config.learn.devices.count >= machine.count
+def check_context(config: RunConfig, shape: ModelShape) -> Iterator[str]:
+    """Yield a warning of a context beyond the model's. Raises `ConfigError` where it is refused."""
+    if fault := find_context_fault(config, find_context_limit(shape.model.config.to_dict())):
+        if is_refused(config):
+            raise ConfigError(fault)
+        yield fault
+
+
+def count_engines(config: RunConfig) -> int:
+    """Return the number of engines of a run, on this machine or elsewhere."""
+    engine = config.engine
+    servers = engine.endpoint.urls if engine.endpoint is not None else ()
+    return max(1, engine.processes, len(engine.addresses), len(servers))
+
+
+def place_engines(config: RunConfig, machine: MachineSpec) -> EnginePlacement:
+    """Return the places of a run's engines: the first rank's process, or dealt as by a run.
+
+    Engines that others serve count as on devices of their own.
+    """
+    engine, ranks, engines = config.engine, config.learn.devices.count, count_engines(config)
+    devices = read_parallelism(config).devices
+    room = max(0, machine.count - ranks) // devices
+    if machine.device.name == THIS:
+        return EnginePlacement(engines=engines, room=0, beside_ranks=engines, apart=0)
+    if engine.addresses or engine.kind == "endpoint":
+        return EnginePlacement(engines=engines, room=room, beside_ranks=0, apart=1)
+    if engine.processes == 0 and not engine.is_server:
+        return EnginePlacement(engines=engines, room=room, beside_ranks=1, apart=0)
+    names = [str(number) for number in range(machine.count)]
+    dealt = place_devices(names, ranks=ranks, engines=engines, per_engine=devices)
+    counts = Counter(name for group in dealt.engines for name in group.split(","))
+    beside_ranks = max(counts[name] for name in dealt.ranks)
+    apart = max((counts[name] for name in names if name not in dealt.ranks), default=0)
+    return EnginePlacement(engines=engines, room=room, beside_ranks=beside_ranks, apart=apart)
 
 
 def longest_sequences(config: RunConfig, trace: LatencyTrace) -> Sequence[MaskedTokens]:
@@ -282,25 +346,22 @@ def find_faults(
             needs_bytes=rollout.kv_bytes_per_token * config.engine.context_tokens,
             has_bytes=max(0, rollout.cache_bytes),
         )
-    engines = max(1, config.engine.processes)
+    placement = place_engines(config, machine)
     ranks = config.learn.devices.count
     if machine.device.name == THIS:  # all of them share its memory
+        engines = placement.engines * rollout.devices
         needs = peak_beside_engines(training, rollout, ranks=ranks, engines=engines)
         if needs > usable:
             yield MemoryFault(name="trainer and engine", needs_bytes=needs, has_bytes=usable)
         return
-    shared = shares_devices(config, machine)
-    free = ranks if shared else machine.count - ranks
-    beside = -(-engines // max(1, free))
-    per_device = beside * rollout.held_bytes
-    if not shared and per_device > usable:
-        name = "an engine" if beside == 1 else f"a device of {beside} engines"
-        yield MemoryFault(name=name, needs_bytes=per_device, has_bytes=usable)
-    peak_bytes = training.peak_bytes
-    if shared:
-        peak_bytes = peak_beside_engines(training, rollout, engines=beside)
+    apart_bytes = placement.apart * rollout.held_bytes
+    if apart_bytes > usable:
+        name = "an engine" if placement.apart == 1 else f"a device of {placement.apart} engines"
+        yield MemoryFault(name=name, needs_bytes=apart_bytes, has_bytes=usable)
+    beside = placement.beside_ranks
+    peak_bytes = peak_beside_engines(training, rollout, engines=beside)
     if peak_bytes > usable:
-        name = "a trainer rank with the engine beside it" if shared else "a trainer rank"
+        name = "a trainer rank with the engine beside it" if beside else "a trainer rank"
         yield MemoryFault(name=name, needs_bytes=peak_bytes, has_bytes=usable)
 
 
@@ -333,11 +394,15 @@ def suggest_changes(
     They are added one after the other, the least costly first, and a rank is traced with each.
     """
     changes: dict[str, Any] = {}
+    traced: tuple[object, TrainingCost] | None = None
     for key, value in _candidates(config, shape, machine):
         changes[key] = value
         changed = _held_on(machine, change_config(config, changes))
         fitted = fit_trace(trace, changed)
-        training = plan_training(changed, shape, fitted)
+        trained = (changed.learn, changed.policy, changed.engine.context_tokens)
+        if traced is None or traced[0] != trained:
+            traced = trained, plan_training(changed, shape, fitted)
+        training = traced[1]
         rollout = plan_rollout(changed, shape, machine.device, context_tokens=mean_tokens(fitted))
         if not list(find_faults(changed, training, rollout, machine)):
             return changes
@@ -356,9 +421,7 @@ def _candidates(
     config: RunConfig, shape: ModelShape, machine: MachineSpec
 ) -> Iterator[tuple[str, Any]]:
     learn, device = config.learn, machine.device
-    free = machine.count if shares_devices(config, machine) else machine.count - learn.devices.count
-    if device.name != THIS and config.engine.processes > free:
-        yield "engine.processes", free
+    yield from _engine_candidates(config, shape, machine)
     if config.policy.dtype == "float32" and device.name != THIS:
         yield "policy.dtype", "bfloat16"
     if learn.precision == "float32" and learn.lora is None and device.name != THIS:
@@ -379,6 +442,37 @@ def _candidates(
         yield "learn.lora", {"rank": 16}
 
 
+def _engine_candidates(
+    config: RunConfig, shape: ModelShape, machine: MachineSpec
+) -> Iterator[tuple[str, Any]]:
+    """Yield the least tensor parallelism with which a cache has room for the longest context, and
+    no more engines than there are devices for them."""
+    if machine.device.name == THIS:
+        return
+    engine, ranks = config.engine, config.learn.devices.count
+    free = machine.count - ranks or machine.count
+    devices = read_parallelism(config).devices
+    if free < devices:
+        free = machine.count  # such an engine has the devices of ranks, too
+    if not _has_room(config, shape, machine) and engine.is_server and config.cluster.kind != "ray":
+        for size in list_tensor_sizes(read_parallelism(config), shape, most=free):
+            options = {**engine.vllm.options, "tensor_parallel_size": size}
+            changed = change_config(config, {"engine.vllm.options": options})
+            if _has_room(changed, shape, machine):
+                devices = read_parallelism(changed).devices
+                yield "engine.vllm.options", options
+                break
+    if engine.processes * devices > free:
+        yield "engine.processes", free // devices
+
+
+def _has_room(config: RunConfig, shape: ModelShape, machine: MachineSpec) -> bool:
+    """Return whether an engine's cache has room for a request of the longest context."""
+    context_tokens = config.engine.context_tokens
+    rollout = plan_rollout(config, shape, machine.device, context_tokens=context_tokens)
+    return rollout.room_slots > 0
+
+
 def _fraction_beside(
     config: RunConfig, training: TrainingCost, rollout: RolloutCost, machine: MachineSpec
 ) -> float | None:
@@ -386,7 +480,7 @@ def _fraction_beside(
     if config.engine.kind != "vllm" or config.engine.vllm.cache_bytes is not None:
         return None
     room = USABLE
-    if shares_devices(config, machine):
+    if place_engines(config, machine).beside_ranks:
         room -= training.peak_bytes / machine.device.memory_bytes
     fraction = int(room * 100) / 100
     return fraction if 0 < fraction < 1 else None

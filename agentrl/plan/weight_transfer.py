@@ -32,29 +32,39 @@ def adapter_parameters(config: RunConfig, shape: ModelShape) -> int | None:
 
 
 def weight_paths(
-    machine: MachineSpec, *, sent_bytes: int, ranks: int, engines: int, shares_devices: bool = False
+    machine: MachineSpec,
+    *,
+    sent_bytes: int,
+    ranks: int,
+    engines: int,
+    engine_devices: int = 1,
+    read_share: float = 1.0,
+    shares_devices: bool = False,
 ) -> tuple[WeightPath, ...]:
     """Return the paths there are: through the host's memory, within a GPU that trainer and engine
     share, by a process group, by sockets.
 
     Each begins with the shards collected on the first rank. Engines read the host's memory at the
-    same time; a socket carries the weights once per engine. Within a GPU they are read and written.
+    same time, each device its `read_share` of it; a broadcast gives every device all weights; a
+    socket carries them once per engine. Within a GPU they are read and written.
     """
     device = machine.device
-    spans_nodes = ranks + engines > machine.per_node
+    engine_gpus = engines * engine_devices
+    gpus = max(ranks, engine_gpus) if shares_devices else ranks + engine_gpus
+    spans_nodes = gpus > machine.per_node
     link = machine.network_bytes_per_s if spans_nodes else device.link_bytes_per_s
     gather_s = sent_bytes * (ranks - 1) / ranks / link
-    host_s = sent_bytes / device.host_bytes_per_s
+    host_s = (1 + read_share) * sent_bytes / device.host_bytes_per_s
     paths = [
-        WeightPath(name="shared memory", sent_bytes=2 * sent_bytes, seconds=gather_s + 2 * host_s),
+        WeightPath(name="shared memory", sent_bytes=2 * sent_bytes, seconds=gather_s + host_s),
         WeightPath(name="broadcast", sent_bytes=sent_bytes, seconds=gather_s + sent_bytes / link),
         WeightPath(
             name="sockets",
             sent_bytes=sent_bytes * engines,
-            seconds=gather_s + 2 * host_s + sent_bytes * engines / machine.network_bytes_per_s,
+            seconds=gather_s + host_s + sent_bytes * engines / machine.network_bytes_per_s,
         ),
     ]
-    if shares_devices and not spans_nodes:
+    if shares_devices and engine_devices == 1 and not spans_nodes:
         copy_s = 2 * sent_bytes / device.bytes_per_s
         paths.append(WeightPath(name="ipc", sent_bytes=sent_bytes, seconds=gather_s + copy_s))
     return tuple(paths[1:] if spans_nodes else paths)
@@ -77,8 +87,9 @@ def path_of(config: RunConfig, paths: tuple[WeightPath, ...]) -> WeightPath:
     if transfer == "ipc":
         if "ipc" not in names:
             raise ConfigError(
-                "engine.vllm.transfer is ipc, but trainer and engines have GPUs of their own: ipc "
-                "needs the trainer's GPU for the engine; set it to nccl or folder"
+                "engine.vllm.transfer is ipc, but trainer and engines have GPUs of their own, or "
+                "an engine has several: ipc needs the trainer's GPU for the engine, and no other; "
+                "set it to nccl or folder"
             )
         return names["ipc"]
     if config.engine.addresses:

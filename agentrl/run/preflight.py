@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.errors import ConfigError
 from agentrl.models.catalogue import MODELS, PackagedModel, models_folder
+from agentrl.models.context_length import find_context_fault, is_refused, read_context_limit
 from agentrl.models.place import gguf_fault
 from agentrl.registry import spec
 from agentrl.runtime.atomic_files import check_folder
@@ -24,6 +25,7 @@ from agentrl.runtime.gpu_driver import (
 )
 from agentrl.runtime.imports import import_callable
 from agentrl.runtime.machine import is_installed, version_of
+from agentrl.runtime.memory_limit import total_bytes
 from agentrl.runtime.reachability import endpoint_faults, place_faults, unreachable
 from agentrl.runtime.torchrun import TorchrunLaunch
 from agentrl.runtime.vllm_arguments import find_install, find_option_faults, list_arguments
@@ -51,7 +53,8 @@ def check_machine(config: "RunConfig", say: Say | None = None) -> None:
     """Raise `ConfigError` for parts that a config needs to play and this machine lacks.
 
     No torch is imported and nothing is started. A run waits for servers that others start: one that
-    cannot be reached yet is told by `say`, and is a part that is missing where `say` is None.
+    cannot be reached yet is told by `say`, and is a part that is missing where `say` is None. So is
+    a context that is longer than the model's, where the engine computes it.
     """
     _raise_found(_find_missing(config, _PLAYING, say))
 
@@ -106,8 +109,8 @@ def find_rank_fault(count: int, backend: str, memory_bytes: int) -> str:
     if count > most:
         return (
             f"learn.devices.count is {count}, but ranks on the CPU are processes of this machine, "
-            f"whose {memory_bytes / 2**30:.1f} GiB of memory start at most {most} of them: set "
-            f"learn.devices.count to at most {most}"
+            f"whose {memory_bytes / 2**30:.1f} GiB of memory (or its container's) start at most "
+            f"{most} of them: set learn.devices.count to at most {most}"
         )
     return ""
 
@@ -147,6 +150,11 @@ def _find_missing(config: "RunConfig", checks: Iterable[Check], say: Say | None)
             compiler_fault=find_compiler_fault(os.environ, has_triton=is_installed("triton")),
         ):
             say(note)
+    if fault := _find_context_fault(config):
+        if is_refused(config):
+            yield fault
+        elif say is not None:
+            say(fault)
     for problem, may_pass in _find_server_faults(config):
         if say is not None and may_pass:
             say(
@@ -200,6 +208,15 @@ def _check_policy(config: "RunConfig") -> Iterator[str]:
     yield from _check_package(vision, "policy.make.vision", "PIL", "vision")
     renders = config.policy.renderer is not None
     yield from _check_package(renders, "policy.renderer", "renderers", "renderers")
+
+
+def _find_context_fault(config: "RunConfig") -> str:
+    """Return the fault of the context for the model in a folder, or an empty string."""
+    path = config.policy.path
+    if path is None:
+        return ""
+    folder = models_folder(os.environ) / path if path in MODELS else Path(path).expanduser()
+    return find_context_fault(config, read_context_limit(folder))
 
 
 def _check_device(config: "RunConfig") -> Iterator[str]:
@@ -359,9 +376,8 @@ def check_ranks(config: "RunConfig") -> Iterator[str]:
     computes_on_cpu = device == "cpu" or (device == "auto" and find_cuda_fault(version_of("torch")))
     if config.cluster.kind != "local" or TorchrunLaunch.read() is not None or not computes_on_cpu:
         return  # started elsewhere, or counted with the GPUs
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     devices = config.learn.devices
-    if fault := find_rank_fault(devices.count, devices.backend, memory_bytes):
+    if fault := find_rank_fault(devices.count, devices.backend, total_bytes()):
         yield fault
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.errors import AgentrlError, ConfigError, SandboxError
+from agentrl.runtime.cgroup_place import find_own_cgroup
 from agentrl.sandbox import SandboxSettings
 from agentrl_sandbox.cgroup import explain_no_cgroups
-from agentrl_sandbox.cgroup.place import find_own_cgroup
 from agentrl_sandbox.inside import landlock, seccomp, syscall_listener
 from agentrl_sandbox.launch import INSTALL, NamespaceLauncher
 from agentrl_sandbox.launch.engine import (

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,15 +66,17 @@ def count_devices(options: Mapping[str, Any]) -> int:
 
     Raises `ConfigError` for what is no number of processes.
     """
-    devices = 1
-    for name in PARALLEL:
-        value = options.get(name, options.get(name.replace("_", "-"), 1))
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(
-                f"engine.vllm.options.{name} is {value!r}, which is not a positive integer"
-            )
-        devices *= value
-    return devices
+    return prod(read_size(options, name) for name in PARALLEL)
+
+
+def read_size(options: Mapping[str, Any], name: str) -> int:
+    """Return one of the sizes of `PARALLEL`, 1 unless set. Raises as `count_devices`."""
+    value = options.get(name, options.get(name.replace("_", "-"), 1))
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(
+            f"engine.vllm.options.{name} is {value!r}, which is not a positive integer"
+        )
+    return value
 
 
 def build_arguments(

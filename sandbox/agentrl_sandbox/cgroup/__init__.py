@@ -7,12 +7,12 @@
     group.oom_kills()                                 # why an interpreter died by SIGKILL
     group.remove()
 
-`place` finds where, `values` derives what is written, `group` does it, `room` reads what is left.
+`agentrl.runtime.cgroup_place` finds where, `values` derives what is written, `group` does it,
+`room` reads what is left.
 """
 
 from agentrl_sandbox.cgroup.group import CgroupRoot, ProcessCgroup, explain_no_cgroups, host_pid
-from agentrl_sandbox.cgroup.place import memory_directory
-from agentrl_sandbox.cgroup.room import available_bytes, processes_max, total_bytes
+from agentrl_sandbox.cgroup.room import available_bytes, processes_max
 from agentrl_sandbox.cgroup.values import CgroupLimits, pool_bounds, session_bounds
 
 __all__ = [
@@ -22,9 +22,7 @@ __all__ = [
     "available_bytes",
     "explain_no_cgroups",
     "host_pid",
-    "memory_directory",
     "pool_bounds",
     "processes_max",
     "session_bounds",
-    "total_bytes",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from agentrl_sandbox.cgroup.place import (
+from agentrl.runtime.cgroup_place import (
     HOST_LEAF,
     CgroupPath,
     Version,

@@ -10,6 +10,7 @@ import itertools
 from functools import partial
 from typing import Self
 
+from agentrl.runtime.memory_limit import total_bytes
 from agentrl.runtime.threads import make_in_thread, run_in_thread
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox.cgroup import (
@@ -19,7 +20,6 @@ from agentrl_sandbox.cgroup import (
     pool_bounds,
     processes_max,
     session_bounds,
-    total_bytes,
 )
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from agentrl.runtime.cgroup_place import Version
 from agentrl.sandbox import Limits
-from agentrl_sandbox.cgroup.place import Version
 
 KEEPER_BYTES = 32 * 2**20
 """Memory that the keeper of a session may hold besides that of its interpreters."""

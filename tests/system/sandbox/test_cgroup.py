@@ -23,6 +23,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.runtime.cgroup_place import CgroupPath, explain_refusal, locate
+from agentrl.runtime.memory_limit import NO_LIMIT_BYTES, total_bytes
 from agentrl.sandbox import Limits, SandboxSettings
 from agentrl_sandbox.cgroup import (
     CgroupLimits,
@@ -33,11 +35,9 @@ from agentrl_sandbox.cgroup import (
     pool_bounds,
     processes_max,
     session_bounds,
-    total_bytes,
 )
 from agentrl_sandbox.cgroup.group import field
-from agentrl_sandbox.cgroup.place import CgroupPath, explain_refusal, locate
-from agentrl_sandbox.cgroup.room import NO_LIMIT_BYTES, limit_bytes_of, room_bytes
+from agentrl_sandbox.cgroup.room import room_bytes
 from agentrl_sandbox.cgroup.sandbox_cgroups import PoolCgroup
 from agentrl_sandbox.cgroup.values import values
 from agentrl_sandbox.reaping import record
@@ -185,8 +185,6 @@ def test_what_is_left_of_a_limit() -> None:
     assert room_bytes(100, 60, "inactive_file 20\n") == 60
     assert room_bytes(100, 160, "") == 0
     assert room_bytes(100, 10, "inactive_file 20\n") == 100
-    assert limit_bytes_of("max\n") == limit_bytes_of("9223372036854771712\n") == NO_LIMIT_BYTES
-    assert limit_bytes_of("4096\n") == 4096
     assert field("oom 3\noom_kill 2\n", "oom_kill") == 2
     assert field("under_oom 0\n", "oom_kill") == 0
 

@@ -20,6 +20,7 @@ from agentrl.config.learn import LearnSection
 from agentrl.config.run import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.learn.layouts import LAYOUTS
+from agentrl.plan.engine_parallel import EngineParallelism, shard_engine
 from agentrl.plan.kernel_time import kernel_s
 from agentrl.plan.machine import (
     DEVICES,
@@ -31,16 +32,19 @@ from agentrl.plan.machine import (
 )
 from agentrl.plan.model_shape import ModelShape, find_shape, shape_at
 from agentrl.plan.op_trace import KernelWork, trace_ops
+from agentrl.plan.report import advice_lines
 from agentrl.plan.rollout import LOCAL_LAYER_S, decode_step_s, plan_rollout
 from agentrl.plan.run_plan import (
+    EnginePlacement,
     RunPlan,
     change_config,
+    check_context,
     check_expert_updates,
     longest_sequences,
     peak_beside_engines,
+    place_engines,
     plan_run,
     plan_training,
-    shares_devices,
     suggest_changes,
 )
 from agentrl.plan.schedule import fit_trace, mean_tokens, name_bound
@@ -84,8 +88,9 @@ def small(**changes: Any) -> RunConfig:
 def test_published_shapes(name: str, parameters: int, kv_kib: int) -> None:
     shape = shape_at(f"Qwen/{name}")
     assert shape.parameters == parameters
-    assert shape.kv_bytes_per_token("bfloat16") == kv_kib * KIB
-    assert shape.kv_bytes_per_token("float32") == 2 * kv_kib * KIB
+    shard = shard_engine(shape, EngineParallelism())
+    assert shard.kv_bytes_per_token("bfloat16") == kv_kib * KIB
+    assert shard.kv_bytes_per_token("float32") == 2 * kv_kib * KIB
 
 
 def test_a_token_meets_eight_experts_of_128() -> None:
@@ -93,11 +98,14 @@ def test_a_token_meets_eight_experts_of_128() -> None:
     # 48 layers, 128 experts of three matrices of 2048 x 768
     assert shape.expert_parameters == 48 * 128 * 3 * 2048 * 768
     assert shape.active_parameters == 30_532_122_624 - 48 * 120 * 3 * 2048 * 768
-    assert shape.touched_parameters(1) == pytest.approx(shape.active_parameters)
+    shard = shard_engine(shape, EngineParallelism())
+    assert shard.touched_parameters(1) == pytest.approx(shape.active_parameters)
+    assert shard.flops_per_token == pytest.approx(2 * shape.active_parameters)
     share = 1 - (1 - 8 / 128) ** 32
     expected = shape.parameters - shape.expert_parameters * (1 - share)
-    assert shape.touched_parameters(32) == pytest.approx(expected)
-    assert shape_at("Qwen3-4B").touched_parameters(32) == 4_022_468_096
+    assert shard.touched_parameters(32) == pytest.approx(expected)
+    dense = shard_engine(shape_at("Qwen3-4B"), EngineParallelism())
+    assert dense.touched_parameters(32) == 4_022_468_096
 
 
 def test_a_folder_is_planned_by_its_config_alone(tmp_path: Any) -> None:
@@ -131,7 +139,7 @@ def test_a_config_that_is_no_language_model_is_refused(
 ) -> None:
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ConfigError, match=message):
-        shape_at(str(tmp_path)).kv_bytes_per_token("bfloat16")
+        shape_at(str(tmp_path)).kv_width()
 
 
 # Machines
@@ -142,16 +150,26 @@ def test_a_machine_is_named_by_count_and_device() -> None:
     assert (machine.count, machine.name, machine.device.bytes_per_s) == (8, "8xH100-80GB", 3.35e12)
     assert find_machine("rtx4090").device is DEVICES["RTX4090-24GB"]
     assert find_machine(" 16x H200").count == 16
+    assert find_machine("8 x H100-80GB") == machine
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("8xB9000", "is not known; name one such as 8xH200"),
-        ("2xA100", "fits several devices"),
-        ("0xH100", "has 0 devices"),
+        ("8xFOO", "is not known; name one such as 8xH200"),
+        ("0xFOO", "is not known; name one such as 8xH200"),
+        ("8x", "is not known; name one such as 8xH200"),
+        ("2xA100", r"fits several devices \(A100-80GB, A100-40GB\); name one"),
+        ("0xH100", "has 0 devices; plan for 1 to 4096, such as 8xH100-80GB"),
         (f"{'9' * 40}xH100", "plan for 1 to 4096"),
-        ("8 * H100", "is not COUNTxDEVICE"),
+        (f"{'9' * 5000}xH100", "is not known"),
+        ("8 * H100", r"is not COUNTxDEVICE \(is 8xH100-80GB meant\?\); name one"),
+        ("H100x8", r"is not known \(is 8xH100-80GB meant\?\)"),
+        ("8H100", r"is not known \(is 8xH100-80GB meant\?\)"),
+        ("16xRTX 4090", r"\(is 16xRTX4090-24GB meant\?\)"),
+        ("8xH100-80G", r"\(is 8xH100-80GB meant\?\)"),
+        ("H100 80GB", r"\(is 1xH100-80GB meant\?\)"),
         ("", "is not COUNTxDEVICE"),
         ("8xthis", "planned as it is"),
     ],
@@ -384,10 +402,11 @@ def test_numbers_without_bound_are_refused_or_harmless() -> None:
 
 def test_decoding_is_bound_by_weights_then_by_the_cache_then_by_arithmetic() -> None:
     shape, h100 = shape_at("Qwen3-8B"), DEVICES["H100-80GB"]
+    shard = shard_engine(shape, EngineParallelism())
 
     def step(requests: int, context: float) -> float:
         return decode_step_s(
-            shape, h100, requests=requests, context_tokens=context, dtype="bfloat16"
+            shard, h100, requests=requests, context_tokens=context, dtype="bfloat16"
         )
 
     weights = 2 * shape.parameters
@@ -543,9 +562,15 @@ def test_a_plan_has_every_mode_and_no_fault() -> None:
 
 def test_engines_have_devices_of_their_own_where_ranks_leave_some() -> None:
     two = small(engine__processes=2, learn__devices={"count": 2})
-    assert not shares_devices(two, find_machine("4xH100"))
-    assert shares_devices(two, find_machine("2xH100"))
-    assert shares_devices(small(), find_machine("4xH100"))
+    apart = EnginePlacement(engines=2, room=2, beside_ranks=0, apart=1)
+    assert place_engines(two, find_machine("4xH100")) == apart
+    shared = EnginePlacement(engines=2, room=0, beside_ranks=1, apart=0)
+    assert place_engines(two, find_machine("2xH100")) == shared
+    own = EnginePlacement(engines=1, room=3, beside_ranks=1, apart=0)
+    assert place_engines(small(), find_machine("4xH100")) == own
+    elsewhere = small(engine={"addresses": ["a:1", "b:1"], "context_tokens": 256})
+    there = EnginePlacement(engines=2, room=0, beside_ranks=0, apart=1)
+    assert place_engines(elsewhere, find_machine("1xH100")) == there
 
 
 def test_more_ranks_than_devices_are_refused() -> None:
@@ -562,6 +587,47 @@ def large(**changes: Any) -> RunConfig:
         learn__micro_batch_tokens=16384,
         **changes,
     )
+
+
+def test_a_context_beyond_the_models_is_refused_or_warned_of() -> None:
+    """Mutant seen caught: the error of vLLM as a warning."""
+    shape = find_shape(small())  # made for contexts of 256 tokens
+    config = small(engine__context_tokens=512)
+    (warning,) = check_context(config, shape)
+    assert "up to 256 tokens (max_position_embeddings)" in warning
+    assert list(check_context(small(), shape)) == []
+    vllm = small(engine={"kind": "vllm", "context_tokens": 512})
+    with pytest.raises(ConfigError, match=r"engine.context_tokens is 512, but the model"):
+        list(check_context(vllm, shape))
+
+
+def test_advice_is_a_line_for_the_modes_that_share_it() -> None:
+    result = plan(small())
+    lines = advice_lines(result)
+    assert [line.split(": ")[0] for line in lines] == ["sync, partial", "async"] or len(lines) < 3
+    assert all(one.advice in "\n".join(lines) for one in result.modes)
+
+
+def test_too_large_a_model_gets_more_gpus_per_engine() -> None:
+    """Mutant seen caught: the least size, with or without room."""
+    vllm = {"kind": "vllm", "context_tokens": 4096, "vllm": {"memory_fraction": 0.0165}}
+    config = change_config(
+        large(learn__devices={"count": 4}),
+        {"engine": vllm, "policy.dtype": "bfloat16", "learn.lora": {"rank": 4}},
+    )
+    shape, machine = find_shape(config), find_machine("8xH100")
+    rooms = [
+        plan_rollout(
+            change_config(config, {"engine.vllm.options": {"tensor_parallel_size": size}}),
+            shape,
+            machine.device,
+            context_tokens=100.0,
+        ).room_slots
+        for size in (1, 2, 4)
+    ]
+    assert rooms[:2] == [0, 0] < rooms[2:]
+    changes = suggest_changes(config, shape, machine, TRACE)
+    assert changes == {"engine.vllm.options": {"tensor_parallel_size": 4}}
 
 
 def test_lines_that_make_a_run_fit_do_make_it_fit() -> None:

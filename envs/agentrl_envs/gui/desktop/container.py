@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrl.runtime.cgroup_place import memory_directory
 from agentrl_envs.gui.desktop.launch import (
     ARCHIVE,
     CODE,
@@ -26,7 +27,6 @@ from agentrl_envs.gui.desktop.launch import (
 )
 from agentrl_envs.gui.desktop.settings import DesktopSettings
 from agentrl_envs.gui.inside import config
-from agentrl_sandbox.cgroup import memory_directory
 from agentrl_sandbox.inside import syscalls
 from agentrl_sandbox.launch.contained import SandboxContainer, start_in_thread
 from agentrl_sandbox.launch.container import (
