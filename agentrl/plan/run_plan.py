@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from agentrl.config.learn import LearnSection
+from agentrl.config.learning.conflicts import find_head_fault
 from agentrl.config.run import RunConfig
 from agentrl.config.schema import plain
 from agentrl.errors import ConfigError
@@ -17,7 +19,7 @@ from agentrl.models.context_length import find_context_fault, find_context_limit
 from agentrl.plan.engine_parallel import check_parallelism, list_tensor_sizes, read_parallelism
 from agentrl.plan.machine import THIS, DeviceSpec, MachineSpec
 from agentrl.plan.model_shape import BYTES, ModelShape
-from agentrl.plan.rollout import RolloutCost, plan_rollout
+from agentrl.plan.rollout import COLLECTIVE_S, RolloutCost, plan_rollout
 from agentrl.plan.schedule import ModeForecast, fit_trace, forecast_modes, mean_tokens
 from agentrl.plan.training import (
     TrainingCost,
@@ -144,7 +146,7 @@ def plan_run(
     )
     path = path_of(config, paths)
     training = plan_training(config, shape, fitted)
-    time = training_time(config, training, machine, tokens=_step_tokens(config, length))
+    time = training_time(config, shape, training, machine, tokens=_step_tokens(config, length))
     faults = tuple(find_faults(config, training, rollout, machine))
     modes: tuple[ModeForecast, ...] = ()
     if not faults:
@@ -295,17 +297,22 @@ def plan_training(config: RunConfig, shape: ModelShape, trace: LatencyTrace) -> 
 
 
 def training_time(
-    config: RunConfig, cost: TrainingCost, machine: MachineSpec, *, tokens: float
+    config: RunConfig, shape: ModelShape, cost: TrainingCost, machine: MachineSpec, *, tokens: float
 ) -> TrainingTime:
     """Return the seconds of a step that trains so many tokens."""
     device, ranks = machine.device, config.learn.devices.count
-    scored_s, one_s = forward_s(cost, device), pass_s(cost, device)
+    forward_exchange_s = exchange_s(config, shape, machine, places=cost.places)
+    # The backward pass exchanges gradients, and what it computes again once more.
+    exchanges = 3 if config.learn.gradient_checkpointing else 2
+    scored_s = forward_s(cost, device) + forward_exchange_s
+    one_s = pass_s(cost, device) + exchanges * forward_exchange_s
     collect_s = _collect_s(config, cost, machine)
     # Scored once more before the step, where later updates need the log-probs at its beginning.
     several = config.learn.minibatches * config.learn.epochs > 1
     scored = int(several and config.learn.proximal.name == "recompute")
     scored += config.learn.kl is not None
-    passes = max(1.0, tokens / ranks / cost.tokens)
+    lines = ranks // config.learn.devices.context_parallel
+    passes = max(1.0, tokens / lines / cost.tokens)
     updates = config.learn.minibatches * config.learn.epochs
     each_s = config.learn.epochs * max(one_s, collect_s) + scored * max(scored_s, collect_s / 3)
     step_s = passes * each_s + updates * optimizer_s(cost, device)
@@ -325,14 +332,32 @@ def _collect_s(config: RunConfig, cost: TrainingCost, machine: MachineSpec) -> f
     ranks = config.learn.devices.count
     if ranks == 1:
         return 0.0
-    device = machine.device
-    link = device.link_bytes_per_s
-    if ranks > machine.per_node:
-        link = min(link, machine.network_bytes_per_s)
+    link = _link_bytes_per_s(machine, ranks)
     whole = cost.parameter_bytes * ranks
     gathered = whole if config.learn.lora is not None else whole / 4 * BYTES[config.learn.precision]
     reduced = cost.gradient_bytes * ranks
     return (2 * gathered + reduced) * (ranks - 1) / ranks / link
+
+
+def exchange_s(config: RunConfig, shape: ModelShape, machine: MachineSpec, *, places: int) -> float:
+    """Return the seconds in which the ranks of a context exchange the places of a line for heads,
+    and back, in all layers of a forward pass."""
+    ranks = config.learn.devices.context_parallel
+    if ranks == 1:
+        return 0.0
+    heads, _ = shape.heads
+    head_dim = getattr(shape.config, "head_dim", None) or shape.config.hidden_size // heads
+    # Queries and outputs, keys and values.
+    width = 2 * heads * head_dim + shape.kv_width()
+    layers = int(shape.config.num_hidden_layers)
+    moved = layers * places / ranks * width * BYTES[config.learn.precision] * (ranks - 1) / ranks
+    return moved / _link_bytes_per_s(machine, ranks) + 4 * layers * COLLECTIVE_S
+
+
+def _link_bytes_per_s(machine: MachineSpec, ranks: int) -> float:
+    """Return the bytes per second over the slowest link between so many neighbours."""
+    link = machine.device.link_bytes_per_s
+    return min(link, machine.network_bytes_per_s) if ranks > machine.per_node else link
 
 
 def find_faults(
@@ -436,10 +461,28 @@ def _candidates(
     while device.name != THIS and count * 2 <= machine.count:
         count *= 2
         yield "learn.devices.count", count
+    if device.name != THIS:
+        for size in list_context_sizes(learn, shape, ranks=count):
+            yield "learn.devices.context_parallel", size
     if not learn.offload and device.name != THIS:
         yield "learn.offload", True
     if learn.lora is None:
         yield "learn.lora", {"rank": 16}
+
+
+def list_context_sizes(learn: LearnSection, shape: ModelShape, *, ranks: int) -> list[int]:
+    """Return the sizes of a context, above the config's, that so many ranks may divide lines by."""
+    if learn.layout == "padded" or learn.critic is not None:
+        return []
+    heads, kv_heads = shape.heads
+    sizes = (2**power for power in range(1, ranks.bit_length()))
+    return [
+        size
+        for size in sizes
+        if size > learn.devices.context_parallel
+        and ranks % size == 0
+        and not find_head_fault(size, heads=heads, kv_heads=kv_heads)
+    ]
 
 
 def _engine_candidates(
