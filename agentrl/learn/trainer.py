@@ -243,7 +243,7 @@ class PolicyTrainer:
         credited = self._assign_credit(groups)
         rows = self._select_rows(credited)
         self._check(rows, batch)
-        self.ranks.check_same(partial(_digest, rows, batch), "the credit of a batch")
+        self.ranks.check_same(partial(digest_decisions, rows, batch), "the credit of a batch")
         metrics = batch_metrics(raw, credited, rows, failed=batch.failed, version=self.version)
         if self._methods.shapings:
             metrics |= shaping_metrics(groups)
@@ -552,7 +552,7 @@ class _Update:
     taught: TokenCreditCollector | None
 
 
-def _digest(rows: Sequence[CreditedSample], batch: TrainingBatch) -> str:
+def digest_decisions(rows: Sequence[CreditedSample], batch: TrainingBatch) -> str:
     """Return the SHA-256 of what a rank has decided of a batch that all were given: which rows
     train, on which tokens, with what credit and weight."""
     # What shapes and selects replaces samples and leaves the token ids as they are.
